@@ -1,0 +1,83 @@
+"""Everything that can go wrong, as one tree. Knows no HTTP: the doors map it once.
+
+    IzwiError                    internal_error
+    ├── InvalidRequest           invalid_request      (param names the field)
+    │   ├── InvalidAudio         invalid_audio
+    │   ├── ModelNotFound        model_not_found
+    │   ├── VoiceNotFound        voice_not_found
+    │   ├── VoiceExists          voice_exists
+    │   └── TooLarge             too_large
+    ├── CheckpointError          invalid_checkpoint   (names the tensor, key or file)
+    ├── Overloaded               overloaded           (carries retry_after_s)
+    └── EngineStopped            engine_stopped
+"""
+
+from __future__ import annotations
+
+
+class IzwiError(Exception):
+    """The root: anything izwi raises on purpose."""
+
+    code = "internal_error"
+
+
+class InvalidRequest(IzwiError):
+    """The caller asked for something that cannot be done as asked."""
+
+    code = "invalid_request"
+
+    def __init__(self, message: str, *, param: str | None = None):
+        super().__init__(message)
+        self.param = param
+
+
+class InvalidAudio(InvalidRequest):
+    """The audio cannot be decoded, is empty, or is too short to use."""
+
+    code = "invalid_audio"
+
+
+class ModelNotFound(InvalidRequest):
+    """No model of that name is served, or no checkpoint is at that place."""
+
+    code = "model_not_found"
+
+
+class VoiceNotFound(InvalidRequest):
+    """The model has no such speaker and no cloned voice has that name."""
+
+    code = "voice_not_found"
+
+
+class VoiceExists(InvalidRequest):
+    """A voice of that name is already stored."""
+
+    code = "voice_exists"
+
+
+class TooLarge(InvalidRequest):
+    """The input is over a documented limit."""
+
+    code = "too_large"
+
+
+class CheckpointError(IzwiError):
+    """A checkpoint folder is missing something, has too much, or has it in the wrong shape."""
+
+    code = "invalid_checkpoint"
+
+
+class Overloaded(IzwiError):
+    """The queue is full. Try again after `retry_after_s`."""
+
+    code = "overloaded"
+
+    def __init__(self, message: str, *, retry_after_s: int = 1):
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineStopped(IzwiError):
+    """The engine was shut down, or died, while the request was running."""
+
+    code = "engine_stopped"

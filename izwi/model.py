@@ -1,0 +1,200 @@
+"""What the engine and the doors ask of a model. A model family implements these protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from izwi.ops.protocol import Array, AttentionContext, Ops, Weights
+from izwi.request import (
+    EncodeInput,
+    Request,
+    Sequence,
+    SpeechInput,
+    Task,
+    TranscriptionInput,
+    Transcript,
+    VoicePrompt,
+)
+
+# Draw one id a row: logits (rows, vocabulary) of a codebook -> ids (rows,) int64.
+Pick = Callable[[Array, int], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class KVSpec:
+    """What one position of one sequence keeps in the pages."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """One array of a stream's fixed-size state: its shape without the batch axis."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float"  # "float" (the dtype of the weights) or "int64"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence's share of a batch: positions [start, stop) of prompt and log."""
+
+    sequence: Sequence
+    start: int
+    stop: int
+
+    @property
+    def emits(self) -> bool:
+        """Whether the last position is the last one known, so that a new entry is drawn."""
+        return self.stop == self.sequence.num_positions
+
+
+class Model(Protocol):
+    """One loaded checkpoint, as the engine sees it. Every method runs all its rows at once."""
+
+    @property
+    def task(self) -> Task: ...
+
+    @property
+    def kv(self) -> KVSpec:
+        """Size of the paged keys and values."""
+        ...
+
+    @property
+    def num_codebooks(self) -> int:
+        """Ids in one entry of the log."""
+        ...
+
+    @property
+    def suppressed(self) -> npt.NDArray[np.bool_] | None:
+        """(vocabulary,) ids of codebook 0 that are never drawn, stop ids excepted; None for none."""
+        ...
+
+    def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
+        """Run the audio encoders, equal shapes as one batch."""
+        ...
+
+    def step(self, rows: Seq[Row], context: AttentionContext, pick: Pick) -> Array:
+        """Run the rows' positions, packed end to end, and draw an entry for each that emits.
+
+        Returns:
+            (emitting rows, codebooks) int64, in row order.
+        """
+        ...
+
+
+class SpeechModel(Model, Protocol):
+    """A model whose entries are codec frames."""
+
+    @property
+    def sample_rate(self) -> int: ...
+
+    @property
+    def frame_samples(self) -> int:
+        """Samples of one frame at `sample_rate`."""
+        ...
+
+    @property
+    def codec_state(self) -> Mapping[str, StateSpec]:
+        """What a stream of sound keeps between chunks. Zeros are the start of a stream."""
+        ...
+
+    def warm_codes(self, sequence: Sequence) -> npt.NDArray[np.int64] | None:
+        """Frames that the codec must hear before the first emitted one, (frames, codebooks).
+
+        In-context cloning continues the reference clip, so its frames come first and their
+        sound is dropped.
+        """
+        ...
+
+    def vocode(
+        self, codes: npt.NDArray[np.int64], state: Mapping[str, Array]
+    ) -> tuple[Array, dict[str, Array]]:
+        """Turn (rows, frames, codebooks) into (rows, samples) in [-1, 1] and the next state."""
+        ...
+
+    @property
+    def speakers(self) -> tuple[str, ...]: ...
+
+    @property
+    def languages(self) -> tuple[str, ...]: ...
+
+    @property
+    def can_clone(self) -> bool: ...
+
+    def split_text(self, text: str) -> list[str]:
+        """Cut text into the pieces that the checkpoint was trained to say; most take it whole."""
+        ...
+
+    def prepare_speech(self, request_id: str, model: str, ask: SpeechInput) -> Request:
+        """Validate and tokenise. Raises InvalidRequest and its kind."""
+        ...
+
+    def prepare_voice(
+        self, request_id: str, model: str, samples: npt.NDArray[np.float32], text: str | None
+    ) -> Request:
+        """An encode-only request whose answer `read_voice` turns into a VoicePrompt."""
+        ...
+
+    def read_voice(
+        self, encoded: Seq[npt.NDArray[Any]], text: str | None
+    ) -> VoicePrompt: ...
+
+
+class TranscriptionModel(Model, Protocol):
+    """A model whose entries are text tokens about audio."""
+
+    @property
+    def languages(self) -> tuple[str, ...]: ...
+
+    def split_audio(self, samples: npt.NDArray[np.float32]) -> list[tuple[int, int]]:
+        """Cut 16 kHz samples into pieces [start, stop) that the model takes in one go."""
+        ...
+
+    def prepare_transcription(
+        self, request_id: str, model: str, ask: TranscriptionInput
+    ) -> Request:
+        """Validate, compute features and tokenise one piece. Raises InvalidRequest and its kind."""
+        ...
+
+    def read(self, token_ids: Seq[int], language: str | None) -> Transcript:
+        """Parse what was emitted; `language` is the forced one, if any."""
+        ...
+
+
+class Backend(Protocol):
+    """A device with its operations and a way to put weights on it."""
+
+    @property
+    def ops(self) -> Ops: ...
+
+    def load_weights(self, folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
+        """Read a folder's safetensors.
+
+        Raises:
+            CheckpointError: A tensor is missing, not expected, or of another shape; it is named.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How to recognise and load one kind of checkpoint.
+
+    Attributes:
+        model_type: The `model_type` of its config.json.
+        load: Reads a checkpoint folder in the published layout.
+    """
+
+    model_type: str
+    task: Task
+    load: Callable[[Path, Backend], Model]

@@ -1,0 +1,156 @@
+"""Attention over whole arrays in torch: no cache, or a scratch cache of a few positions."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
+from torch import Tensor
+
+from izwi.ops.protocol import AttentionSpec
+
+RopeTable = tuple[Tensor, Tensor]
+
+
+class TorchContext(Protocol):
+    """What `TorchOps.attention` asks of a context."""
+
+    def rope(self, num_tokens: int, spec: AttentionSpec, dtype: torch.dtype) -> RopeTable:
+        """Cosine and sine of the positions of this call, broadcastable over heads."""
+        ...
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend with heads split, (..., tokens, heads, head_dim), and keep what must be kept."""
+        ...
+
+
+def split_heads(
+    q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec
+) -> tuple[Tensor, Tensor, Tensor]:
+    """View (..., tokens, heads * head_dim) as (..., tokens, heads, head_dim)."""
+    return (
+        q.unflatten(-1, (spec.num_heads, spec.head_dim)),
+        k.unflatten(-1, (spec.num_kv_heads, spec.head_dim)),
+        v.unflatten(-1, (spec.num_kv_heads, spec.head_dim)),
+    )
+
+
+def rope_table(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> RopeTable:
+    """Cosine and sine, (*positions.shape, 1, head_dim / 2), computed in float32 and then cast."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device)
+    frequencies = 1.0 / (theta ** (exponents / head_dim))
+    angles = positions[..., None].float() * frequencies
+    return angles.cos().to(dtype)[..., None, :], angles.sin().to(dtype)[..., None, :]
+
+
+def rotate(x: Tensor, table: RopeTable) -> Tensor:
+    """Rotate (..., tokens, heads, head_dim): the first half of a head pairs with the second."""
+    cos, sin = table
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
+    """Scaled dot-product attention of (batch, tokens, heads, head_dim) arrays.
+
+    Args:
+        q: Queries.
+        k: Keys, (batch, keys, kv_heads, head_dim).
+        v: Values.
+        mask: (batch or 1, tokens, keys) bool, True where a query sees a key, or None.
+        causal: With no mask: query i sees keys 0..i.
+    """
+    batch, tokens, heads, head_dim = q.shape
+    kv_heads = k.shape[2]
+    group = heads // kv_heads
+    if tokens == 1 and group > 1:
+        # one query a row: its group of heads becomes the query axis, so keys are not repeated
+        q = q.reshape(batch, kv_heads, group, head_dim)
+        mask = None if mask is None else mask[:, None]
+        out = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), mask)
+        return out.reshape(batch, 1, heads, head_dim)
+    if group > 1:
+        k, v = k.repeat_interleave(group, dim=2), v.repeat_interleave(group, dim=2)
+    out = F.scaled_dot_product_attention(
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        None if mask is None else mask[:, None],
+        is_causal=causal and mask is None and tokens > 1,
+    )
+    return out.transpose(1, 2)
+
+
+class DenseContext:
+    """No cache: every call sees the keys of the call itself."""
+
+    def __init__(
+        self,
+        batch: int,
+        length: int,
+        causal: bool,
+        key_lengths: npt.NDArray[np.int64] | None,
+        device: torch.device,
+    ):
+        self._positions = torch.arange(length, device=device)[None]
+        self._causal = causal
+        self._mask: Tensor | None = None
+        if key_lengths is not None:
+            lengths = torch.as_tensor(key_lengths, device=device)
+            seen = (self._positions < lengths[:, None])[:, None].expand(batch, length, length)
+            if causal:
+                seen = seen & (self._positions[0] <= self._positions[0][:, None])
+            self._mask = seen
+        self._table: RopeTable | None = None
+
+    def rope(self, num_tokens: int, spec: AttentionSpec, dtype: torch.dtype) -> RopeTable:  # noqa: ARG002
+        if self._table is None:  # the same for every layer of one call
+            assert spec.rope_theta is not None
+            self._table = rope_table(self._positions, spec.head_dim, spec.rope_theta, dtype)
+        return self._table
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # noqa: ARG002
+        return attend(q, k, v, self._mask, causal=self._causal)
+
+
+class ScratchCache:
+    """Keys and values of one step's inner loop, all rows at the same position."""
+
+    def __init__(
+        self,
+        batch: int,
+        capacity: int,
+        num_layers: int,
+        spec: AttentionSpec,
+        device: torch.device,
+        dtype: torch.dtype,
+    ):
+        shape = (num_layers, batch, capacity, spec.num_kv_heads, spec.head_dim)
+        self._keys = torch.empty(shape, device=device, dtype=dtype)
+        self._values = torch.empty(shape, device=device, dtype=dtype)
+        theta = spec.rope_theta
+        self._table = (
+            None
+            if theta is None
+            else rope_table(torch.arange(capacity, device=device), spec.head_dim, theta, dtype)
+        )
+        self._start = 0
+
+    def advance(self, num_tokens: int) -> None:
+        self._start += num_tokens
+
+    def rope(self, num_tokens: int, spec: AttentionSpec, dtype: torch.dtype) -> RopeTable:  # noqa: ARG002
+        assert self._table is not None
+        cos, sin = self._table
+        stop = self._start + num_tokens
+        return cos[self._start : stop], sin[self._start : stop]
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        stop = self._start + q.shape[1]
+        keys, values = self._keys[layer], self._values[layer]
+        keys[:, self._start : stop] = k
+        values[:, self._start : stop] = v
+        return attend(q, keys[:, :stop], values[:, :stop], None, causal=self._start == 0)

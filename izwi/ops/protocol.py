@@ -1,0 +1,272 @@
+"""The table of operations that a model is written over; knows no model and no backend.
+
+A model is functions over a mapping of weights and this table. What the table hides is what a
+backend must be free to fuse or to keep in place: KV writes, convolution state, attention. What
+is plain arithmetic (`+`, `*`, slicing, `.reshape`, `.shape`) models write on the arrays
+themselves, because torch and mlx agree on it.
+
+Layouts: sequences are (..., tokens, channels); convolutions are (batch, channels, time), with
+weights as the checkpoint has them, (out, in / groups, kernel).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+# A torch.Tensor or an mlx.core.array. Opaque on purpose: naming either type here would tie every
+# model to one backend, and a type variable on each function would say nothing more.
+Array: TypeAlias = Any
+Weights: TypeAlias = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """What one attention layer computes, apart from its weights.
+
+    Attributes:
+        num_heads: Query heads.
+        num_kv_heads: Key and value heads; queries share them in consecutive groups.
+        head_dim: Width of one head. Scores are scaled by head_dim ** -0.5.
+        rope_theta: Base of the rotary embedding (half-rotation layout), or None for no rotation.
+        norm_eps: Epsilon of the RMS norm over each query and key head, where there is one.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rope_theta: float | None
+    norm_eps: float = 1e-6
+
+
+class AttentionContext(Protocol):
+    """Which keys each query sees and where they are kept. Made by the backend, opaque to models.
+
+    There are three: dense (no cache), scratch (a short cache of one step, for a head that loops
+    inside a frame) and paged (the engine's KV pages, read through block tables).
+    """
+
+
+class ScratchContext(AttentionContext, Protocol):
+    """A short KV cache that lives for one step."""
+
+    def advance(self, num_tokens: int) -> None:
+        """Say that the next call of attention starts `num_tokens` later."""
+        ...
+
+
+class Ops(Protocol):
+    """The operations of one backend on one device in one dtype."""
+
+    # -- making and moving -------------------------------------------------------------------
+    def array(self, values: npt.ArrayLike) -> Array:
+        """Copy numbers to the device: floats become the dtype of the weights, integers int64."""
+        ...
+
+    def numpy(self, x: Array) -> npt.NDArray[Any]:
+        """Copy an array to the host; bfloat16 and float16 become float32."""
+        ...
+
+    def zeros(self, shape: Sequence[int]) -> Array:
+        """Zeros in the dtype of the weights."""
+        ...
+
+    def concat(self, arrays: Sequence[Array], axis: int) -> Array:
+        """Join along an axis that exists."""
+        ...
+
+    def stack(self, arrays: Sequence[Array], axis: int) -> Array:
+        """Join along a new axis."""
+        ...
+
+    def transpose(self, x: Array, axes: Sequence[int]) -> Array:
+        """Permute all axes."""
+        ...
+
+    def take(self, x: Array, index: Array) -> Array:
+        """Rows of `x` along its first axis: shape index.shape + x.shape[1:]. Embeds ids."""
+        ...
+
+    def pad(self, x: Array, left: int, right: int, mode: str = "constant") -> Array:
+        """Pad the last axis with zeros ("constant"), "reflect" or "replicate"."""
+        ...
+
+    # -- arithmetic --------------------------------------------------------------------------
+    def linear(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
+        """x @ weight.T + bias over the last axis; weight is (out, in)."""
+        ...
+
+    def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
+        """Normalise by the root mean square in float32, cast back, then scale."""
+        ...
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+        """Normalise mean and variance over the last axis."""
+        ...
+
+    def swiglu(self, gate: Array, up: Array) -> Array:
+        """silu(gate) * up."""
+        ...
+
+    def silu(self, x: Array) -> Array: ...
+    def gelu(self, x: Array) -> Array:
+        """The exact form, with erf."""
+        ...
+
+    def elu(self, x: Array) -> Array: ...
+    def relu(self, x: Array) -> Array: ...
+    def sigmoid(self, x: Array) -> Array: ...
+    def tanh(self, x: Array) -> Array: ...
+    def sqrt(self, x: Array) -> Array: ...
+    def softmax(self, x: Array) -> Array:
+        """Over the last axis."""
+        ...
+
+    def clip(self, x: Array, low: float | None, high: float | None) -> Array: ...
+    def mean(self, x: Array, axis: int) -> Array:
+        """Mean over one axis, which stays with length 1."""
+        ...
+
+    def sum(self, x: Array, axis: int) -> Array:
+        """Sum over one axis, which goes."""
+        ...
+
+    def snake(self, x: Array, alpha: Array, beta: Array) -> Array:
+        """x + sin(x * exp(alpha)) ** 2 / (exp(beta) + 1e-9), per channel of (batch, channels, time)."""
+        ...
+
+    def nearest(self, x: Array, codebook: Array) -> Array:
+        """Index of the nearest row of `codebook` (codes, dim) for each row of `x` (..., dim).
+
+        Euclidean distance in float32; the first index wins a tie.
+        """
+        ...
+
+    # -- convolutions ------------------------------------------------------------------------
+    def conv1d(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None = None,
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        groups: int = 1,
+    ) -> Array:
+        """Plain convolution without padding."""
+        ...
+
+    def conv2d(self, x: Array, weight: Array, bias: Array | None, *, stride: int, padding: int) -> Array:
+        """Plain convolution of (batch, channels, height, width)."""
+        ...
+
+    def causal_conv1d(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        state: Array,
+        *,
+        dilation: int = 1,
+        groups: int = 1,
+    ) -> tuple[Array, Array]:
+        """Convolve a stream: `state` holds the (kernel - 1) * dilation columns before `x`.
+
+        Zeros as state are the start of a stream. Returns the output, as long as `x`, and the
+        state for the next call.
+        """
+        ...
+
+    def causal_conv_transpose1d(
+        self, x: Array, weight: Array, bias: Array | None, state: Array, *, stride: int
+    ) -> tuple[Array, Array]:
+        """Upsample a stream by `stride`; weight is (in, out, kernel) with kernel stride or 2 * stride.
+
+        `state` holds the input column before `x`, or no column where kernel equals stride.
+        Returns (batch, out, time * stride) and the state for the next call.
+        """
+        ...
+
+    # -- attention ---------------------------------------------------------------------------
+    def dense_context(
+        self,
+        batch: int,
+        length: int,
+        *,
+        causal: bool = True,
+        key_lengths: npt.NDArray[np.int64] | None = None,
+    ) -> AttentionContext:
+        """Attention without a cache over (batch, length, channels), positions from 0.
+
+        `key_lengths` (batch,) hides the keys past each row's length.
+        """
+        ...
+
+    def scratch_context(
+        self, batch: int, capacity: int, num_layers: int, spec: AttentionSpec
+    ) -> ScratchContext:
+        """Causal attention with a cache of `capacity` positions, empty at first."""
+        ...
+
+    def attention(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        spec: AttentionSpec,
+        context: AttentionContext,
+        layer: int,
+        q_norm: Array | None = None,
+        k_norm: Array | None = None,
+    ) -> Array:
+        """Normalise and rotate queries and keys, write keys and values, attend.
+
+        Args:
+            q: (..., tokens, num_heads * head_dim), straight from its projection.
+            k: (..., tokens, num_kv_heads * head_dim).
+            v: The same shape as `k`.
+            spec: Heads, widths and rotation.
+            context: Which keys are visible, and the cache that is read and written.
+            layer: Which layer's cache.
+            q_norm: (head_dim,) weight of the norm over each query head, if the model has one.
+            k_norm: The same for keys.
+
+        Returns:
+            (..., tokens, num_heads * head_dim), ready for the output projection.
+        """
+        ...
+
+    def window_attention(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        spec: AttentionSpec,
+        window: int,
+        start: Array,
+        k_state: Array,
+        v_state: Array,
+    ) -> tuple[Array, Array, Array]:
+        """Causal attention of a stream over its last `window` positions, itself included.
+
+        Args:
+            q: (batch, tokens, num_heads * head_dim).
+            k: (batch, tokens, num_kv_heads * head_dim).
+            v: The same shape as `k`.
+            spec: Heads, widths and rotation.
+            window: Positions that a query sees.
+            start: (batch,) int64, the stream position of the first token of each row.
+            k_state: (batch, window - 1, num_kv_heads, head_dim), rotated keys before `start`;
+                what lies before position 0 is not looked at.
+            v_state: The same for values.
+
+        Returns:
+            The output and the two states for the next call.
+        """
+        ...

@@ -1,0 +1,236 @@
+"""The operations in plain torch: CPU, CUDA and Metal (MPS) by the same code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
+from torch import Tensor
+
+from izwi.ops.attention.torch_dense import (
+    DenseContext,
+    ScratchCache,
+    TorchContext,
+    attend,
+    rope_table,
+    rotate,
+    split_heads,
+)
+from izwi.ops.protocol import AttentionSpec
+
+
+class TorchOps:
+    """Implements `izwi.ops.protocol.Ops` with torch functions.
+
+    Everything is differentiable and free of side effects but for the caches of attention
+    contexts, so the recipes that train the embedded checkpoints run the very same models.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
+        self.device = torch.device(device)
+        self.dtype = dtype
+
+    # -- making and moving -------------------------------------------------------------------
+    def array(self, values: npt.ArrayLike) -> Tensor:
+        host = np.asarray(values)
+        dtype = self.dtype if host.dtype.kind == "f" else torch.int64
+        return torch.as_tensor(host, dtype=dtype, device=self.device)
+
+    def numpy(self, x: Tensor) -> npt.NDArray[np.generic]:
+        if x.dtype in (torch.bfloat16, torch.float16):
+            x = x.float()
+        return x.detach().cpu().numpy()
+
+    def zeros(self, shape: Sequence[int]) -> Tensor:
+        return torch.zeros(tuple(shape), dtype=self.dtype, device=self.device)
+
+    def concat(self, arrays: Sequence[Tensor], axis: int) -> Tensor:
+        return torch.cat(list(arrays), dim=axis)
+
+    def stack(self, arrays: Sequence[Tensor], axis: int) -> Tensor:
+        return torch.stack(list(arrays), dim=axis)
+
+    def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        return x.permute(tuple(axes))
+
+    def take(self, x: Tensor, index: Tensor) -> Tensor:
+        return F.embedding(index, x)
+
+    def pad(self, x: Tensor, left: int, right: int, mode: str = "constant") -> Tensor:
+        return F.pad(x, (left, right), mode=mode)
+
+    # -- arithmetic --------------------------------------------------------------------------
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return F.linear(x, weight, bias)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm(x, weight, eps)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+    def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
+        return F.silu(gate) * up
+
+    def silu(self, x: Tensor) -> Tensor:
+        return F.silu(x)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        return F.gelu(x)
+
+    def elu(self, x: Tensor) -> Tensor:
+        return F.elu(x)
+
+    def relu(self, x: Tensor) -> Tensor:
+        return F.relu(x)
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(x)
+
+    def tanh(self, x: Tensor) -> Tensor:
+        return torch.tanh(x)
+
+    def sqrt(self, x: Tensor) -> Tensor:
+        return torch.sqrt(x)
+
+    def softmax(self, x: Tensor) -> Tensor:
+        return torch.softmax(x, dim=-1)
+
+    def clip(self, x: Tensor, low: float | None, high: float | None) -> Tensor:
+        return torch.clamp(x, low, high)
+
+    def mean(self, x: Tensor, axis: int) -> Tensor:
+        return x.mean(dim=axis, keepdim=True)
+
+    def sum(self, x: Tensor, axis: int) -> Tensor:
+        return x.sum(dim=axis)
+
+    def snake(self, x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+        frequency = torch.exp(alpha)[:, None]
+        amplitude = 1.0 / (torch.exp(beta) + 1e-9)[:, None]
+        return x + amplitude * torch.sin(x * frequency).square()
+
+    def nearest(self, x: Tensor, codebook: Tensor) -> Tensor:
+        rows = x.float().reshape(-1, x.shape[-1])
+        return torch.cdist(rows[None], codebook.float()[None])[0].argmin(-1).reshape(x.shape[:-1])
+
+    # -- convolutions ------------------------------------------------------------------------
+    def conv1d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        return F.conv1d(x, weight, bias, stride=stride, dilation=dilation, groups=groups)
+
+    def conv2d(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, *, stride: int, padding: int
+    ) -> Tensor:
+        return F.conv2d(x, weight, bias, stride=stride, padding=padding)
+
+    def causal_conv1d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        state: Tensor,
+        *,
+        dilation: int = 1,
+        groups: int = 1,
+    ) -> tuple[Tensor, Tensor]:
+        past = state.shape[-1]
+        if past == 0:
+            return F.conv1d(x, weight, bias, dilation=dilation, groups=groups), state
+        joined = torch.cat([state, x], dim=-1)
+        out = F.conv1d(joined, weight, bias, dilation=dilation, groups=groups)
+        return out, joined[..., joined.shape[-1] - past :]
+
+    def causal_conv_transpose1d(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, *, stride: int
+    ) -> tuple[Tensor, Tensor]:
+        past = state.shape[-1]
+        joined = torch.cat([state, x], dim=-1) if past else x
+        out = F.conv_transpose1d(joined, weight, bias, stride=stride)
+        start = past * stride
+        return out[..., start : start + x.shape[-1] * stride], joined[..., joined.shape[-1] - past :]
+
+    # -- attention ---------------------------------------------------------------------------
+    def dense_context(
+        self,
+        batch: int,
+        length: int,
+        *,
+        causal: bool = True,
+        key_lengths: npt.NDArray[np.int64] | None = None,
+    ) -> DenseContext:
+        return DenseContext(batch, length, causal, key_lengths, self.device)
+
+    def scratch_context(
+        self, batch: int, capacity: int, num_layers: int, spec: AttentionSpec
+    ) -> ScratchCache:
+        return ScratchCache(batch, capacity, num_layers, spec, self.device, self.dtype)
+
+    def attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        spec: AttentionSpec,
+        context: TorchContext,
+        layer: int,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+    ) -> Tensor:
+        q, k, v = split_heads(q, k, v, spec)
+        if q_norm is not None and k_norm is not None:
+            q = rms_norm(q, q_norm, spec.norm_eps)
+            k = rms_norm(k, k_norm, spec.norm_eps)
+        if spec.rope_theta is not None:
+            table = context.rope(q.shape[-3], spec, q.dtype)
+            q, k = rotate(q, table), rotate(k, table)
+        return context.attend(layer, q, k, v).flatten(-2)
+
+    def window_attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        spec: AttentionSpec,
+        window: int,
+        start: Tensor,
+        k_state: Tensor,
+        v_state: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = split_heads(q, k, v, spec)
+        tokens, past = q.shape[1], window - 1
+        offsets = torch.arange(tokens, device=q.device)
+        if spec.rope_theta is not None:
+            positions = start[:, None] + offsets
+            table = rope_table(positions, spec.head_dim, spec.rope_theta, q.dtype)
+            q, k = rotate(q, table), rotate(k, table)
+        keys = torch.cat([k_state, k], dim=1)  # (batch, past + tokens, kv_heads, head_dim)
+        values = torch.cat([v_state, v], dim=1)
+        # key j stands at stream position start - past + j, query i at start + i
+        j = torch.arange(past + tokens, device=q.device)
+        near = (j[None] <= offsets[:, None] + past) & (j[None] > offsets[:, None] + past - window)
+        real = start[:, None] - past + j[None] >= 0
+        out = attend(q, keys, values, near[None] & real[:, None])
+        return out.flatten(-2), keys[:, tokens:], values[:, tokens:]
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm with float32 statistics, cast back before the weight is applied."""
+    if x.dtype == torch.float32:
+        return F.rms_norm(x, weight.shape, weight, eps)
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return wide.to(x.dtype) * weight

@@ -1,0 +1,255 @@
+"""What is asked of the engine, and the log of a request while it runs. Knows no model, no HTTP.
+
+A request is frozen. A `Sequence` is the request's life: its log (what was emitted so far) and the
+caches of that log (encoded audio, KV pages, codec row), which may be dropped and rebuilt from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+
+
+class Task(StrEnum):
+    """What a model does with a request."""
+
+    SPEECH = "speech"
+    TRANSCRIPTION = "transcription"
+
+
+class TextMode(StrEnum):
+    """How text reaches a speech model: all of it first, or one token a frame beside the sound."""
+
+    FULL = "full"
+    STREAMING = "streaming"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one kind of token is drawn.
+
+    Attributes:
+        temperature: 0 takes the most likely token.
+        top_k: Keep the k most likely tokens; 0 keeps all. Ties with the k-th are kept.
+        top_p: Keep the smallest set of tokens whose probability reaches top_p; 1 keeps all.
+        repetition_penalty: Divides positive and multiplies negative logits of the tokens that
+            this request emitted before in the same codebook; 1 leaves them.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodeInput:
+    """One piece of audio that an encoder turns into part of a prompt.
+
+    Attributes:
+        kind: Which encoder of the model; the model's own word.
+        values: What that encoder reads (features or samples), float32.
+    """
+
+    kind: str
+    values: Float32
+
+
+class Prompt(Protocol):
+    """What a model is conditioned on. Only its length and its audio concern the engine."""
+
+    @property
+    def num_positions(self) -> int:
+        """Positions of KV that the prompt takes."""
+        ...
+
+    @property
+    def encode_inputs(self) -> tuple[EncodeInput, ...]:
+        """Audio to encode before the first position can run, in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One thing asked of one model.
+
+    Attributes:
+        request_id: Unique among live requests.
+        model: Name under which the model is served.
+        prompt: Model-specific; made by the model's own `prepare_*`.
+        sampling: For codebook 0 (or the only one).
+        codebook_sampling: For the other codebooks of a frame.
+        seed: With the step and the codebook it fixes every random pick.
+        max_entries: Tokens or frames after which the request ends with "length".
+        min_entries: Stop tokens are suppressed before this many entries.
+        stop_ids: A first codebook's token among these ends the request and is not emitted.
+        encode_only: End after encoding; the encoded arrays are the answer.
+    """
+
+    request_id: str
+    model: str
+    prompt: Prompt
+    sampling: SamplingParams = SamplingParams()
+    codebook_sampling: SamplingParams = SamplingParams()
+    seed: int = 0
+    max_entries: int = 1
+    min_entries: int = 0
+    stop_ids: tuple[int, ...] = ()
+    encode_only: bool = False
+
+
+class Phase(StrEnum):
+    """Where a sequence stands."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    PAUSED = "paused"
+    FINISHED = "finished"
+
+
+class Reason(StrEnum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORTED = "aborted"
+    ERROR = "error"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request and its log.
+
+    Attributes:
+        emitted: The log: one entry a step, (codebooks,) ids; a token is an entry of one id.
+        encoded: Results of the prompt's encode inputs, None where not run yet. A cache.
+        num_computed: Positions whose keys and values are in the pages. A cache of the log.
+        pages: Page ids, in position order.
+        state_row: Row of the codec state arena, or None.
+        num_vocoded: Frames that went through the codec.
+        num_chunks: Chunks of sound that left, for the chunk ramp.
+    """
+
+    request: Request
+    arrival: int
+    phase: Phase = Phase.WAITING
+    reason: Reason | None = None
+    emitted: list[tuple[int, ...]] = field(default_factory=list)
+    ended: bool = False
+    encoded: list[Any] = field(default_factory=list)
+    num_computed: int = 0
+    pages: list[int] = field(default_factory=list)
+    state_row: int | None = None
+    num_vocoded: int = 0
+    num_chunks: int = 0
+    embedded_prompt: Any = None
+
+    def __post_init__(self) -> None:
+        self.encoded = [None] * len(self.request.prompt.encode_inputs)
+
+    @property
+    def num_positions(self) -> int:
+        """Positions that are known: the prompt and one for each entry emitted."""
+        return self.request.prompt.num_positions + len(self.emitted)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """What leaves the engine for one request at the end of a step.
+
+    Attributes:
+        entries: (n, codebooks) int64, the entries emitted since the last chunk.
+        pcm: (samples,) float32 in [-1, 1] at the model's rate, or None where nothing was made.
+        encoded: The answer of an encode-only request.
+        reason: Set on the last chunk.
+        error: Why, when the reason is ERROR.
+    """
+
+    request_id: str
+    entries: Int64
+    pcm: Float32 | None = None
+    encoded: tuple[npt.NDArray[Any], ...] = ()
+    reason: Reason | None = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VoicePrompt:
+    """A voice to speak with: what a reference clip was encoded to, once.
+
+    Attributes:
+        speaker_embedding: (hidden,) float32.
+        codes: (frames, codebooks) int64 of the clip, or None for the embedding alone.
+        text: What the clip says; needed with codes.
+    """
+
+    speaker_embedding: Float32
+    codes: Int64 | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReferenceClip:
+    """A clip whose voice is to be followed.
+
+    Attributes:
+        samples: (n,) float32 mono at 24 kHz.
+        text: What it says; None follows the speaker embedding alone.
+    """
+
+    samples: Float32
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpeechInput:
+    """What a door asks of a speech model. None takes the checkpoint's default."""
+
+    text: str
+    voice: str | VoicePrompt | ReferenceClip | None = None
+    language: str | None = None
+    instruct: str | None = None
+    text_mode: TextMode | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+    max_new_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TranscriptionInput:
+    """What a door asks of a transcription model.
+
+    Attributes:
+        samples: (n,) float32 mono at 16 kHz.
+        language: Forced language name or code, None detects it.
+        context: Text that the transcription follows on or whose words are likely.
+    """
+
+    samples: Float32
+    language: str | None = None
+    context: str = ""
+    temperature: float = 0.0
+    seed: int = 0
+    max_new_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """What a transcription model's tokens say."""
+
+    language: str
+    text: str
+
+
+Info = Mapping[str, Any]

@@ -1,0 +1,74 @@
+"""Put a checkpoint's safetensors on a device, every tensor checked by name and shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from izwi.errors import CheckpointError
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Files of a single or sharded checkpoint (model.safetensors or its index).
+
+    Raises:
+        CheckpointError: There is neither, or a shard that the index names is missing.
+    """
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return [single]
+    if not index.is_file():
+        raise CheckpointError(f"{folder} has neither model.safetensors nor its index")
+    names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    for name in names:
+        if not (folder / name).is_file():
+            raise CheckpointError(f"{folder / name} is named by {index.name} but is missing")
+    return [folder / name for name in names]
+
+
+def load_weights(
+    folder: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> dict[str, Tensor]:
+    """Read the tensors that `shapes` names, floats cast to `dtype`.
+
+    Raises:
+        CheckpointError: A tensor is missing, is not expected, or has another shape; its name
+            and both shapes are in the message.
+    """
+    weights: dict[str, Tensor] = {}
+    with ExitStack() as stack:
+        for name, handle in _tensors(folder, stack):
+            if name not in shapes:
+                raise CheckpointError(f"{folder}: unexpected tensor {name!r}")
+            shape = tuple(handle.get_slice(name).get_shape())
+            if shape != tuple(shapes[name]):
+                expected = tuple(shapes[name])
+                raise CheckpointError(f"{folder}: tensor {name!r} is {shape}, expected {expected}")
+            tensor = handle.get_tensor(name)
+            keep = not tensor.is_floating_point()
+            weights[name] = tensor.to(device=device, dtype=tensor.dtype if keep else dtype)
+    missing = sorted(set(shapes) - set(weights))
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise CheckpointError(f"{folder}: missing tensor {missing[0]!r}{more}")
+    return weights
+
+
+def _tensors(folder: Path, stack: ExitStack) -> Iterator[tuple[str, safe_open]]:
+    for path in weight_files(folder):
+        try:
+            handle = stack.enter_context(safe_open(path, framework="pt"))
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
+        for name in handle.keys():  # noqa: SIM118 (a file handle, not a mapping)
+            yield name, handle
