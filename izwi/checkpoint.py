@@ -51,7 +51,9 @@ def parse_config(cls: type[T], values: Mapping[str, Any], where: str) -> T:
             if field.default is MISSING and field.default_factory is MISSING:
                 raise CheckpointError(f"{where} lacks the key {field.name!r}")
             continue
-        filled[field.name] = _convert(hints[field.name], values[field.name], f"{where}.{field.name}")
+        filled[field.name] = _convert(
+            hints[field.name], values[field.name], f"{where}.{field.name}"
+        )
     return cls(**filled)
 
 

@@ -1,15 +1,15 @@
 """Everything that can go wrong, as one tree. Knows no HTTP: the doors map it once.
 
-    IzwiError                    internal_error
-    ├── InvalidRequest           invalid_request      (param names the field)
-    │   ├── InvalidAudio         invalid_audio
-    │   ├── ModelNotFound        model_not_found
-    │   ├── VoiceNotFound        voice_not_found
-    │   ├── VoiceExists          voice_exists
-    │   └── TooLarge             too_large
-    ├── CheckpointError          invalid_checkpoint   (names the tensor, key or file)
-    ├── Overloaded               overloaded           (carries retry_after_s)
-    └── EngineStopped            engine_stopped
+IzwiError                    internal_error
+├── InvalidRequest           invalid_request      (param names the field)
+│   ├── InvalidAudio         invalid_audio
+│   ├── ModelNotFound        model_not_found
+│   ├── VoiceNotFound        voice_not_found
+│   ├── VoiceExists          voice_exists
+│   └── TooLarge             too_large
+├── CheckpointError          invalid_checkpoint   (names the tensor, key or file)
+├── Overloaded               overloaded           (carries retry_after_s)
+└── EngineStopped            engine_stopped
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from izwi.request import (
     Sequence,
     SpeechInput,
     Task,
-    TranscriptionInput,
     Transcript,
+    TranscriptionInput,
     VoicePrompt,
 )
 
@@ -70,13 +70,18 @@ class Model(Protocol):
         ...
 
     @property
+    def max_positions(self) -> int:
+        """Positions that the checkpoint was made for."""
+        ...
+
+    @property
     def num_codebooks(self) -> int:
         """Ids in one entry of the log."""
         ...
 
     @property
     def suppressed(self) -> npt.NDArray[np.bool_] | None:
-        """(vocabulary,) ids of codebook 0 that are never drawn, stop ids excepted; None for none."""
+        """(vocabulary,) ids of codebook 0 that are never drawn, stop ids excepted, or None."""
         ...
 
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
@@ -145,9 +150,7 @@ class SpeechModel(Model, Protocol):
         """An encode-only request whose answer `read_voice` turns into a VoicePrompt."""
         ...
 
-    def read_voice(
-        self, encoded: Seq[npt.NDArray[Any]], text: str | None
-    ) -> VoicePrompt: ...
+    def read_voice(self, encoded: Seq[npt.NDArray[Any]], text: str | None) -> VoicePrompt: ...
 
 
 class TranscriptionModel(Model, Protocol):

@@ -1,0 +1,1 @@
+"""Memory of sequences: pages and their counts, keys and values, codec state."""

@@ -97,7 +97,7 @@ class Ops(Protocol):
 
     # -- arithmetic --------------------------------------------------------------------------
     def linear(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
-        """x @ weight.T + bias over the last axis; weight is (out, in)."""
+        """X @ weight.T + bias over the last axis; weight is (out, in)."""
         ...
 
     def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
@@ -136,7 +136,7 @@ class Ops(Protocol):
         ...
 
     def snake(self, x: Array, alpha: Array, beta: Array) -> Array:
-        """x + sin(x * exp(alpha)) ** 2 / (exp(beta) + 1e-9), per channel of (batch, channels, time)."""
+        """SnakeBeta per channel: x + sin(x * exp(alpha)) ** 2 / (exp(beta) + 1e-9)."""
         ...
 
     def nearest(self, x: Array, codebook: Array) -> Array:
@@ -160,7 +160,9 @@ class Ops(Protocol):
         """Plain convolution without padding."""
         ...
 
-    def conv2d(self, x: Array, weight: Array, bias: Array | None, *, stride: int, padding: int) -> Array:
+    def conv2d(
+        self, x: Array, weight: Array, bias: Array | None, *, stride: int, padding: int
+    ) -> Array:
         """Plain convolution of (batch, channels, height, width)."""
         ...
 
@@ -184,7 +186,7 @@ class Ops(Protocol):
     def causal_conv_transpose1d(
         self, x: Array, weight: Array, bias: Array | None, state: Array, *, stride: int
     ) -> tuple[Array, Array]:
-        """Upsample a stream by `stride`; weight is (in, out, kernel) with kernel stride or 2 * stride.
+        """Upsample a stream; weight is (in, out, kernel) with kernel stride or 2 * stride.
 
         `state` holds the input column before `x`, or no column where kernel equals stride.
         Returns (batch, out, time * stride) and the state for the next call.

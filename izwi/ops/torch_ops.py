@@ -159,7 +159,9 @@ class TorchOps:
         joined = torch.cat([state, x], dim=-1) if past else x
         out = F.conv_transpose1d(joined, weight, bias, stride=stride)
         start = past * stride
-        return out[..., start : start + x.shape[-1] * stride], joined[..., joined.shape[-1] - past :]
+        return out[..., start : start + x.shape[-1] * stride], joined[
+            ..., joined.shape[-1] - past :
+        ]
 
     # -- attention ---------------------------------------------------------------------------
     def dense_context(

@@ -22,7 +22,9 @@ class TorchBackend:
 
     ops: TorchOps
 
-    def load_weights(self, folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    def load_weights(
+        self, folder: Path, shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, Tensor]:
         """Read a folder's safetensors; see `izwi.runner.weights.load_weights`."""
         return load_weights(folder, shapes, device=self.ops.device, dtype=self.ops.dtype)
 

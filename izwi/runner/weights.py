@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -64,7 +65,7 @@ def load_weights(
     return weights
 
 
-def _tensors(folder: Path, stack: ExitStack) -> Iterator[tuple[str, safe_open]]:
+def _tensors(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
     for path in weight_files(folder):
         try:
             handle = stack.enter_context(safe_open(path, framework="pt"))

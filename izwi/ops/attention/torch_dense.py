@@ -32,9 +32,9 @@ def split_heads(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """View (..., tokens, heads * head_dim) as (..., tokens, heads, head_dim)."""
     return (
-        q.unflatten(-1, (spec.num_heads, spec.head_dim)),
-        k.unflatten(-1, (spec.num_kv_heads, spec.head_dim)),
-        v.unflatten(-1, (spec.num_kv_heads, spec.head_dim)),
+        q.view(*q.shape[:-1], spec.num_heads, spec.head_dim),
+        k.view(*k.shape[:-1], spec.num_kv_heads, spec.head_dim),
+        v.view(*v.shape[:-1], spec.num_kv_heads, spec.head_dim),
     )
 
 

@@ -1,0 +1,58 @@
+# Each recipe says how to do one thing. `make serve` and `make test` work on a fresh clone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: serve test check lint format types arch unit wheel bench clean
+
+serve: $(VENV)/.runtime
+	$(BIN)/izwi serve $(ARGS)
+
+# everything that CI asks for; `make unit ARGS=tests/engine/test_engine.py` runs one file
+test: check wheel unit
+
+check: lint types arch
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+arch: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.dev
+	$(BIN)/python -m pytest $(ARGS)
+
+# build the wheel, install it where nothing else is, and let it speak and listen
+wheel: $(VENV)/.dev
+	rm -rf build/wheel && mkdir -p build/wheel
+	$(BIN)/python -m build --wheel --outdir build/wheel .
+	$(PYTHON) -m venv build/wheel/venv
+	build/wheel/venv/bin/pip install --quiet build/wheel/*.whl
+	cd build/wheel && venv/bin/python ../../tests/contract/check_wheel.py
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.closed_loop
+	$(BIN)/python -m benchmarks.first_audio
+	$(BIN)/python -m benchmarks.transcribe_speed
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(VENV)/.runtime: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@ $(VENV)/.runtime

@@ -1,0 +1,167 @@
+"""The engine for asyncio callers: one thread steps it, any number of tasks read streams."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+import numpy as np
+
+from izwi.engine import Engine
+from izwi.errors import EngineStopped, IzwiError
+from izwi.request import Chunk, Reason, Request
+
+logger = logging.getLogger(__name__)
+
+
+class Stream(AsyncIterator[Chunk]):
+    """The chunks of one request, in order; the last one carries a reason."""
+
+    def __init__(self, request_id: str, engine: AsyncEngine, loop: asyncio.AbstractEventLoop):
+        self.request_id = request_id
+        self._engine = engine
+        self._loop = loop
+        self._queue: asyncio.Queue[Chunk] = asyncio.Queue()
+        self._ended = False
+        self._held = False
+
+    async def __anext__(self) -> Chunk:
+        if self._ended and self._queue.empty():
+            raise StopAsyncIteration
+        chunk = await self._queue.get()
+        if self._held and self._queue.qsize() <= self._engine.max_backlog // 2:
+            self._held = False
+            self._engine.hold(self.request_id, False)
+        if chunk.reason is not None:
+            self._ended = True
+        return chunk
+
+    def abort(self) -> None:
+        """Leave: the engine ends the request before its next step. Nothing if it has ended."""
+        if not self._ended:
+            self._engine.abort(self.request_id)
+
+    def deliver(self, chunk: Chunk) -> None:
+        """Hand a chunk over from the stepping thread; a reader too far behind is held."""
+        self._loop.call_soon_threadsafe(self._put, chunk)
+
+    def _put(self, chunk: Chunk) -> None:
+        self._queue.put_nowait(chunk)
+        if not self._held and self._queue.qsize() >= self._engine.max_backlog:
+            self._held = True
+            self._engine.hold(self.request_id, True)
+
+
+class AsyncEngine:
+    """Owns the thread that steps. All methods are safe to call from any event loop."""
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+        self._wake = threading.Condition()
+        self._commands: deque[Callable[[], None]] = deque()
+        self._streams: dict[str, Stream] = {}
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="izwi-engine", daemon=True)
+
+    @property
+    def max_backlog(self) -> int:
+        """Chunks that a reader may leave unread before its request is held."""
+        return self._engine.config.max_backlog
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread steps."""
+        return self._thread.is_alive() and not self._stopping
+
+    @property
+    def load(self) -> dict[str, dict[str, int]]:
+        """Sequences and pages of each model."""
+        return self._engine.load
+
+    def start(self) -> None:
+        """Start stepping."""
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Stop after the step under way; live requests end with EngineStopped."""
+        self._tell(self._halt)
+        await asyncio.to_thread(self._thread.join)
+
+    def submit(self, request: Request) -> Stream:
+        """Queue a request and return its stream.
+
+        Raises:
+            EngineStopped: The engine does not run.
+        """
+        if not self.alive:
+            raise EngineStopped("the engine has stopped")
+        stream = Stream(request.request_id, self, asyncio.get_running_loop())
+        self._tell(lambda: self._submit(request, stream))
+        return stream
+
+    def abort(self, request_id: str) -> None:
+        """End a request before the next step."""
+        self._tell(lambda: self._dispatch(self._engine.abort(request_id)))
+
+    def hold(self, request_id: str, held: bool) -> None:
+        """Stop or go on emitting for a request."""
+        self._tell(lambda: self._engine.hold(request_id, held))
+
+    def _tell(self, command: Callable[[], None]) -> None:
+        with self._wake:
+            self._commands.append(command)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            with self._wake:
+                while not self._commands and not self._engine.has_work:
+                    self._wake.wait()
+                commands, self._commands = self._commands, deque()
+            for command in commands:
+                command()
+            if not self._stopping:
+                self._step()
+        self._fail_all(EngineStopped("the engine has stopped"))
+
+    def _step(self) -> None:
+        try:
+            chunks = self._engine.step()
+        except Exception as error:
+            # a bug outside any one row: nobody may hang, so everybody is told
+            logger.exception("engine step failed")
+            chunks = []
+            for request_id in list(self._streams):
+                self._engine.abort(request_id)
+            self._fail_all(error)
+        self._dispatch(chunks)
+
+    def _submit(self, request: Request, stream: Stream) -> None:
+        self._streams[request.request_id] = stream
+        try:
+            self._engine.submit(request)
+        except IzwiError as error:
+            self._dispatch([_failure(request.request_id, error)])
+
+    def _dispatch(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            stream = self._streams.get(chunk.request_id)
+            if chunk.reason is not None:
+                self._streams.pop(chunk.request_id, None)
+                self._engine.forget(chunk.request_id)
+            if stream is not None:
+                stream.deliver(chunk)
+
+    def _fail_all(self, error: Exception) -> None:
+        self._dispatch([_failure(request_id, error) for request_id in list(self._streams)])
+
+    def _halt(self) -> None:
+        self._stopping = True
+
+
+def _failure(request_id: str, error: BaseException) -> Chunk:
+    empty = np.zeros((0, 0), dtype=np.int64)
+    return Chunk(request_id, empty, reason=Reason.ERROR, error=error)

@@ -1,0 +1,148 @@
+"""The models that are served, by name. Knows families only through their entry point."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from importlib.resources import files
+from pathlib import Path
+from typing import cast
+
+from izwi.checkpoint import read_json
+from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
+from izwi.model import Backend, Family, Model, SpeechModel, TranscriptionModel
+from izwi.request import Task
+
+ENTRY_POINT = "izwi.models"
+
+
+def families() -> dict[str, Family]:
+    """Families by the `model_type` that they load, from every installed distribution."""
+    found: dict[str, Family] = {}
+    for point in entry_points(group=ENTRY_POINT):
+        for family in point.load():
+            found[family.model_type] = family
+    return found
+
+
+def embedded() -> dict[str, Path]:
+    """Checkpoint folders that come with the installed families, by name."""
+    found: dict[str, Path] = {}
+    for point in entry_points(group=ENTRY_POINT):
+        tiny = Path(str(files(point.module))) / "tiny"
+        if tiny.is_dir():
+            found.update(
+                (folder.name, folder)
+                for folder in sorted(tiny.iterdir())
+                if (folder / "config.json").is_file()
+            )
+    return found
+
+
+class Registry:
+    """Loaded models by the name under which they are served."""
+
+    def __init__(self, backend: Backend):
+        self._backend = backend
+        self._families = families()
+        self.models: dict[str, Model] = {}
+
+    def load(self, source: str, name: str | None = None, *, offline: bool = False) -> str:
+        """Load a checkpoint and serve it.
+
+        Args:
+            source: A folder, the name of an embedded checkpoint, or a hub id (org/name).
+            name: Served under this name; else the embedded name, the hub id, or the folder's.
+            offline: Never ask the hub; a hub id must be in the local cache.
+
+        Returns:
+            The name.
+
+        Raises:
+            ModelNotFound: There is no such checkpoint.
+            CheckpointError: The checkpoint is broken; what is wrong is named.
+        """
+        folder = find(source, offline=offline)
+        model_type = read_json(folder / "config.json").get("model_type")
+        if model_type not in self._families:
+            known = sorted(self._families)
+            raise CheckpointError(f"{folder}: model_type {model_type!r} is not one of {known}")
+        name = name or (source if not Path(source).is_dir() else folder.resolve().name)
+        self.models[name] = self._families[model_type].load(folder, self._backend)
+        return name
+
+    def names(self) -> list[str]:
+        """Names of all models, in the order in which they were loaded."""
+        return list(self.models)
+
+    def model(self, name: str) -> Model:
+        """A model by name.
+
+        Raises:
+            ModelNotFound: No such model is served.
+        """
+        if name not in self.models:
+            raise ModelNotFound(f"no model {name!r} is served here", param="model")
+        return self.models[name]
+
+    def speech(self, name: str) -> SpeechModel:
+        """A model that speaks.
+
+        Raises:
+            ModelNotFound: No such model is served.
+            InvalidRequest: It does something else.
+        """
+        return cast(SpeechModel, self._of_task(name, Task.SPEECH))
+
+    def transcription(self, name: str) -> TranscriptionModel:
+        """A model that transcribes; raises as `speech` does."""
+        return cast(TranscriptionModel, self._of_task(name, Task.TRANSCRIPTION))
+
+    def default(self, task: Task) -> str:
+        """Name of the first model of a task.
+
+        Raises:
+            ModelNotFound: None does it.
+        """
+        for name, model in self.models.items():
+            if model.task is task:
+                return name
+        raise ModelNotFound(f"no model for {task} is served here", param="model")
+
+    def _of_task(self, name: str, task: Task) -> Model:
+        model = self.model(name)
+        if model.task is not task:
+            raise InvalidRequest(f"model {name!r} does {model.task}, not {task}", param="model")
+        return model
+
+
+def find(source: str, *, offline: bool = False) -> Path:
+    """Folder of a checkpoint: a path, an embedded name, or a hub id that is fetched.
+
+    Raises:
+        ModelNotFound: There is no such checkpoint, or the hub cannot be reached.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path
+    here = embedded()
+    if source in here:
+        return here[source]
+    if source.count("/") != 1 or source.startswith((".", "/", "~")):
+        raise ModelNotFound(
+            f"no checkpoint {source!r}: neither a folder nor one of {sorted(here)}", param="model"
+        )
+    return _fetch(source, offline)
+
+
+def _fetch(hub_id: str, offline: bool) -> Path:
+    from huggingface_hub import snapshot_download  # slow to import, and seldom needed
+
+    try:
+        patterns = ["*.json", "*.txt", "*.safetensors", "speech_tokenizer/*"]
+        folder = snapshot_download(hub_id, allow_patterns=patterns, local_files_only=offline)
+    except Exception as error:  # the hub client raises dozens of kinds; the reader needs one line
+        where = "the local cache" if offline else "the hub"
+        raise ModelNotFound(
+            f"{hub_id!r} was not found in {where}: {error}", param="model"
+        ) from error
+    return Path(folder)

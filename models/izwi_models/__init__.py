@@ -1,0 +1,6 @@
+"""Model families: how each kind of checkpoint computes, over the operations table."""
+
+from izwi.model import Family
+from izwi_models import qwen3_asr
+
+FAMILIES: tuple[Family, ...] = (qwen3_asr.FAMILY,)
