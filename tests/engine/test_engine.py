@@ -87,7 +87,9 @@ def test_same_seed_same_codes_alone_and_in_any_batch() -> None:
 def test_seeds_differ_and_streams_of_noise_are_uniform() -> None:
     from izwi.runner.sampler import uniforms
 
-    noise = np.array([uniforms(range(2000), [step] * 2000, book) for step in range(4) for book in range(4)])
+    noise = np.array(
+        [uniforms(range(2000), [step] * 2000, book) for step in range(4) for book in range(4)]
+    )
     assert abs(noise.mean() - 0.5) < 0.01
     assert np.unique(noise).size == noise.size
     assert abs(np.corrcoef(noise)[np.triu_indices(16, 1)]).max() < 0.1
@@ -105,7 +107,9 @@ def test_seeds_differ_and_streams_of_noise_are_uniform() -> None:
     arrivals=st.lists(st.integers(0, 30), min_size=6, max_size=6),
     aborts=st.dictionaries(st.integers(0, 5), st.integers(0, 40), max_size=2),
 )
-def test_pressure_never_changes_a_log_and_no_page_is_lost(plans, pages, tokens, arrivals, aborts) -> None:
+def test_pressure_never_changes_a_log_and_no_page_is_lost(
+    plans, pages, tokens, arrivals, aborts
+) -> None:
     requests = [toy_request(str(i), *plan) for i, plan in enumerate(plans)]
     made = engine(pages=pages, max_running=8, max_step_tokens=tokens)
     logs = {request.request_id: Log() for request in requests}

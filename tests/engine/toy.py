@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from izwi_models.qwen3.decoder import DecoderConfig, decode, tensor_shapes
 
 from izwi.model import KVSpec, Pick, Row, StateSpec
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput, Request, SamplingParams, Task
+from izwi_models.qwen3.decoder import DecoderConfig, decode, tensor_shapes
 
 VOCAB = 40
 STOP = 39

@@ -34,7 +34,9 @@ def sequence(emitted: list[int], sampling: SamplingParams) -> Sequence:
 
 def reference(logits: torch.Tensor, emitted: list[int], sampling: SamplingParams) -> torch.Tensor:
     """The processed logits of one row by the reference's own classes."""
-    processors = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)])
+    processors = LogitsProcessorList(
+        [RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)]
+    )
     if len(emitted) < 2:
         processors.append(MinNewTokensLengthLogitsProcessor(0, 2, STOP))
     processors.append(SuppressTokensLogitsProcessor(list(range(40, 49))))
@@ -47,7 +49,9 @@ def test_processed_logits_equal_the_reference() -> None:
     sampling = SamplingParams(0.9, 50, 1.0, 1.3)
     histories = [[], [3], [3, 3, 17], list(range(30))]
     logits = torch.randn(4, VOCAB, generator=generator) * 3
-    processed = Sampler([sequence(h, sampling) for h in histories], SUPPRESSED).process(logits.clone())
+    processed = Sampler([sequence(h, sampling) for h in histories], SUPPRESSED).process(
+        logits.clone()
+    )
     for row, history in enumerate(histories):
         torch.testing.assert_close(processed[row], reference(logits[row], history, sampling))
 

@@ -43,12 +43,16 @@ budgets = st.builds(
 )
 
 
-def plan_of(running: list[View], waiting: list[View], spend: Budgets) -> tuple[Plan, dict[int, View]]:
+def plan_of(
+    running: list[View], waiting: list[View], spend: Budgets
+) -> tuple[Plan, dict[int, View]]:
     return plan_step(running, waiting, spend), {view.key: view for view in (*running, *waiting)}
 
 
 @given(running=views(True, 0), waiting=views(False, 100), spend=budgets)
-def test_budgets_are_never_exceeded(running: list[View], waiting: list[View], spend: Budgets) -> None:
+def test_budgets_are_never_exceeded(
+    running: list[View], waiting: list[View], spend: Budgets
+) -> None:
     plan, by_key = plan_of(running, waiting, spend)
     assert sum(row.stop - row.start for row in plan.forward) <= spend.tokens
     assert sum(count for _, count in plan.encode) <= spend.encodes
@@ -78,7 +82,9 @@ def test_rows_start_where_they_stopped_and_have_their_pages(
 
 
 @given(running=views(True, 0), waiting=views(False, 100), spend=budgets)
-def test_nobody_waiting_is_overtaken(running: list[View], waiting: list[View], spend: Budgets) -> None:
+def test_nobody_waiting_is_overtaken(
+    running: list[View], waiting: list[View], spend: Budgets
+) -> None:
     plan, _ = plan_of(running, waiting, spend)
     assert list(plan.admit) == [view.key for view in waiting[: len(plan.admit)]]
 
@@ -93,7 +99,9 @@ def test_only_later_arrivals_are_preempted(
 
 
 @given(running=views(True, 0), spend=budgets)
-def test_the_earliest_always_gets_on_if_memory_can_hold_it(running: list[View], spend: Budgets) -> None:
+def test_the_earliest_always_gets_on_if_memory_can_hold_it(
+    running: list[View], spend: Budgets
+) -> None:
     running = [replace(view, held=False, num_encodes=0, encode_only=False) for view in running]
     total = spend.free_pages + sum(view.num_pages for view in running)
     if running and total * PAGE >= running[0].num_positions:

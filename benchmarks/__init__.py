@@ -1,0 +1,1 @@
+"""One script, one question. Each writes JSON to benchmarks/results/."""

@@ -1,0 +1,132 @@
+"""What benchmarks share: texts, one timed request, and results that say where they ran."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from izwi.async_engine import AsyncEngine
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.model import SpeechModel
+from izwi.registry import Registry
+from izwi.request import Reason, SpeechInput
+from izwi.runner.device import TorchBackend, torch_backend
+
+RESULTS = Path(__file__).parent / "results"
+AUDIBLE = 10 ** (-50 / 20)  # -50 dBFS; what is below counts as silence
+
+TEXTS = (
+    "The weather is nice today and we are going out.",
+    "Please call me when you get home this evening.",
+    "She put the book on the table near the window.",
+    "We have been waiting for the train for an hour.",
+    "He said that he would come back in the morning.",
+    "There are five people in the small white house.",
+    "I would like to have a cup of tea with milk.",
+    "The children are playing in the garden with the dog.",
+)
+
+
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """A parser with what every benchmark takes."""
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("--model", default="izwi-tiny-tts", help="folder, embedded name or hub id")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="auto")
+    return parser
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A loaded speech model behind a running engine."""
+
+    name: str
+    model: SpeechModel
+    engine: AsyncEngine
+
+
+def start(options: argparse.Namespace) -> Bench:
+    """Load the model and start the engine; call from the event loop."""
+    backend: TorchBackend = torch_backend(options.device, options.dtype)
+    registry = Registry(backend)
+    name = registry.load(options.model)
+    engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig()))
+    engine.start()
+    return Bench(name, registry.speech(name), engine)
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """One request as its listener saw it; times in seconds after the request.
+
+    Attributes:
+        first_s: First chunk of sound.
+        audible_s: First sample louder than -50 dBFS, at the time at which its chunk came.
+        total_s: Last chunk.
+        audio_s: Sound made.
+    """
+
+    first_s: float
+    audible_s: float
+    total_s: float
+    audio_s: float
+    codes: np.ndarray[Any, Any]
+
+
+async def speak(bench: Bench, text: str, seed: int, request_id: str, **ask: Any) -> Spoken:
+    """Run one request and time it, preparation included."""
+    began = time.perf_counter()
+    request = bench.model.prepare_speech(
+        request_id, bench.name, SpeechInput(text=text, seed=seed, **ask)
+    )
+    first = audible = None
+    samples, codes = 0, []
+    async for chunk in bench.engine.submit(request):
+        if chunk.reason is Reason.ERROR:
+            raise RuntimeError(f"{text!r} failed") from chunk.error
+        codes.extend(chunk.entries.tolist())
+        if chunk.pcm is None:
+            continue
+        now = time.perf_counter() - began
+        first = first or now
+        if audible is None and np.abs(chunk.pcm).max() > AUDIBLE:
+            audible = now
+        samples += len(chunk.pcm)
+    total = time.perf_counter() - began
+    audio_s = samples / bench.model.sample_rate
+    return Spoken(first or total, audible or total, total, audio_s, np.array(codes))
+
+
+def write_result(name: str, rows: list[dict[str, Any]], **extra: Any) -> Path:
+    """Write rows to results/NAME.json with commit, command, device and versions; print them."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    result = {
+        "benchmark": name,
+        "command": " ".join(["python", "-m", f"benchmarks.{name}", *sys.argv[1:]]),
+        "commit": commit.stdout.strip(),
+        "device": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "versions": {package: version(package) for package in ("torch", "numpy", "izwi")},
+        **extra,
+        "rows": rows,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for row in rows:
+        print("  ".join(f"{key} {value}" for key, value in row.items()))
+    print(f"written to {path}")
+    return path

@@ -1,0 +1,104 @@
+"""Streams: in order, complete, abortable, never hanging."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from izwi.async_engine import AsyncEngine
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.errors import EngineStopped, Overloaded
+from izwi.request import Chunk, Reason
+from tests.engine.toy import ToySpeech, toy_request
+
+
+def async_engine(**settings: int) -> AsyncEngine:
+    model = ToySpeech()
+    config = EngineConfig(page_size=4, **settings)  # type: ignore[arg-type]
+    return AsyncEngine(Engine({"toy": model}, model.ops, config))
+
+
+async def read(stream) -> list[Chunk]:
+    return [chunk async for chunk in stream]
+
+
+async def test_streams_are_whole_and_in_order() -> None:
+    engine = async_engine()
+    engine.start()
+    streams = [engine.submit(toy_request(str(i), 4 + i, seed=i, frames=20)) for i in range(5)]
+    logs = await asyncio.gather(*(read(stream) for stream in streams))
+    for i, chunks in enumerate(logs):
+        assert {chunk.request_id for chunk in chunks} == {str(i)}
+        assert [chunk.reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+        assert chunks[-1].reason in (Reason.STOP, Reason.LENGTH)
+        frames = sum(len(chunk.entries) for chunk in chunks)
+        assert sum(len(chunk.pcm) for chunk in chunks if chunk.pcm is not None) == 4 * frames
+    await engine.stop()
+    assert not engine.alive
+
+
+async def test_a_reader_that_leaves_frees_its_place_within_two_steps() -> None:
+    engine = async_engine()
+    engine.start()
+    stream = engine.submit(toy_request("a", 5, seed=1, frames=400))
+    async for _ in stream:
+        break
+    stream.abort()
+    rest = await read(stream)
+    assert rest[-1].reason is Reason.ABORTED
+    assert engine.load["toy"]["running"] == 0
+    assert engine.load["toy"]["free_pages"] == engine.load["toy"]["pages"]
+    stream.abort()
+    await engine.stop()
+
+
+async def test_a_reader_that_stalls_is_held_and_loses_nothing() -> None:
+    engine = async_engine(max_backlog=6)
+    engine.start()
+    stream = engine.submit(toy_request("a", 5, seed=4, frames=60))
+    other = engine.submit(toy_request("b", 5, seed=4, frames=60))
+    whole = [entry for chunk in await read(other) for entry in chunk.entries.tolist()]
+    await asyncio.sleep(0.2)
+    assert stream._queue.qsize() <= 8, "the stalled stream went on emitting"
+    chunks = await read(stream)
+    assert [entry for chunk in chunks for entry in chunk.entries.tolist()] == whole
+    await engine.stop()
+
+
+async def test_refusals_and_a_stopped_engine_are_told() -> None:
+    engine = async_engine(max_waiting=1, max_running=1)
+    with pytest.raises(EngineStopped):
+        engine.submit(toy_request("early", 3, seed=1, frames=3))
+    engine.start()
+    streams = [engine.submit(toy_request(str(i), 4, seed=1, frames=200)) for i in range(8)]
+    await asyncio.sleep(0.05)
+    await engine.stop()
+    logs = await asyncio.wait_for(asyncio.gather(*(read(s) for s in streams)), 5)
+    errors = [chunks[-1].error for chunks in logs if chunks[-1].reason is Reason.ERROR]
+    assert any(isinstance(error, Overloaded) for error in errors)
+    assert any(isinstance(error, EngineStopped) for error in errors)
+    with pytest.raises(EngineStopped):
+        engine.submit(toy_request("late", 3, seed=1, frames=3))
+
+
+async def test_a_bug_in_a_step_is_told_to_everybody_and_the_loop_goes_on() -> None:
+    engine = async_engine()
+    step = engine._engine.step
+    broken = True
+
+    def once() -> list[Chunk]:
+        nonlocal broken
+        if broken:
+            broken = False
+            raise RuntimeError("a bug")
+        return step()
+
+    engine._engine.step = once  # type: ignore[method-assign]
+    engine.start()
+    chunks = await asyncio.wait_for(read(engine.submit(toy_request("a", 4, 1, 5))), 5)
+    assert chunks[-1].reason is Reason.ERROR
+    chunks = await asyncio.wait_for(read(engine.submit(toy_request("b", 4, 1, 5))), 5)
+    assert chunks[-1].reason in (Reason.STOP, Reason.LENGTH)
+    await engine.stop()

@@ -1,0 +1,101 @@
+"""A broken checkpoint folder is an error that names what is wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from izwi.checkpoint import parse_config, read_json
+from izwi.errors import CheckpointError
+from izwi.runner.weights import load_weights
+
+SHAPES: dict[str, tuple[int, ...]] = {"a.weight": (2, 3), "b.bias": (4,)}
+TENSORS = {"a.weight": torch.ones(2, 3, dtype=torch.float16), "b.bias": torch.arange(4.0)}
+
+
+def load(folder: Path) -> dict[str, torch.Tensor]:
+    return load_weights(folder, SHAPES, device=torch.device("cpu"), dtype=torch.float32)
+
+
+def test_single_and_sharded_files_are_the_same(tmp_path: Path) -> None:
+    single, sharded = tmp_path / "single", tmp_path / "sharded"
+    single.mkdir(), sharded.mkdir()
+    save_file(TENSORS, single / "model.safetensors")
+    for i, name in enumerate(TENSORS):
+        save_file({name: TENSORS[name]}, sharded / f"model-{i}.safetensors")
+    index = {"weight_map": {name: f"model-{i}.safetensors" for i, name in enumerate(TENSORS)}}
+    (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
+    for folder in (single, sharded):
+        weights = load(folder)
+        assert {name: weight.dtype for name, weight in weights.items()} == dict.fromkeys(
+            SHAPES, torch.float32
+        )
+        assert torch.equal(weights["b.bias"], torch.arange(4.0))
+    (sharded / "model-1.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model-1\.safetensors"):
+        load(sharded)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"b.bias": None}, r"missing tensor 'b\.bias'"),
+        ({"c": torch.ones(1)}, "unexpected tensor 'c'"),
+        ({"a.weight": torch.ones(3, 2)}, r"'a\.weight' is \(3, 2\), expected \(2, 3\)"),
+    ],
+)
+def test_a_wrong_tensor_is_named(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    tensors = {k: v for k, v in {**TENSORS, **change}.items() if v is not None}
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=message):
+        load(tmp_path)
+
+
+def test_no_file_and_a_cut_file_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        load(tmp_path)
+    save_file(TENSORS, tmp_path / "model.safetensors")
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-9])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        load(tmp_path)
+
+
+@dataclass(frozen=True)
+class Inner:
+    width: int
+    rate: float
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Inner
+    names: dict[str, int]
+    ratios: tuple[int, ...]
+    limit: int | None = None
+
+
+GOOD = {"inner": {"width": 3, "rate": 1}, "names": {"a": 1}, "ratios": [2, 2], "more": "ignored"}
+
+
+def test_config_is_filled_and_a_missing_key_is_named() -> None:
+    config = parse_config(Outer, GOOD, "config.json")
+    assert config == Outer(Inner(3, 1.0), {"a": 1}, (2, 2))
+    with pytest.raises(CheckpointError, match=r"config\.json\.inner lacks the key 'rate'"):
+        parse_config(Outer, {**GOOD, "inner": {"width": 3}}, "config.json")
+    with pytest.raises(CheckpointError, match=r"config\.json\.inner\.width must be int, got 'x'"):
+        parse_config(Outer, {**GOOD, "inner": {"width": "x", "rate": 1}}, "config.json")
+
+
+def test_broken_json_is_named(tmp_path: Path) -> None:
+    for text in (None, "{", "[]"):
+        path = tmp_path / "config.json"
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(CheckpointError, match=r"config\.json"):
+            read_json(path)
