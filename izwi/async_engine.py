@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import numpy as np
 
@@ -91,16 +91,23 @@ class AsyncEngine:
         await asyncio.to_thread(self._thread.join)
 
     def submit(self, request: Request) -> Stream:
-        """Queue a request and return its stream.
+        """Queue a request and return its stream; see `submit_all`."""
+        return self.submit_all([request])[0]
+
+    def submit_all(self, requests: Sequence[Request]) -> list[Stream]:
+        """Queue requests so that they enter the same step, and return their streams in order.
+
+        What a queue refuses is told on that request's stream.
 
         Raises:
             EngineStopped: The engine does not run.
         """
         if not self.alive:
             raise EngineStopped("the engine has stopped")
-        stream = Stream(request.request_id, self, asyncio.get_running_loop())
-        self._tell(lambda: self._submit(request, stream))
-        return stream
+        loop = asyncio.get_running_loop()
+        streams = [Stream(request.request_id, self, loop) for request in requests]
+        self._tell(lambda: self._submit(requests, streams))
+        return streams
 
     def abort(self, request_id: str) -> None:
         """End a request before the next step."""
@@ -139,12 +146,13 @@ class AsyncEngine:
             self._fail_all(error)
         self._dispatch(chunks)
 
-    def _submit(self, request: Request, stream: Stream) -> None:
-        self._streams[request.request_id] = stream
-        try:
-            self._engine.submit(request)
-        except IzwiError as error:
-            self._dispatch([_failure(request.request_id, error)])
+    def _submit(self, requests: Sequence[Request], streams: Sequence[Stream]) -> None:
+        for request, stream in zip(requests, streams, strict=True):
+            self._streams[request.request_id] = stream
+            try:
+                self._engine.submit(request)
+            except IzwiError as error:
+                self._dispatch([_failure(request.request_id, error)])
 
     def _dispatch(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +15,14 @@ from izwi.ops.attention.torch_dense import (
     DenseContext,
     ScratchCache,
     TorchContext,
+    WindowView,
     attend,
-    rope_table,
     rotate,
     split_heads,
 )
-from izwi.ops.protocol import AttentionSpec
+from izwi.ops.protocol import AttentionContext, AttentionSpec
+
+_SHORT = 512  # columns below which unfolding beats torch's own dilated convolution on a CPU
 
 
 class TorchOps:
@@ -32,12 +35,13 @@ class TorchOps:
     def __init__(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
         self.device = torch.device(device)
         self.dtype = dtype
+        self._last_view: WindowView | None = None
 
     # -- making and moving -------------------------------------------------------------------
     def array(self, values: npt.ArrayLike) -> Tensor:
         host = np.asarray(values)
         dtype = self.dtype if host.dtype.kind == "f" else torch.int64
-        return torch.as_tensor(host, dtype=dtype, device=self.device)
+        return torch.tensor(host, dtype=dtype, device=self.device)
 
     def numpy(self, x: Tensor) -> npt.NDArray[np.generic]:
         if x.dtype in (torch.bfloat16, torch.float16):
@@ -149,7 +153,10 @@ class TorchOps:
         if past == 0:
             return F.conv1d(x, weight, bias, dilation=dilation, groups=groups), state
         joined = torch.cat([state, x], dim=-1)
-        out = F.conv1d(joined, weight, bias, dilation=dilation, groups=groups)
+        if dilation > 1 and x.shape[-1] < _SHORT and x.device.type == "cpu" and bias is not None:
+            out = _unfolded_conv1d(joined, weight, bias, dilation)
+        else:
+            out = F.conv1d(joined, weight, bias, dilation=dilation, groups=groups)
         return out, joined[..., joined.shape[-1] - past :]
 
     def causal_conv_transpose1d(
@@ -186,19 +193,20 @@ class TorchOps:
         v: Tensor,
         *,
         spec: AttentionSpec,
-        context: TorchContext,
+        context: AttentionContext,
         layer: int,
         q_norm: Tensor | None = None,
         k_norm: Tensor | None = None,
     ) -> Tensor:
+        view = cast(TorchContext, context)  # every context that this backend hands out is one
         q, k, v = split_heads(q, k, v, spec)
         if q_norm is not None and k_norm is not None:
             q = rms_norm(q, q_norm, spec.norm_eps)
             k = rms_norm(k, k_norm, spec.norm_eps)
         if spec.rope_theta is not None:
-            table = context.rope(q.shape[-3], spec, q.dtype)
+            table = view.rope(q.shape[-3], spec, q.dtype)
             q, k = rotate(q, table), rotate(k, table)
-        return context.attend(layer, q, k, v).flatten(-2)
+        return view.attend(layer, q, k, v).flatten(-2)
 
     def window_attention(
         self,
@@ -213,20 +221,26 @@ class TorchOps:
         v_state: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = split_heads(q, k, v, spec)
-        tokens, past = q.shape[1], window - 1
-        offsets = torch.arange(tokens, device=q.device)
-        if spec.rope_theta is not None:
-            positions = start[:, None] + offsets
-            table = rope_table(positions, spec.head_dim, spec.rope_theta, q.dtype)
-            q, k = rotate(q, table), rotate(k, table)
-        keys = torch.cat([k_state, k], dim=1)  # (batch, past + tokens, kv_heads, head_dim)
+        tokens = q.shape[1]
+        view = self._window_view(start, tokens, window, spec)
+        if view.rope is not None:
+            q, k = rotate(q, view.rope), rotate(k, view.rope)
+        keys = torch.cat([k_state, k], dim=1)  # (batch, window - 1 + tokens, kv_heads, head_dim)
         values = torch.cat([v_state, v], dim=1)
-        # key j stands at stream position start - past + j, query i at start + i
-        j = torch.arange(past + tokens, device=q.device)
-        near = (j[None] <= offsets[:, None] + past) & (j[None] > offsets[:, None] + past - window)
-        real = start[:, None] - past + j[None] >= 0
-        out = attend(q, keys, values, near[None] & real[:, None])
+        out = attend(q, keys, values, view.mask)
         return out.flatten(-2), keys[:, tokens:], values[:, tokens:]
+
+    def _window_view(
+        self, start: Tensor, tokens: int, window: int, spec: AttentionSpec
+    ) -> WindowView:
+        """Rotation and mask of one chunk, made once for all its layers."""
+        if torch.compiler.is_compiling():  # the compiler merges what repeats by itself
+            return WindowView(start, tokens, window, spec)
+        last = self._last_view
+        # the very same tensor, which the view keeps alive, has the same values
+        if last is None or last.key != (tokens, window, spec) or last.start is not start:
+            self._last_view = last = WindowView(start, tokens, window, spec)
+        return last
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -236,3 +250,15 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     wide = x.float()
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return wide.to(x.dtype) * weight
+
+
+def _unfolded_conv1d(x: Tensor, weight: Tensor, bias: Tensor, dilation: int) -> Tensor:
+    """Dilated convolution as one matrix product over a copy of its windows."""
+    batch, channels, columns = x.shape
+    taps = weight.shape[-1]
+    length = columns - (taps - 1) * dilation
+    windows = torch.stack(
+        [x[..., i * dilation : i * dilation + length] for i in range(taps)], dim=2
+    )
+    flat = windows.reshape(batch, channels * taps, length)
+    return torch.matmul(weight.flatten(1), flat) + bias[:, None]

@@ -48,7 +48,7 @@ def rope_table(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtyp
 
 def rotate(x: Tensor, table: RopeTable) -> Tensor:
     """Rotate (..., tokens, heads, head_dim): the first half of a head pairs with the second."""
-    cos, sin = table
+    cos, sin = (part.to(x.dtype) for part in table)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
@@ -154,3 +154,23 @@ class ScratchCache:
         keys[:, self._start : stop] = k
         values[:, self._start : stop] = v
         return attend(q, keys[:, :stop], values[:, :stop], None, causal=self._start == 0)
+
+
+class WindowView:
+    """What the layers of one chunk of a stream share: the rotation and which keys are visible."""
+
+    def __init__(self, start: Tensor, tokens: int, window: int, spec: AttentionSpec):
+        """Lay out a chunk; see `Ops.window_attention`."""
+        self.key = (tokens, window, spec)
+        self.start = start
+        past = window - 1
+        offsets = torch.arange(tokens, device=start.device)
+        # key j stands at stream position start - past + j, query i at start + i
+        j = torch.arange(past + tokens, device=start.device)
+        near = (j <= offsets[:, None] + past) & (j > offsets[:, None] + past - window)
+        real = start[:, None] - past + j >= 0
+        self.mask = near & real[:, None]  # (batch, tokens, keys)
+        self.rope: RopeTable | None = None
+        if spec.rope_theta is not None:
+            positions = start[:, None] + offsets
+            self.rope = rope_table(positions, spec.head_dim, spec.rope_theta, torch.float32)

@@ -1,0 +1,248 @@
+"""Sizes of a Qwen3-ASR checkpoint and the tensors they imply. Knows no arithmetic.
+
+Source: qwen_asr 0.0.6, core/transformers_backend; the published config.json of the 0.6B and 1.7B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from izwi.audio.mel import WHISPER_FFT, WHISPER_HOP, WHISPER_MELS, WHISPER_RATE
+from izwi.checkpoint import parse_config, read_json
+from izwi.errors import CheckpointError
+from izwi_models.qwen3.decoder import DecoderConfig
+from izwi_models.qwen3.decoder import tensor_shapes as decoder_shapes
+
+AUDIO_PREFIX = "thinker.audio_tower."
+TEXT_PREFIX = "thinker.model."
+EMBEDDING = "thinker.model.embed_tokens.weight"
+HEAD = "thinker.lm_head.weight"
+
+# what generate() of the reference falls back to: <|im_end|>, <|endoftext|>
+_DEFAULT_STOP_IDS = (151645, 151643)
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class AudioConfig:
+    """The audio encoder, named as in the published config.json.
+
+    Attributes:
+        n_window: Half a chunk, in mel frames; the convolutions see one chunk at a time.
+        n_window_infer: Mel frames whose tokens attend to each other.
+        conv_chunksize: Chunks that go through the convolutions at once.
+    """
+
+    num_mel_bins: int
+    d_model: int
+    encoder_layers: int
+    encoder_attention_heads: int
+    encoder_ffn_dim: int
+    output_dim: int
+    downsample_hidden_size: int
+    n_window: int
+    n_window_infer: int
+    conv_chunksize: int
+    activation_function: str
+    scale_embedding: bool
+
+    @property
+    def chunk_frames(self) -> int:
+        """Mel frames of one chunk, 100 in the published models (1 s)."""
+        return 2 * self.n_window
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Tokens of one whole chunk, 13 in the published models."""
+        return _thrice_halved(self.chunk_frames)
+
+    def num_tokens(self, frames: int) -> int:
+        """Tokens that `frames` mel frames become."""
+        chunks, rest = divmod(frames, self.chunk_frames)
+        return chunks * self.chunk_tokens + _thrice_halved(rest)
+
+
+@dataclass(frozen=True, slots=True)
+class TextConfig:
+    """The Qwen3 decoder and its vocabulary. The rotary sections are inert: all rows are equal."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    hidden_act: str
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    attention_bias: bool
+    tie_word_embeddings: bool
+
+    @property
+    def decoder(self) -> DecoderConfig:
+        """Sizes of the decoder stack."""
+        return DecoderConfig(
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            num_hidden_layers=self.num_hidden_layers,
+            num_attention_heads=self.num_attention_heads,
+            num_key_value_heads=self.num_key_value_heads,
+            head_dim=self.head_dim,
+            rms_norm_eps=self.rms_norm_eps,
+            rope_theta=self.rope_theta,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkerConfig:
+    """Encoder, decoder and the ids around the sound."""
+
+    audio_config: AudioConfig
+    text_config: TextConfig
+    audio_token_id: int
+    audio_start_token_id: int
+    audio_end_token_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AsrConfig:
+    """One checkpoint.
+
+    Attributes:
+        support_languages: Names of the languages it knows; None for all thirty.
+        max_audio_seconds: Longest piece it takes in one go; None for the published 1,200.
+            Our own key, for checkpoints trained on shorter sound.
+    """
+
+    thinker_config: ThinkerConfig
+    support_languages: tuple[str, ...] | None = None
+    max_audio_seconds: float | None = None
+
+    @property
+    def audio(self) -> AudioConfig:
+        """The audio encoder."""
+        return self.thinker_config.audio_config
+
+    @property
+    def text(self) -> TextConfig:
+        """The decoder."""
+        return self.thinker_config.text_config
+
+
+def read_config(folder: Path) -> AsrConfig:
+    """Read config.json and check the features of preprocessor_config.json, if there is one.
+
+    Raises:
+        CheckpointError: A file is broken, a key is missing, or a value is one that this code
+            does not compute; it is named.
+    """
+    config = parse_config(AsrConfig, read_json(folder / "config.json"), "config.json")
+    _check(config, folder)
+    path = folder / "preprocessor_config.json"
+    if path.is_file():
+        features = read_json(path)
+        expected = {
+            "feature_size": WHISPER_MELS,
+            "sampling_rate": WHISPER_RATE,
+            "n_fft": WHISPER_FFT,
+            "hop_length": WHISPER_HOP,
+        }
+        for key, value in expected.items():
+            if features.get(key, value) != value:
+                raise CheckpointError(f"{path}: {key} must be {value}, got {features[key]!r}")
+    return config
+
+
+def read_stop_ids(folder: Path, vocab_size: int) -> tuple[int, ...]:
+    """Read the ids that end an answer from generation_config.json.
+
+    Raises:
+        CheckpointError: They are not ids of the vocabulary.
+    """
+    path = folder / "generation_config.json"
+    listed = read_json(path).get("eos_token_id") if path.is_file() else None
+    if listed is None:
+        listed = list(_DEFAULT_STOP_IDS)
+    ids = listed if isinstance(listed, list) else [listed]
+    if not ids or not all(type(i) is int and 0 <= i < vocab_size for i in ids):
+        raise CheckpointError(f"{path}: eos_token_id {listed!r} is not in the {vocab_size} ids")
+    return tuple(ids)
+
+
+def tensor_shapes(config: AsrConfig, *, with_head: bool | None = None) -> Shapes:
+    """Names and shapes of the published layout.
+
+    Args:
+        config: Sizes.
+        with_head: Whether the output head is there beside the embedding. A tied checkpoint may
+            carry it or not; None takes what the configuration implies.
+    """
+    text = config.text
+    if with_head is None:
+        with_head = not text.tie_word_embeddings
+    shapes = {AUDIO_PREFIX + name: shape for name, shape in _audio_shapes(config.audio).items()}
+    shapes[EMBEDDING] = (text.vocab_size, text.hidden_size)
+    shapes.update(decoder_shapes(text.decoder, TEXT_PREFIX))
+    if with_head:
+        shapes[HEAD] = (text.vocab_size, text.hidden_size)
+    return shapes
+
+
+def _audio_shapes(config: AudioConfig) -> Shapes:
+    width, inner, conv = config.d_model, config.encoder_ffn_dim, config.downsample_hidden_size
+    conv_width = conv * _thrice_halved(config.num_mel_bins)
+    layer: Shapes = {}
+    for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        layer |= _affine(f"self_attn.{name}", width, width)
+    layer |= _norm("self_attn_layer_norm", width) | _norm("final_layer_norm", width)
+    layer |= _affine("fc1", inner, width) | _affine("fc2", width, inner)
+    shapes: Shapes = {}
+    for n, channels in enumerate((1, conv, conv), start=1):
+        shapes[f"conv2d{n}.weight"] = (conv, channels, 3, 3)
+        shapes[f"conv2d{n}.bias"] = (conv,)
+    shapes["conv_out.weight"] = (width, conv_width)
+    for n in range(config.encoder_layers):
+        shapes |= {f"layers.{n}.{name}": shape for name, shape in layer.items()}
+    shapes |= _norm("ln_post", width) | _affine("proj1", width, width)
+    return shapes | _affine("proj2", config.output_dim, width)
+
+
+def _affine(name: str, out: int, into: int) -> Shapes:
+    return {f"{name}.weight": (out, into), f"{name}.bias": (out,)}
+
+
+def _norm(name: str, width: int) -> Shapes:
+    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+
+
+def _thrice_halved(length: int) -> int:
+    """Length after three convolutions of kernel 3, stride 2 and padding 1."""
+    for _ in range(3):
+        length = (length + 1) // 2
+    return length
+
+
+def _check(config: AsrConfig, folder: Path) -> None:
+    audio, text = config.audio, config.text
+    wrong = {
+        "audio_config.num_mel_bins": audio.num_mel_bins != WHISPER_MELS,
+        "audio_config.activation_function": audio.activation_function != "gelu",
+        "audio_config.scale_embedding": audio.scale_embedding,
+        "audio_config.n_window_infer": audio.n_window <= 0
+        or audio.n_window_infer < audio.chunk_frames
+        or audio.n_window_infer % audio.chunk_frames != 0,
+        "audio_config.d_model": audio.d_model % 2 != 0
+        or audio.d_model % audio.encoder_attention_heads != 0,
+        "audio_config.output_dim": audio.output_dim != text.hidden_size,
+        "text_config.hidden_act": text.hidden_act != "silu",
+        "text_config.attention_bias": text.attention_bias,
+        "max_audio_seconds": config.max_audio_seconds is not None
+        and config.max_audio_seconds < 1.0,
+    }
+    for name, is_wrong in wrong.items():
+        if is_wrong:
+            raise CheckpointError(f"{folder / 'config.json'}: {name} has a value not supported")

@@ -1,0 +1,294 @@
+"""Qwen3-ASR as the engine runs it: windows of sound encoded, then text written token by token."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence as Seq
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from izwi.audio.mel import WHISPER_MIN_SAMPLES, WHISPER_RATE, whisper_log_mel
+from izwi.errors import InvalidAudio, InvalidRequest, TooLarge
+from izwi.model import Backend, Family, KVSpec, Pick, Row
+from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi.request import (
+    EncodeInput,
+    Float32,
+    Request,
+    SamplingParams,
+    Sequence,
+    Task,
+    Transcript,
+    TranscriptionInput,
+)
+from izwi_models.qwen3.decoder import decode
+from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3_asr.config import (
+    EMBEDDING,
+    HEAD,
+    TEXT_PREFIX,
+    AsrConfig,
+    read_config,
+    read_stop_ids,
+    tensor_shapes,
+)
+from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
+from izwi_models.qwen3_asr.prompt import WINDOW, AsrPrompt, build_prompt
+from izwi_models.qwen3_asr.split import split_at_silence
+from izwi_models.qwen3_asr.text import LANGUAGES, TEXT_TAG, language_name, parse_answer
+
+_MAX_SECONDS = 1200.0  # the longest piece of the reference
+_SEARCH_SECONDS = 5.0  # how far from its place a cut may be
+# A stuck decoder must end: nobody speaks 12 tokens a second, and 4,096 is the limit that the
+# reference serves with. Its offline default is 512, which would cut a lecture after two minutes,
+# so that is how many a short clip may have; a checkpoint of short clips gets along with fewer.
+_MAX_TOKENS, _SHORT_TOKENS, _SPARE_TOKENS, _TOKENS_PER_SECOND = 4096, 512, 32, 12
+
+
+class Qwen3ASR:
+    """One checkpoint on one device. Implements `izwi.model.TranscriptionModel`."""
+
+    task: Task = Task.TRANSCRIPTION
+    num_codebooks: int = 1
+    suppressed: npt.NDArray[np.bool_] | None = None
+
+    def __init__(
+        self,
+        ops: Ops,
+        weights: Weights,
+        config: AsrConfig,
+        tokenizer: QwenTokenizer,
+        stop_ids: tuple[int, ...],
+    ):
+        self._ops = ops
+        self._weights = weights
+        self._config = config
+        self._tokenizer = tokenizer
+        self._stop_ids = stop_ids
+        self._decoder = config.text.decoder
+        self._head = weights[EMBEDDING if config.text.tie_word_embeddings else HEAD]
+        self._positions = ops.array(chunk_positions(config.audio))
+
+    # -- what the engine runs ----------------------------------------------------------------
+    @property
+    def kv(self) -> KVSpec:
+        """What one position keeps."""
+        return self._decoder.kv
+
+    @property
+    def max_positions(self) -> int:
+        """Positions that the checkpoint was made for."""
+        return self._config.text.max_position_embeddings
+
+    def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
+        """Encode windows, equal ones as one batch: (tokens, hidden) each, in order."""
+        audio = self._config.audio
+        groups: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        for n, window in enumerate(inputs):
+            groups[window.kind, window.values.shape[1]].append(n)
+        encoded: dict[int, Array] = {}
+        for (kind, frames), members in groups.items():
+            # the first convolution makes its input 120 times larger, so bound it
+            size = max(1, audio.conv_chunksize // -(-frames // audio.chunk_frames))
+            for start in range(0, len(members), size):
+                batch = members[start : start + size]
+                out = encode_windows(
+                    self._ops,
+                    self._weights,
+                    audio,
+                    self._ops.array(np.stack([inputs[n].values for n in batch])),
+                    pad_chunks=kind == WINDOW,
+                    positions=self._positions,
+                )
+                encoded.update((n, out[i]) for i, n in enumerate(batch))
+        return [encoded[n] for n in range(len(inputs))]
+
+    def step(self, rows: Seq[Row], context: AttentionContext, pick: Pick) -> Array:
+        """Run the rows' positions and draw a token for each row that emits.
+
+        Returns:
+            (emitting rows, 1) int64.
+        """
+        ops = self._ops
+        x = self._embed(rows)  # (positions, hidden)
+        x = decode(ops, self._weights, self._decoder, TEXT_PREFIX, x, context)
+        ends = np.cumsum([row.stop - row.start for row in rows])
+        last = [end - 1 for end, row in zip(ends, rows, strict=True) if row.emits]
+        if not last:
+            return ops.array(np.zeros((0, 1), np.int64))
+        if len(last) < x.shape[0]:
+            x = ops.take(x, ops.array(np.asarray(last)))
+        return pick(ops.linear(x, self._head), 0).reshape(len(last), 1)
+
+    def _embed(self, rows: Seq[Row]) -> Array:
+        """Embeddings of the rows' positions end to end: tokens, with sound put in its place."""
+        ids = self._ops.array(np.asarray(_ids(rows), dtype=np.int64))
+        embedded = self._ops.take(self._weights[EMBEDDING], ids)
+        pieces, done, offset = [], 0, 0
+        for row in rows:
+            prompt = _prompt(row.sequence)
+            low = max(row.start, prompt.audio_start)
+            high = min(row.stop, prompt.audio_start + prompt.num_audio)
+            if low < high:
+                pieces.append(embedded[done : offset + low - row.start])
+                pieces += _slices(row.sequence.encoded, prompt.audio_start, low, high)
+                done = offset + high - row.start
+            offset += row.stop - row.start
+        if not pieces:
+            return embedded
+        return self._ops.concat([*pieces, embedded[done:]], 0)
+
+    # -- what the doors ask --------------------------------------------------------------------
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Names of the languages that can be forced."""
+        return self._config.support_languages or tuple(LANGUAGES.values())
+
+    def split_audio(self, samples: Float32) -> list[tuple[int, int]]:
+        """Cut 16 kHz samples into pieces [start, stop) of at most 20 minutes, in silence.
+
+        A checkpoint that sets `max_audio_seconds` is cut before that; the published ones within
+        5 s of 20 minutes, as the reference does.
+        """
+        own = self._config.max_audio_seconds
+        limit = _MAX_SECONDS if own is None else own
+        search = min(_SEARCH_SECONDS, limit / 8)
+        return split_at_silence(
+            samples, WHISPER_RATE, limit_s=limit, search_s=search, overrun=own is None
+        )
+
+    def prepare_transcription(
+        self, request_id: str, model: str, ask: TranscriptionInput
+    ) -> Request:
+        """Compute the features of one piece and put them into the prompt.
+
+        Raises:
+            InvalidAudio: There are fewer than 201 samples, or they are not numbers.
+            InvalidRequest: The language is not supported, or a number is out of range.
+            TooLarge: The piece is too long; `split_audio` cuts it.
+        """
+        samples, seconds = self._checked(ask.samples)
+        language = language_name(ask.language, self.languages)
+        if not 0.0 <= ask.temperature < float("inf"):
+            raise InvalidRequest("temperature must not be negative", param="temperature")
+        max_entries = ask.max_new_tokens
+        if max_entries is None:
+            guard = _SPARE_TOKENS + int(_TOKENS_PER_SECOND * seconds)
+            least = _SHORT_TOKENS if self._config.max_audio_seconds is None else 0
+            max_entries = min(_MAX_TOKENS, max(least, guard))
+        if max_entries < 1:
+            raise InvalidRequest("max_new_tokens must be at least 1", param="max_new_tokens")
+        prompt = build_prompt(
+            self._tokenizer,
+            self._config.thinker_config,
+            whisper_log_mel(samples),
+            context=ask.context,
+            language=language,
+        )
+        room = self.max_positions - prompt.num_positions
+        if room < max_entries:
+            raise TooLarge(
+                f"the prompt takes {prompt.num_positions} positions and leaves {max(room, 0)} of "
+                f"the {max_entries} asked for: shorten the context",
+                param="prompt",
+            )
+        return Request(
+            request_id,
+            model,
+            prompt,
+            sampling=SamplingParams(temperature=ask.temperature),
+            seed=ask.seed,
+            max_entries=max_entries,
+            stop_ids=self._stop_ids,
+        )
+
+    def read(self, token_ids: Seq[int], language: str | None) -> Transcript:
+        """Parse what was emitted; `language` is the forced one, a name or a code."""
+        raw = self._tokenizer.decode(token_ids, keep=(TEXT_TAG,))
+        return parse_answer(raw, language_name(language, self.languages))
+
+    def _checked(self, samples: Float32) -> tuple[Float32, float]:
+        """Samples within [-1, 1] and their duration in seconds."""
+        if samples.ndim != 1 or len(samples) < WHISPER_MIN_SAMPLES:
+            raise InvalidAudio(
+                f"audio must be mono and have at least {WHISPER_MIN_SAMPLES} samples at 16 kHz, "
+                f"got an array of shape {samples.shape}",
+                param="file",
+            )
+        peak = float(np.abs(samples).max())
+        if not np.isfinite(peak):
+            raise InvalidAudio("audio has samples that are not numbers", param="file")
+        seconds, limit = len(samples) / WHISPER_RATE, self._config.max_audio_seconds
+        if seconds > (_MAX_SECONDS + _SEARCH_SECONDS if limit is None else limit):
+            raise TooLarge(f"{seconds:.1f} s of audio is too long for one piece", param="file")
+        if peak > 1.0:
+            samples = samples / np.float32(peak)
+        return samples, seconds
+
+
+def load(folder: Path, backend: Backend) -> Qwen3ASR:
+    """Read a checkpoint in the published layout.
+
+    Raises:
+        CheckpointError: A file, key or tensor is missing or wrong; it is named.
+    """
+    config = read_config(folder)
+    tied = config.text.tie_word_embeddings
+    # a tied checkpoint may repeat the embedding as the head; it is read, checked and let go
+    shapes = tensor_shapes(config, with_head=not tied or HEAD in _tensor_names(folder))
+    weights = dict(backend.load_weights(folder, shapes))
+    if tied:
+        weights.pop(HEAD, None)
+    stop_ids = read_stop_ids(folder, config.text.vocab_size)
+    return Qwen3ASR(backend.ops, weights, config, QwenTokenizer(folder), stop_ids)
+
+
+FAMILY = Family("qwen3_asr", Task.TRANSCRIPTION, load)
+
+
+def _prompt(sequence: Sequence) -> AsrPrompt:
+    prompt = sequence.request.prompt
+    assert isinstance(prompt, AsrPrompt)
+    return prompt
+
+
+def _ids(rows: Seq[Row]) -> list[int]:
+    """Token ids of the rows' positions end to end: prompts, then what was emitted after them."""
+    ids: list[int] = []
+    for row in rows:
+        known = _prompt(row.sequence).token_ids
+        start, stop = row.start, row.stop
+        if start < len(known):
+            ids += known[start:stop].tolist()
+            start = len(known)
+        if start < stop:
+            emitted = row.sequence.emitted[start - len(known) : stop - len(known)]
+            ids += [entry[0] for entry in emitted]
+    return ids
+
+
+def _slices(encoded: Seq[Array], first: int, low: int, high: int) -> list[Array]:
+    """What lies in [low, high) of the encoded windows, the first of which starts at `first`."""
+    parts = []
+    for window in encoded:
+        stop = first + window.shape[0]
+        if first < high and low < stop:
+            parts.append(window[max(low - first, 0) : min(high, stop) - first])
+        first = stop
+    return parts
+
+
+def _tensor_names(folder: Path) -> set[str]:
+    """Names in the folder's weight files; empty where they cannot be read, as loading will say."""
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    try:
+        if single.is_file():
+            with safe_open(single, framework="numpy") as handle:
+                return set(handle.keys())
+        return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    except (SafetensorError, OSError, ValueError, KeyError):
+        return set()

@@ -1,0 +1,235 @@
+"""What the recogniser accepts, and how it refuses: requests and checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge
+from izwi.model import KVSpec
+from izwi.request import Task, TranscriptionInput
+from izwi.runner.device import torch_backend
+from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
+from tests.models.tiny_asr import sound, write_tiny_asr
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    return write_tiny_asr(tmp_path_factory.mktemp("tiny") / "asr")
+
+
+@pytest.fixture
+def folder(source, tmp_path) -> Path:
+    """A copy that a test may break."""
+    for path in source.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def model(source) -> Qwen3ASR:
+    return load(source)
+
+
+def load(folder: Path) -> Qwen3ASR:
+    loaded = FAMILY.load(folder, torch_backend("cpu"))
+    assert isinstance(loaded, Qwen3ASR)
+    return loaded
+
+
+def edit(path: Path, *keys: str, **values: Any) -> None:
+    """Set values of the object at `keys` of a JSON file; ... takes a key out."""
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    inner = whole
+    for key in keys:
+        inner = inner[key]
+    for key, value in values.items():
+        if value is ...:
+            del inner[key]
+        else:
+            inner[key] = value
+    path.write_text(json.dumps(whole), encoding="utf-8")
+
+
+def prepare(model: Qwen3ASR, samples: Any = None, **ask: Any) -> Any:
+    given = sound(1.0) if samples is None else samples
+    return model.prepare_transcription("r", "tiny", TranscriptionInput(given, **ask))
+
+
+def test_facts_for_the_engine(model):
+    assert model.task is Task.TRANSCRIPTION
+    assert model.kv == KVSpec(num_layers=3, num_kv_heads=2, head_dim=16)
+    assert model.num_codebooks == 1
+    assert model.suppressed is None
+    assert model.max_positions == 65536
+    assert model.languages == ("Chinese", "English", "German")
+
+
+def test_a_request_carries_its_sampling(model):
+    request = prepare(model, temperature=0.7, seed=5, max_new_tokens=9)
+    assert request.sampling.temperature == 0.7
+    assert (request.seed, request.max_entries) == (5, 9)
+
+
+@pytest.mark.parametrize(("seconds", "tokens"), [(1.0, 512), (60.0, 752), (400.0, 4096)])
+def test_runaway_answers_end(model, seconds, tokens):
+    assert prepare(model, np.zeros(int(16000 * seconds), np.float32)).max_entries == tokens
+
+
+def test_only_loud_audio_is_scaled(model):
+    def features(samples: Any) -> Any:
+        return prepare(model, samples).prompt.encode_inputs[0].values
+
+    samples = sound(1.0)
+    samples *= np.float32(1.0 / np.abs(samples).max())
+    np.testing.assert_allclose(features(samples * np.float32(3.0)), features(samples), atol=1e-5)
+    assert np.abs(features(samples * np.float32(0.1)) - features(samples)).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        np.zeros(0, np.float32),
+        np.zeros(200, np.float32),
+        np.zeros((2, 16000), np.float32),
+        np.full(16000, np.nan, np.float32),
+        np.full(16000, np.inf, np.float32),
+    ],
+    ids=["empty", "short", "stereo", "nan", "inf"],
+)
+def test_unusable_audio_is_invalid(model, samples):
+    with pytest.raises(InvalidAudio):
+        prepare(model, samples)
+
+
+@pytest.mark.parametrize(
+    ("ask", "param"),
+    [
+        ({"language": "Klingon"}, "language"),
+        ({"language": "French"}, "language"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"context": "word " * 20000}, "prompt"),
+    ],
+    ids=["unknown", "unsupported", "negative", "nan", "none", "long"],
+)
+def test_bad_requests_name_their_parameter(model, ask, param):
+    with pytest.raises(InvalidRequest) as raised:
+        prepare(model, **ask)
+    assert raised.value.param == param
+
+
+def test_special_tokens_in_the_context_stay_text(model):
+    ids = prepare(model, context="<|im_end|>").prompt.token_ids.tolist()
+    assert ids.count(304) == 2
+
+
+def test_a_checkpoint_may_be_made_for_short_audio(folder):
+    edit(folder / "config.json", max_audio_seconds=8)
+    model = load(folder)
+    samples = sound(30.0)
+    pieces = model.split_audio(samples)
+    assert len(pieces) >= 4
+    assert max(stop - start for start, stop in pieces) <= 8 * 16000
+    for start, stop in pieces:
+        prepare(model, samples[start:stop])
+    with pytest.raises(TooLarge, match="too long"):
+        prepare(model, samples)
+
+
+def test_whole_audio_up_to_twenty_minutes(model):
+    samples = np.zeros(16000 * 1200, np.float32)
+    assert model.split_audio(samples) == [(0, len(samples))]
+    longer = np.zeros(16000 * 1200 + 1, np.float32)
+    assert model.split_audio(longer)[0] == (0, 16000 * 1195)
+
+
+def test_no_features_of_another_kind(folder):
+    edit(folder / "preprocessor_config.json", feature_size=80)
+    with pytest.raises(CheckpointError, match="feature_size"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("thinker_config",),
+        ("thinker_config", "audio_config"),
+        ("thinker_config", "audio_token_id"),
+        ("thinker_config", "audio_config", "n_window_infer"),
+        ("thinker_config", "text_config", "rope_theta"),
+        ("thinker_config", "text_config", "tie_word_embeddings"),
+    ],
+    ids=lambda keys: keys[-1],
+)
+def test_a_missing_key_is_named(folder, keys):
+    edit(folder / "config.json", *keys[:-1], **{keys[-1]: ...})
+    with pytest.raises(CheckpointError, match=keys[-1]):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [
+        (("thinker_config", "audio_config"), {"activation_function": "relu"}),
+        (("thinker_config", "audio_config"), {"n_window_infer": 150}),
+        (("thinker_config", "audio_config"), {"output_dim": 64}),
+        (("thinker_config", "text_config"), {"attention_bias": True}),
+        ((), {"max_audio_seconds": 0}),
+    ],
+    ids=str,
+)
+def test_a_value_that_is_not_computed_is_named(folder, keys, values):
+    edit(folder / "config.json", *keys, **values)
+    with pytest.raises(CheckpointError, match=next(iter(values))):
+        load(folder)
+
+
+@pytest.mark.parametrize("eos", [[], "x", [304, 512], -1])
+def test_stop_ids_must_be_ids(folder, eos):
+    edit(folder / "generation_config.json", eos_token_id=eos)
+    with pytest.raises(CheckpointError, match="eos_token_id"):
+        load(folder)
+
+
+def test_one_stop_id_need_not_be_a_list(folder):
+    edit(folder / "generation_config.json", eos_token_id=304)
+    assert prepare(load(folder)).stop_ids == (304,)
+
+
+def test_published_stop_ids_where_the_file_lacks_them(folder):
+    edit(folder / "generation_config.json", eos_token_id=...)
+    with pytest.raises(CheckpointError, match="151645"):  # which this vocabulary cannot have
+        load(folder)
+
+
+def test_a_tied_checkpoint_may_repeat_its_head(folder):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    tensors["thinker.lm_head.weight"] = tensors["thinker.model.embed_tokens.weight"].clone()
+    save_file(tensors, path)
+    assert "thinker.lm_head.weight" not in load(folder)._weights
+
+
+def test_an_untied_checkpoint_has_its_own_head(folder):
+    edit(folder / "config.json", "thinker_config", "text_config", tie_word_embeddings=False)
+    with pytest.raises(CheckpointError, match="lm_head"):
+        load(folder)
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    tensors["thinker.lm_head.weight"] = torch.ones(512, 48)
+    save_file(tensors, path)
+    assert float(load(folder)._head.sum()) == 512 * 48
+
+
+def test_a_missing_file_is_named(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="safetensors"):
+        load(folder)
