@@ -115,7 +115,10 @@ class TorchOps:
     def snake(self, x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
         frequency = torch.exp(alpha)[:, None]
         amplitude = 1.0 / (torch.exp(beta) + 1e-9)[:, None]
-        return x + amplitude * torch.sin(x * frequency).square()
+        if torch.is_grad_enabled():
+            return x + amplitude * torch.sin(x * frequency).square()
+        wave = (x * frequency).sin_()  # a codec is mostly this: one buffer instead of four
+        return wave.mul_(wave).mul_(amplitude).add_(x)
 
     def nearest(self, x: Tensor, codebook: Tensor) -> Tensor:
         rows = x.float().reshape(-1, x.shape[-1])
@@ -151,7 +154,7 @@ class TorchOps:
     ) -> tuple[Tensor, Tensor]:
         past = state.shape[-1]
         if past == 0:
-            return F.conv1d(x, weight, bias, dilation=dilation, groups=groups), state
+            return self.conv1d(x, weight, bias, dilation=dilation, groups=groups), state
         joined = torch.cat([state, x], dim=-1)
         if dilation > 1 and x.shape[-1] < _SHORT and x.device.type == "cpu" and bias is not None:
             out = _unfolded_conv1d(joined, weight, bias, dilation)

@@ -1,0 +1,253 @@
+"""Sizes and ids of a Qwen3-TTS checkpoint, as its config files spell them. Knows no tensor.
+
+Published files carry more keys than these; those that the model does not use are left out. The
+class defaults of the reference package do not describe the published checkpoints, so a key that
+is missing is an error and never a default, but where the published files really leave it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from izwi.checkpoint import parse_config, read_json
+from izwi.errors import CheckpointError
+from izwi_models.qwen3 import decoder
+
+Shapes = dict[str, tuple[int, ...]]
+
+# The last ids of the codec vocabulary are controls, languages and speakers; the others are codes.
+CONTROL_IDS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CodePredictorConfig:
+    """The stack that draws codebooks 1.. of a frame from the talker's hidden state."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    num_code_groups: int
+
+    @property
+    def stack(self) -> decoder.DecoderConfig:
+        """The decoder stack."""
+        return _stack(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TalkerConfig:
+    """The stack that takes one position per frame and draws codebook 0.
+
+    `vocab_size` counts codes, controls, languages and speakers; `text_vocab_size` text tokens.
+    `spk_is_dialect` maps a speaker to the name of a dialect, or to false.
+    """
+
+    vocab_size: int
+    text_vocab_size: int
+    hidden_size: int
+    text_hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    num_code_groups: int
+    max_position_embeddings: int
+    codec_bos_id: int
+    codec_eos_token_id: int
+    codec_pad_id: int
+    codec_think_id: int
+    codec_nothink_id: int
+    codec_think_bos_id: int
+    codec_think_eos_id: int
+    codec_language_id: Mapping[str, int]
+    spk_id: Mapping[str, int]
+    spk_is_dialect: Mapping[str, Any]
+    code_predictor_config: CodePredictorConfig
+
+    @property
+    def stack(self) -> decoder.DecoderConfig:
+        """The decoder stack."""
+        return _stack(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerEncoderConfig:
+    """The ECAPA-TDNN. Published files give `enc_dim` and `sample_rate` alone."""
+
+    enc_dim: int
+    sample_rate: int = 24000
+    mel_dim: int = 128
+    enc_channels: tuple[int, ...] = (512, 512, 512, 512, 1536)
+    enc_kernel_sizes: tuple[int, ...] = (5, 3, 3, 3, 1)
+    enc_dilations: tuple[int, ...] = (1, 2, 3, 4, 1)
+    enc_attention_channels: int = 128
+    enc_res2net_scale: int = 8
+    enc_se_channels: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class TTSConfig:
+    """config.json.
+
+    Attributes:
+        max_text_characters: The longest text that the checkpoint was trained to say in one go;
+            ours alone, absent from published files, None for no limit.
+        guard_frames: A request without a limit of its own ends after this many frames ...
+        guard_frames_per_token: ... and so many more for each text token, since a talker that
+            misses its end would go on for ever. Speech takes 3 to 5 frames a token.
+    """
+
+    tts_model_size: str
+    tts_model_type: str
+    im_start_token_id: int
+    im_end_token_id: int
+    assistant_token_id: int
+    tts_pad_token_id: int
+    tts_bos_token_id: int
+    tts_eos_token_id: int
+    talker_config: TalkerConfig
+    speaker_encoder_config: SpeakerEncoderConfig | None = None
+    max_text_characters: int | None = None
+    guard_frames: int = 250
+    guard_frames_per_token: int = 12
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationConfig:
+    """generation_config.json, with the reference package's fallbacks for absent keys."""
+
+    do_sample: bool = True
+    temperature: float = 0.9
+    top_k: int = 50
+    top_p: float = 1.0
+    repetition_penalty: float = 1.05
+    subtalker_dosample: bool = True
+    subtalker_temperature: float = 0.9
+    subtalker_top_k: int = 50
+    subtalker_top_p: float = 1.0
+    max_new_tokens: int = 2048
+
+
+def read_config(folder: Path) -> TTSConfig:
+    """Read and check `folder`/config.json.
+
+    Raises:
+        CheckpointError: A key is missing, of the wrong kind, or does not fit another; it is named.
+    """
+    where = str(folder / "config.json")
+    config = parse_config(TTSConfig, read_json(folder / "config.json"), where)
+    talker, speaker = config.talker_config, config.speaker_encoder_config
+    if talker.num_code_groups != talker.code_predictor_config.num_code_groups:
+        raise CheckpointError(f"{where}: talker and code predictor differ in num_code_groups")
+    if speaker is not None and speaker.enc_dim != talker.hidden_size:
+        raise CheckpointError(
+            f"{where}: speaker_encoder_config.enc_dim is {speaker.enc_dim}, "
+            f"but the talker's hidden_size is {talker.hidden_size}"
+        )
+    for name, dialect in talker.spk_is_dialect.items():
+        if dialect and dialect not in talker.codec_language_id:
+            raise CheckpointError(f"{where}: the dialect of speaker {name!r} is not a language")
+    return config
+
+
+def read_generation_config(folder: Path) -> GenerationConfig:
+    """Read `folder`/generation_config.json.
+
+    Raises:
+        CheckpointError: The file is missing, or a value is of the wrong kind.
+    """
+    path = folder / "generation_config.json"
+    return parse_config(GenerationConfig, read_json(path), str(path))
+
+
+def tensor_shapes(config: TTSConfig) -> Shapes:
+    """Names and shapes of every tensor in model.safetensors."""
+    shapes = _talker_shapes(config.talker_config) | _predictor_shapes(config.talker_config)
+    if config.speaker_encoder_config is not None:
+        shapes |= _speaker_shapes(config.speaker_encoder_config)
+    return shapes
+
+
+def _stack(config: TalkerConfig | CodePredictorConfig) -> decoder.DecoderConfig:
+    return decoder.DecoderConfig(
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        num_key_value_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        rms_norm_eps=config.rms_norm_eps,
+        rope_theta=config.rope_theta,
+    )
+
+
+def _talker_shapes(talker: TalkerConfig) -> Shapes:
+    hidden, text = talker.hidden_size, talker.text_hidden_size
+    return {
+        "talker.model.text_embedding.weight": (talker.text_vocab_size, text),
+        "talker.model.codec_embedding.weight": (talker.vocab_size, hidden),
+        "talker.text_projection.linear_fc1.weight": (text, text),
+        "talker.text_projection.linear_fc1.bias": (text,),
+        "talker.text_projection.linear_fc2.weight": (hidden, text),
+        "talker.text_projection.linear_fc2.bias": (hidden,),
+        "talker.codec_head.weight": (talker.vocab_size, hidden),
+        **decoder.tensor_shapes(talker.stack, "talker.model."),
+    }
+
+
+def _predictor_shapes(talker: TalkerConfig) -> Shapes:
+    predictor = talker.code_predictor_config
+    prefix = "talker.code_predictor."
+    shapes = decoder.tensor_shapes(predictor.stack, f"{prefix}model.")
+    for n in range(predictor.num_code_groups - 1):
+        # rows are summed into the talker's input too, hence its width
+        shapes[f"{prefix}model.codec_embedding.{n}.weight"] = (
+            predictor.vocab_size,
+            talker.hidden_size,
+        )
+        shapes[f"{prefix}lm_head.{n}.weight"] = (predictor.vocab_size, predictor.hidden_size)
+    if predictor.hidden_size != talker.hidden_size:
+        shapes[f"{prefix}small_to_mtp_projection.weight"] = (
+            predictor.hidden_size,
+            talker.hidden_size,
+        )
+        shapes[f"{prefix}small_to_mtp_projection.bias"] = (predictor.hidden_size,)
+    return shapes
+
+
+def _speaker_shapes(speaker: SpeakerEncoderConfig) -> Shapes:
+    shapes: Shapes = {}
+
+    def conv(name: str, inputs: int, outputs: int, kernel: int = 1) -> None:
+        shapes[f"speaker_encoder.{name}.weight"] = (outputs, inputs, kernel)
+        shapes[f"speaker_encoder.{name}.bias"] = (outputs,)
+
+    channels, kernels = speaker.enc_channels, speaker.enc_kernel_sizes
+    conv("blocks.0.conv", speaker.mel_dim, channels[0], kernels[0])
+    for n in range(1, len(channels) - 1):
+        width = channels[n]
+        part = width // speaker.enc_res2net_scale
+        conv(f"blocks.{n}.tdnn1.conv", channels[n - 1], width)
+        for i in range(speaker.enc_res2net_scale - 1):
+            conv(f"blocks.{n}.res2net_block.blocks.{i}.conv", part, part, kernels[n])
+        conv(f"blocks.{n}.tdnn2.conv", width, width)
+        conv(f"blocks.{n}.se_block.conv1", width, speaker.enc_se_channels)
+        conv(f"blocks.{n}.se_block.conv2", speaker.enc_se_channels, width)
+    last = channels[-1]
+    conv("mfa.conv", last, last, kernels[-1])
+    conv("asp.tdnn.conv", 3 * last, speaker.enc_attention_channels)
+    conv("asp.conv", speaker.enc_attention_channels, last)
+    conv("fc", 2 * last, speaker.enc_dim)
+    return shapes

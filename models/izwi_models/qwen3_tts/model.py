@@ -1,0 +1,218 @@
+"""Qwen3-TTS as the engine sees it. One entry of the log is one frame of codec codes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from izwi.model import KVSpec, Pick, Row, StateSpec
+from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi.request import EncodeInput, Request, Sequence, SpeechInput, Task, VoicePrompt
+from izwi_models import qwen3_codec as codec
+from izwi_models.qwen3_tts import prepare, speaker, talker
+from izwi_models.qwen3_tts.config import CONTROL_IDS
+from izwi_models.qwen3_tts.embedding import Positions
+from izwi_models.qwen3_tts.prepare import Checkpoint
+from izwi_models.qwen3_tts.prompt import ENCODE_SPEAKER, SpeechPrompt
+from izwi_models.qwen3_tts.text import split_text
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Codec:
+    """The codec that the checkpoint carries, its weights prepared for serving."""
+
+    config: codec.CodecConfig
+    weights: Weights
+
+
+class Qwen3TTS:
+    """Implements `izwi.model.SpeechModel`."""
+
+    def __init__(self, ops: Ops, weights: Weights, codec: Codec, checkpoint: Checkpoint):
+        """Bind weights to a checkpoint's configuration; see `loader.load`."""
+        self._ops, self._weights, self._codec = ops, weights, codec
+        self._checkpoint, self._config = checkpoint, checkpoint.config
+        talker_config = self._config.talker_config
+        self._groups = talker_config.num_code_groups
+        pad = self._config.tts_pad_token_id
+        self._pad = (pad, talker.embed_text(ops, weights, ops.array(np.array([pad]))))
+        self._suppressed = np.zeros(talker_config.vocab_size, np.bool_)
+        self._suppressed[-CONTROL_IDS:] = True
+        self._suppressed[talker_config.codec_eos_token_id] = False
+
+    # -- what it is --------------------------------------------------------------------------
+    @property
+    def task(self) -> Task:
+        """Speech."""
+        return Task.SPEECH
+
+    @property
+    def kv(self) -> KVSpec:
+        """Size of the talker's paged keys and values."""
+        return self._config.talker_config.stack.kv
+
+    @property
+    def max_positions(self) -> int:
+        """Positions that the talker was made for."""
+        return self._config.talker_config.max_position_embeddings
+
+    @property
+    def num_codebooks(self) -> int:
+        """Codes of a frame."""
+        return self._groups
+
+    @property
+    def suppressed(self) -> npt.NDArray[np.bool_]:
+        """(codec vocabulary,) controls, languages and speakers, but not the end of speech."""
+        return self._suppressed
+
+    @property
+    def sample_rate(self) -> int:
+        """Of the sound made, Hz."""
+        return self._codec.config.output_sample_rate
+
+    @property
+    def frame_samples(self) -> int:
+        """Samples of one frame."""
+        return self._codec.config.decode_upsample_rate
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        """Names of the built-in speakers."""
+        return tuple(self._config.talker_config.spk_id)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Names of the languages; dialects come with their speakers."""
+        names = self._config.talker_config.codec_language_id
+        return tuple(name for name in names if "dialect" not in name)
+
+    @property
+    def can_clone(self) -> bool:
+        """Whether there is a speaker encoder."""
+        return self._config.speaker_encoder_config is not None
+
+    # -- requests ----------------------------------------------------------------------------
+    def split_text(self, text: str) -> list[str]:
+        """Cut text into the pieces that the checkpoint was trained to say."""
+        return split_text(text, self._config.max_text_characters)
+
+    def prepare_speech(self, request_id: str, model: str, ask: SpeechInput) -> Request:
+        """Check and tokenise; see `prepare.prepare_speech` for what is raised."""
+        return prepare.prepare_speech(self._checkpoint, request_id, model, ask)
+
+    def prepare_voice(
+        self, request_id: str, model: str, samples: npt.NDArray[np.float32], text: str | None
+    ) -> Request:
+        """Make an encode-only request of a clip; see `prepare.prepare_voice` for what is raised."""
+        return prepare.prepare_voice(self._checkpoint, request_id, model, samples, text)
+
+    def read_voice(self, encoded: Seq[npt.NDArray[Any]], text: str | None) -> VoicePrompt:
+        """Turn the answer of `prepare_voice`'s request into a voice."""
+        codes = encoded[1].astype(np.int64) if len(encoded) > 1 else None
+        vector = encoded[0].astype(np.float32)
+        return VoicePrompt(vector, codes, text if codes is not None else None)
+
+    # -- a step ------------------------------------------------------------------------------
+    def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
+        """Run the encoders: (hidden,) for a speaker, (frames, codebooks) int64 for codes."""
+        groups: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
+        for index, piece in enumerate(inputs):
+            groups[piece.kind, piece.values.shape].append(index)
+        results: list[Array] = [None] * len(inputs)
+        for (kind, _), members in groups.items():
+            batch = self._ops.array(np.stack([inputs[index].values for index in members]))
+            encoded = self._encode_batch(kind, batch)
+            for row, index in enumerate(members):
+                results[index] = encoded[row]
+        return results
+
+    def _encode_batch(self, kind: str, batch: Array) -> Array:
+        if kind == ENCODE_SPEAKER:
+            config = self._config.speaker_encoder_config
+            assert config is not None
+            return speaker.speaker_embedding(self._ops, self._weights, config, batch)
+        return codec.encode(self._ops, self._codec.weights, self._codec.config, batch)
+
+    def step(self, rows: Seq[Row], context: AttentionContext, pick: Pick) -> Array:
+        """Run the rows' positions and draw a frame for each row that emits.
+
+        Args:
+            rows: Positions [start, stop) of each sequence's prompt and log.
+            context: Over the packed positions, (positions, channels).
+            pick: Draws ids of a codebook.
+
+        Returns:
+            (emitting rows, codebooks) int64.
+        """
+        ops, weights, config = self._ops, self._weights, self._config
+        positions = Positions()
+        for row in rows:
+            self._add(positions, row)
+        x = positions.embed(ops, weights, self._pad)  # (positions, hidden)
+        hidden = talker.hidden_states(ops, weights, config, x, context)
+        ends = np.cumsum([row.stop - row.start for row in rows]) - 1
+        last = ends[[row.emits for row in rows]]
+        if not len(last):
+            return ops.array(np.zeros((0, self._groups), np.int64))
+        if len(last) < x.shape[0]:
+            hidden = ops.take(hidden, ops.array(last))  # (emitting, hidden)
+        first = pick(talker.codec_logits(ops, weights, hidden), 0)
+        return talker.predict_codes(ops, weights, config, hidden, first, pick)
+
+    def _add(self, positions: Positions, row: Row) -> None:
+        sequence = row.sequence
+        prompt = _prompt(sequence)
+        length, track = prompt.num_positions, prompt.text_track
+        if row.start < length:
+            vector, clip = self._voice(sequence)
+            positions.add_prompt(prompt, row.start, min(row.stop, length), vector, clip)
+        first, stop = max(row.start - length, 0), row.stop - length
+        if stop > first:
+            text_ids = np.full(stop - first, self._pad[0], np.int64)
+            beside = track[first:stop]
+            text_ids[: len(beside)] = beside
+            positions.add_frames(sequence.emitted[first:stop], text_ids)
+
+    def _voice(self, sequence: Sequence) -> tuple[Array, Array]:
+        """The cloned speaker's vector and the clip's codes, None where the prompt has none."""
+        voice = _prompt(sequence).voice
+        if voice is not None:
+            codes = None if voice.codes is None else self._ops.array(voice.codes)
+            return self._ops.array(voice.speaker_embedding), codes
+        vector, codes = [*sequence.encoded, None, None][:2]
+        return vector, codes
+
+    # -- sound -------------------------------------------------------------------------------
+    @property
+    def codec_state(self) -> Mapping[str, StateSpec]:
+        """What a stream of sound keeps between chunks."""
+        return codec.state_shapes(self._codec.config)
+
+    def warm_codes(self, sequence: Sequence) -> npt.NDArray[np.int64] | None:
+        """The reference clip's frames, where the speech continues a clip."""
+        prompt = _prompt(sequence)
+        if prompt.num_reference_frames == 0:
+            return None
+        _, codes = self._voice(sequence)
+        host: npt.NDArray[np.int64] = self._ops.numpy(codes)
+        return host
+
+    def vocode(
+        self, codes: npt.NDArray[np.int64], state: Mapping[str, Array]
+    ) -> tuple[Array, dict[str, Array]]:
+        """Turn (rows, frames, codebooks) into (rows, samples) in [-1, 1] and the next state."""
+        ops = self._ops
+        return codec.decode(ops, self._codec.weights, self._codec.config, ops.array(codes), state)
+
+
+def _prompt(sequence: Sequence) -> SpeechPrompt:
+    prompt = sequence.request.prompt
+    assert isinstance(prompt, SpeechPrompt)
+    return prompt

@@ -1,0 +1,309 @@
+"""A caller's wish to a frozen request: everything is checked here, and nothing later.
+
+Names of parameters in errors are those of the HTTP body.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from izwi.audio.mel import speaker_log_mel
+from izwi.errors import InvalidAudio, InvalidRequest, TooLarge, VoiceNotFound
+from izwi.request import (
+    EncodeInput,
+    ReferenceClip,
+    Request,
+    SamplingParams,
+    SpeechInput,
+    TextMode,
+    VoicePrompt,
+)
+from izwi_models.qwen3_tts import prompt as prompts
+from izwi_models.qwen3_tts.config import GenerationConfig, TTSConfig
+from izwi_models.qwen3_tts.prompt import Reference, Script
+from izwi_models.qwen3_tts.text import SpeechText
+
+# Length of a reference clip in seconds: less holds no voice, more helps no voice.
+MIN_CLIP_S, MAX_CLIP_S = 0.5, 120.0
+# The first two tokens cannot be the end, as in the reference package.
+MIN_FRAMES = 2
+# Silence after which a clip counts as empty: 60 dB below full scale.
+_SILENCE = 1e-3
+
+_LANGUAGE_CODES = {
+    "zh": "chinese",
+    "en": "english",
+    "de": "german",
+    "it": "italian",
+    "pt": "portuguese",
+    "es": "spanish",
+    "ja": "japanese",
+    "ko": "korean",
+    "fr": "french",
+    "ru": "russian",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What preparing needs to know of a loaded checkpoint.
+
+    Attributes:
+        config: config.json.
+        generation: generation_config.json.
+        text: Tokenizer and template.
+        sample_rate: Of a reference clip, Hz.
+        frame_samples: Samples of a clip that one frame stands for.
+    """
+
+    config: TTSConfig
+    generation: GenerationConfig
+    text: SpeechText
+    sample_rate: int
+    frame_samples: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Voice:
+    """A voice, resolved: its place in the prompt and where its vectors come from."""
+
+    speaker: int | None = None
+    dialect: int | None = None
+    reference: Reference | None = None
+    encode_inputs: tuple[EncodeInput, ...] = ()
+    prompt: VoicePrompt | None = None
+
+
+def prepare_speech(
+    checkpoint: Checkpoint, request_id: str, model: str, ask: SpeechInput
+) -> Request:
+    """Check and tokenise one utterance.
+
+    Raises:
+        InvalidRequest: Something cannot be done as asked; `param` names it.
+        VoiceNotFound: The checkpoint has no such speaker.
+        InvalidAudio: The reference clip cannot be used.
+        TooLarge: The text or the clip does not fit.
+    """
+    config = checkpoint.config
+    if not ask.text.strip():
+        raise InvalidRequest("the text is empty", param="input")
+    role, text = checkpoint.text.role_and_text(ask.text)
+    voice = _resolve_voice(checkpoint, ask.voice)
+    script = Script(
+        role=role,
+        text=text,
+        instruct=checkpoint.text.instruct(_instruct(config, ask.instruct)),
+        language=_language(config, ask.language, voice.dialect),
+        speaker=voice.speaker,
+        reference=voice.reference,
+    )
+    cloned = voice.speaker == prompts.SPEAKER
+    mode = ask.text_mode or (TextMode.STREAMING if cloned else TextMode.FULL)
+    prompt = prompts.assemble(config, script, mode, voice.encode_inputs, voice.prompt)
+    sampling, codebook_sampling = _sampling(checkpoint.generation, ask)
+    return Request(
+        request_id=request_id,
+        model=model,
+        prompt=prompt,
+        sampling=sampling,
+        codebook_sampling=codebook_sampling,
+        seed=ask.seed,
+        max_entries=_max_frames(checkpoint, ask, len(text), prompt.num_positions),
+        min_entries=MIN_FRAMES,
+        stop_ids=(config.talker_config.codec_eos_token_id,),
+    )
+
+
+def prepare_voice(
+    checkpoint: Checkpoint,
+    request_id: str,
+    model: str,
+    samples: npt.NDArray[np.float32],
+    text: str | None,
+) -> Request:
+    """Make a request that only encodes a clip: its speaker and, where its text is known, its codes.
+
+    Raises:
+        InvalidRequest: The checkpoint cannot clone.
+        InvalidAudio: The clip cannot be used.
+        TooLarge: The clip is too long.
+    """
+    inputs = _encode_inputs(checkpoint, ReferenceClip(samples, text))
+    return Request(request_id, model, prompts.encode_only(inputs), encode_only=True)
+
+
+def _resolve_voice(
+    checkpoint: Checkpoint, voice: str | VoicePrompt | ReferenceClip | None
+) -> _Voice:
+    talker = checkpoint.config.talker_config
+    if isinstance(voice, ReferenceClip):
+        return _clip_voice(checkpoint, voice)
+    if isinstance(voice, VoicePrompt):
+        return _encoded_voice(checkpoint, voice)
+    if voice is None:
+        if not talker.spk_id:
+            return _Voice()
+        voice = next(iter(talker.spk_id))  # the checkpoint's first speaker is its default
+    name = voice.lower()
+    if name not in talker.spk_id:
+        known = ", ".join(talker.spk_id) or "none; clone one"
+        raise VoiceNotFound(f"no voice {voice!r}; the model has: {known}", param="voice")
+    dialect = talker.spk_is_dialect.get(name)
+    return _Voice(
+        speaker=talker.spk_id[name],
+        dialect=talker.codec_language_id[dialect] if dialect else None,
+    )
+
+
+def _clip_voice(checkpoint: Checkpoint, clip: ReferenceClip) -> _Voice:
+    inputs = _encode_inputs(checkpoint, clip)
+    frames = math.ceil(len(clip.samples) / checkpoint.frame_samples)
+    return _Voice(
+        speaker=prompts.SPEAKER,
+        reference=_reference(checkpoint, clip.text, frames),
+        encode_inputs=inputs,
+    )
+
+
+def _encoded_voice(checkpoint: Checkpoint, voice: VoicePrompt) -> _Voice:
+    config = checkpoint.config
+    _check_can_clone(config)
+    talker, codes = config.talker_config, voice.codes
+    vector = voice.speaker_embedding
+    if vector.shape != (talker.hidden_size,) or not np.isfinite(vector).all():
+        raise InvalidRequest(
+            f"the voice was made for another model: its embedding is {vector.shape}, "
+            f"expected ({talker.hidden_size},) finite numbers",
+            param="voice",
+        )
+    frames = 0
+    if codes is not None:
+        groups, size = talker.num_code_groups, talker.code_predictor_config.vocab_size
+        fits = codes.ndim == 2 and codes.shape[1] == groups and len(codes) > 0
+        if not fits or codes.min() < 0 or codes.max() >= size:
+            raise InvalidRequest(
+                f"the voice was made for another model: its codes are not (frames, {groups}) "
+                f"numbers below {size}",
+                param="voice",
+            )
+        if not _said(voice.text):
+            raise InvalidRequest("a voice with codes needs the text of its clip", param="ref_text")
+        frames = len(codes)
+    text = voice.text if frames else None
+    return _Voice(prompts.SPEAKER, reference=_reference(checkpoint, text, frames), prompt=voice)
+
+
+def _encode_inputs(checkpoint: Checkpoint, clip: ReferenceClip) -> tuple[EncodeInput, ...]:
+    _check_can_clone(checkpoint.config)
+    samples, rate = clip.samples, checkpoint.sample_rate
+    if samples.ndim != 1 or len(samples) < MIN_CLIP_S * rate:
+        raise InvalidAudio(f"the clip is shorter than {MIN_CLIP_S} s", param="ref_audio")
+    if len(samples) > MAX_CLIP_S * rate:
+        raise TooLarge(f"the clip is longer than {MAX_CLIP_S:.0f} s", param="ref_audio")
+    if not np.isfinite(samples).all():
+        raise InvalidAudio("the clip has samples that are not finite", param="ref_audio")
+    if np.abs(samples).max() < _SILENCE:
+        raise InvalidAudio("the clip is silent", param="ref_audio")
+    speaker = EncodeInput(prompts.ENCODE_SPEAKER, speaker_log_mel(samples))
+    if not _said(clip.text):
+        return (speaker,)
+    return (speaker, EncodeInput(prompts.ENCODE_CODES, samples))
+
+
+def _check_can_clone(config: TTSConfig) -> None:
+    if config.speaker_encoder_config is None:
+        raise InvalidRequest("this model cannot clone voices", param="voice")
+
+
+def _said(text: str | None) -> bool:
+    return text is not None and bool(text.strip())
+
+
+def _reference(checkpoint: Checkpoint, text: str | None, frames: int) -> Reference | None:
+    if text is None or not text.strip():
+        return None
+    return Reference(checkpoint.text.reference(text), frames)
+
+
+def _instruct(config: TTSConfig, instruct: str | None) -> str:
+    """What is left of an instruction: models that were not trained on any say the text as ever.
+
+    OpenAI's tts-1 does so, and so does the reference package with the small CustomVoice.
+    """
+    small = config.tts_model_type == "custom_voice" and config.tts_model_size == "0b6"
+    if small or config.tts_model_type == "base":
+        return ""
+    return instruct or ""
+
+
+def _language(config: TTSConfig, language: str | None, dialect: int | None) -> int | None:
+    """Codec id of a language; a speaker of a dialect speaks it for "chinese" and "auto"."""
+    known = config.talker_config.codec_language_id
+    name = (language or "auto").lower()
+    name = _LANGUAGE_CODES.get(name, name)
+    if name != "auto" and name not in known:
+        listed = ", ".join(["auto", *known])
+        raise InvalidRequest(f"no language {language!r}; the model has: {listed}", param="language")
+    if dialect is not None and name in ("auto", "chinese"):
+        return dialect
+    return known.get(name)
+
+
+def _sampling(
+    generation: GenerationConfig, ask: SpeechInput
+) -> tuple[SamplingParams, SamplingParams]:
+    """How codebook 0 and the others are drawn. A temperature of 0 is greedy in both."""
+    _check_sampling(ask)
+    temperature = generation.temperature if generation.do_sample else 0.0
+    others = generation.subtalker_temperature if generation.subtalker_dosample else 0.0
+    if ask.temperature is not None:
+        temperature = ask.temperature
+        others = others if temperature > 0 else 0.0
+    return (
+        SamplingParams(
+            temperature=temperature,
+            top_k=generation.top_k if ask.top_k is None else ask.top_k,
+            top_p=generation.top_p if ask.top_p is None else ask.top_p,
+            repetition_penalty=generation.repetition_penalty,
+        ),
+        SamplingParams(others, generation.subtalker_top_k, generation.subtalker_top_p),
+    )
+
+
+def _check_sampling(ask: SpeechInput) -> None:
+    if ask.temperature is not None and not (0.0 <= ask.temperature < math.inf):
+        raise InvalidRequest("temperature must be 0 or more", param="temperature")
+    if ask.top_k is not None and ask.top_k < 0:
+        raise InvalidRequest("top_k must be 0 (all) or more", param="top_k")
+    if ask.top_p is not None and not (0.0 < ask.top_p <= 1.0):
+        raise InvalidRequest("top_p must be above 0 and at most 1", param="top_p")
+
+
+def _max_frames(
+    checkpoint: Checkpoint, ask: SpeechInput, text_tokens: int, prompt_positions: int
+) -> int:
+    """Frames after which the request ends, which are one fewer than tokens, as in the reference."""
+    config = checkpoint.config
+    if ask.max_new_tokens is None:
+        guard = config.guard_frames + config.guard_frames_per_token * text_tokens
+        frames = min(checkpoint.generation.max_new_tokens - 1, guard)
+    elif ask.max_new_tokens < 2:
+        raise InvalidRequest(
+            "max_new_tokens must be at least 2: the last token gives no frame",
+            param="max_new_tokens",
+        )
+    else:
+        frames = ask.max_new_tokens - 1
+    room = config.talker_config.max_position_embeddings - prompt_positions
+    if room < MIN_FRAMES:
+        raise TooLarge(
+            f"text, instructions and clip take {prompt_positions} positions of "
+            f"{config.talker_config.max_position_embeddings}",
+            param="input",
+        )
+    return max(1, min(frames, room))

@@ -1,0 +1,172 @@
+"""The prompt of one utterance, as ids: what stands on the text and codec tracks of each position.
+
+Pure: ids in, ids out. Every position of a Qwen3-TTS prompt is the sum of a projected text token
+and of something from the codec track: nothing, an id of the codec vocabulary (a code, a control,
+a language, a speaker), the vector of a cloned speaker, or a frame of the reference clip.
+
+    instruct? | role | (no)think .. language? .. | speaker? | tts_bos + codec_pad | tail
+
+    tail, text first:    text + codec_pad ..., tts_eos + codec_pad, tts_pad + codec_bos
+    tail, text beside:   text[0] + codec_bos; the rest of the text goes beside the frames
+    tail, clip, first:   clip text, text, tts_eos, all + codec_pad; codec_bos, clip, all + tts_pad
+    tail, clip, beside:  clip text, text, tts_eos laid beside codec_bos, clip; what is left over
+                         goes beside the frames
+
+Source: qwen-tts 0.1.1, Qwen3TTSForConditionalGeneration.generate and generate_icl_prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import numpy as np
+import numpy.typing as npt
+
+from izwi.request import EncodeInput, TextMode, VoicePrompt
+from izwi_models.qwen3_tts.config import TTSConfig
+
+Int64 = npt.NDArray[np.int64]
+
+# What the codec track holds where it holds no id of the codec vocabulary.
+NOTHING = -1
+SPEAKER = -2
+FIRST_FRAME = -3  # frame k of the reference clip is FIRST_FRAME - k
+
+# Encoders of the model, as `EncodeInput.kind`.
+ENCODE_SPEAKER = "speaker"  # (frames, mel_dim) log mel -> (hidden,)
+ENCODE_CODES = "codes"  # (samples,) -> (frames, codebooks) int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpeechPrompt:
+    """What the talker is conditioned on. Implements `izwi.request.Prompt`.
+
+    Attributes:
+        text: (positions,) text id of each position.
+        codec: (positions,) codec id of each position, or one of the negative marks above.
+        text_track: (n,) text ids that go beside the frames, the last one being tts_eos; beside
+            frames past its end goes tts_pad.
+        encode_inputs: The clip of a cloned voice that was not encoded before: the speaker first,
+            then, where its frames are in the prompt, the codes.
+        voice: The cloned voice where it was.
+    """
+
+    text: Int64
+    codec: Int64
+    text_track: Int64
+    encode_inputs: tuple[EncodeInput, ...] = ()
+    voice: VoicePrompt | None = None
+
+    @property
+    def num_positions(self) -> int:
+        """Positions of KV that the prompt takes."""
+        return len(self.text)
+
+    @property
+    def num_reference_frames(self) -> int:
+        """Frames of the reference clip that the prompt holds."""
+        return int(np.count_nonzero(self.codec <= FIRST_FRAME))
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A clip that the talker continues: what it says, in text ids, and its length in frames."""
+
+    text: Sequence[int]
+    frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Everything that an utterance's prompt is made of, in ids.
+
+    Attributes:
+        role: The three ids that open the assistant's turn.
+        text: What to say; at least one id.
+        instruct: A user's turn, complete with its markers, or empty.
+        language: Codec id of the language, or None to let the model choose.
+        speaker: Codec id of a speaker, SPEAKER for a cloned one, or None.
+        reference: The clip to continue, or None.
+    """
+
+    role: Sequence[int]
+    text: Sequence[int]
+    instruct: Sequence[int] = ()
+    language: int | None = None
+    speaker: int | None = None
+    reference: Reference | None = None
+
+
+def assemble(
+    config: TTSConfig,
+    script: Script,
+    mode: TextMode,
+    encode_inputs: tuple[EncodeInput, ...] = (),
+    voice: VoicePrompt | None = None,
+) -> SpeechPrompt:
+    """Lay a script out on the two tracks.
+
+    Args:
+        config: The checkpoint's ids.
+        script: What to lay out.
+        mode: All text first, or one token beside each frame.
+        encode_inputs: Passed on.
+        voice: Passed on.
+    """
+    text, codec = _head(config, script)
+    lay_tail = _text_tail if script.reference is None else _reference_tail
+    tail_text, tail_codec, track = lay_tail(config, script, mode)
+    return SpeechPrompt(
+        text=np.array(text + tail_text, np.int64),
+        codec=np.array(codec + tail_codec, np.int64),
+        text_track=np.array(track, np.int64),
+        encode_inputs=encode_inputs,
+        voice=voice,
+    )
+
+
+def encode_only(encode_inputs: tuple[EncodeInput, ...]) -> SpeechPrompt:
+    """Make a prompt without positions, for a request that only encodes."""
+    empty = np.zeros(0, np.int64)
+    return SpeechPrompt(empty, empty, empty, encode_inputs)
+
+
+_Tail = tuple[list[int], list[int], list[int]]  # text, codec, text beside the frames
+
+
+def _head(config: TTSConfig, script: Script) -> tuple[list[int], list[int]]:
+    talker = config.talker_config
+    bare = [*script.instruct, *script.role]
+    codec = [talker.codec_nothink_id, talker.codec_think_bos_id, talker.codec_think_eos_id]
+    if script.language is not None:
+        codec[0] = talker.codec_think_id
+        codec.insert(2, script.language)
+    if script.speaker is not None:
+        codec.append(script.speaker)
+    text = [config.tts_pad_token_id] * len(codec) + [config.tts_bos_token_id]
+    codec.append(talker.codec_pad_id)
+    return bare + text, [NOTHING] * len(bare) + codec
+
+
+def _text_tail(config: TTSConfig, script: Script, mode: TextMode) -> _Tail:
+    talker = config.talker_config
+    text = [*script.text, config.tts_eos_token_id]
+    if mode is TextMode.STREAMING:
+        return text[:1], [talker.codec_bos_id], text[1:]
+    codec = [talker.codec_pad_id] * len(text)
+    return [*text, config.tts_pad_token_id], [*codec, talker.codec_bos_id], []
+
+
+def _reference_tail(config: TTSConfig, script: Script, mode: TextMode) -> _Tail:
+    talker, pad = config.talker_config, config.tts_pad_token_id
+    reference = script.reference
+    assert reference is not None
+    text = [*reference.text, *script.text, config.tts_eos_token_id]
+    clip = [talker.codec_bos_id, *(FIRST_FRAME - k for k in range(reference.frames))]
+    if mode is TextMode.FULL:
+        codec = [talker.codec_pad_id] * len(text)
+        return text + [pad] * len(clip), codec + clip, []
+    beside = [token for token, _ in zip_longest(text[: len(clip)], clip, fillvalue=pad)]
+    return beside, clip, text[len(clip) :]

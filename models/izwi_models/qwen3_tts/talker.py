@@ -1,0 +1,131 @@
+"""The talker and its code predictor: embeddings, codec logits, and the codebooks of one frame.
+
+Source: qwen-tts 0.1.1, core/models/modeling_qwen3_tts.py. The talker's rotation has three rows of
+positions there; they are always equal, so it is the plain one of `izwi_models.qwen3.decoder`.
+"""
+
+from __future__ import annotations
+
+from izwi.model import Pick
+from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi_models.qwen3.decoder import decode
+from izwi_models.qwen3_tts.config import TTSConfig
+
+_PREDICTOR = "talker.code_predictor."
+
+
+def embed_text(ops: Ops, weights: Weights, ids: Array) -> Array:
+    """Embed text tokens and project them to the talker's width: (n,) int64 -> (n, hidden)."""
+    x = ops.take(weights["talker.model.text_embedding.weight"], ids)
+    name = "talker.text_projection.linear_fc"
+    x = ops.silu(ops.linear(x, weights[f"{name}1.weight"], weights[f"{name}1.bias"]))
+    return ops.linear(x, weights[f"{name}2.weight"], weights[f"{name}2.bias"])
+
+
+def embed_codec(ops: Ops, weights: Weights, ids: Array) -> Array:
+    """Embed ids of the codec vocabulary (codes of codebook 0, controls): (n,) -> (n, hidden)."""
+    return ops.take(weights["talker.model.codec_embedding.weight"], ids)
+
+
+def embed_frame(ops: Ops, weights: Weights, codes: Array) -> Array:
+    """Sum the embeddings of a frame's codes.
+
+    Args:
+        ops: The backend's operations.
+        weights: Tensors by checkpoint name.
+        codes: (n, codebooks) int64; codebook 0 counts in the talker's codec vocabulary.
+
+    Returns:
+        (n, hidden).
+    """
+    parts = [embed_codec(ops, weights, codes[:, 0])]
+    parts += [
+        _embed_code(ops, weights, codes[:, codebook], codebook)
+        for codebook in range(1, codes.shape[1])
+    ]
+    return ops.sum(ops.stack(parts, 1), 1)
+
+
+def hidden_states(
+    ops: Ops, weights: Weights, config: TTSConfig, x: Array, context: AttentionContext
+) -> Array:
+    """Run the talker: input embeddings (..., tokens, hidden) -> states after the final norm."""
+    return decode(ops, weights, config.talker_config.stack, "talker.model.", x, context)
+
+
+def codec_logits(ops: Ops, weights: Weights, hidden: Array) -> Array:
+    """Logits of codebook 0: (..., hidden) -> (..., codec vocabulary)."""
+    return ops.linear(hidden, weights["talker.codec_head.weight"])
+
+
+def predict_codes(
+    ops: Ops, weights: Weights, config: TTSConfig, hidden: Array, first_ids: Array, pick: Pick
+) -> Array:
+    """Draw codebooks 1.. of one frame for all rows at once.
+
+    Args:
+        ops: The backend's operations.
+        weights: Tensors by checkpoint name.
+        config: The checkpoint's configuration.
+        hidden: (rows, hidden) talker states, those that the first ids were drawn from.
+        first_ids: (rows,) int64 drawn for codebook 0.
+        pick: Draws the ids of a codebook from its logits.
+
+    Returns:
+        (rows, codebooks) int64, the first ids included.
+    """
+    predictor = config.talker_config.code_predictor_config
+    stack, groups = predictor.stack, predictor.num_code_groups
+    context = ops.scratch_context(hidden.shape[0], groups, stack.num_hidden_layers, stack.attention)
+    ids = [first_ids]
+    x = ops.stack([hidden, embed_codec(ops, weights, first_ids)], 1)  # (rows, 2, hidden)
+    for codebook in range(1, groups):
+        narrow = _to_predictor(ops, weights, x)
+        out = decode(ops, weights, stack, f"{_PREDICTOR}model.", narrow, context)
+        context.advance(x.shape[1])
+        ids.append(pick(_code_logits(ops, weights, out[:, -1], codebook), codebook))
+        if codebook + 1 < groups:  # the last code is never fed back
+            x = _embed_code(ops, weights, ids[-1], codebook)[:, None]
+    return ops.stack(ids, 1)
+
+
+def predictor_logits(
+    ops: Ops, weights: Weights, config: TTSConfig, hidden: Array, codes: Array
+) -> Array:
+    """Logits of codebooks 1.. with the true codes fed, for training and tests.
+
+    Args:
+        ops: The backend's operations.
+        weights: Tensors by checkpoint name.
+        config: The checkpoint's configuration.
+        hidden: (n, hidden) talker states, one a frame.
+        codes: (n, codebooks) int64, the frames that these states were to produce.
+
+    Returns:
+        (n, codebooks - 1, predictor vocabulary); [:, j] are the logits of codebook j + 1.
+    """
+    stack = config.talker_config.code_predictor_config.stack
+    groups = codes.shape[1]
+    inputs = [hidden, embed_codec(ops, weights, codes[:, 0])]
+    inputs += [_embed_code(ops, weights, codes[:, j], j) for j in range(1, groups - 1)]
+    x = _to_predictor(ops, weights, ops.stack(inputs, 1))  # (n, codebooks, predictor hidden)
+    context = ops.dense_context(x.shape[0], groups)
+    out = decode(ops, weights, stack, f"{_PREDICTOR}model.", x, context)
+    return ops.stack([_code_logits(ops, weights, out[:, j], j) for j in range(1, groups)], 1)
+
+
+def _embed_code(ops: Ops, weights: Weights, ids: Array, codebook: int) -> Array:
+    name = f"{_PREDICTOR}model.codec_embedding.{codebook - 1}.weight"
+    return ops.take(weights[name], ids)
+
+
+def _code_logits(ops: Ops, weights: Weights, hidden: Array, codebook: int) -> Array:
+    return ops.linear(hidden, weights[f"{_PREDICTOR}lm_head.{codebook - 1}.weight"])
+
+
+def _to_predictor(ops: Ops, weights: Weights, x: Array) -> Array:
+    """Narrow the talker's width to the predictor's, where they differ."""
+    name = f"{_PREDICTOR}small_to_mtp_projection"
+    if f"{name}.weight" not in weights:
+        return x
+    return ops.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
