@@ -1,0 +1,122 @@
+"""Read a request's body under a limit that holds while it arrives, whatever its header claims."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+
+from izwi.errors import InvalidRequest, TooLarge
+
+# Room beside the file for the other fields of a form and its boundaries.
+_FORM_OVERHEAD_BYTES = 256 * 1024
+_MAX_FIELDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A multipart form with one file.
+
+    Attributes:
+        fields: Name -> its values in order; "x[]" is kept under "x".
+        files: Name -> the file's bytes. File names are not kept: nothing may use one as a path.
+    """
+
+    fields: dict[str, list[str]]
+    files: dict[str, bytes]
+
+
+class _Overflow(MultiPartException):
+    """The body went over its limit; of this class so that the parser cleans up."""
+
+
+class _Gone(MultiPartException):
+    """The client left while it was sending; of this class so that the parser cleans up."""
+
+
+async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
+    """Read a JSON object. Keys whose value is null are left out: null asks for the default.
+
+    Raises:
+        TooLarge: More bytes than the limit.
+        InvalidRequest: It is not a JSON object.
+    """
+    content = bytearray()
+    try:
+        async for piece in _capped(request, limit_bytes):
+            content += piece
+    except _Overflow as error:
+        raise TooLarge(f"the body is larger than {limit_bytes} bytes") from error
+    except _Gone as error:
+        raise ClientDisconnect from error
+    try:
+        value = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest("the body is not valid JSON") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest("the body must be a JSON object")
+    return {key: item for key, item in value.items() if item is not None}
+
+
+async def read_form(request: Request, limit_bytes: int) -> Form:
+    """Read a multipart form.
+
+    Args:
+        request: Whose body is read.
+        limit_bytes: Bytes of its file.
+
+    Raises:
+        TooLarge: The file is over the limit.
+        InvalidRequest: It is not a multipart form.
+    """
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        raise InvalidRequest("the body must be multipart/form-data")
+    too_large = TooLarge(f"the file is larger than {limit_bytes} bytes", param="file")
+    stream = _capped(request, limit_bytes + _FORM_OVERHEAD_BYTES)
+    parser = MultiPartParser(request.headers, stream, max_files=1, max_fields=_MAX_FIELDS)
+    try:
+        parsed = await parser.parse()
+    except _Overflow as error:
+        raise too_large from error
+    except _Gone as error:
+        raise ClientDisconnect from error
+    except MultiPartException as error:
+        raise InvalidRequest(f"the form cannot be read: {error.message}") from error
+    fields: dict[str, list[str]] = {}
+    files: dict[str, bytes] = {}
+    for name, value in parsed.multi_items():
+        if isinstance(value, UploadFile):
+            if (value.size or 0) > limit_bytes:
+                await parsed.close()
+                raise too_large
+            files[name] = await value.read()
+        else:
+            fields.setdefault(name.removesuffix("[]"), []).append(value)
+    await parsed.close()
+    return Form(fields, files)
+
+
+async def _capped(request: Request, limit_bytes: int) -> AsyncGenerator[bytes]:
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit_bytes:
+        raise _Overflow("too large")
+    size = 0
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > limit_bytes:
+                raise _Overflow("too large")
+            yield piece
+            # Uploads take turns with the streams that are being sent.
+            await asyncio.sleep(0)
+    except ClientDisconnect as error:
+        raise _Gone("client left") from error
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,29 @@
+"""`izwi`: the verbs, and nothing else."""
+
+from __future__ import annotations
+
+import typer
+
+from izwi_api.cli import clone, models, say, serve, transcribe, voices
+
+app = typer.Typer(
+    name="izwi",
+    help="Speech in one engine: say, transcribe, clone, serve.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for verb in (
+    serve.serve,
+    say.say,
+    transcribe.transcribe,
+    clone.clone,
+    models.models,
+    voices.voices,
+):
+    app.command()(verb)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

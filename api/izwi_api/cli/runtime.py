@@ -1,0 +1,61 @@
+"""The engine in this process, for the verbs: load the models, step while the verb runs, stop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from izwi.async_engine import AsyncEngine
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.registry import Registry
+from izwi.runner.device import torch_backend
+from izwi_api.cli.options import messages
+from izwi_api.door import Door
+from izwi_api.settings import read_settings
+from izwi_api.voice_store import VoiceStore
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What the models run on.
+
+    Attributes:
+        offline: Never ask the hub for a checkpoint.
+    """
+
+    device: str = "auto"
+    dtype: str = "auto"
+    offline: bool = False
+
+
+def open_door(sources: Sequence[str], where: Where) -> Door:
+    """Load checkpoints and build the engine over them; it does not step yet.
+
+    Raises:
+        ModelNotFound: A source is no checkpoint.
+        CheckpointError: A checkpoint is broken.
+        InvalidRequest: The device, the dtype or a setting cannot be used.
+    """
+    settings = read_settings(os.environ)
+    backend = torch_backend(where.device, where.dtype)
+    registry = Registry(backend)
+    with messages().status("loading") as status:
+        for source in sources:
+            status.update(f"loading {source}")
+            registry.load(source, offline=where.offline)
+    engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig()))
+    return Door(engine, registry, settings, VoiceStore(settings.home / "voices"))
+
+
+@asynccontextmanager
+async def running_door(sources: Sequence[str], where: Where) -> AsyncGenerator[Door]:
+    """Open a door whose engine steps until the block ends; raises as `open_door`."""
+    door = open_door(sources, where)
+    door.engine.start()
+    try:
+        yield door
+    finally:
+        await door.engine.stop()

@@ -1,0 +1,100 @@
+"""What every door stands before: the engine, the registry and the voices, as seams."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from izwi.errors import EngineStopped, IzwiError
+from izwi.model import Model, SpeechModel, TranscriptionModel
+from izwi.request import Chunk, Reason, Request, Task
+from izwi_api.settings import Settings
+from izwi_api.voice_store import VoiceStore
+
+
+class Stream(Protocol):
+    """What one request gives, chunk by chunk; the last chunk has a reason."""
+
+    def __aiter__(self) -> AsyncIterator[Chunk]: ...
+
+    async def __anext__(self) -> Chunk: ...
+
+    def abort(self) -> None:
+        """Stop the request. Call it when the reader leaves; a second call does nothing."""
+        ...
+
+
+class Engine(Protocol):
+    """The engine, as callers on an event loop see it."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes requests."""
+        ...
+
+    def start(self) -> None:
+        """Begin to step."""
+        ...
+
+    async def stop(self) -> None:
+        """End what runs, and stepping."""
+        ...
+
+    def submit(self, request: Request) -> Stream:
+        """Take a request in. Raises Overloaded and EngineStopped."""
+        ...
+
+
+class Registry(Protocol):
+    """The models that are served, by name."""
+
+    def names(self) -> list[str]:
+        """Return all names, in the order of loading."""
+        ...
+
+    def model(self, name: str) -> Model:
+        """Return a model. Raises ModelNotFound."""
+        ...
+
+    def speech(self, name: str) -> SpeechModel:
+        """Return a model that speaks. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def transcription(self, name: str) -> TranscriptionModel:
+        """Return a model that transcribes. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def default(self, task: Task) -> str:
+        """Return the first model of a task. Raises ModelNotFound."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Everything a route needs."""
+
+    engine: Engine
+    registry: Registry
+    settings: Settings
+    voices: VoiceStore
+
+
+async def chunks_of(stream: Stream) -> AsyncIterator[Chunk]:
+    """Yield a stream's chunks up to its last.
+
+    Raises:
+        IzwiError: The request failed in the engine; its own error if that is one of ours.
+        EngineStopped: It was ended from inside, so what came so far is not all.
+    """
+    async for chunk in stream:
+        if chunk.reason is Reason.ERROR:
+            if isinstance(chunk.error, IzwiError):
+                raise chunk.error
+            raise IzwiError("the engine failed on this request") from chunk.error
+        if chunk.reason is Reason.ABORTED:
+            raise EngineStopped("the request was ended before it was complete")
+        yield chunk
+        if chunk.reason is not None:
+            return
+    raise EngineStopped("the engine stopped before the request was complete")

@@ -1,0 +1,128 @@
+"""Turn every error into one HTTP answer of OpenAI's shape. The only place that knows both."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from izwi.errors import (
+    EngineStopped,
+    InvalidRequest,
+    IzwiError,
+    ModelNotFound,
+    Overloaded,
+    TooLarge,
+    VoiceNotFound,
+)
+
+logger = logging.getLogger(__name__)
+
+STATUS: dict[type[IzwiError], int] = {
+    ModelNotFound: 404,
+    VoiceNotFound: 404,
+    TooLarge: 413,
+    InvalidRequest: 400,
+    Overloaded: 503,
+    EngineStopped: 503,
+    IzwiError: 500,
+}
+CLIENT_LEFT = 499
+_RETRY_AFTER_STOP_S = 5
+_MAX_RETRY_AFTER_S = 120  # the SDK gives up instead of waiting longer
+
+
+def status_of(error: IzwiError) -> int:
+    """Return the status of the nearest mapped ancestor, so a new subclass needs no new line."""
+    return next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
+
+
+def error_body(
+    message: str, kind: str, *, param: str | None = None, code: str | None = None
+) -> dict[str, object]:
+    """Return OpenAI's error object; its four keys are always there."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def body_of(error: IzwiError) -> dict[str, object]:
+    """Return the error object for one of our errors."""
+    status = status_of(error)
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    # What went wrong inside is for the log: a caller gets no paths and no tensor names.
+    message = "internal error" if status == 500 else str(error)
+    return error_body(message, kind, param=getattr(error, "param", None), code=error.code)
+
+
+def invalid_body(errors: list[ErrorDetails]) -> dict[str, object]:
+    """Return the error object for the first thing that a schema refused."""
+    first = errors[0]
+    location = [part for part in first["loc"] if part not in ("body", "query", "path")]
+    param = str(location[0])[:64] if location else None
+    if first["type"] == "missing":
+        message, code = f"missing required parameter: {param!r}", "missing_required_parameter"
+    elif first["type"] == "extra_forbidden":
+        message, code = f"unknown parameter: {param!r}", "unknown_parameter"
+    else:
+        message, code = f"invalid value for {param!r}: {first['msg']}", "invalid_value"
+    return error_body(message, "invalid_request_error", param=param, code=code)
+
+
+def install(app: FastAPI) -> None:
+    """Make the app answer every error through this module."""
+    app.add_exception_handler(IzwiError, _answer_izwi_error)
+    app.add_exception_handler(ValidationError, _answer_validation_error)
+    app.add_exception_handler(RequestValidationError, _answer_validation_error)
+    app.add_exception_handler(HTTPException, _answer_http_exception)
+    app.add_exception_handler(ClientDisconnect, _answer_nobody)
+    app.add_exception_handler(Exception, _answer_unexpected)
+
+
+def error_line(error: IzwiError) -> bytes:
+    """Return an error as the last event of a stream of server-sent events."""
+    return b"data: " + json.dumps(body_of(error)).encode() + b"\n\n"
+
+
+async def _answer_izwi_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, IzwiError)
+    status = status_of(error)
+    headers: dict[str, str] = {}
+    if status == 503:
+        wait_s = getattr(error, "retry_after_s", _RETRY_AFTER_STOP_S)
+        headers["retry-after"] = str(max(1, min(int(wait_s), _MAX_RETRY_AFTER_S)))
+    if status == 500:
+        logger.error("request failed: %s", request.url.path, exc_info=error)
+    return JSONResponse(body_of(error), status, headers=headers)
+
+
+async def _answer_validation_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, (ValidationError, RequestValidationError))
+    return JSONResponse(invalid_body(list(error.errors())), 400)
+
+
+async def _answer_http_exception(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    kind = "invalid_request_error" if error.status_code < 500 else "server_error"
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    headers: Mapping[str, str] | None = error.headers
+    return JSONResponse(
+        error_body(str(error.detail), kind, code=code), error.status_code, headers=headers
+    )
+
+
+async def _answer_nobody(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_LEFT)
+
+
+async def _answer_unexpected(request: Request, _: Exception) -> Response:
+    # This answer is sent from outside the middleware that adds the id to all others.
+    headers = {"x-request-id": request.state.request_id}
+    body = error_body("internal error", "server_error", code="internal_error")
+    return JSONResponse(body, 500, headers=headers)

@@ -1,0 +1,19 @@
+"""GET /metrics: the figures of the doors in Prometheus' text format."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import Response
+
+from izwi_api.app_state import state_of
+
+router = APIRouter()
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Return all figures."""
+    return Response(
+        generate_latest(state_of(request).metrics.registry), media_type=CONTENT_TYPE_LATEST
+    )

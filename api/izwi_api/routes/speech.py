@@ -1,0 +1,163 @@
+"""POST /v1/audio/speech: say a text; the sound leaves while it is still being made."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from izwi.audio.decode import decode_audio
+from izwi.audio.encode import CONTENT_TYPES, stream_encoder
+from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, TooLarge
+from izwi.request import ReferenceClip, SpeechInput, TextMode, VoicePrompt
+from izwi_api.app_state import door_of
+from izwi_api.bodies import read_json
+from izwi_api.door import Door
+from izwi_api.http_errors import error_line
+from izwi_api.live_response import live_response, unless_left
+from izwi_api.schemas.speech import SpeechBody
+from izwi_api.settings import Settings
+from izwi_api.speech import Speech, encoded_sound, open_speech
+from izwi_api.voice_store import REFERENCE_RATE
+from izwi_api.voices import resolve_voice
+
+router = APIRouter()
+
+_BODY_SCHEMA = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": SpeechBody.model_json_schema()}},
+    }
+}
+
+
+@router.post("/v1/audio/speech", openapi_extra=_BODY_SCHEMA)
+async def create_speech(request: Request) -> Response:
+    """Say a text."""
+    door = door_of(request)
+    body = SpeechBody.model_validate(await read_json(request, door.settings.max_json_bytes))
+    _check_texts(body, door.settings)
+    return await unless_left(request.receive, _answer(door, body))
+
+
+async def _answer(door: Door, body: SpeechBody) -> Response:
+    ask = SpeechInput(
+        text=body.input,
+        voice=await _voice(door, body),
+        language=body.language,
+        instruct=body.instructions,
+        text_mode=TextMode(body.text_mode) if body.text_mode else None,
+        temperature=body.temperature,
+        top_k=body.top_k,
+        top_p=body.top_p,
+        seed=body.seed,
+        max_new_tokens=body.max_new_tokens,
+    )
+    speech = await open_speech(door.engine, door.registry, body.model, ask)
+    encoder = stream_encoder(body.response_format, speech.sample_rate)
+    sound = encoded_sound(speech, encoder, body.speed)
+    try:
+        if body.stream_format == "sse":
+            return await live_response(_events(speech, sound), "text/event-stream")
+        return await live_response(sound, CONTENT_TYPES[body.response_format])
+    except BaseException:
+        # A generator that never began has no `finally` to run.
+        speech.abort()
+        raise
+
+
+async def _events(speech: Speech, sound: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    begun = False
+    async with aclosing(sound):
+        try:
+            async for piece in sound:
+                audio = base64.b64encode(piece).decode("ascii")
+                yield _event({"type": "speech.audio.delta", "audio": audio})
+                begun = True
+        except IzwiError as error:
+            # Before the first event there is still a status to say it with.
+            if not begun:
+                raise
+            yield error_line(error)
+            return
+    usage = {
+        "input_tokens": speech.num_prompt_positions,
+        "output_tokens": speech.num_frames,
+        "total_tokens": speech.num_prompt_positions + speech.num_frames,
+    }
+    yield _event({"type": "speech.audio.done", "usage": usage})
+
+
+def _event(fields: dict[str, object]) -> bytes:
+    return b"data: " + json.dumps(fields).encode() + b"\n\n"
+
+
+def _check_texts(body: SpeechBody, settings: Settings) -> None:
+    for name, text in (
+        ("input", body.input),
+        ("instructions", body.instructions),
+        ("ref_text", body.ref_text),
+    ):
+        if text is not None and len(text) > settings.max_input_chars:
+            raise InvalidRequest(
+                f"{name} has {len(text)} characters; at most {settings.max_input_chars} are taken",
+                param=name,
+            )
+    if not body.input.strip():
+        raise InvalidRequest("input holds no text", param="input")
+
+
+async def _voice(door: Door, body: SpeechBody) -> str | VoicePrompt | ReferenceClip | None:
+    model = door.registry.speech(body.model)
+    if body.ref_audio is not None:
+        if not model.can_clone:
+            raise InvalidRequest(
+                f"model {body.model!r} cannot follow a reference clip", param="ref_audio"
+            )
+        return await asyncio.to_thread(_reference_clip, body, door.settings)
+    if body.ref_text is not None or body.x_vector_only:
+        name = "ref_text" if body.ref_text is not None else "x_vector_only"
+        raise InvalidRequest(f"{name} goes with ref_audio", param=name)
+    if body.voice is not None:
+        return await resolve_voice(door, body.model, body.voice)
+    if model.speakers:
+        raise InvalidRequest("missing required parameter: 'voice'", param="voice")
+    return None
+
+
+def _reference_clip(body: SpeechBody, settings: Settings) -> ReferenceClip:
+    assert body.ref_audio is not None
+    if not body.x_vector_only and not (body.ref_text or "").strip():
+        raise InvalidRequest(
+            "ref_text must be what ref_audio says; or set x_vector_only", param="ref_text"
+        )
+    content = _decode_base64(body.ref_audio, settings.max_reference_bytes)
+    try:
+        samples = decode_audio(content, REFERENCE_RATE, limits=settings.reference_limits)
+    except InvalidRequest as error:
+        raise type(error)(str(error), param="ref_audio") from error
+    return ReferenceClip(samples, None if body.x_vector_only else body.ref_text)
+
+
+def _decode_base64(text: str, limit_bytes: int) -> bytes:
+    """Decode a data: URL or bare base64. Addresses are never fetched."""
+    if text.startswith("data:"):
+        head, comma, text = text.partition(",")
+        if not comma or not head.endswith(";base64") or head.startswith("data:text"):
+            raise InvalidAudio("a data: URL must hold audio in base64", param="ref_audio")
+    elif "://" in text[:64]:
+        raise InvalidRequest(
+            "ref_audio is base64 or a data: URL; addresses are not fetched", param="ref_audio"
+        )
+    if len(text) * 3 // 4 > limit_bytes + 2:
+        raise TooLarge(f"the clip is larger than {limit_bytes} bytes", param="ref_audio")
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidAudio("ref_audio is not valid base64", param="ref_audio") from error

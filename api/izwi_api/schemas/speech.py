@@ -1,0 +1,44 @@
+"""The body of POST /v1/audio/speech: OpenAI's keys and ours. An unknown key is an error."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from izwi.audio.tempo import MAX_SPEED, MIN_SPEED
+
+_INT64_MAX = 2**63 - 1
+
+
+def _voice_name(value: object) -> object:
+    """Take `{"id": "..."}` for the name that it holds."""
+    if isinstance(value, dict) and value.keys() == {"id"}:
+        return value["id"]
+    return value
+
+
+class SpeechBody(BaseModel):
+    """What a client asks to be said."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    model: str
+    input: str
+    voice: Annotated[str, BeforeValidator(_voice_name), Field(min_length=1)] | None = None
+    instructions: str | None = None
+    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
+    speed: float = Field(default=1.0, ge=MIN_SPEED, le=MAX_SPEED)
+    stream_format: Literal["audio", "sse"] = "audio"
+
+    # Extensions; the SDK sends them through `extra_body`.
+    language: str | None = None
+    seed: int = Field(default=0, ge=-_INT64_MAX - 1, le=_INT64_MAX)
+    temperature: float | None = Field(default=None, ge=0.0, le=2.0)
+    top_k: int | None = Field(default=None, ge=0, le=100_000)
+    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
+    text_mode: Literal["full", "streaming"] | None = None
+    ref_audio: str | None = Field(default=None, description="base64 or a data: URL of a clip")
+    ref_text: str | None = None
+    x_vector_only: bool = False
+    max_new_tokens: int | None = Field(default=None, ge=1, le=65_536)

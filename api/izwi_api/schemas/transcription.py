@@ -1,0 +1,178 @@
+"""The form of POST /v1/audio/transcriptions, and its answers in every format."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+
+from izwi.errors import InvalidRequest
+from izwi_api.bodies import Form
+from izwi_api.transcribe import Segment, Transcription
+
+_LISTS = ("languages", "keywords", "timestamp_granularities", "include")
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def _boolean(value: object) -> object:
+    return _BOOLEANS.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def _number(value: object) -> object:
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+class ServerVad(BaseModel):
+    """Cut where nobody speaks; we always do, so the figures are checked and not used."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["server_vad"]
+    prefix_padding_ms: int = Field(default=300, ge=0, le=10_000)
+    silence_duration_ms: int = Field(default=200, ge=0, le=10_000)
+    threshold: float = Field(default=0.5, ge=0.0, le=1.0)
+
+
+class TranscriptionForm(BaseModel):
+    """What a client asks to be written down, its file aside."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    model: str
+    language: str | None = None
+    languages: list[str] = Field(default=[], max_length=1)
+    keywords: list[str] = Field(default=[], max_length=256)
+    prompt: str = Field(default="", max_length=4096)
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+    temperature: Annotated[float, BeforeValidator(_number), Field(ge=0.0, le=1.0)] = 0.0
+    timestamp_granularities: list[Literal["segment"]] = []
+    include: list[str] = Field(default=[], max_length=0)
+    stream: Annotated[bool, BeforeValidator(_boolean)] = False
+    chunking_strategy: Literal["auto"] | ServerVad | None = None
+
+    @field_validator("timestamp_granularities")
+    @classmethod
+    def _only_verbose(cls, value: list[str], info: ValidationInfo) -> list[str]:
+        if value and info.data.get("response_format") != "verbose_json":
+            raise ValueError("needs response_format verbose_json")
+        return value
+
+    @property
+    def forced_language(self) -> str | None:
+        """The language to assume, None to detect it."""
+        return self.language or (self.languages[0] if self.languages else None)
+
+    @property
+    def context(self) -> str:
+        """What the model is told before it listens: the prompt and the likely words."""
+        return " ".join(filter(None, [self.prompt, ", ".join(self.keywords)]))
+
+
+def parse_form(form: Form) -> TranscriptionForm:
+    """Read a form's fields: bracketed or plain lists, a chunking strategy bracketed or as JSON.
+
+    Raises:
+        ValidationError: A field is unknown, missing or has a wrong value.
+        InvalidRequest: A field that is not a list came twice.
+    """
+    values: dict[str, object] = {}
+    strategy: dict[str, object] = {}
+    for name, entries in form.fields.items():
+        if name in _LISTS:
+            values[name] = entries
+            continue
+        if len(entries) != 1:
+            raise InvalidRequest(f"parameter {name[:64]!r} was given twice", param=name[:64])
+        if name.startswith("chunking_strategy[") and name.endswith("]"):
+            strategy[name[len("chunking_strategy[") : -1]] = _number(entries[0])
+        elif name == "chunking_strategy" and entries[0].startswith("{"):
+            strategy.update(_json_object(entries[0]))
+        elif entries[0] or name == "model":
+            values[name] = entries[0]
+    if strategy:
+        values["chunking_strategy"] = strategy
+    return TranscriptionForm.model_validate(values)
+
+
+def usage_of(transcription: Transcription) -> dict[str, object]:
+    """Return the bill in tokens."""
+    read, written = transcription.num_prompt_positions, len(transcription.token_ids)
+    return {
+        "type": "tokens",
+        "input_tokens": read,
+        "output_tokens": written,
+        "total_tokens": read + written,
+    }
+
+
+def verbose_json(transcription: Transcription, temperature: float) -> dict[str, object]:
+    """Return the answer with segments. Figures that Whisper has and we have not are 0."""
+    return {
+        "task": "transcribe",
+        "language": transcription.language.lower(),
+        "duration": transcription.duration_s,
+        "text": transcription.text,
+        "segments": [
+            {
+                "id": index,
+                "seek": 0,
+                "start": segment.start_s,
+                "end": segment.end_s,
+                "text": segment.text,
+                "tokens": list(segment.token_ids),
+                "temperature": temperature,
+                "avg_logprob": 0.0,
+                "compression_ratio": _compression_ratio(segment.text),
+                "no_speech_prob": 0.0,
+            }
+            for index, segment in enumerate(transcription.segments)
+        ],
+        "usage": {"type": "duration", "seconds": transcription.duration_s},
+    }
+
+
+def srt(segments: list[Segment]) -> str:
+    """Return SubRip subtitles."""
+    return "".join(
+        f"{index}\n{_clock(cue.start_s, ',')} --> {_clock(cue.end_s, ',')}\n{_cue_text(cue)}\n\n"
+        for index, cue in enumerate(segments, 1)
+    )
+
+
+def vtt(segments: list[Segment]) -> str:
+    """Return WebVTT subtitles."""
+    cues = (
+        f"{_clock(cue.start_s, '.')} --> {_clock(cue.end_s, '.')}\n{_cue_text(cue)}\n\n"
+        for cue in segments
+    )
+    return "WEBVTT\n\n" + "".join(cues)
+
+
+def _json_object(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest("it is not valid JSON", param="chunking_strategy") from error
+    assert isinstance(value, dict)  # the text starts with a brace
+    return value
+
+
+def _compression_ratio(text: str) -> float:
+    content = text.encode()
+    return len(content) / len(zlib.compress(content)) if content else 0.0
+
+
+def _clock(seconds: float, mark: str) -> str:
+    milliseconds = round(seconds * 1000)
+    minutes, rest = divmod(milliseconds, 60_000)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{mark}{rest % 1000:03}"
+
+
+def _cue_text(segment: Segment) -> str:
+    # An arrow in speech would read as a timing line, an empty line as the cue's end.
+    return " ".join(segment.text.replace("-->", "->").split())

@@ -1,0 +1,96 @@
+"""Settings of the doors. The environment is read here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from izwi.audio.decode import DecodeLimits
+from izwi.errors import InvalidRequest
+
+DEFAULT_MODELS = ("izwi-tiny-tts", "izwi-tiny-asr")
+
+# OpenAI's voices. A name without an entry of its own in `voice_aliases` takes the checkpoint's
+# speaker at its place in this list, round and round, so that each name keeps one voice.
+OPENAI_VOICES = (
+    *("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx"),
+    *("nova", "sage", "shimmer", "verse", "marin", "cedar"),
+)
+_MEGABYTE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Limits and places.
+
+    Attributes:
+        home: Where cloned voices are kept (in its folder `voices`).
+        max_upload_bytes: Bytes of one uploaded audio file.
+        max_json_bytes: Bytes of one JSON body.
+        max_input_chars: Characters of text to speak, and of its instructions.
+        max_audio_s: Seconds of sound in one uploaded file.
+        max_decoded_bytes: Bytes that one file may decode to.
+        max_reference_bytes: Bytes of one reference clip.
+        max_reference_s: Seconds of one reference clip.
+        voice_aliases: OpenAI voice name -> speaker of the checkpoint.
+    """
+
+    home: Path = field(default_factory=lambda: Path.home() / ".izwi")
+    max_upload_bytes: int = 25 * _MEGABYTE
+    max_json_bytes: int = 16 * _MEGABYTE
+    max_input_chars: int = 4096
+    max_audio_s: float = 1800.0
+    max_decoded_bytes: int = 1 << 30
+    max_reference_bytes: int = 10 * _MEGABYTE
+    max_reference_s: float = 60.0
+    voice_aliases: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def upload_limits(self) -> DecodeLimits:
+        """What a file to transcribe may decode to."""
+        return DecodeLimits(self.max_audio_s, self.max_decoded_bytes)
+
+    @property
+    def reference_limits(self) -> DecodeLimits:
+        """What a reference clip may decode to."""
+        return DecodeLimits(self.max_reference_s, self.max_decoded_bytes)
+
+
+def read_settings(environ: Mapping[str, str]) -> Settings:
+    """Read IZWI_HOME, IZWI_MAX_UPLOAD_MB, IZWI_MAX_AUDIO_S and IZWI_VOICE_ALIASES ("alloy=Ann,..").
+
+    Raises:
+        InvalidRequest: A value cannot be used; the message names its variable.
+    """
+    default = Settings()
+    return Settings(
+        home=Path(environ["IZWI_HOME"]).expanduser() if "IZWI_HOME" in environ else default.home,
+        max_upload_bytes=int(_number(environ, "IZWI_MAX_UPLOAD_MB", 25) * _MEGABYTE),
+        max_audio_s=_number(environ, "IZWI_MAX_AUDIO_S", default.max_audio_s),
+        voice_aliases=_aliases(environ.get("IZWI_VOICE_ALIASES", "")),
+    )
+
+
+def _number(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name, str(default))
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise InvalidRequest(f"{name} must be a number above 0, got {text!r}", param=name)
+    return value
+
+
+def _aliases(text: str) -> dict[str, str]:
+    aliases: dict[str, str] = {}
+    for entry in filter(None, map(str.strip, text.split(","))):
+        alias, equals, speaker = entry.partition("=")
+        if not (alias.strip() and equals and speaker.strip()):
+            raise InvalidRequest(
+                f"IZWI_VOICE_ALIASES must be like 'alloy=Ann,echo=Bob', got {entry!r}",
+                param="IZWI_VOICE_ALIASES",
+            )
+        aliases[alias.strip().lower()] = speaker.strip()
+    return aliases

@@ -1,0 +1,120 @@
+"""Say a text: cut it, ask the engine for every piece at once, hand the sound on in order.
+
+Knows no HTTP: the web and the command line both speak through here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from uuid import uuid4
+
+from izwi.audio.encode import StreamEncoder
+from izwi.audio.tempo import StreamTempo
+from izwi.errors import InvalidRequest
+from izwi.model import SpeechModel
+from izwi.request import Chunk, Request, SpeechInput
+from izwi_api.door import Engine, Registry, Stream, chunks_of
+
+_SEED_RANGE = 1 << 63
+
+
+class Speech:
+    """The sound of one text while it is made. Whoever leaves must `abort`.
+
+    Attributes:
+        sample_rate: Of the sound, in Hz.
+        num_prompt_positions: What the engine read, for the bill.
+        num_frames: What it has made so far.
+    """
+
+    def __init__(self, requests: list[Request], streams: list[Stream], sample_rate: int):
+        self.sample_rate = sample_rate
+        self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
+        self.num_frames = 0
+        self._streams = streams
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """Yield the chunks of all pieces in order; when left early, nothing goes on running.
+
+        Raises:
+            IzwiError: A piece failed.
+        """
+        try:
+            for stream in self._streams:
+                async for chunk in chunks_of(stream):
+                    self.num_frames += len(chunk.entries)
+                    yield chunk
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Stop every piece that still runs."""
+        for stream in self._streams:
+            stream.abort()
+
+
+async def open_speech(
+    engine: Engine, registry: Registry, model_name: str, ask: SpeechInput
+) -> Speech:
+    """Start to say a text.
+
+    Raises:
+        ModelNotFound: No such model.
+        InvalidRequest: The text, or what was asked of it, cannot be said.
+        Overloaded: The engine's queue is full; nothing was started.
+    """
+    model = registry.speech(model_name)
+    requests = await asyncio.to_thread(_prepare, model, model_name, ask)
+    streams: list[Stream] = []
+    try:
+        for request in requests:
+            streams.append(engine.submit(request))  # noqa: PERF401  what was submitted must be known when one fails
+    except BaseException:
+        for stream in streams:
+            stream.abort()
+        raise
+    return Speech(requests, streams, model.sample_rate)
+
+
+async def encoded_sound(
+    speech: Speech, encoder: StreamEncoder, speed: float = 1.0
+) -> AsyncGenerator[bytes]:
+    """Yield a speech as the bytes of a file, as soon as there are any.
+
+    Raises:
+        IzwiError: A piece failed; the bytes so far are not a whole file.
+    """
+    tempo = StreamTempo(speech.sample_rate, speed)
+    async with aclosing(speech.chunks()) as chunks:
+        async for chunk in chunks:
+            if chunk.pcm is None or chunk.pcm.size == 0:
+                continue
+            content = encoder.write(tempo.write(chunk.pcm))
+            if content:
+                yield content
+    content = encoder.write(tempo.finish()) + encoder.finish()
+    if content:
+        yield content
+
+
+def _prepare(model: SpeechModel, model_name: str, ask: SpeechInput) -> list[Request]:
+    if not ask.text.strip():
+        raise InvalidRequest("there is no text to say", param="input")
+    request_id = f"speech-{uuid4().hex}"
+    # A piece of its own seed: equal noise in every piece would repeat an unlucky pick.
+    return [
+        model.prepare_speech(
+            f"{request_id}-{index}",
+            model_name,
+            replace(ask, text=text, seed=_next_seed(ask.seed, index)),
+        )
+        for index, text in enumerate(model.split_text(ask.text))
+    ]
+
+
+def _next_seed(seed: int, index: int) -> int:
+    # The first piece keeps the caller's seed whatever its sign.
+    return seed if index == 0 else (seed + index) % _SEED_RANGE

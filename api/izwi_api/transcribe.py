@@ -1,0 +1,205 @@
+"""Write down what is said: cut the sound, ask the engine for every piece at once, join the text.
+
+Knows no HTTP: the web and the command line both transcribe through here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+import numpy as np
+
+from izwi.errors import InvalidAudio
+from izwi.model import TranscriptionModel
+from izwi.request import Request, Transcript, TranscriptionInput
+from izwi_api.door import Engine, Registry, Stream, chunks_of
+
+SAMPLE_RATE = 16_000
+# Reading the whole text anew for each token is quadratic, so partial text is read this often.
+_DELTA_INTERVAL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What was said in one piece of the sound.
+
+    Attributes:
+        start_s: Where the piece begins, in seconds.
+        end_s: Where it ends.
+        token_ids: What the model emitted, stop ids left out.
+    """
+
+    start_s: float
+    end_s: float
+    text: str
+    language: str
+    token_ids: tuple[int, ...]
+
+
+class Transcription:
+    """A text while it is written. Whoever leaves must `abort`.
+
+    Attributes:
+        duration_s: Of the sound.
+        segments: The pieces that are done.
+        num_prompt_positions: What the engine read, for the bill.
+        text: All of it so far.
+    """
+
+    def __init__(
+        self,
+        model: TranscriptionModel,
+        ask: TranscriptionInput,
+        pieces: list[tuple[int, int]],
+        requests: list[Request],
+        streams: list[Stream],
+    ):
+        self.duration_s = len(ask.samples) / SAMPLE_RATE
+        self.segments: list[Segment] = []
+        self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
+        self.text = ""
+        self._model = model
+        self._language = ask.language
+        self._pieces = pieces
+        self._streams = streams
+
+    @property
+    def token_ids(self) -> list[int]:
+        """What the model emitted, all pieces in order."""
+        return [token for segment in self.segments for token in segment.token_ids]
+
+    @property
+    def language(self) -> str:
+        """The first language that was heard, empty if none was."""
+        return next((s.language for s in self.segments if s.language), "")
+
+    async def deltas(self, *, live: bool = False) -> AsyncGenerator[str]:
+        """Yield the text as it grows; the deltas joined are `text`.
+
+        Args:
+            live: Yield within pieces too, not only at their ends.
+
+        Raises:
+            IzwiError: A piece failed.
+        """
+        try:
+            for (start, stop), stream in zip(self._pieces, self._streams, strict=True):
+                before = self.text
+                tokens: list[int] = []
+                last_read_s = time.monotonic()
+                async for chunk in chunks_of(stream):
+                    tokens.extend(chunk.entries.ravel().tolist())  # a token is an entry of one id
+                    now_s = time.monotonic()
+                    if live and tokens and now_s - last_read_s >= _DELTA_INTERVAL_S:
+                        last_read_s = now_s
+                        delta = self._grow(before, self._certain(await self._read(tokens)))
+                        if delta:
+                            yield delta
+                transcript = await self._read(tokens)
+                self.segments.append(_segment(start, stop, transcript, tokens))
+                delta = self._grow(before, transcript.text)
+                if delta:
+                    yield delta
+        finally:
+            self.abort()
+
+    async def finish(self) -> None:
+        """Wait until all of it is written."""
+        async for _ in self.deltas():
+            pass
+
+    def abort(self) -> None:
+        """Stop every piece that still runs."""
+        for stream in self._streams:
+            stream.abort()
+
+    async def _read(self, tokens: list[int]) -> Transcript:
+        return await asyncio.to_thread(self._model.read, tokens, self._language)
+
+    def _certain(self, partial: Transcript) -> str:
+        """Return the part of an unfinished piece's text that more tokens will not change."""
+        # Until the language is known the tokens may be spelling it, and not what was said.
+        if not self._language and not partial.language:
+            return ""
+        # Half a character, or a space that may be stripped later, is not text yet.
+        return partial.text.rstrip("\ufffd").rstrip()
+
+    def _grow(self, before: str, piece: str) -> str:
+        """Take a piece's text so far and return what is new; what was sent is never taken back."""
+        text = joined(before, piece)
+        if not text.startswith(self.text):
+            return ""
+        delta = text[len(self.text) :]
+        self.text = text
+        return delta
+
+
+async def open_transcription(
+    engine: Engine, registry: Registry, model_name: str, ask: TranscriptionInput
+) -> Transcription:
+    """Start to write down a sound.
+
+    Raises:
+        ModelNotFound: No such model.
+        InvalidAudio: There is no sound.
+        InvalidRequest: What was asked cannot be done.
+        Overloaded: The engine's queue is full; nothing was started.
+    """
+    model = registry.transcription(model_name)
+    ask, pieces, requests = await asyncio.to_thread(_prepare, model, model_name, ask)
+    streams: list[Stream] = []
+    try:
+        for request in requests:
+            streams.append(engine.submit(request))  # noqa: PERF401  what was submitted must be known when one fails
+    except BaseException:
+        for stream in streams:
+            stream.abort()
+        raise
+    return Transcription(model, ask, pieces, requests, streams)
+
+
+def joined(before: str, piece: str) -> str:
+    """Put a space between two texts, except in scripts that write without."""
+    if not before or not piece or _is_spaceless(before[-1]) or _is_spaceless(piece[0]):
+        return before + piece
+    return f"{before} {piece}"
+
+
+def _is_spaceless(character: str) -> bool:
+    # Han, kana, CJK punctuation, full-width forms, Thai; Hangul writes with spaces.
+    code = ord(character)
+    return 0x3000 <= code <= 0x9FFF or 0xFF00 <= code <= 0xFFEF or 0x0E00 <= code <= 0x0E7F
+
+
+def _prepare(
+    model: TranscriptionModel, model_name: str, ask: TranscriptionInput
+) -> tuple[TranscriptionInput, list[tuple[int, int]], list[Request]]:
+    if ask.samples.size == 0:
+        raise InvalidAudio("the audio holds no sound: its length is zero", param="file")
+    # Over full scale the whole clip is turned down, as the reference does before it cuts.
+    peak = float(np.abs(ask.samples).max())
+    if peak > 1.0:
+        ask = replace(ask, samples=ask.samples / np.float32(peak))
+    request_id = f"transcription-{uuid4().hex}"
+    pieces = model.split_audio(ask.samples)
+    requests = [
+        model.prepare_transcription(
+            f"{request_id}-{index}", model_name, replace(ask, samples=ask.samples[start:stop])
+        )
+        for index, (start, stop) in enumerate(pieces)
+    ]
+    return ask, pieces, requests
+
+
+def _segment(start: int, stop: int, transcript: Transcript, tokens: list[int]) -> Segment:
+    return Segment(
+        start / SAMPLE_RATE,
+        stop / SAMPLE_RATE,
+        transcript.text,
+        transcript.language,
+        tuple(tokens),
+    )

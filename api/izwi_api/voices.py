@@ -1,0 +1,91 @@
+"""Find out which voice a caller means, and encode a cloned one for the model that will speak."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+from izwi.errors import InvalidRequest, IzwiError, VoiceNotFound
+from izwi.model import SpeechModel
+from izwi.request import VoicePrompt
+from izwi_api.door import Door, chunks_of
+from izwi_api.settings import OPENAI_VOICES, Settings
+from izwi_api.voice_store import StoredVoice
+
+
+async def resolve_voice(door: Door, model_name: str, voice: str) -> str | VoicePrompt | None:
+    """Turn a voice's name into what the model speaks with.
+
+    The checkpoint's own speakers come first, then cloned voices, then OpenAI's names. An OpenAI
+    name is None where the checkpoint neither has speakers nor clones: it follows instructions.
+
+    Raises:
+        VoiceNotFound: It is none of the three.
+        InvalidRequest: It is a cloned voice and the model cannot clone.
+    """
+    model = door.registry.speech(model_name)
+    speaker = _speaker(model, voice)
+    if speaker is not None:
+        return speaker
+    stored = await asyncio.to_thread(_stored, door, voice)
+    if stored is not None:
+        return await encoded_voice(door, model_name, stored)
+    if voice.lower() in OPENAI_VOICES or voice.lower() in door.settings.voice_aliases:
+        speaker = alias_speaker(model, door.settings, voice.lower())
+        # A model that takes its voice from a description needs none; one that clones needs a clip.
+        if speaker is not None or not model.can_clone:
+            return speaker
+    raise VoiceNotFound(
+        f"model {model_name!r} has no voice {voice[:64]!r}; GET /v1/audio/voices lists them",
+        param="voice",
+    )
+
+
+def alias_speaker(model: SpeechModel, settings: Settings, alias: str) -> str | None:
+    """Return the speaker that an OpenAI name stands for, None where there are no speakers."""
+    chosen = _speaker(model, settings.voice_aliases.get(alias, ""))
+    if chosen is not None or not model.speakers:
+        return chosen
+    position = OPENAI_VOICES.index(alias) if alias in OPENAI_VOICES else 0
+    return model.speakers[position % len(model.speakers)]
+
+
+async def encoded_voice(door: Door, model_name: str, stored: StoredVoice) -> VoicePrompt:
+    """Return a cloned voice as this model hears it, encoding it the first time.
+
+    Raises:
+        InvalidRequest: The model cannot clone.
+    """
+    model = door.registry.speech(model_name)
+    if not model.can_clone:
+        raise InvalidRequest(f"model {model_name!r} cannot speak with cloned voices", param="voice")
+    kept = await asyncio.to_thread(door.voices.load_prompt, stored, model_name)
+    if kept is not None:
+        return kept
+    request = await asyncio.to_thread(
+        lambda: model.prepare_voice(
+            f"voice-{uuid4().hex}", model_name, stored.reference(), stored.text
+        )
+    )
+    stream = door.engine.submit(request)
+    try:
+        encoded = [array async for chunk in chunks_of(stream) for array in chunk.encoded]
+    finally:
+        stream.abort()
+    if not encoded:
+        raise IzwiError("the engine gave no encoding of the voice")
+    prompt = await asyncio.to_thread(model.read_voice, encoded, stored.text)
+    await asyncio.to_thread(door.voices.save_prompt, stored, model_name, prompt)
+    return prompt
+
+
+def _speaker(model: SpeechModel, voice: str) -> str | None:
+    by_lower_name = {speaker.lower(): speaker for speaker in model.speakers}
+    return by_lower_name.get(voice.lower())
+
+
+def _stored(door: Door, voice: str) -> StoredVoice | None:
+    try:
+        return door.voices.get(voice)
+    except VoiceNotFound:
+        return None

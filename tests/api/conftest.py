@@ -1,0 +1,270 @@
+"""A small engine that really makes sound and text through the same protocol, and a live server."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import httpx
+import numpy as np
+import pytest
+import uvicorn
+
+from izwi.audio.encode import wav_header
+from izwi.audio.pcm import to_s16le
+from izwi.errors import InvalidRequest, IzwiError, ModelNotFound, Overloaded
+from izwi.request import Chunk, Reason, Request, Task, Transcript, VoicePrompt
+from izwi_api.app import create_app
+from izwi_api.settings import Settings
+
+RATE = 24_000
+FRAME = 1920
+
+
+@dataclass
+class FakePrompt:
+    kind: str
+    text: str = ""
+    num_positions: int = 1
+    encode_inputs: tuple = ()
+    hertz: float = 220.0
+
+
+class FakeSpeech:
+    """One frame of a sine a character; the voice sets its pitch."""
+
+    task = Task.SPEECH
+    sample_rate = RATE
+    frame_samples = FRAME
+    num_codebooks = 4
+    speakers = ("Ann", "Bob")
+    languages = ("english",)
+    can_clone = True
+
+    def __init__(self):
+        self.asked = []
+
+    def split_text(self, text):
+        return re.findall(r"[^.]*[^.\s][^.]*\.?", text)
+
+    def prepare_speech(self, request_id, model, ask):
+        self.asked.append(ask)
+        if ask.language not in (None, "english"):
+            raise InvalidRequest("unknown language", param="language")
+        if "PREPARE" in ask.text:
+            raise RuntimeError("a bug with the secret path /etc/x")
+        hertz = (
+            {"Ann": 220.0, "Bob": 330.0, None: 220.0}.get(ask.voice, 440.0)
+            if isinstance(ask.voice, str | None)
+            else 440.0
+        )
+        count = min(len(ask.text), (ask.max_new_tokens or 10**6))
+        prompt = FakePrompt("speech", ask.text, num_positions=len(ask.text), hertz=hertz)
+        return Request(request_id, model, prompt, seed=ask.seed, max_entries=count)
+
+    def prepare_voice(self, request_id, model, samples, text):
+        assert samples.dtype == np.float32
+        return Request(request_id, model, FakePrompt("voice"), encode_only=True)
+
+    def read_voice(self, encoded, text):
+        return VoicePrompt(encoded[0], np.ones((3, 4), np.int64) if text else None, text)
+
+
+class FakeTranscription:
+    """Hears one word for every second, in pieces of ten seconds."""
+
+    task = Task.TRANSCRIPTION
+    num_codebooks = 1
+    languages = ("english",)
+
+    def split_audio(self, samples):
+        step = 160_000
+        return [(i, min(i + step, len(samples))) for i in range(0, len(samples), step)]
+
+    def prepare_transcription(self, request_id, model, ask):
+        head = "" if ask.language else "English|"  # as models do, it says first what it hears
+        text = head + " ".join(["word"] * max(1, round(len(ask.samples) / 16_000)))
+        if ask.context:
+            text += f" {ask.context}"
+        prompt = FakePrompt("listen", text, num_positions=7)
+        return Request(request_id, model, prompt, max_entries=len(text))
+
+    def read(self, token_ids, language):
+        text = "".join(map(chr, token_ids)).strip()
+        if language:
+            return Transcript(language, text)
+        head, tag, rest = text.partition("|")
+        return Transcript(head, rest.strip()) if tag else Transcript("", text)
+
+
+class FakeRegistry:
+    def __init__(self, **models):
+        self.models = models
+
+    def names(self):
+        return list(self.models)
+
+    def model(self, name):
+        if name not in self.models:
+            raise ModelNotFound("no such model is served", param="model")
+        return self.models[name]
+
+    def _of(self, name, task):
+        if self.model(name).task is not task:
+            raise InvalidRequest("the model does something else", param="model")
+        return self.models[name]
+
+    def speech(self, name):
+        return self._of(name, Task.SPEECH)
+
+    def transcription(self, name):
+        return self._of(name, Task.TRANSCRIPTION)
+
+    def default(self, task):
+        return next(name for name, model in self.models.items() if model.task is task)
+
+
+class FakeStream:
+    def __init__(self, engine, request):
+        self.engine, self.request = engine, request
+        self.queue = asyncio.Queue()
+        self.ended = False
+        engine.live[request.request_id] = self
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        if self.ended and self.queue.empty():
+            raise StopAsyncIteration
+        return await self.queue.get()
+
+    def abort(self):
+        if not self.ended:
+            self.engine.aborted.append(self.request.request_id)
+            self.task.cancel()
+            self._end()
+
+    def _end(self):
+        self.ended = True
+        self.engine.live.pop(self.request.request_id, None)
+
+    def _put(self, codes, **fields):
+        entries = np.array(codes or np.zeros((0, 1)), np.int64)
+        if fields.get("reason"):
+            self._end()
+        self.queue.put_nowait(Chunk(self.request.request_id, entries, **fields))
+
+    async def _run(self):
+        prompt, limit = self.request.prompt, self.request.max_entries
+        if prompt.kind == "voice":
+            self._put([], encoded=(np.ones(8, np.float32),), reason=Reason.STOP)
+            return
+        for index, character in enumerate(prompt.text[:limit]):
+            await asyncio.sleep(self.engine.step_s)
+            if character == "\x01":
+                error = IzwiError("the tensor broke")
+                self._put([], reason=Reason.ERROR, error=error)
+                return
+            last = {"reason": Reason.STOP} if index == limit - 1 else {}
+            if prompt.kind == "listen":
+                self._put([[ord(character)]], **last)
+                continue
+            at = np.arange(index * FRAME, (index + 1) * FRAME) / RATE
+            pcm = (0.3 * np.sin(2 * np.pi * prompt.hertz * at)).astype(np.float32)
+            self._put([[ord(character)] * 4], pcm=pcm, **last)
+            self.engine.num_frames += 1
+
+
+@dataclass
+class FakeEngine:
+    step_s: float = 0.001
+    alive: bool = False
+    num_frames: int = 0
+    live: dict = field(default_factory=dict)
+    aborted: list = field(default_factory=list)
+
+    def start(self):
+        self.alive = True
+
+    async def stop(self):
+        self.alive = False
+        for stream in list(self.live.values()):
+            stream.abort()
+
+    def submit(self, request):
+        if "\x02" in request.prompt.text:
+            raise Overloaded("the queue is full", retry_after_s=7)
+        return FakeStream(self, request)
+
+
+@pytest.fixture
+def tone_wav():
+    def make(seconds=1.0, rate=16_000):
+        pcm = to_s16le(np.sin(np.arange(int(seconds * rate)) / 20).astype(np.float32) * 0.3)
+        return wav_header(rate, len(pcm)) + pcm
+
+    return make
+
+
+@pytest.fixture
+def fake_world():
+    """An engine, an empty registry, and models under the embedded names."""
+
+    def make():
+        models = {"izwi-tiny-tts": FakeSpeech(), "izwi-tiny-asr": FakeTranscription()}
+        return FakeEngine(), FakeRegistry(), models
+
+    return make
+
+
+@contextmanager
+def listening(app):
+    """Serve an app at a free port of this machine, in a thread."""
+    config = uvicorn.Config(app, port=0, log_level="critical", ws="none")
+    runner = uvicorn.Server(config)
+    thread = threading.Thread(target=runner.run)
+    thread.start()
+    wait_for(lambda: runner.started)
+    try:
+        yield runner.servers[0].sockets[0].getsockname()[1]
+    finally:
+        runner.should_exit = True
+        thread.join(10)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    engine = FakeEngine()
+    registry = FakeRegistry(**{"tts": FakeSpeech(), "org/asr": FakeTranscription()})
+    settings = Settings(home=tmp_path_factory.mktemp("home"), voice_aliases={"alloy": "Bob"})
+    with listening(create_app(engine, registry, settings)) as port:
+        yield SimpleNamespace(
+            url=f"http://127.0.0.1:{port}",
+            port=port,
+            engine=engine,
+            registry=registry,
+            settings=settings,
+            wait_for=wait_for,
+        )
+
+
+@pytest.fixture
+def client(server):
+    with httpx.Client(base_url=server.url, timeout=20) as http:
+        yield http
+    server.engine.step_s = 0.001
+    wait_for(lambda: not server.engine.live)
+
+
+def wait_for(condition, seconds=5.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.005)

@@ -1,0 +1,98 @@
+"""The doors before the real engine, over checkpoints of random weights: nothing is faked."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import numpy as np
+import pytest
+
+from izwi_api.app import create_app
+from izwi_api.cli.runtime import Where, open_door
+from tests.api.conftest import listening, wait_for
+from tests.models.tiny_asr import write_tiny_asr
+from tests.models.tiny_tts import write_tiny_tts
+
+SPEECH = "/v1/audio/speech"
+ASK = {
+    "model": "custom_voice",
+    "voice": "ryan",
+    "input": "Hello there, my friend.",
+    "response_format": "pcm",
+    "max_new_tokens": 16,
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    root = tmp_path_factory.mktemp("real")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IZWI_HOME", str(root / "home"))
+        folders = [root / "custom_voice", root / "base", root / "asr"]
+        for folder in folders:
+            folder.mkdir()
+        write_tiny_tts(folders[0], "custom_voice")
+        write_tiny_tts(folders[1], "base")
+        write_tiny_asr(folders[2])
+        door = open_door([str(folder) for folder in folders], Where(device="cpu", dtype="float32"))
+    app = create_app(door.engine, door.registry, door.settings)
+    with listening(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        client.timeout = 60
+        yield client, door
+
+
+def test_speech_is_the_same_alone_and_among_others(served):
+    client, _ = served
+
+    def say(seed):
+        answer = client.post(SPEECH, json=ASK | {"seed": seed})
+        assert answer.status_code == 200, answer.text
+        return np.frombuffer(answer.content, "<i2").astype(int)
+
+    alone = [say(seed) for seed in range(4)]
+    assert len({pcm.tobytes() for pcm in alone}) == 4
+    assert all(len(pcm) and len(pcm) % 1920 == 0 for pcm in alone)
+    with ThreadPoolExecutor(4) as pool:
+        for pcm, among_others in zip(alone, pool.map(say, range(4)), strict=True):
+            # The codes are the same; a batched codec may round a sample the other way.
+            np.testing.assert_allclose(among_others, pcm, atol=1)
+
+
+def test_every_kind_of_voice(served, tone_wav):
+    client, _ = served
+    form = {"name": "me", "consent": "yes", "ref_text": "la la"}
+    files = {"audio_sample": ("a.wav", tone_wav(1.5, 24_000))}
+    assert client.post("/v1/audio/voices", data=form, files=files).status_code == 200
+    ask = ASK | {"model": "base"}
+    assert client.post(SPEECH, json=ask | {"voice": "me"}).status_code == 200
+    assert client.post(SPEECH, json=ask | {"voice": "alloy"}).status_code == 404
+    assert client.post(SPEECH, json=ASK | {"voice": "alloy"}).status_code == 200
+    assert client.post(SPEECH, json=ASK | {"voice": "me"}).status_code == 400
+
+
+def test_transcription_streams_what_it_answers(served, tone_wav):
+    client, _ = served
+    files = {"file": ("a.wav", tone_wav(2.0))}
+    whole = client.post("/v1/audio/transcriptions", data={"model": "asr"}, files=files)
+    assert whole.status_code == 200, whole.text
+    assert whole.json()["usage"]["input_tokens"] > 0
+    streamed = client.post(
+        "/v1/audio/transcriptions", data={"model": "asr", "stream": "true"}, files=files
+    )
+    assert "transcript.text.done" in streamed.text
+
+
+def test_leaving_frees_the_engine(served):
+    client, door = served
+
+    def busy():
+        load = door.engine.load["custom_voice"]
+        return any(load[key] for key in load if key in ("running", "waiting"))
+
+    ask = ASK | {"input": "hello " * 60, "max_new_tokens": 2000}
+    with client.stream("POST", SPEECH, json=ask) as answer:
+        pieces = answer.iter_raw()
+        next(pieces)
+        assert busy()
+    wait_for(lambda: not busy(), 2.0)

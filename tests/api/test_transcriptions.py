@@ -1,0 +1,116 @@
+"""POST /v1/audio/transcriptions: answers in every format, streaming, form spellings."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+URL = "/v1/audio/transcriptions"
+
+
+def write(client, content, data=None, **fields):
+    form = {"model": "org/asr"} | (data or {}) | fields
+    return client.post(URL, data=form, files={"file": ("../../a.wav", content)})
+
+
+def test_json(client, tone_wav):
+    answer = write(client, tone_wav(3.0), response_format="json")
+    assert answer.json() == {
+        "text": "word word word",
+        "usage": {"type": "tokens", "input_tokens": 7, "output_tokens": 22, "total_tokens": 29},
+    }
+
+
+def test_text_srt_and_vtt(client, tone_wav):
+    sound = tone_wav(11.0)
+    answer = write(client, sound, response_format="text")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert answer.text == " ".join(["word"] * 11)
+    srt = write(client, sound, response_format="srt").text
+    assert srt.startswith("1\n00:00:00,000 --> 00:00:10,000\nword")
+    assert "\n\n2\n00:00:10,000 --> 00:00:11,000\nword\n" in srt
+    vtt = write(client, sound, response_format="vtt", prompt="a --> b").text
+    assert vtt.startswith("WEBVTT\n\n00:00:00.000 --> 00:00:10.000\n")
+    assert vtt.count("-->") == 2
+
+
+def test_verbose_json(client, tone_wav):
+    answer = write(
+        client,
+        tone_wav(12.0),
+        data={"response_format": "verbose_json", "timestamp_granularities[]": ["segment"]},
+    ).json()
+    assert (answer["language"], answer["duration"]) == ("english", 12.0)
+    assert [(s["start"], s["end"]) for s in answer["segments"]] == [(0.0, 10.0), (10.0, 12.0)]
+    assert {"id", "seek", "tokens", "temperature", "avg_logprob", "no_speech_prob"} <= set(
+        answer["segments"][0]
+    )
+
+
+@pytest.mark.parametrize("fields", [{}, {"language": "en"}])
+def test_stream_deltas_join_to_the_text(client, server, tone_wav, fields):
+    server.engine.step_s = 0.005
+    answer = write(client, tone_wav(12.0), stream="true", **fields)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [json.loads(line[6:]) for line in answer.text.split("\n\n") if line]
+    deltas = [e["delta"] for e in events if e["type"] == "transcript.text.delta"]
+    assert len(deltas) > 3
+    assert events[-1]["type"] == "transcript.text.done"
+    assert events[-1]["text"] == "".join(deltas) == " ".join(["word"] * 12)
+    assert events[-1]["usage"]["total_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"chunking_strategy": "auto"},
+        {"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "0.4"},
+        {"chunking_strategy": '{"type": "server_vad", "silence_duration_ms": 300}'},
+        {"language": "en", "temperature": "0.0", "stream": "false"},
+        {"languages[]": ["en"], "keywords[]": ["Izwi", "Zulu"]},
+        {"keywords": "Izwi", "prompt": "before"},
+        {"language": "", "prompt": ""},
+    ],
+)
+def test_spellings_that_are_taken(client, tone_wav, fields):
+    assert write(client, tone_wav(1.0), data=fields).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"chunking_strategy": "never"}, "chunking_strategy"),
+        ({"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "2"}, None),
+        ({"chunking_strategy": "{"}, "chunking_strategy"),
+        ({"timestamp_granularities[]": "segment"}, "timestamp_granularities"),
+        (
+            {"timestamp_granularities[]": "word", "response_format": "verbose_json"},
+            "timestamp_granularities",
+        ),
+        ({"include[]": "logprobs"}, "include"),
+        ({"temperature": "1.5"}, "temperature"),
+        ({"temperature": "warm"}, "temperature"),
+        ({"response_format": "diarized_json"}, "response_format"),
+        ({"stream": "maybe"}, "stream"),
+        ({"stream": "true", "response_format": "srt"}, "stream"),
+        ({"color": "red"}, "color"),
+        ({"model": "tts"}, "model"),
+    ],
+)
+def test_spellings_that_are_refused(client, tone_wav, fields, param):
+    answer = write(client, tone_wav(1.0), data=fields)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param or param is None
+
+
+def test_a_client_who_leaves_ends_the_work(client, server, tone_wav):
+    server.engine.step_s = 0.05
+    with client.stream(
+        "POST",
+        URL,
+        data={"model": "org/asr", "stream": "true"},
+        files={"file": ("a.wav", tone_wav(30.0))},
+    ) as answer:
+        next(answer.iter_raw())
+    server.wait_for(lambda: not server.engine.live, 1.0)
