@@ -97,7 +97,7 @@ class AsyncEngine:
     def submit_all(self, requests: Sequence[Request]) -> list[Stream]:
         """Queue requests so that they enter the same step, and return their streams in order.
 
-        What a queue refuses is told on that request's stream.
+        All are queued or none: if the queue refuses one, every stream ends with that error.
 
         Raises:
             EngineStopped: The engine does not run.
@@ -147,12 +147,15 @@ class AsyncEngine:
         self._dispatch(chunks)
 
     def _submit(self, requests: Sequence[Request], streams: Sequence[Stream]) -> None:
-        for request, stream in zip(requests, streams, strict=True):
-            self._streams[request.request_id] = stream
-            try:
+        for stream in streams:
+            self._streams[stream.request_id] = stream
+        try:
+            for request in requests:
                 self._engine.submit(request)
-            except IzwiError as error:
-                self._dispatch([_failure(request.request_id, error)])
+        except IzwiError as error:
+            for request in requests:
+                self._engine.abort(request.request_id)
+            self._dispatch([_failure(request.request_id, error) for request in requests])
 
     def _dispatch(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:

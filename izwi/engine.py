@@ -7,7 +7,6 @@ process    logs grow, chunks leave, memory is freed
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -212,14 +211,13 @@ class Lane:
         self.scheduler.finish(sequence, reason)
         return self._chunk(sequence, entry, sound, reason=reason, error=error, encoded=encoded)
 
-    @staticmethod
     def _chunk(
+        self,
         sequence: Sequence,
         entry: tuple[int, ...] | None,
         sound: npt.NDArray[np.float32] | None,
         **rest: Any,
     ) -> Chunk:
-        entries: Seq[tuple[int, ...]] = [entry] if entry is not None else []
-        width = len(entry) if entry is not None else 0
-        array = np.array(entries, dtype=np.int64).reshape(len(entries), width)
-        return Chunk(sequence.request.request_id, array, sound, **rest)
+        entries = np.array([entry] if entry is not None else [], dtype=np.int64)
+        entries = entries.reshape(-1, self.runner.num_codebooks)
+        return Chunk(sequence.request.request_id, entries, sound, **rest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
@@ -45,6 +46,7 @@ class Registry:
         self._backend = backend
         self._families = families()
         self.models: dict[str, Model] = {}
+        self._fingerprints: dict[str, str] = {}
 
     def load(self, source: str, name: str | None = None, *, offline: bool = False) -> str:
         """Load a checkpoint and serve it.
@@ -68,6 +70,7 @@ class Registry:
             raise CheckpointError(f"{folder}: model_type {model_type!r} is not one of {known}")
         name = name or (source if not Path(source).is_dir() else folder.resolve().name)
         self.models[name] = self._families[model_type].load(folder, self._backend)
+        self._fingerprints[name] = _fingerprint(folder)
         return name
 
     def names(self) -> list[str]:
@@ -83,6 +86,15 @@ class Registry:
         if name not in self.models:
             raise ModelNotFound(f"no model {name!r} is served here", param="model")
         return self.models[name]
+
+    def fingerprint(self, name: str) -> str:
+        """A short text that changes with the checkpoint: what it computed may be kept under it.
+
+        Raises:
+            ModelNotFound: No such model is served.
+        """
+        self.model(name)
+        return self._fingerprints[name]
 
     def speech(self, name: str) -> SpeechModel:
         """A model that speaks.
@@ -146,3 +158,15 @@ def _fetch(hub_id: str, offline: bool) -> Path:
             f"{hub_id!r} was not found in {where}: {error}", param="model"
         ) from error
     return Path(folder)
+
+
+def _fingerprint(folder: Path) -> str:
+    """Hash of the configuration, and of the ends and sizes of the weight files."""
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    for path in sorted(folder.rglob("*.safetensors")):
+        with path.open("rb") as file:
+            digest.update(file.read(1 << 16))
+            size = file.seek(0, 2)
+            file.seek(max(0, size - (1 << 16)))
+            digest.update(file.read() + str(size).encode())
+    return digest.hexdigest()[:16]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,7 +42,11 @@ class Engine(Protocol):
         ...
 
     def submit(self, request: Request) -> Stream:
-        """Take a request in. Raises Overloaded and EngineStopped."""
+        """Take a request in. Raises EngineStopped; what a queue refuses is told on the stream."""
+        ...
+
+    def submit_all(self, requests: Sequence[Request]) -> Sequence[Stream]:
+        """Take all requests in, or none, so that they start together; raises as `submit`."""
         ...
 
 
@@ -63,6 +67,10 @@ class Registry(Protocol):
 
     def transcription(self, name: str) -> TranscriptionModel:
         """Return a model that transcribes. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def fingerprint(self, name: str) -> str:
+        """Return a short text that changes with the checkpoint behind a name."""
         ...
 
     def default(self, task: Task) -> str:

@@ -6,7 +6,7 @@ Knows no HTTP: the web and the command line both speak through here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from uuid import uuid4
@@ -30,7 +30,7 @@ class Speech:
         num_frames: What it has made so far.
     """
 
-    def __init__(self, requests: list[Request], streams: list[Stream], sample_rate: int):
+    def __init__(self, requests: list[Request], streams: Sequence[Stream], sample_rate: int):
         self.sample_rate = sample_rate
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.num_frames = 0
@@ -68,14 +68,7 @@ async def open_speech(
     """
     model = registry.speech(model_name)
     requests = await asyncio.to_thread(_prepare, model, model_name, ask)
-    streams: list[Stream] = []
-    try:
-        for request in requests:
-            streams.append(engine.submit(request))  # noqa: PERF401  what was submitted must be known when one fails
-    except BaseException:
-        for stream in streams:
-            stream.abort()
-        raise
+    streams = engine.submit_all(requests)
     return Speech(requests, streams, model.sample_rate)
 
 

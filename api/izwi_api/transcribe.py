@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
@@ -56,7 +56,7 @@ class Transcription:
         ask: TranscriptionInput,
         pieces: list[tuple[int, int]],
         requests: list[Request],
-        streams: list[Stream],
+        streams: Sequence[Stream],
     ):
         self.duration_s = len(ask.samples) / SAMPLE_RATE
         self.segments: list[Segment] = []
@@ -151,14 +151,7 @@ async def open_transcription(
     """
     model = registry.transcription(model_name)
     ask, pieces, requests = await asyncio.to_thread(_prepare, model, model_name, ask)
-    streams: list[Stream] = []
-    try:
-        for request in requests:
-            streams.append(engine.submit(request))  # noqa: PERF401  what was submitted must be known when one fails
-    except BaseException:
-        for stream in streams:
-            stream.abort()
-        raise
+    streams = engine.submit_all(requests)
     return Transcription(model, ask, pieces, requests, streams)
 
 

@@ -2,7 +2,7 @@
 
 <root>/<name>/reference.wav       the clip, 24 kHz mono: with its text, the truth
               voice.json          name, text, when it was made
-              prompts/<model>.npz what a model encoded the clip to; a cache of the truth
+              prompts/<model>.npz what a checkpoint encoded the clip to; a cache of the truth
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
+import soundfile
 
 from izwi.audio.decode import decode_audio
-from izwi.audio.encode import wav_header
-from izwi.audio.pcm import to_s16le
 from izwi.errors import InvalidRequest, VoiceExists, VoiceNotFound
 from izwi.request import Float32, VoicePrompt
 
@@ -97,8 +96,8 @@ class VoiceStore:
         # A dot in front keeps an unfinished voice out of `names`; rename makes it whole at once.
         scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=self._root))
         try:
-            pcm = to_s16le(samples)
-            (scratch / "reference.wav").write_bytes(wav_header(REFERENCE_RATE, len(pcm)) + pcm)
+            # floats, so that what is encoded later is exactly the clip that was given
+            soundfile.write(scratch / "reference.wav", samples, REFERENCE_RATE, subtype="FLOAT")
             fields = {"name": name, "text": text, "created_at": created_at}
             (scratch / "voice.json").write_text(json.dumps(fields, ensure_ascii=False), "utf-8")
             (scratch / "prompts").mkdir()
@@ -121,22 +120,22 @@ class VoiceStore:
         finally:
             shutil.rmtree(grave, ignore_errors=True)
 
-    def load_prompt(self, voice: StoredVoice, model: str) -> VoicePrompt | None:
-        """Return what the model encoded the clip to, or None if that is not kept."""
+    def load_prompt(self, voice: StoredVoice, checkpoint: str) -> VoicePrompt | None:
+        """Return what a checkpoint encoded the clip to, or None if that is not kept."""
         try:
-            with np.load(_prompt_path(voice, model), allow_pickle=False) as arrays:
+            with np.load(_prompt_path(voice, checkpoint), allow_pickle=False) as arrays:
                 embedding = arrays["speaker_embedding"].astype(np.float32)
                 codes = arrays["codes"].astype(np.int64) if "codes" in arrays else None
         except (OSError, ValueError, KeyError):
             return None
         return VoicePrompt(embedding, codes, voice.text)
 
-    def save_prompt(self, voice: StoredVoice, model: str, prompt: VoicePrompt) -> None:
-        """Keep what the model encoded the clip to, beside those of other models."""
+    def save_prompt(self, voice: StoredVoice, checkpoint: str, prompt: VoicePrompt) -> None:
+        """Keep what a checkpoint encoded the clip to, beside those of others."""
         arrays = {"speaker_embedding": np.asarray(prompt.speaker_embedding, np.float32)}
         if prompt.codes is not None:
             arrays["codes"] = np.asarray(prompt.codes, np.int64)
-        path = _prompt_path(voice, model)
+        path = _prompt_path(voice, checkpoint)
         handle, scratch = tempfile.mkstemp(prefix=".new-", dir=path.parent)
         with os.fdopen(handle, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
@@ -153,5 +152,5 @@ def check_name(name: str) -> None:
         )
 
 
-def _prompt_path(voice: StoredVoice, model: str) -> Path:
-    return voice.folder / "prompts" / f"{quote(model, safe='')}.npz"
+def _prompt_path(voice: StoredVoice, checkpoint: str) -> Path:
+    return voice.folder / "prompts" / f"{quote(checkpoint, safe='')}.npz"

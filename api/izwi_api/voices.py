@@ -59,7 +59,8 @@ async def encoded_voice(door: Door, model_name: str, stored: StoredVoice) -> Voi
     model = door.registry.speech(model_name)
     if not model.can_clone:
         raise InvalidRequest(f"model {model_name!r} cannot speak with cloned voices", param="voice")
-    kept = await asyncio.to_thread(door.voices.load_prompt, stored, model_name)
+    cache_name = f"{model_name}@{door.registry.fingerprint(model_name)}"
+    kept = await asyncio.to_thread(door.voices.load_prompt, stored, cache_name)
     if kept is not None:
         return kept
     request = await asyncio.to_thread(
@@ -75,7 +76,7 @@ async def encoded_voice(door: Door, model_name: str, stored: StoredVoice) -> Voi
     if not encoded:
         raise IzwiError("the engine gave no encoding of the voice")
     prompt = await asyncio.to_thread(model.read_voice, encoded, stored.text)
-    await asyncio.to_thread(door.voices.save_prompt, stored, model_name, prompt)
+    await asyncio.to_thread(door.voices.save_prompt, stored, cache_name, prompt)
     return prompt
 
 

@@ -29,6 +29,7 @@ class Runner:
 
     def __init__(self, model: Model, ops: TorchOps, config: EngineConfig, kv_bytes: int):
         self._model, self._ops = model, ops
+        self.num_codebooks = model.num_codebooks
         self.speech = cast(SpeechModel, model) if model.task is Task.SPEECH else None
         per_page = bytes_per_page(model.kv, config.page_size, ops.dtype)
         useful = config.max_running * pages_for(model.max_positions, config.page_size)

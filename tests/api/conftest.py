@@ -103,6 +103,9 @@ class FakeTranscription:
 
 
 class FakeRegistry:
+    def fingerprint(self, name):
+        return "f"
+
     def __init__(self, **models):
         self.models = models
 
@@ -163,6 +166,10 @@ class FakeStream:
 
     async def _run(self):
         prompt, limit = self.request.prompt, self.request.max_entries
+        if self.refused:  # a queue refuses on the stream, as the engine's does
+            error = Overloaded("the queue is full", retry_after_s=7)
+            self._put([], reason=Reason.ERROR, error=error)
+            return
         if prompt.kind == "voice":
             self._put([], encoded=(np.ones(8, np.float32),), reason=Reason.STOP)
             return
@@ -199,9 +206,13 @@ class FakeEngine:
             stream.abort()
 
     def submit(self, request):
-        if "\x02" in request.prompt.text:
-            raise Overloaded("the queue is full", retry_after_s=7)
-        return FakeStream(self, request)
+        return self.submit_all([request])[0]
+
+    def submit_all(self, requests):
+        streams = [FakeStream(self, request) for request in requests]
+        for stream in streams:  # all or none
+            stream.refused = any("\x02" in request.prompt.text for request in requests)
+        return streams
 
 
 @pytest.fixture

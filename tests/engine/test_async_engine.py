@@ -102,3 +102,15 @@ async def test_a_bug_in_a_step_is_told_to_everybody_and_the_loop_goes_on() -> No
     chunks = await asyncio.wait_for(read(engine.submit(toy_request("b", 4, 1, 5))), 5)
     assert chunks[-1].reason in (Reason.STOP, Reason.LENGTH)
     await engine.stop()
+
+
+async def test_requests_submitted_together_start_together_or_not_at_all() -> None:
+    engine = async_engine(max_waiting=3)
+    engine.start()
+    pieces = [toy_request(str(i), 4, seed=1, frames=5) for i in range(5)]
+    logs = await asyncio.gather(*(read(stream) for stream in engine.submit_all(pieces)))
+    assert all(isinstance(chunks[-1].error, Overloaded) for chunks in logs)
+    assert not engine._engine.has_work
+    logs = await asyncio.gather(*(read(stream) for stream in engine.submit_all(pieces[:3])))
+    assert all(chunks[-1].reason in (Reason.STOP, Reason.LENGTH) for chunks in logs)
+    await engine.stop()

@@ -16,6 +16,8 @@ from torch import Tensor
 from izwi.ops.attention.torch_dense import RopeTable, attend, rope_table
 from izwi.ops.protocol import AttentionSpec
 
+_KEY_BLOCK = 64
+
 
 @dataclass(frozen=True, slots=True)
 class _Group:
@@ -110,7 +112,9 @@ def _slots(table: Sequence[int], page_size: int, stop: int) -> np.ndarray:
 
 def _group(rows: Sequence[tuple[tuple[int, int], int, np.ndarray]], device: torch.device) -> _Group:
     longest = max(stop - start for (start, stop), _, _ in rows)
-    num_keys = max(stop for (_, stop), _, _ in rows)
+    # the sums over keys are cut into blocks; whole blocks of masked keys change no bit, so a
+    # row's result does not depend on how long its neighbours are
+    num_keys = -(-max(stop for (_, stop), _, _ in rows) // _KEY_BLOCK) * _KEY_BLOCK
     tokens = np.zeros((len(rows), longest), dtype=np.int64)
     slots = np.zeros((len(rows), num_keys), dtype=np.int64)
     # a padded query sees key 0, so that its softmax is over something; its output is not used
