@@ -1,0 +1,94 @@
+"""The README's examples run as printed, against a server that was started as it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import soundfile
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BIN = Path(sys.executable).parent
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def environment(home: Path) -> dict[str, str]:
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "IZWI_HOME": str(home / "izwi")}
+
+
+@pytest.fixture(scope="module")
+def port(environment: dict[str, str]) -> Iterator[int]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+    command = ["izwi", "serve", "--port", str(free)]
+    server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{free}/readyz", timeout=5) as answer:
+                    assert answer.status == 200
+                    break
+            except OSError:
+                assert server.poll() is None, "the server died"
+                time.sleep(0.1)
+        yield free
+    finally:
+        server.terminate()
+        assert server.wait(20) == 0, "the server did not leave cleanly"
+
+
+def run(script: str, port: int, environment: dict[str, str], folder: Path) -> str:
+    """Run a block in a shell that stops at the first failure."""
+    script = script.replace("127.0.0.1:8000", f"127.0.0.1:{port}").replace("curl -s", "curl -sf")
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_curl_examples(port: int, environment: dict[str, str], home: Path) -> None:
+    examples = [block for block in blocks("bash") if block.startswith("curl")]
+    assert len(examples) == 3
+    speak, transcribe, rest = (run(block, port, environment, home) for block in examples)
+    assert speak == ""
+    assert soundfile.info(home / "speech.wav").samplerate == 24000
+    assert '"text"' in transcribe
+    assert "izwi-tiny-tts" in rest
+
+
+def test_sdk_example(port: int, environment: dict[str, str], home: Path) -> None:
+    (example,) = blocks("python")[:1]
+    (home / "example.py").write_text(example.replace(":8000", f":{port}"))
+    done = subprocess.run(
+        [sys.executable, "example.py"], env=environment, cwd=home, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_command_line_examples(port: int, environment: dict[str, str], home: Path) -> None:
+    (example,) = [block for block in blocks("bash") if block.startswith("izwi")]
+    out = run(example, port, environment, home)
+    assert "izwi-tiny-asr" in out
+    for name in ("house.wav", "mine.wav"):
+        assert soundfile.info(home / name).duration > 0.3
