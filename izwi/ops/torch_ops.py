@@ -37,7 +37,7 @@ class TorchOps:
         self.dtype = dtype
         self._last_view: WindowView | None = None
         # MKL multiplies the last one to three rows of a thread's share by other kernels, which
-        # round otherwise: a row's result would depend on its company. Whole fours never do.
+        # round otherwise: a row's bits would depend on its company. Whole fours never do.
         self._even_rows = 8 * torch.get_num_threads() if self.device.type == "cpu" else 0
 
     # -- making and moving -------------------------------------------------------------------
@@ -74,8 +74,8 @@ class TorchOps:
         rows = x.numel() // x.shape[-1]
         if rows >= self._even_rows or rows % 4 == 0:
             return F.linear(x, weight, bias)
-        flat = F.pad(x.reshape(rows, -1), (0, 0, 0, -rows % 4))
-        return F.linear(flat, weight, bias)[:rows].view(*x.shape[:-1], -1)
+        fours = F.pad(x.reshape(rows, -1), (0, 0, 0, -rows % 4))
+        return F.linear(fours, weight, bias)[:rows].view(*x.shape[:-1], -1)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm(x, weight, eps)
