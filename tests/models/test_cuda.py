@@ -1,0 +1,72 @@
+"""The same code on a GPU: codes and text of the CPU in float32, and a run in bfloat16."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.model import Family
+from izwi.request import Reason, Request, SpeechInput, TranscriptionInput
+from izwi.runner.device import torch_backend
+from izwi_models.qwen3_asr.model import FAMILY as ASR
+from izwi_models.qwen3_tts import FAMILY as TTS
+from tests.models.tiny_asr import sound, write_tiny_asr
+from tests.models.tiny_tts import write_tiny_tts
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+TEXTS = ("Hello there.", "The second one is a little longer, 123.", "and a third")
+
+
+def run(
+    family: Family, folder: Path, device: str, dtype: str
+) -> dict[str, tuple[list, np.ndarray]]:
+    """Entries and sound of three requests in one engine, greedy and sampled."""
+    backend = torch_backend(device, dtype)
+    model = family.load(folder, backend)
+    engine = Engine({"m": model}, backend.ops, EngineConfig(kv_bytes=1 << 24))
+    requests: list[Request] = []
+    for i, text in enumerate(TEXTS):
+        if family is TTS:
+            ask = SpeechInput(text, temperature=None if i == 1 else 0, seed=i, max_new_tokens=40)
+            requests.append(model.prepare_speech(str(i), "m", ask))  # type: ignore[attr-defined]
+        else:
+            heard = TranscriptionInput(sound(3.2 * (i + 1)), max_new_tokens=24)
+            requests.append(model.prepare_transcription(str(i), "m", heard))  # type: ignore[attr-defined]
+    for request in requests:
+        engine.submit(request)
+    entries: dict[str, list] = {request.request_id: [] for request in requests}
+    pcm: dict[str, list] = {request.request_id: [] for request in requests}
+    while engine.has_work:
+        for chunk in engine.step():
+            assert chunk.reason is not Reason.ERROR, chunk.error
+            entries[chunk.request_id] += chunk.entries.tolist()
+            if chunk.pcm is not None:
+                pcm[chunk.request_id].append(chunk.pcm)
+    return {name: (entries[name], np.concatenate([*pcm[name], [0]])) for name in entries}
+
+
+@pytest.mark.parametrize("name", ["tts", "asr"])
+def test_float32_equals_the_cpu(tmp_path: Path, name: str) -> None:
+    family, folder = (TTS, write_tiny_tts) if name == "tts" else (ASR, write_tiny_asr)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    checkpoint = folder(tmp_path / name)
+    cpu, gpu = (run(family, checkpoint, device, "float32") for device in ("cpu", "cuda"))
+    for request_id, (entries, pcm) in cpu.items():
+        assert gpu[request_id][0] == entries
+        np.testing.assert_allclose(gpu[request_id][1], pcm, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["tts", "asr"])
+def test_bfloat16_runs(tmp_path: Path, name: str) -> None:
+    family, folder = (TTS, write_tiny_tts) if name == "tts" else (ASR, write_tiny_asr)
+    for entries, pcm in run(family, folder(tmp_path / name), "cuda", "bfloat16").values():
+        assert entries
+        assert np.isfinite(pcm).all()
