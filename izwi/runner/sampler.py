@@ -69,8 +69,10 @@ class Sampler:
             params = [sequence.request.codebook_sampling for sequence in self._sequences]
         if all(p.temperature == 0 for p in params):
             return logits.argmax(-1)
-        noise = torch.from_numpy(uniforms(self._seeds, self._steps, codebook)).to(logits.device)
-        return draw(logits, params, noise)
+        noise = torch.from_numpy(uniforms(self._seeds, self._steps, codebook))
+        # Metal has no float64
+        precision = torch.float32 if logits.device.type == "mps" else torch.float64
+        return draw(logits, params, noise.to(precision).to(logits.device))
 
     def process(self, logits: Tensor) -> Tensor:
         """Apply repetition penalty, minimum length and suppression, in the reference's order."""
@@ -102,7 +104,7 @@ def draw(logits: Tensor, params: Sequence[SamplingParams], noise: Tensor) -> Ten
     Args:
         logits: (rows, vocabulary) float32, processed.
         params: One a row; temperature 0 takes the largest.
-        noise: (rows,) float64 in [0, 1).
+        noise: (rows,) float64 in [0, 1); float32 where the device has no float64.
 
     Returns:
         (rows,) int64.
@@ -116,7 +118,7 @@ def draw(logits: Tensor, params: Sequence[SamplingParams], noise: Tensor) -> Ten
     rank = torch.arange(values.shape[-1], device=device)
     values = values / scale.to(device)[:, None]
     values = values.masked_fill(rank >= torch.tensor(keep, device=device)[:, None], -torch.inf)
-    weights = torch.softmax(values, dim=-1).double()
+    weights = torch.softmax(values, dim=-1).to(noise.dtype)
     if any(p.top_p < 1.0 for p in params):
         top_p = torch.tensor([p.top_p for p in params], device=device)[:, None]
         before = weights.cumsum(-1) - weights
