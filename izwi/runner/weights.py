@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from izwi.checkpoint import read_json
 from izwi.errors import CheckpointError
 
 
@@ -26,7 +26,10 @@ def weight_files(folder: Path) -> list[Path]:
         return [single]
     if not index.is_file():
         raise CheckpointError(f"{folder} has neither model.safetensors nor its index")
-    names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    shard_of = read_json(index).get("weight_map")
+    if not isinstance(shard_of, dict):
+        raise CheckpointError(f"{index} lacks the object 'weight_map'")
+    names = sorted({str(name) for name in shard_of.values()})
     for name in names:
         if not (folder / name).is_file():
             raise CheckpointError(f"{folder / name} is named by {index.name} but is missing")

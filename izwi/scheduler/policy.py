@@ -118,9 +118,7 @@ def plan_step(running: Sequence[View], waiting: Sequence[View], budgets: Budgets
         draft.add_forward(view, view.num_positions)
     for view in alive:
         if not _decodes(view) and view.key not in draft.preempt:
-            stop = min(view.num_positions, view.num_computed + draft.tokens)
-            _make_room(draft, view, alive, 0 if view.encode_only else draft.pages_short(view, stop))
-            _advance_prompt(draft, view)
+            _advance_prompt(draft, view, alive)
     room = budgets.running - (len(alive) - len(draft.preempt))
     if not draft.preempt:  # what was just taken back must not be given to a newcomer
         _admit(draft, waiting, room)
@@ -128,7 +126,8 @@ def plan_step(running: Sequence[View], waiting: Sequence[View], budgets: Budgets
 
 
 def _decodes(view: View) -> bool:
-    return view.num_encodes == 0 and view.num_positions - view.num_computed == 1
+    ready = view.num_encodes == 0 and not view.encode_only
+    return ready and view.num_positions - view.num_computed == 1
 
 
 def _make_room(draft: _Draft, view: View, alive: Iterable[View], pages: int) -> bool:
@@ -146,8 +145,11 @@ def _make_room(draft: _Draft, view: View, alive: Iterable[View], pages: int) -> 
     return pages <= draft.free_pages
 
 
-def _advance_prompt(draft: _Draft, view: View) -> None:
-    """Encode what is left of the audio, then run as much of the prompt as the budgets allow."""
+def _advance_prompt(draft: _Draft, view: View, alive: Sequence[View] = ()) -> None:
+    """Encode what is left of the audio, then run as much of the prompt as the budgets allow.
+
+    Later arrivals among `alive` make room for it.
+    """
     if view.num_encodes > 0:
         count = min(view.num_encodes, draft.encodes)
         if count > 0:
@@ -157,10 +159,12 @@ def _advance_prompt(draft: _Draft, view: View) -> None:
             return
     if view.encode_only or draft.tokens == 0:
         return
+    # the last position of a prompt emits, so a held sequence runs all but that
+    runnable = view.num_positions - view.held
+    wanted = min(runnable, view.num_computed + draft.tokens)
+    _make_room(draft, view, alive, draft.pages_short(view, wanted))
     in_pages = (view.num_pages + draft.free_pages) * draft.page_size
-    stop = min(view.num_positions, view.num_computed + draft.tokens, in_pages)
-    if stop == view.num_positions and view.held:
-        stop -= 1  # everything but the position that would emit
+    stop = min(wanted, in_pages)
     if stop > view.num_computed:
         draft.add_forward(view, stop)
 
@@ -169,7 +173,7 @@ def _admit(draft: _Draft, waiting: Iterable[View], room: int) -> None:
     """Start waiting sequences in order; none overtakes one that has no room yet."""
     for view in waiting:
         whole = 0 if view.encode_only else draft.pages_short(view, view.num_positions + 1)
-        if room == 0 or whole > draft.free_pages or draft.tokens == 0:
+        if room <= 0 or whole > draft.free_pages or draft.tokens == 0:
             return
         room -= 1
         draft.admit.append(view.key)

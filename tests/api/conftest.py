@@ -91,6 +91,7 @@ class FakeTranscription:
         text = head + " ".join(["word"] * max(1, round(len(ask.samples) / 16_000)))
         if ask.context:
             text += f" {ask.context}"
+        text = text[: ask.max_new_tokens]
         prompt = FakePrompt("listen", text, num_positions=7)
         return Request(request_id, model, prompt, max_entries=len(text))
 

@@ -127,6 +127,7 @@ def test_transcribe(cli, tmp_path, tone_wav):
         "language": "English",
         "token_ids": [ord(character) for character in "English|word word"],
     }
+    assert cli("transcribe", "a.wav", "--max-new-tokens", "12").stdout == "word\n"
     two = cli("transcribe", "a.wav", "a.wav").stdout
     assert two == "a.wav: word word\na.wav: word word\n"
 

@@ -192,7 +192,7 @@ def test_a_value_that_is_not_computed_is_named(folder, keys, values):
         load(folder)
 
 
-@pytest.mark.parametrize("eos", [[], "x", [304, 512], -1])
+@pytest.mark.parametrize("eos", ["x", [304, "x"], -1])
 def test_stop_ids_must_be_ids(folder, eos):
     edit(folder / "generation_config.json", eos_token_id=eos)
     with pytest.raises(CheckpointError, match="eos_token_id"):
@@ -204,10 +204,10 @@ def test_one_stop_id_need_not_be_a_list(folder):
     assert prepare(load(folder)).stop_ids == (304,)
 
 
-def test_published_stop_ids_where_the_file_lacks_them(folder):
-    edit(folder / "generation_config.json", eos_token_id=...)
-    with pytest.raises(CheckpointError, match="151645"):  # which this vocabulary cannot have
-        load(folder)
+@pytest.mark.parametrize(("eos", "stop_ids"), [([304, 151645], (304,)), (..., ()), ([], ())])
+def test_stop_ids_past_the_vocabulary_never_come(folder, eos, stop_ids):
+    edit(folder / "generation_config.json", eos_token_id=eos)  # ... takes it out
+    assert prepare(load(folder)).stop_ids == stop_ids
 
 
 def test_a_tied_checkpoint_may_repeat_its_head(folder):

@@ -227,12 +227,24 @@ def test_published_tensors(tmp_path: Path, name: str) -> None:
 
 def test_text_is_tokenised_as_the_whole_turn(tmp_path: Path) -> None:
     write_tiny_tts(tmp_path, "base")
-    config = read_config(tmp_path)
-    spoken = SpeechText(QwenTokenizer(tmp_path), config)
+    spoken = SpeechText(QwenTokenizer(tmp_path))
     for text, turn in json.loads(str(GOLDEN["tokens"])):
         role, ids = spoken.role_and_text(text)
         assert role == turn[:3], text
         assert ids == turn[3:-5], text
+
+
+def test_a_tokenizer_of_bytes_is_cut_where_the_reference_cuts(tmp_path: Path) -> None:
+    write_tiny_tts(tmp_path, "base")
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    tokenizer = QwenTokenizer(tmp_path)
+    spoken = SpeechText(tokenizer)
+    start, end, line = 300, 301, tokenizer.encode("\n")
+    turn = [start, *tokenizer.encode("assistant\nHi."), end, *line]
+    both = [*turn, start, *tokenizer.encode("assistant\n")]
+    assert spoken.role_and_text("Hi.") == (both[:3], both[3:-5])
+    assert spoken.reference("Hi.") == turn[3:-2]
+    assert spoken.instruct("Hi.") == [start, *tokenizer.encode("user\nHi."), end, *line]
 
 
 def test_special_tokens_in_text_stay_text(models: dict[str, Qwen3TTS]) -> None:

@@ -257,7 +257,7 @@ def _edit(folder: Path, name: str, change: dict[str, Any]) -> None:
     ("name", "change", "message"),
     [
         ("config.json", {"speaker_encoder_config": {"enc_dim": 32}}, "enc_dim"),
-        ("config.json", {"assistant_token_id": 7}, "assistant"),
+        ("config.json", {"tts_eos_token_id": 9999}, "tts_eos_token_id is 9999"),
         ("config.json", {"speaker_encoder_config": None}, "unexpected tensor 'speaker_encoder"),
         ("generation_config.json", {"top_k": "many"}, "top_k"),
         ("speech_tokenizer/config.json", {"encoder_config": {}}, "encoder_config"),
@@ -270,6 +270,36 @@ def test_what_does_not_fit_is_named(
     _edit(folder, name, change)
     with pytest.raises(CheckpointError, match=message):
         FAMILY.load(folder, torch_backend("cpu", "float32"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"spk_id": {"vivian": 5000}}, "spk_id.vivian is 5000"),
+    ],
+)
+def test_a_talker_that_is_not_computed_is_named(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    folder = write_tiny_tts(tmp_path, "custom_voice")
+    _edit(
+        folder,
+        "config.json",
+        {"talker_config": tiny_config("custom_voice")["talker_config"] | change},
+    )
+    with pytest.raises(CheckpointError, match=message):
+        FAMILY.load(folder, torch_backend("cpu", "float32"))
+
+
+def test_a_speaker_may_be_spelled_in_any_case(tmp_path: Path) -> None:
+    folder = write_tiny_tts(tmp_path, "custom_voice")
+    talker = tiny_config("custom_voice")["talker_config"]
+    index = talker["spk_id"].pop("ryan")
+    talker["spk_id"]["Ryan"] = index
+    _edit(folder, "config.json", {"talker_config": talker})
+    model = FAMILY.load(folder, torch_backend("cpu", "float32"))
+    assert index in prompt_of(prepared(model, "Hi", voice="rYAN")).codec
 
 
 def test_the_codec_must_speak_the_talkers_codes(tmp_path: Path) -> None:

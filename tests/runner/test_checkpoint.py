@@ -39,6 +39,10 @@ def test_single_and_sharded_files_are_the_same(tmp_path: Path) -> None:
     (sharded / "model-1.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"model-1\.safetensors"):
         load(sharded)
+    for broken in ("{}", "{"):
+        (sharded / "model.safetensors.index.json").write_text(broken)
+        with pytest.raises(CheckpointError, match="index"):
+            load(sharded)
 
 
 @pytest.mark.parametrize(
