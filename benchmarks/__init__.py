@@ -1,1 +1,6 @@
 """One script, one question. Each writes JSON to benchmarks/results/."""
+
+import os
+
+# as `izwi` itself does, see izwi_api/cli/main.py
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import typer
 
 from izwi_api.cli import clone, models, say, serve, transcribe, voices
@@ -26,4 +28,7 @@ for verb in (
 
 def main() -> None:
     """Run the command line."""
+    # Threads of a matrix product that wait by spinning take the core from whoever they wait for:
+    # on two cores beside a busy event loop a step takes ten times as long. Read when torch loads.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     app()

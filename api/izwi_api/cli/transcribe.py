@@ -13,6 +13,7 @@ from izwi_api.cli.options import Device, Dtype, Offline, failures_told
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
+    from izwi.request import TranscriptionInput
     from izwi_api.cli.runtime import Where
     from izwi_api.transcribe import Transcription
 
@@ -26,6 +27,9 @@ def transcribe(
         str | None, typer.Option(help="Language that is spoken. Default: detect it.")
     ] = None,
     prompt: Annotated[str, typer.Option(help="What came before, or words to expect.")] = "",
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="At most this many tokens a piece of sound.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print text, language and token_ids, a line a file.")
     ] = False,
@@ -36,6 +40,9 @@ def transcribe(
     """Print what audio files say."""
     import asyncio
 
+    import numpy as np
+
+    from izwi.request import TranscriptionInput
     from izwi_api.cli.runtime import Where
 
     def show(path: Path, result: Transcription) -> None:
@@ -43,21 +50,26 @@ def transcribe(
 
     with failures_told():
         where = Where(device, dtype, offline)
-        asyncio.run(_transcribe(files, model, where, language, prompt, show))
+        ask = TranscriptionInput(
+            np.zeros(0, np.float32),  # each file's sound takes this place
+            language=language,
+            context=prompt,
+            max_new_tokens=max_new_tokens,
+        )
+        asyncio.run(_transcribe(files, model, where, ask, show))
 
 
 async def _transcribe(
     files: list[Path],
     model: str,
     where: Where,
-    language: str | None,
-    prompt: str,
+    ask: TranscriptionInput,
     show: Callable[[Path, Transcription], None],
 ) -> None:
     import asyncio
+    from dataclasses import replace
 
     from izwi.audio.decode import decode_audio
-    from izwi.request import TranscriptionInput
     from izwi_api.cli.runtime import running_door
     from izwi_api.transcribe import SAMPLE_RATE, open_transcription
 
@@ -66,8 +78,8 @@ async def _transcribe(
     async with running_door([model], where) as door:
         name = door.registry.names()[0]
         for path, samples in zip(files, sounds, strict=True):
-            ask = TranscriptionInput(samples, language=language, context=prompt)
-            result = await open_transcription(door.engine, door.registry, name, ask)
+            of_file = replace(ask, samples=samples)
+            result = await open_transcription(door.engine, door.registry, name, of_file)
             await result.finish()
             show(path, result)
 
