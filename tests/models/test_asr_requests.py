@@ -112,18 +112,22 @@ def test_unusable_audio_is_invalid(model, samples):
     ("ask", "param"),
     [
         ({"language": "Klingon"}, "language"),
-        ({"language": "French"}, "language"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"context": "word " * 20000}, "prompt"),
     ],
-    ids=["unknown", "unsupported", "negative", "nan", "none", "long"],
+    ids=["unknown", "negative", "nan", "none", "long"],
 )
 def test_bad_requests_name_their_parameter(model, ask, param):
     with pytest.raises(InvalidRequest) as raised:
         prepare(model, **ask)
     assert raised.value.param == param
+
+
+def test_a_language_beside_the_folders_own_list_can_be_forced(model):
+    assert "French" not in model.languages
+    assert prepare(model, language="fr").prompt.num_positions > prepare(model).prompt.num_positions
 
 
 def test_special_tokens_in_the_context_stay_text(model):

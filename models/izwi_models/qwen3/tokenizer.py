@@ -7,8 +7,10 @@ templates put special tokens in by id.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -23,6 +25,17 @@ _SPLIT = (
 _CONTROL = re.compile(r"<\|.+\|>")
 
 
+Vocabulary = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A token outside the merges. A special one is not part of what is written."""
+
+    index: int
+    is_special: bool
+
+
 class QwenTokenizer:
     """Turns text into ids and back."""
 
@@ -33,14 +46,24 @@ class QwenTokenizer:
             CheckpointError: A file is missing or broken; it is named.
         """
         self._folder = folder
-        vocab, merges, added = _read_files(folder)
-        # some exports list the control tokens in the vocabulary alone
-        spelled = {piece: index for piece, index in vocab.items() if _CONTROL.fullmatch(piece)}
-        self._specials: dict[str, int] = {**spelled, **added}
+        try:
+            vocab, merges, added = _read_files(folder)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{folder}: the tokenizer's files are not of the published form: {error!r}"
+            ) from error
+        if not added:  # some exports list the control tokens in the vocabulary alone
+            added = {
+                piece: Added(i, True) for piece, i in vocab.items() if _CONTROL.fullmatch(piece)
+            }
+        self._added = added
         try:
             bpe = models.BPE(vocab=vocab, merges=merges)
         except Exception as error:  # tokenizers raises a bare Exception for a broken merge list
-            raise CheckpointError(f"{folder}: merges do not fit the vocabulary: {error}") from error
+            reason = str(error).partition("\n")[0]
+            raise CheckpointError(
+                f"{folder}: merges do not fit the vocabulary: {reason}"
+            ) from error
         self._tokenizer = Tokenizer(bpe)
         self._tokenizer.normalizer = normalizers.NFC()
         self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -51,7 +74,7 @@ class QwenTokenizer:
         )
         self._tokenizer.decoder = decoders.ByteLevel()
         self._vocab = vocab
-        self._pieces = {index: piece for piece, index in {**vocab, **self._specials}.items()}
+        self._pieces = {entry.index: piece for piece, entry in added.items()}
 
     def id_of(self, special: str) -> int:
         """Id of a special token.
@@ -59,9 +82,10 @@ class QwenTokenizer:
         Raises:
             CheckpointError: The checkpoint has no such token.
         """
-        for table in (self._specials, self._vocab):
-            if special in table:
-                return table[special]
+        if special in self._added:
+            return self._added[special].index
+        if special in self._vocab:
+            return self._vocab[special]
         raise CheckpointError(f"{self._folder}: the tokenizer lacks the token {special!r}")
 
     def encode(self, text: str) -> list[int]:
@@ -71,6 +95,8 @@ class QwenTokenizer:
     def decode(self, ids: Iterable[int], keep: Iterable[str] = ()) -> str:
         """Text of ids without special tokens, but for those in `keep`.
 
+        Tokens that are added but not special, such as `<tool_call>`, are text.
+
         Bytes that are not UTF-8 (yet) come out as U+FFFD.
         """
         kept = set(keep)
@@ -78,11 +104,12 @@ class QwenTokenizer:
         run: list[int] = []
         for index in ids:
             piece = self._pieces.get(index)
-            if piece in self._specials:
-                out.append(self._flush(run))
-                out.append(piece if piece in kept else "")
-            else:
+            if piece is None:
                 run.append(index)
+                continue
+            out.append(self._flush(run))
+            if piece in kept or not self._added[piece].is_special:
+                out.append(piece)
         out.append(self._flush(run))
         return "".join(out)
 
@@ -92,7 +119,7 @@ class QwenTokenizer:
         return text
 
 
-def _read_files(folder: Path) -> tuple[dict[str, int], list[tuple[str, str]], dict[str, int]]:
+def _read_files(folder: Path) -> tuple[Vocabulary, list[tuple[str, str]], dict[str, Added]]:
     """Vocabulary, merges and added tokens, from the published files or one tokenizer.json."""
     vocab_path, merges_path = folder / "vocab.json", folder / "merges.txt"
     if not vocab_path.is_file() and (folder / "tokenizer.json").is_file():
@@ -100,25 +127,54 @@ def _read_files(folder: Path) -> tuple[dict[str, int], list[tuple[str, str]], di
     vocab = read_json(vocab_path)
     if not merges_path.is_file():
         raise CheckpointError(f"{merges_path} is missing")
-    lines = merges_path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = merges_path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{merges_path} is not UTF-8 text: {error}") from error
     merges = [
         _pair(line, merges_path) for line in lines if line and not line.startswith("#version")
     ]
-    added: dict[str, int] = {}
-    if (folder / "tokenizer_config.json").is_file():
-        listed = read_json(folder / "tokenizer_config.json").get("added_tokens_decoder", {})
-        added = {entry["content"]: int(index) for index, entry in listed.items()}
-    return vocab, merges, added
+    return vocab, merges, _read_added(folder, vocab)
 
 
-def _read_combined(path: Path) -> tuple[dict[str, int], list[tuple[str, str]], dict[str, int]]:
+def _read_combined(path: Path) -> tuple[Vocabulary, list[tuple[str, str]], dict[str, Added]]:
     whole = read_json(path)
     model = whole.get("model", {})
     if model.get("type") != "BPE":
         raise CheckpointError(f"{path} does not hold a BPE model")
     merges = [_pair(" ".join(m) if isinstance(m, list) else m, path) for m in model["merges"]]
-    added = {entry["content"]: int(entry["id"]) for entry in whole.get("added_tokens", [])}
+    added = {
+        entry["content"]: Added(int(entry["id"]), entry.get("special", True))
+        for entry in whole.get("added_tokens", [])
+    }
     return model["vocab"], merges, added
+
+
+def _read_added(folder: Path, vocab: Vocabulary) -> dict[str, Added]:
+    """Added tokens, from whichever of the three files list them."""
+    config, names, indices = (
+        read_json(folder / name) if (folder / name).is_file() else {}
+        for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+    )
+    added = {
+        entry["content"]: Added(int(index), entry.get("special", True))
+        for index, entry in (config.get("added_tokens_decoder") or {}).items()
+    }
+    special = _special_names(config) | _special_names(names)
+    for name, index in indices.items():
+        added.setdefault(name, Added(int(index), name in special))
+    for name in special & vocab.keys():
+        added.setdefault(name, Added(vocab[name], True))
+    return added
+
+
+def _special_names(values: Mapping[str, Any]) -> set[str]:
+    """Special tokens that a file calls by their roles: eos_token, additional_special_tokens ..."""
+    listed = [value for key, value in values.items() if key.endswith("_token")]
+    listed += values.get("additional_special_tokens") or []
+    # a token is spelled out, or an object with its flags
+    contents = [entry.get("content") if isinstance(entry, dict) else entry for entry in listed]
+    return {content for content in contents if isinstance(content, str)}
 
 
 def _pair(line: str, path: Path) -> tuple[str, str]:

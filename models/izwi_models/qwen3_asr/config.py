@@ -140,7 +140,8 @@ def read_config(folder: Path) -> AsrConfig:
         CheckpointError: A file is broken, a key is missing, or a value is one that this code
             does not compute; it is named.
     """
-    config = parse_config(AsrConfig, read_json(folder / "config.json"), "config.json")
+    where = folder / "config.json"
+    config = parse_config(AsrConfig, read_json(where), str(where))
     _check(config, folder)
     path = folder / "preprocessor_config.json"
     if path.is_file():
@@ -160,17 +161,22 @@ def read_config(folder: Path) -> AsrConfig:
 def read_stop_ids(folder: Path, vocab_size: int) -> tuple[int, ...]:
     """Read the ids that end an answer from generation_config.json.
 
+    Ids past the vocabulary are never drawn and left out: small checkpoints carry the published
+    file, or none.
+
     Raises:
-        CheckpointError: They are not ids of the vocabulary.
+        CheckpointError: They are not ids.
     """
     path = folder / "generation_config.json"
     listed = read_json(path).get("eos_token_id") if path.is_file() else None
     if listed is None:
         listed = list(_DEFAULT_STOP_IDS)
     ids = listed if isinstance(listed, list) else [listed]
-    if not ids or not all(type(i) is int and 0 <= i < vocab_size for i in ids):
-        raise CheckpointError(f"{path}: eos_token_id {listed!r} is not in the {vocab_size} ids")
-    return tuple(ids)
+    if not all(type(i) is int and i >= 0 for i in ids):
+        raise CheckpointError(
+            f"{path}: eos_token_id must be an id or a list of ids, got {listed!r}"
+        )
+    return tuple(i for i in ids if i < vocab_size)
 
 
 def tensor_shapes(config: AsrConfig, *, with_head: bool | None = None) -> Shapes:
@@ -227,7 +233,7 @@ def _thrice_halved(length: int) -> int:
 
 
 def _check(config: AsrConfig, folder: Path) -> None:
-    audio, text = config.audio, config.text
+    audio, text, thinker = config.audio, config.text, config.thinker_config
     wrong = {
         "audio_config.num_mel_bins": audio.num_mel_bins != WHISPER_MELS,
         "audio_config.activation_function": audio.activation_function != "gelu",
@@ -240,6 +246,9 @@ def _check(config: AsrConfig, folder: Path) -> None:
         "audio_config.output_dim": audio.output_dim != text.hidden_size,
         "text_config.hidden_act": text.hidden_act != "silu",
         "text_config.attention_bias": text.attention_bias,
+        "audio_token_id": not 0 <= thinker.audio_token_id < text.vocab_size,
+        "audio_start_token_id": not 0 <= thinker.audio_start_token_id < text.vocab_size,
+        "audio_end_token_id": not 0 <= thinker.audio_end_token_id < text.vocab_size,
         "max_audio_seconds": config.max_audio_seconds is not None
         and config.max_audio_seconds < 1.0,
     }

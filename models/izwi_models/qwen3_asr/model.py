@@ -48,6 +48,8 @@ _SEARCH_SECONDS = 5.0  # how far from its place a cut may be
 # so that is how many a short clip may have; a checkpoint of short clips gets along with fewer.
 _MAX_TOKENS, _SHORT_TOKENS, _SPARE_TOKENS, _TOKENS_PER_SECOND = 4096, 512, 32, 12
 
+_NAMES = tuple(LANGUAGES.values())
+
 
 class Qwen3ASR:
     """One checkpoint on one device. Implements `izwi.model.TranscriptionModel`."""
@@ -145,8 +147,8 @@ class Qwen3ASR:
     # -- what the doors ask --------------------------------------------------------------------
     @property
     def languages(self) -> tuple[str, ...]:
-        """Names of the languages that can be forced."""
-        return self._config.support_languages or tuple(LANGUAGES.values())
+        """Names of the languages that the checkpoint was made for."""
+        return self._config.support_languages or _NAMES
 
     def split_audio(self, samples: Float32) -> list[tuple[int, int]]:
         """Cut 16 kHz samples into pieces [start, stop) of at most 20 minutes, in silence.
@@ -172,7 +174,8 @@ class Qwen3ASR:
             TooLarge: The piece is too long; `split_audio` cuts it.
         """
         samples, seconds = self._checked(ask.samples)
-        language = language_name(ask.language, self.languages)
+        # any of the family's languages, as in the reference: a folder's own list is a hint
+        language = language_name(ask.language, _NAMES)
         if not 0.0 <= ask.temperature < float("inf"):
             raise InvalidRequest("temperature must not be negative", param="temperature")
         max_entries = ask.max_new_tokens
@@ -209,7 +212,7 @@ class Qwen3ASR:
     def read(self, token_ids: Seq[int], language: str | None) -> Transcript:
         """Parse what was emitted; `language` is the forced one, a name or a code."""
         raw = self._tokenizer.decode(token_ids, keep=(TEXT_TAG,))
-        return parse_answer(raw, language_name(language, self.languages))
+        return parse_answer(raw, language_name(language, _NAMES))
 
     def _checked(self, samples: Float32) -> tuple[Float32, float]:
         """Samples within [-1, 1] and their duration in seconds."""

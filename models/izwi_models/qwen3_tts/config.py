@@ -20,6 +20,16 @@ Shapes = dict[str, tuple[int, ...]]
 
 # The last ids of the codec vocabulary are controls, languages and speakers; the others are codes.
 CONTROL_IDS = 1024
+_TEXT_IDS = ("tts_pad_token_id", "tts_bos_token_id", "tts_eos_token_id")
+_CODEC_IDS = (
+    "codec_bos_id",
+    "codec_eos_token_id",
+    "codec_pad_id",
+    "codec_think_id",
+    "codec_nothink_id",
+    "codec_think_bos_id",
+    "codec_think_eos_id",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,7 @@ class CodePredictorConfig:
     rms_norm_eps: float
     rope_theta: float
     num_code_groups: int
+    hidden_act: str
 
     @property
     def stack(self) -> decoder.DecoderConfig:
@@ -64,6 +75,7 @@ class TalkerConfig:
     rope_theta: float
     num_code_groups: int
     max_position_embeddings: int
+    hidden_act: str
     codec_bos_id: int
     codec_eos_token_id: int
     codec_pad_id: int
@@ -159,6 +171,10 @@ def read_config(folder: Path) -> TTSConfig:
     for name, dialect in talker.spk_is_dialect.items():
         if dialect and dialect not in talker.codec_language_id:
             raise CheckpointError(f"{where}: the dialect of speaker {name!r} is not a language")
+    for act in (talker.hidden_act, talker.code_predictor_config.hidden_act):
+        if act != "silu":
+            raise CheckpointError(f"{where}: hidden_act is {act!r}, only 'silu' is supported")
+    _check_ids(config, where)
     return config
 
 
@@ -178,6 +194,19 @@ def tensor_shapes(config: TTSConfig) -> Shapes:
     if config.speaker_encoder_config is not None:
         shapes |= _speaker_shapes(config.speaker_encoder_config)
     return shapes
+
+
+def _check_ids(config: TTSConfig, where: str) -> None:
+    """Raise CheckpointError where an id has no row in its embedding."""
+    talker = config.talker_config
+    text = {name: getattr(config, name) for name in _TEXT_IDS}
+    codec = {name: getattr(talker, name) for name in _CODEC_IDS}
+    codec |= {f"codec_language_id.{name}": i for name, i in talker.codec_language_id.items()}
+    codec |= {f"spk_id.{name}": i for name, i in talker.spk_id.items()}
+    for ids, size in ((text, talker.text_vocab_size), (codec, talker.vocab_size)):
+        for name, index in ids.items():
+            if not 0 <= index < size:
+                raise CheckpointError(f"{where}: {name} is {index}, not one of {size} ids")
 
 
 def _stack(config: TalkerConfig | CodePredictorConfig) -> decoder.DecoderConfig:

@@ -36,7 +36,7 @@ def load(folder: Path, backend: Backend) -> Qwen3TTS:
     checkpoint = Checkpoint(
         config=config,
         generation=read_generation_config(folder),
-        text=SpeechText(QwenTokenizer(folder), config),
+        text=SpeechText(QwenTokenizer(folder)),
         sample_rate=codec_config.input_sample_rate,
         frame_samples=codec_config.encode_downsample_rate,
     )

@@ -149,8 +149,8 @@ def _resolve_voice(
         if not talker.spk_id:
             return _Voice()
         voice = next(iter(talker.spk_id))  # the checkpoint's first speaker is its default
-    name = voice.lower()
-    if name not in talker.spk_id:
+    name = {speaker.lower(): speaker for speaker in talker.spk_id}.get(voice.lower())
+    if name is None:
         known = ", ".join(talker.spk_id) or "none; clone one"
         raise VoiceNotFound(f"no voice {voice!r}; the model has: {known}", param="voice")
     dialect = talker.spk_is_dialect.get(name)

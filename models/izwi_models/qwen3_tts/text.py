@@ -1,21 +1,20 @@
 """Text of a speech request: to ids in the chat template, and into pieces a checkpoint can say.
 
 Source of the template: qwen-tts 0.1.1, inference/qwen3_tts_model.py. It tokenises a whole turn
-and cuts the first 3 ids off, which are the role, so a text that begins with a line break is
-joined to the role's. Here the role and the text go through the tokenizer together for that
-reason, but the special tokens are put around them by id: a user's text cannot close its turn.
+and cuts it by counting ids, whatever they stand for: a text that begins with a line break is joined
+to the role's, and a tokenizer of bytes alone leaves most of the role in the text. Here the turn is
+cut in the same places, but the special tokens go in by id: a user's text cannot close its turn.
 """
 
 from __future__ import annotations
 
 import re
 
-from izwi.errors import CheckpointError
 from izwi_models.qwen3.tokenizer import QwenTokenizer
-from izwi_models.qwen3_tts.config import TTSConfig
 
-_OPENING = "assistant\n"
-_ROLE_IDS = 2  # of the opening; with im_start before them they are the role's three positions
+_START, _END = "<|im_start|>", "<|im_end|>"
+# Ids at the edges of a turn that are not its text.
+_ROLE_IDS, _CLOSING_IDS, _REFERENCE_CLOSING_IDS = 3, 5, 2
 
 # Where a piece may end, best first. A closing quote or bracket stays with its sentence.
 _ENDS = (
@@ -28,38 +27,33 @@ _ENDS = (
 class SpeechText:
     """A checkpoint's tokenizer and the template around what is said."""
 
-    def __init__(self, tokenizer: QwenTokenizer, config: TTSConfig):
-        """Bind the two.
+    def __init__(self, tokenizer: QwenTokenizer):
+        """Bind a checkpoint's tokenizer.
 
         Raises:
-            CheckpointError: The tokenizer does not read "assistant" and a line break as two
-                tokens, the first being assistant_token_id; the template cannot be cut then.
+            CheckpointError: It lacks a token of the template.
         """
         self._tokenizer = tokenizer
-        self._start, self._end = config.im_start_token_id, config.im_end_token_id
-        opening = tokenizer.encode(_OPENING)
-        if len(opening) != _ROLE_IDS or opening[0] != config.assistant_token_id:
-            raise CheckpointError(
-                f"the tokenizer reads {_OPENING!r} as {opening}, expected "
-                f"[{config.assistant_token_id}, (line break)]"
-            )
-        self._newline = opening[1]
+        self._start, self._end = tokenizer.id_of(_START), tokenizer.id_of(_END)
 
     def role_and_text(self, text: str) -> tuple[list[int], list[int]]:
         """Ids of the role's three positions and of the text after them."""
-        ids = self._tokenizer.encode(_OPENING + text)
-        return [self._start, *ids[:_ROLE_IDS]], ids[_ROLE_IDS:]
+        ids = self._turn("assistant", text) + self._opening("assistant", "")
+        return ids[:_ROLE_IDS], ids[_ROLE_IDS:-_CLOSING_IDS]
 
     def reference(self, text: str) -> list[int]:
         """Ids of what a reference clip says."""
-        return self.role_and_text(text)[1]
+        return self._turn("assistant", text)[_ROLE_IDS:-_REFERENCE_CLOSING_IDS]
 
     def instruct(self, text: str) -> list[int]:
         """Ids of an instruction: a user's turn with its markers. None for empty text."""
-        if not text:
-            return []
-        ids = self._tokenizer.encode(f"user\n{text}")
-        return [self._start, *ids, self._end, self._newline]
+        return self._turn("user", text) if text else []
+
+    def _opening(self, role: str, text: str) -> list[int]:
+        return [self._start, *self._tokenizer.encode(f"{role}\n{text}")]
+
+    def _turn(self, role: str, text: str) -> list[int]:
+        return [*self._opening(role, text), self._end, *self._tokenizer.encode("\n")]
 
 
 def split_text(text: str, limit: int | None) -> list[str]:
