@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from pathlib import Path
 
 import numpy as np
 
 from benchmarks.measure import arguments, write_result
 from izwi.async_engine import AsyncEngine
-from izwi.audio.containers import decode_audio
+from izwi.audio.decode import decode_audio
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.registry import Registry
@@ -27,7 +28,7 @@ async def main(options: argparse.Namespace) -> None:
     engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig()))
     engine.start()
     if options.audio:
-        samples = decode_audio(options.audio, 16000)
+        samples = decode_audio(Path(options.audio), 16000)
     else:
         samples = (np.random.default_rng(0).standard_normal(16000 * 6) * 0.1).astype(np.float32)
     times = []
