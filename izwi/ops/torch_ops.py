@@ -36,9 +36,6 @@ class TorchOps:
         self.device = torch.device(device)
         self.dtype = dtype
         self._last_view: WindowView | None = None
-        # MKL multiplies the last one to three rows of a thread's share by other kernels, which
-        # round otherwise: a row's bits would depend on its company. Whole fours never do.
-        self._even_rows = 8 * torch.get_num_threads() if self.device.type == "cpu" else 0
 
     # -- making and moving -------------------------------------------------------------------
     def array(self, values: npt.ArrayLike) -> Tensor:
@@ -72,7 +69,10 @@ class TorchOps:
     # -- arithmetic --------------------------------------------------------------------------
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         rows = x.numel() // x.shape[-1]
-        if rows >= self._even_rows or rows % 4 == 0:
+        # MKL multiplies the last one to three rows of a thread's share by other kernels, which
+        # round otherwise: a row's bits would depend on its company. Whole fours never do.
+        even = rows % 4 == 0 or rows >= 8 * torch.get_num_threads()
+        if even or x.device.type != "cpu":
             return F.linear(x, weight, bias)
         fours = F.pad(x.reshape(rows, -1), (0, 0, 0, -rows % 4))
         return F.linear(fours, weight, bias)[:rows].view(*x.shape[:-1], -1)
