@@ -96,26 +96,45 @@ def word_error_rate(pairs: Iterable[tuple[str, str]]) -> float:
     return round(100 * sum(errors(truth, heard) for truth, heard in split) / total, 2)
 
 
-def median_f0_hz(samples: Float32) -> float:
-    """Median pitch of the voiced 40 ms windows, by normalised autocorrelation; nan if none is."""
-    size, hop, low, high = 960, 480, SAMPLE_RATE // 400, SAMPLE_RATE // 60
+def median_f0_hz(samples: Float32, below_hz: float | None) -> float:
+    """Median pitch of the voiced windows, by normalised autocorrelation; nan if none is voiced.
+
+    Args:
+        samples: 24 kHz sound.
+        below_hz: Look at the fundamental alone, in 80 ms windows of what is left below this
+            frequency; None looks at all of the sound, in 40 ms windows.
+    """
+    size, voiced = (960, 0.5) if below_hz is None else (1920, 0.3)
+    if below_hz is not None:
+        spectrum = np.fft.rfft(samples)
+        spectrum /= 1 + (np.fft.rfftfreq(len(samples), 1 / SAMPLE_RATE) / below_hz) ** 8
+        samples = np.fft.irfft(spectrum, len(samples)).astype(np.float32)
+    hop, low, high = 480, SAMPLE_RATE // 400, SAMPLE_RATE // 60
     found = []
     for start in range(0, len(samples) - size - high, hop):
         window = samples[start : start + size]
-        if window.std() < 0.02:
+        if window.std() < 0.015:
             continue
-        lagged = np.lib.stride_tricks.sliding_window_view(
-            samples[start : start + size + high], size
-        )
+        stretch = samples[start : start + size + high]
+        lagged = np.lib.stride_tricks.sliding_window_view(stretch, size)
         energy = np.sqrt((lagged**2).sum(1) * (window**2).sum() + 1e-9)
         score = (lagged @ window / energy)[low:]
-        if score.max() > 0.6:
+        peaks = np.flatnonzero((score[1:-1] > score[:-2]) & (score[1:-1] >= score[2:])) + 1
+        if len(peaks) and score[peaks].max() > voiced:
             # the first peak nearly as high as the best: later ones are multiples of the period
-            peak = int(np.argmax(score > 0.9 * score.max()))
-            while peak + 1 < len(score) and score[peak + 1] > score[peak]:
-                peak += 1
+            peak = peaks[np.argmax(score[peaks] > 0.9 * score[peaks].max())]
             found.append(SAMPLE_RATE / (low + peak))
     return float(np.median(found)) if len(found) > 3 else float("nan")
+
+
+def pitch_correlation(
+    clips: Sequence[Float32], outputs: Sequence[Float32], below_hz: float | None
+) -> tuple[float, int]:
+    """Correlation of log F0 over pairs, and how many pairs have a pitch on both sides."""
+    pairs = zip(clips, outputs, strict=True)
+    pitch = np.log([(median_f0_hz(a, below_hz), median_f0_hz(b, below_hz)) for a, b in pairs])
+    pitch = pitch[np.isfinite(pitch).all(1)]
+    return round(float(np.corrcoef(pitch.T)[0, 1]), 3), len(pitch)
 
 
 async def gather(items: Sequence[T], work: Callable[[int, T], Awaitable[Any]]) -> list[Any]:
@@ -188,10 +207,8 @@ async def cloning_rows(world: World, espeak: Espeak, texts: list[str]) -> list[d
         return await world.say(text, voice=ReferenceClip(clip), seed=index)
 
     outputs = await gather(clips, clone)
-    pitch = np.log(
-        [(median_f0_hz(a), median_f0_hz(b)) for a, b in zip(clips, outputs, strict=True)]
-    )
-    pitch = pitch[np.isfinite(pitch).all(1)]
+    fundamental, with_fundamental = pitch_correlation(clips, outputs, 300.0)
+    full_band, with_full_band = pitch_correlation(clips, outputs, None)
     near = np.array(await gather(clips, lambda i, clip: world.embed(clip, f"clip-{i}")))
     made = np.array(await gather(outputs, lambda i, sound: world.embed(sound, f"output-{i}")))
     near, made = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (near, made))
@@ -203,8 +220,10 @@ async def cloning_rows(world: World, espeak: Espeak, texts: list[str]) -> list[d
         {
             "what": "cloning, unseen voices",
             "voices": len(voices),
-            "log_f0_correlation": round(float(np.corrcoef(pitch.T)[0, 1]), 3),
-            "voices_with_pitch": len(pitch),
+            "log_f0_correlation_fundamental": fundamental,
+            "voices_with_fundamental": with_fundamental,
+            "log_f0_correlation_full_band": full_band,
+            "voices_with_pitch_full_band": with_full_band,
             "nearer_to_own_percent": round(
                 100 * float((own > alike[np.arange(len(voices)), others]).mean()), 1
             ),

@@ -26,6 +26,7 @@ def serve(
 ) -> None:
     """Serve speech and transcription over HTTP, as OpenAI's clients expect it."""
     import logging
+    import signal
 
     import uvicorn
 
@@ -35,5 +36,8 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     with failures_told():
         door = open_door(model or DEFAULT_MODELS, Where(device, dtype, offline))
+    # When it has drained, uvicorn raises the signal once more at whoever handled it before itself:
+    # a server that was asked to leave and left has not failed.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     app = create_app(door.engine, door.registry, door.settings)
     uvicorn.run(app, host=host, port=port, server_header=False, timeout_graceful_shutdown=_DRAIN_S)
