@@ -245,7 +245,8 @@ async def main(options: argparse.Namespace) -> None:
     engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig()))
     engine.start()
     world, espeak = World(engine, registry, tts, asr), Espeak()
-    texts = HELDOUT.read_text(encoding="utf-8").splitlines()
+    lines = HELDOUT.read_text(encoding="utf-8").splitlines()
+    texts = [line for line in lines if 4 <= len(words(line)) <= 14]
     rows = await transcription_rows(world, espeak, texts[: options.asr_sentences])
     rows += await speech_rows(world, espeak, texts[: options.tts_sentences])
     rows += await cloning_rows(world, espeak, texts)

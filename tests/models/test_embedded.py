@@ -1,0 +1,123 @@
+"""The embedded checkpoints really speak and really listen, through the engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soxr
+
+from izwi.async_engine import AsyncEngine
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.registry import Registry, embedded
+from izwi.request import Float32, ReferenceClip, SpeechInput, TextMode, TranscriptionInput
+from izwi.runner.device import torch_backend
+from izwi_api.speech import open_speech
+from izwi_api.transcribe import open_transcription
+
+SENTENCES = (
+    "The train leaves at seven in the morning.",
+    "She put the book on the table near the window.",
+    "Could you please send me the letter on Monday?",
+    "I think the weather will be warm tomorrow.",
+)
+
+
+class World:
+    def __init__(self) -> None:
+        backend = torch_backend("cpu", "float32")
+        self.registry = Registry(backend)
+        for name in ("izwi-tiny-tts", "izwi-tiny-asr"):
+            self.registry.load(name)
+        self.engine = AsyncEngine(Engine(self.registry.models, backend.ops, EngineConfig()))
+
+    async def say(self, text: str, **ask) -> tuple[Float32, list[list[int]]]:
+        speech = await open_speech(
+            self.engine, self.registry, "izwi-tiny-tts", SpeechInput(text, **ask)
+        )
+        chunks = [chunk async for chunk in speech.chunks()]
+        pcm = np.concatenate([chunk.pcm for chunk in chunks if chunk.pcm is not None])
+        return pcm, [entry for chunk in chunks for entry in chunk.entries.tolist()]
+
+    async def hear(self, pcm: Float32) -> str:
+        ask = TranscriptionInput(soxr.resample(pcm, 24000, 16000).astype(np.float32))
+        heard = await open_transcription(self.engine, self.registry, "izwi-tiny-asr", ask)
+        await heard.finish()
+        return heard.text
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    made.engine.start()
+    yield made
+    await made.engine.stop()
+
+
+def bag(text: str) -> list[str]:
+    return "".join(c if c.isalpha() or c == "'" else " " for c in text.lower()).split()
+
+
+@pytest.mark.parametrize("mode", list(TextMode))
+async def test_what_is_said_is_what_is_heard(world: World, mode: TextMode) -> None:
+    missed = total = 0
+    for seed, text in enumerate(SENTENCES):
+        pcm, _ = await world.say(text, voice="amber", text_mode=mode, seed=seed)
+        assert np.abs(pcm).max() > 0.05
+        heard = bag(await world.hear(pcm))
+        missed += sum(word not in heard for word in bag(text))
+        total += len(bag(text))
+    assert missed / total < 0.25, f"{missed} of {total} words were not heard"
+
+
+async def test_voices_differ_and_a_clip_is_followed(world: World) -> None:
+    low, _ = await world.say(SENTENCES[0], voice="dorian")
+    high, _ = await world.say(SENTENCES[0], voice="greta")
+
+    def brightness(pcm: Float32) -> float:
+        """Mean zero crossings of the louder half: higher voices cross more often."""
+        loud = pcm[np.abs(pcm) > np.median(np.abs(pcm))]
+        return float((np.diff(np.signbit(loud)) != 0).mean())
+
+    assert brightness(low) != brightness(high)
+    follows_low, _ = await world.say(SENTENCES[1], voice=ReferenceClip(low), seed=1)
+    follows_high, _ = await world.say(SENTENCES[1], voice=ReferenceClip(high), seed=1)
+    assert not np.array_equal(follows_low[:24000], follows_high[:24000])
+
+
+async def test_a_long_text_starts_long_before_it_is_done_and_is_the_same_twice(
+    world: World,
+) -> None:
+    text = " ".join(SENTENCES * 3)
+    speech = await open_speech(
+        world.engine, world.registry, "izwi-tiny-tts", SpeechInput(text, voice="basil", seed=5)
+    )
+    frames_at_first_sound, pieces = None, []
+    async for chunk in speech.chunks():
+        if chunk.pcm is not None:
+            if frames_at_first_sound is None:
+                frames_at_first_sound = speech.num_frames
+            pieces.append(chunk.pcm)
+    once = np.concatenate(pieces)
+    assert len(once) > 24000 * 20
+    assert frames_at_first_sound is not None
+    assert frames_at_first_sound <= speech.num_frames / 5
+    twice, _ = await world.say(text, voice="basil", seed=5)
+    np.testing.assert_array_equal(once, twice)
+
+
+async def test_silence_and_noise_are_not_talked_about_for_ever(world: World) -> None:
+    silence = np.zeros(24000 * 3, np.float32)
+    noise = np.random.default_rng(0).standard_normal(24000 * 3).astype(np.float32) * 0.1
+    for sound in (silence, noise):
+        assert len((await world.hear(sound)).split()) < 40
+
+
+def test_they_are_small_enough_to_live_in_the_wheel() -> None:
+    folders = embedded()
+    assert {"izwi-tiny-tts", "izwi-tiny-asr"} <= set(folders)
+    files = [path for folder in folders.values() for path in Path(folder).rglob("*")]
+    assert sum(path.stat().st_size for path in files if path.is_file()) <= 40_000_000
