@@ -31,7 +31,7 @@ class Engine:
         for lane in self._busy_lanes():
             work = lane.scheduler.schedule()
             results = lane.execute(work)
-            chunks += lane.process(work, results)
+            chunks += lane.process(results)
         return chunks
 
     def __init__(self, models: dict[str, Model], ops: TorchOps, config: EngineConfig):
@@ -133,9 +133,8 @@ class Lane:
                 results.entries.append((row.sequence, entry, row.stop))
         return results
 
-    def process(self, work: Work, results: Results) -> list[Chunk]:
+    def process(self, results: Results) -> list[Chunk]:
         """Grow the logs, make the sound that is due, finish, free, and say what happened."""
-        del work
         chunks: list[Chunk] = []
         fresh: dict[int, tuple[int, ...]] = {}
         for sequence, entry, stop in results.entries:
