@@ -116,6 +116,10 @@ class TTSConfig:
     Attributes:
         max_text_characters: The longest text that the checkpoint was trained to say in one go;
             ours alone, absent from published files, None for no limit.
+        plain_english: It was trained on single sentences of plain words, so other text is spelled
+            out first and said sentence by sentence; likewise ours alone.
+        clones_by_vector: It follows the speaker vector of a clip and was not trained to continue
+            a clip, so what a clip says is left aside; likewise ours alone.
         guard_frames: A request without a limit of its own ends after this many frames ...
         guard_frames_per_token: ... and so many more for each text token, since a talker that
             misses its end would go on for ever. Speech takes 3 to 5 frames a token.
@@ -132,6 +136,8 @@ class TTSConfig:
     talker_config: TalkerConfig
     speaker_encoder_config: SpeakerEncoderConfig | None = None
     max_text_characters: int | None = None
+    plain_english: bool = False
+    clones_by_vector: bool = False
     guard_frames: int = 250
     guard_frames_per_token: int = 12
 

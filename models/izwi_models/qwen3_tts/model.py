@@ -20,6 +20,7 @@ from izwi_models.qwen3_tts.config import CONTROL_IDS
 from izwi_models.qwen3_tts.embedding import Positions
 from izwi_models.qwen3_tts.prepare import Checkpoint
 from izwi_models.qwen3_tts.prompt import ENCODE_SPEAKER, SpeechPrompt
+from izwi_models.qwen3_tts.spoken import sentences, spell_out
 from izwi_models.qwen3_tts.text import split_text
 
 
@@ -101,7 +102,14 @@ class Qwen3TTS:
     # -- requests ----------------------------------------------------------------------------
     def split_text(self, text: str) -> list[str]:
         """Cut text into the pieces that the checkpoint was trained to say."""
-        return split_text(text, self._config.max_text_characters)
+        limit = self._config.max_text_characters
+        if not self._config.plain_english:
+            return split_text(text, limit)
+        return [
+            piece
+            for sentence in sentences(spell_out(text))
+            for piece in split_text(sentence, limit)
+        ]
 
     def prepare_speech(self, request_id: str, model: str, ask: SpeechInput) -> Request:
         """Check and tokenise; see `prepare.prepare_speech` for what is raised."""

@@ -6,7 +6,7 @@ Names of parameters in errors are those of the HTTP body.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -133,6 +133,7 @@ def prepare_voice(
         InvalidAudio: The clip cannot be used.
         TooLarge: The clip is too long.
     """
+    text = None if checkpoint.config.clones_by_vector else text
     inputs = _encode_inputs(checkpoint, ReferenceClip(samples, text))
     return Request(request_id, model, prompts.encode_only(inputs), encode_only=True)
 
@@ -141,10 +142,12 @@ def _resolve_voice(
     checkpoint: Checkpoint, voice: str | VoicePrompt | ReferenceClip | None
 ) -> _Voice:
     talker = checkpoint.config.talker_config
+    by_vector = checkpoint.config.clones_by_vector
     if isinstance(voice, ReferenceClip):
-        return _clip_voice(checkpoint, voice)
+        return _clip_voice(checkpoint, replace(voice, text=None) if by_vector else voice)
     if isinstance(voice, VoicePrompt):
-        return _encoded_voice(checkpoint, voice)
+        kept = VoicePrompt(voice.speaker_embedding) if by_vector else voice
+        return _encoded_voice(checkpoint, kept)
     if voice is None:
         if not talker.spk_id:
             return _Voice()

@@ -1,0 +1,1 @@
+"""The embedded checkpoints, and the recipes that make them again from nothing."""

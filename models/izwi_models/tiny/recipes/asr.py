@@ -1,0 +1,293 @@
+"""Train izwi-tiny-asr on synthesised speech, with the exact prompt of Qwen3-ASR.
+
+It never hears izwi-tiny-tts, so that it can judge it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
+from torch import Tensor
+
+from izwi.checkpoint import parse_config
+from izwi.ops.attention.torch_dense import DenseContext
+from izwi.ops.torch_ops import TorchOps
+from izwi_models.qwen3.decoder import decode
+from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3_asr.config import EMBEDDING, TEXT_PREFIX, AsrConfig, tensor_shapes
+from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
+from izwi_models.tiny.recipes.data import Corpus, bucket_batches, text_table
+from izwi_models.tiny.recipes.harness import (
+    Clock,
+    FlatWeights,
+    Log,
+    Optimizer,
+    Stepper,
+    initial_weights,
+    learning_rate,
+    resume_weights,
+    save_tensors,
+)
+from izwi_models.tiny.recipes.settings import ASR, ASR_GENERATION, token_id
+from izwi_models.tiny.recipes.spectral import to_16k, whisper_mel
+from izwi_models.tiny.recipes.speech import UNKNOWN_PHONE
+
+_PHONES = UNKNOWN_PHONE + 1
+_EDGES = [25, 31, 37, 43, 50, 62, 75, 100]  # codec frames; whole and half seconds
+_MELS_A_FRAME = 8  # mel frames in 80 ms
+_LABELS_A_CHUNK = 50
+_SMOOTHING = 0.05
+_SILENT_MEL = -0.5
+
+
+class PaddedOps(TorchOps):
+    """Operations whose encoder sees each row of a padded batch up to its own length."""
+
+    lengths: Tensor | None = None
+
+    def dense_context(
+        self, batch: int, length: int, *, causal: bool = True, key_lengths: object = None
+    ) -> DenseContext:
+        """See `Ops.dense_context`; the lengths of rows that look both ways are `self.lengths`."""
+        del key_lengths
+        lengths: Any = None if causal else self.lengths  # a tensor serves where an array does
+        return DenseContext(batch, length, causal, lengths, self.device)
+
+
+class Template:
+    """The ids around sound and text."""
+
+    def __init__(self, tokenizer: QwenTokenizer):
+        start, end = token_id("<|im_start|>"), token_id("<|im_end|>")
+        newline = tokenizer.encode("\n")
+        self.before = [start, *tokenizer.encode("system\n"), end, *newline]
+        self.before += [start, *tokenizer.encode("user\n"), token_id("<|audio_start|>")]
+        self.after = [token_id("<|audio_end|>"), end, *newline]
+        self.after += [start, *tokenizer.encode("assistant\n")]
+        self.opening = [*tokenizer.encode("language English"), token_id("<asr_text>")]
+        self.end = end
+
+
+class AsrTrainer:
+    """The weights, a phoneme head that is thrown away, and the corpus."""
+
+    def __init__(self, args: argparse.Namespace, corpus: Corpus, device: torch.device):
+        self.device, self.corpus = device, corpus
+        self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.ops = PaddedOps(device, self.dtype)
+        self.config = parse_config(AsrConfig, ASR, "settings.ASR")
+        tokenizer = QwenTokenizer(args.out)
+        self.template = Template(tokenizer)
+        answers = [
+            [*self.template.opening, *tokenizer.encode(text), self.template.end]
+            for text in corpus.texts
+        ]
+        self.answers, self.answer_lengths = text_table(answers, device)
+        self._before = torch.tensor(self.template.before, device=device)
+        self._after = torch.tensor(self.template.after, device=device)
+        width = self.config.audio.output_dim
+        tensors = initial_weights(
+            {**tensor_shapes(self.config), "phone_head.weight": (4 * _PHONES, width)}, args.seed
+        )
+        self.resumed = resume_weights(tensors, args.out / "model.safetensors")
+        self.weights = FlatWeights(tensors, device)
+        self.optimizer = Optimizer(self.weights, clip=1.0, average=0.999)
+        self.metrics = torch.zeros(4, device=device)
+        self._positions = self.ops.array(chunk_positions(self.config.audio))
+
+    def hold(self, items: Tensor, frames: int, text_length: int) -> None:
+        """Compute the gradient of a batch."""
+        self.optimizer.hold(self.loss(items, frames, text_length))
+
+    def loss(self, items: Tensor, frames: int, text_length: int) -> Tensor:
+        """Loss of utterances padded to `frames` codec frames and `text_length` answer ids."""
+        weights = self.weights.views(self.dtype)
+        lengths, starts = self.corpus.device_frames[items], self.corpus.device_starts[items]
+        mel = augmented_mel(self.corpus.sound(starts, frames, lengths), lengths)
+        tokens = token_counts(lengths * _MELS_A_FRAME)
+        self.ops.lengths = tokens
+        audio = encode_windows(
+            self.ops,
+            weights,
+            self.config.audio,
+            mel.to(self.dtype),
+            positions=self._positions,
+        )
+        phone_loss = self._phone_loss(weights, audio, starts, lengths, frames)
+        logits, targets = self._answer(weights, items, audio, tokens, text_length)
+        counted = (
+            torch.arange(text_length, device=self.device) < self.answer_lengths[items][:, None]
+        )
+        losses = F.cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), reduction="none", label_smoothing=_SMOOTHING
+        ).view(targets.shape)
+        total = counted.sum()
+        text_loss = (losses * counted).sum() / total
+        right = ((logits.argmax(-1) == targets) * counted).sum() / total
+        values = torch.stack([text_loss, phone_loss, right, self.optimizer.norm])
+        self.metrics.copy_(values.detach())
+        return text_loss + 0.2 * phone_loss
+
+    def _answer(
+        self,
+        weights: dict[str, Tensor],
+        items: Tensor,
+        audio: Tensor,
+        tokens: Tensor,
+        text_length: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Logits (rows, text_length, vocabulary) of the answers, and the answers."""
+        rows, most = audio.shape[:2]
+        before, after = len(self._before), len(self._after)
+        length = before + most + after + text_length - 1
+        at = torch.arange(length, device=self.device)[None]
+        answers = self.answers[items][:, :text_length]
+        tail = at - before - tokens[:, None]  # counts from the end of the sound
+        ids = answers.gather(1, (tail - after).clamp(0, text_length - 1))
+        ids = torch.where(tail < after, self._after[tail.clamp(0, after - 1)], ids)
+        ids = torch.where(at < before, self._before[at.clamp_max(before - 1)], ids)
+        x = F.embedding(ids, weights[EMBEDDING])
+        row_numbers = torch.arange(rows, device=self.device)[:, None]
+        placed = audio[row_numbers, (at - before).clamp(0, most - 1)]
+        x = torch.where(((at >= before) & (tail < 0))[..., None], placed, x)
+        context = self.ops.dense_context(rows, length)
+        hidden = decode(self.ops, weights, self.config.text.decoder, TEXT_PREFIX, x, context)
+        first = before + tokens[:, None] + after - 1
+        states = hidden[row_numbers, first + torch.arange(text_length, device=self.device)]
+        return F.linear(states, weights[EMBEDDING]).float(), answers
+
+    def _phone_loss(
+        self,
+        weights: dict[str, Tensor],
+        audio: Tensor,
+        starts: Tensor,
+        lengths: Tensor,
+        frames: int,
+    ) -> Tensor:
+        """Each token stands for four labels of 20 ms, thirteen tokens for a second of fifty."""
+        labels = self.corpus.labels(starts, frames)
+        real = torch.arange(frames, device=self.device) < lengths[:, None]
+        labels = labels.masked_fill(~real[..., None], -100).flatten(1)
+        labels = F.pad(labels, (0, -labels.shape[1] % _LABELS_A_CHUNK), value=-100)
+        labels = F.pad(labels.unflatten(1, (-1, _LABELS_A_CHUNK)), (0, 2), value=-100)
+        labels = labels.flatten(1).unflatten(1, (-1, 4))[:, : audio.shape[1]]
+        logits = F.linear(audio, weights["phone_head.weight"]).float()
+        return F.cross_entropy(logits.view(-1, _PHONES), labels.flatten(), ignore_index=-100)
+
+    def save(self, out: Path) -> None:
+        """Write the averaged weights in the published layout."""
+        views = self.weights.views(torch.float32, self.optimizer.averaged)
+        tensors = {name: views[name] for name in tensor_shapes(self.config)}
+        save_tensors(tensors, out / "model.safetensors", torch.float16)
+        preprocessor = {
+            "feature_extractor_type": "WhisperFeatureExtractor",
+            "feature_size": 128,
+            "sampling_rate": 16000,
+            "n_fft": 400,
+            "hop_length": 160,
+            "padding_side": "right",
+            "padding_value": 0.0,
+        }
+        for name, values in (
+            ("config", ASR),
+            ("generation_config", ASR_GENERATION),
+            ("preprocessor_config", preprocessor),
+        ):
+            (out / f"{name}.json").write_text(json.dumps(values, indent=2) + "\n")
+
+
+def token_counts(mel_frames: Tensor) -> Tensor:
+    """Audio tokens of so many mel frames; see `AudioConfig.num_tokens`."""
+    rest = mel_frames % 100
+    for _ in range(3):
+        rest = (rest + 1) // 2
+    return mel_frames // 100 * 13 + rest
+
+
+def augmented_mel(sound: Tensor, frames: Tensor) -> Tensor:
+    """Whisper features of 24 kHz sound at random loudness, with noise, and with parts hidden."""
+    rows, device = len(sound), sound.device
+
+    def draw(low: float, high: float, *shape: int) -> Tensor:
+        return low + (high - low) * torch.rand(rows, *shape, device=device)
+
+    sound = to_16k(sound) * 10 ** draw(-1.2, 0.1, 1)
+    level = sound.square().mean(1, keepdim=True).sqrt() * 10 ** (-draw(8, 45, 1) / 20)
+    sound = sound + torch.randn_like(sound) * level * (draw(0, 1, 1) < 0.6)
+    kept = frames * (16_000 * 8 // 100)
+    mel = whisper_mel(sound, kept)
+    band = torch.arange(mel.shape[1], device=device)[None, :, None]
+    low, top = draw(0, 110, 1, 1), draw(80, 128, 1, 1)
+    hidden = (band >= low) & (band < low + draw(0, 16, 1, 1))
+    hidden = hidden | ((band >= top) & (draw(0, 1, 1, 1) < 0.2))
+    time = torch.arange(mel.shape[2], device=device)[None, None]
+    for _ in range(2):
+        start = draw(0, 1, 1, 1) * frames[:, None, None] * _MELS_A_FRAME
+        hidden = hidden | ((time >= start) & (time < start + draw(0, 10, 1, 1)))
+    real = time < frames[:, None, None] * _MELS_A_FRAME
+    return mel.masked_fill(hidden & real, _SILENT_MEL)
+
+
+def train(trainer: AsrTrainer, args: argparse.Namespace) -> None:
+    """Train for the time given and write the checkpoint as it goes."""
+    clock = Clock(args.seconds)
+    log = Log(args.out / "asr.log", clock)
+    stepper = Stepper(trainer.device, capture=not args.plain)
+    generator = np.random.default_rng(args.seed)
+    torch.manual_seed(args.seed)
+    corpus, device = trainer.corpus, trainer.device
+    text_lengths = trainer.answer_lengths.cpu().numpy()
+    longest = {edge: int(text_lengths[corpus.frames <= edge].max(initial=1)) for edge in _EDGES}
+    buffers: dict[int, Tensor] = {}
+    count = sum(torch.Size(s).numel() for s in tensor_shapes(trainer.config).values())
+    log(f"asr: {count / 1e6:.2f} M parameters, {len(corpus)} utterances, {trainer.resumed} resumed")
+    step, epoch, saved = 0, 0, 0.0
+    while clock.share < 1:
+        for edge, items in bucket_batches(corpus.frames, _EDGES, args.frames, generator):
+            if clock.share >= 1:
+                break
+            buffer = buffers.setdefault(edge, torch.zeros(len(items), dtype=torch.long).to(device))
+            buffer.copy_(torch.from_numpy(items))
+            trainer.optimizer.rate.fill_(learning_rate(clock.share, step, args.rate))
+            stepper.run(edge, partial(trainer.hold, buffer, edge, longest[edge]))
+            trainer.optimizer.apply()
+            step += 1
+            if step in (1, 10, 50) or step % 500 == 0:
+                names = ("text", "phone", "right", "norm")
+                values = zip(names, trainer.metrics.tolist(), strict=True)
+                log(f"step {step} epoch {epoch}: " + ", ".join(f"{n} {v:.3f}" for n, v in values))
+            if clock.elapsed - saved > 60:
+                saved = clock.elapsed
+                trainer.save(args.out)
+        epoch += 1
+    trainer.save(args.out)
+    log(f"done after {step} steps, {epoch} epochs")
+
+
+def main() -> None:
+    """Train, or go on from the checkpoint in the output folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path, help="folder that the speech recipe wrote")
+    parser.add_argument("out", type=Path, help="checkpoint folder with the tokenizer")
+    parser.add_argument("--seconds", type=float, default=900)
+    parser.add_argument("--rate", type=float, default=1.5e-3)
+    parser.add_argument("--frames", type=int, default=12_000, help="padded frames in a batch")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, help="read only so many parts of the corpus")
+    parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    corpus = Corpus(args.data, "train", device, args.jobs)
+    train(AsrTrainer(args, corpus, device), args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The synthesised corpus on a device, and batches of it drawn by length."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from izwi_models.tiny.recipes.speech import FRAME, LABEL
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Corpus:
+    """Utterances end to end in one tensor of samples.
+
+    Attributes:
+        voices: (n,) voice number of each utterance.
+        texts: What each says.
+        frames: (n,) length in codec frames.
+        starts: (n,) first frame of each in the whole.
+        samples: (all frames * 1920,) int16 on the device.
+        phones: (all frames * 4,) uint8 phoneme numbers on the device.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        part: str,
+        device: torch.device,
+        limit: int | None = None,
+        share: tuple[int, int] = (0, 1),
+    ):
+        """Read STEM.i16, STEM.phones.npy and STEM.json for each stem that starts with `part`.
+
+        Args:
+            folder: Where the speech recipe wrote them.
+            part: "train" or "heldout".
+            device: Where they go.
+            limit: Read only so many stems.
+            share: (rank, world): read every world-th stem, from the rank-th on.
+        """
+        stems = sorted(path.with_suffix("") for path in folder.glob(f"{part}*.json"))[:limit]
+        stems = stems[share[0] :: share[1]]
+        rows = [row for stem in stems for row in json.loads(stem.with_suffix(".json").read_text())]
+        self.device = device
+        self.voices: Int64 = np.array([row[0] for row in rows])
+        self.texts: list[str] = [row[1] for row in rows]
+        self.frames: Int64 = np.array([row[2] // FRAME for row in rows])
+        self.starts: Int64 = np.concatenate([[0], np.cumsum(self.frames)[:-1]])
+        total = int(self.frames.sum())
+        self.samples = torch.empty(total * FRAME, dtype=torch.int16, device=device)
+        self.phones = torch.empty(total * (FRAME // LABEL), dtype=torch.uint8, device=device)
+        at = 0
+        for stem in stems:
+            sound = torch.from_numpy(np.fromfile(stem.with_suffix(".i16"), np.int16))
+            self.samples[at : at + len(sound)] = sound.to(device)
+            labels = torch.from_numpy(np.load(stem.with_suffix(".phones.npy")))
+            self.phones[at // LABEL : at // LABEL + len(labels)] = labels.to(device)
+            at += len(sound)
+        self.device_frames = torch.tensor(self.frames, device=device)
+        self.device_starts = torch.tensor(self.starts, device=device)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def sound(self, first_frame: Tensor, count: int, kept: Tensor) -> Tensor:
+        """Cut (rows, count * 1920) floats; what lies `kept` frames after the start is silence."""
+        offsets = torch.arange(count * FRAME, device=self.device)
+        index = (first_frame[:, None] * FRAME + offsets).clamp_max(len(self.samples) - 1)
+        return (self.samples[index].float() / 32768) * (offsets < kept[:, None] * FRAME)
+
+    def labels(self, first_frame: Tensor, count: int) -> Tensor:
+        """Cut (rows, count, 4) phoneme numbers."""
+        parts = FRAME // LABEL
+        offsets = torch.arange(count * parts, device=self.device)
+        index = (first_frame[:, None] * parts + offsets).clamp_max(len(self.phones) - 1)
+        return self.phones[index].long().unflatten(1, (count, parts))
+
+
+def bucket_batches(
+    lengths: Int64, edges: list[int], positions: int, generator: np.random.Generator
+) -> list[tuple[int, Int64]]:
+    """Cut an epoch into batches of equal shape.
+
+    Args:
+        lengths: (n,) length of each item.
+        edges: Padded lengths, rising; items longer than the last are left out.
+        positions: Padded positions in a batch.
+        generator: Shuffles.
+
+    Returns:
+        (padded length, item numbers) of each batch, in random order.
+    """
+    batches: list[tuple[int, Int64]] = []
+    low = 0
+    for edge in edges:
+        items = np.flatnonzero((lengths > low) & (lengths <= edge))
+        low = edge
+        rows = max(1, positions // edge)
+        if 0 < len(items) < rows:  # a rare length repeats
+            items = np.resize(items, rows)
+        generator.shuffle(items)
+        starts = range(0, len(items) - rows + 1, rows)
+        batches += [(edge, items[start : start + rows]) for start in starts]
+    order = generator.permutation(len(batches))
+    return [batches[i] for i in order]
+
+
+def text_table(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids padded with zeros, (n, longest) int64, and the length of each row."""
+    lengths = torch.tensor([len(row) for row in rows])
+    table = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
+    for number, row in enumerate(rows):
+        table[number, : len(row)] = torch.tensor(row)
+    return table.to(device), lengths.to(device)

@@ -1,0 +1,228 @@
+"""What every training recipe needs: weights in one flat tensor, AdamW with an average, CUDA graphs.
+
+The models are functions over a mapping of tensors, so training them is: cut one flat leaf into
+named views, run the model, take the gradient of the leaf. One leaf makes the optimiser a handful
+of kernels, and a whole step is captured as a CUDA graph, since tiny models are bound by launches.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+Shapes = Mapping[str, tuple[int, ...]]
+# Matrices whose product joins the residual stream start small.
+_RESIDUAL = ("o_proj.weight", "down_proj.weight", "fc2.weight", "out_proj.weight")
+_ALIGNMENT = 8  # elements; matrix kernels want 16 bytes
+
+
+def initial_weights(shapes: Shapes, seed: int) -> dict[str, Tensor]:
+    """Draw weights by name: norms are one, biases and snakes zero, matrices scaled by fan-in."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, shape in sorted(shapes.items()):
+        if name.endswith(("norm.weight", "cluster_usage", "initialized")) or "layernorm" in name:
+            weights[name] = torch.full(shape, 0.0 if name.endswith("bias") else 1.0)
+        elif name.endswith(("layer_scale.scale", "gamma")):
+            weights[name] = torch.full(shape, 0.1)
+        elif len(shape) == 1:
+            ones = name.endswith("weight")  # layer norms
+            weights[name] = torch.ones(shape) if ones else torch.zeros(shape)
+        elif "embedding" in name or "embed_tokens" in name:
+            weights[name] = torch.randn(shape, generator=generator) * 0.02
+        else:
+            fan_in = math.prod(shape[1:])
+            weights[name] = torch.randn(shape, generator=generator) / math.sqrt(fan_in)
+            if name.endswith(
+                ("o_proj.weight", "down_proj.weight", "fc2.weight", "out_proj.weight")
+            ):
+                weights[name] *= 0.3
+    return weights
+
+
+class FlatWeights:
+    """Named tensors as views of one flat float32 leaf."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], device: torch.device):
+        self._shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        self._counts = [math.prod(shape) for shape in self._shapes.values()]
+        self._sizes = [-(-count // _ALIGNMENT) * _ALIGNMENT for count in self._counts]
+        flat = torch.zeros(sum(self._sizes))
+        decayed = torch.zeros(sum(self._sizes))
+        for part, mask, tensor in zip(
+            flat.split(self._sizes), decayed.split(self._sizes), tensors.values(), strict=True
+        ):
+            part[: tensor.numel()] = tensor.detach().float().flatten()
+            mask[: tensor.numel()] = float(tensor.ndim > 1)
+        self.flat = flat.to(device).requires_grad_()
+        self.decayed = decayed.to(device)
+
+    def views(
+        self, dtype: torch.dtype = torch.float32, flat: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """The tensors by name, cast; gradients reach the leaf."""
+        parts = (self.flat if flat is None else flat).to(dtype).split(self._sizes)
+        return {
+            name: part[:count].view(shape)
+            for part, count, (name, shape) in zip(
+                parts, self._counts, self._shapes.items(), strict=True
+            )
+        }
+
+
+class Optimizer:
+    """AdamW over one flat leaf, with clipping and an exponential average of the weights.
+
+    Nothing is read back from the device, so the host runs ahead of it.
+    """
+
+    def __init__(
+        self,
+        weights: FlatWeights,
+        *,
+        decay: float = 0.02,
+        clip: float = 1.0,
+        betas: tuple[float, float] = (0.9, 0.98),
+        average: float = 0.999,
+    ):
+        self._weights, self._decay, self._clip = weights, decay, clip
+        self._betas, self._average = betas, average
+        flat = weights.flat.detach()
+        self._mean, self._square = torch.zeros_like(flat), torch.zeros_like(flat)
+        self._gradient = torch.zeros_like(flat)
+        self.averaged = flat.clone()
+        self._steps = torch.zeros((), device=flat.device)
+        self.rate = torch.zeros((), device=flat.device)
+        self.norm = torch.zeros((), device=flat.device)
+
+    def hold(self, loss: Tensor) -> None:
+        """Keep the gradient of `loss` for `apply`. May be captured."""
+        (gradient,) = torch.autograd.grad(loss, [self._weights.flat])
+        self._gradient.copy_(gradient)
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        """Step down the gradient, averaged over ranks; one that is not finite changes nothing."""
+        flat = self._weights.flat
+        gradient = self._gradient
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(gradient, op=torch.distributed.ReduceOp.AVG)
+        norm = gradient.norm()
+        self.norm.copy_(norm)
+        sound = torch.isfinite(norm)
+        gradient = torch.nan_to_num(gradient) * (sound * self._clip / norm.clamp_min(self._clip))
+        gradient = torch.nan_to_num(gradient)
+        self._steps += 1
+        first, second = self._betas
+        self._mean.lerp_(gradient, 1 - first)
+        self._square.lerp_(gradient.square(), 1 - second)
+        mean = self._mean / (1 - first**self._steps)
+        square = self._square / (1 - second**self._steps)
+        update = mean / (square.sqrt() + 1e-8) + self._decay * self._weights.decayed * flat
+        flat.sub_(update * self.rate * sound)
+        # a young average follows faster
+        pace = torch.clamp(1 - (1 + self._steps) / (10 + self._steps), min=1 - self._average)
+        self.averaged.lerp_(flat, pace)
+
+
+class Stepper:
+    """Runs a training step: captured as one CUDA graph for each shape, or plainly elsewhere."""
+
+    def __init__(self, device: torch.device, capture: bool = True):
+        self._capture = capture and device.type == "cuda"
+        self._graphs: dict[object, torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None
+
+    def run(self, shape: object, step: Callable[[], None]) -> None:
+        """Run `step`, which must read its batch from tensors that stay where they are.
+
+        Args:
+            shape: A key; the first two calls with it run plainly and capture.
+            step: Called with no arguments.
+        """
+        if not self._capture:
+            step()
+            return
+        if shape not in self._graphs:
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(2):
+                    step()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                step()
+            self._pool = graph.pool()
+            self._graphs[shape] = graph
+        self._graphs[shape].replay()
+
+
+class Clock:
+    """How much of the time that a recipe was given is spent."""
+
+    def __init__(self, seconds: float):
+        self._begin, self._seconds = time.monotonic(), seconds
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._begin
+
+    @property
+    def share(self) -> float:
+        """Part of the time that is spent, 0 to 1 and beyond."""
+        return self.elapsed / self._seconds
+
+
+def learning_rate(share: float, step: int, peak: float, warmup: int = 300) -> float:
+    """Rise over `warmup` steps, hold, and fall to nothing over the second half of the time."""
+    rise = min(1.0, (step + 1) / warmup)
+    fall = 1.0 if share < 0.5 else max(0.0, 2 * (1 - share))
+    return peak * rise * max(0.02, fall)
+
+
+class Log:
+    """Prints lines with the time and keeps them in a file."""
+
+    def __init__(self, path: Path, clock: Clock):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file, self._clock = path.open("a"), clock
+
+    def __call__(self, text: str) -> None:
+        """Write one line."""
+        line = f"[{self._clock.elapsed:6.0f}s] {text}"
+        print(line, flush=True)
+        print(line, file=self._file, flush=True)
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype) -> None:
+    """Write safetensors in `dtype`, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cast = {
+        name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None).contiguous()
+        for name, tensor in tensors.items()
+    }
+    part = path.with_suffix(".part")
+    save_file({k: v.clone() for k, v in cast.items()}, part, metadata={"format": "pt"})
+    part.replace(path)
+
+
+def resume_weights(weights: dict[str, Tensor], path: Path) -> int:
+    """Replace the tensors that a checkpoint has in the same shape; the number replaced."""
+    if not path.is_file():
+        return 0
+    found = 0
+    for name, tensor in load_file(path).items():
+        if name in weights and weights[name].shape == tensor.shape:
+            weights[name] = tensor.float()
+            found += 1
+    return found

@@ -1,0 +1,114 @@
+"""Train the codec's codebooks: nearest entries, means that move with what falls on them.
+
+Quantising from the first step collapses the latents (4 of 256 entries used), so training begins
+without, then the codebooks start from latents (k-means) and entries that die are revived.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
+from torch import Tensor
+
+_PACE = 0.02  # share of the codebook means that a batch replaces
+_DEAD = 0.03  # entries used less than this share of the mean are revived
+
+
+class Codebooks:
+    """All codebooks of a frame: the first codes one projection, the rest another, residually."""
+
+    def __init__(self, count: int, size: int, width: int, device: torch.device):
+        self.count, self.size = count, size
+        self.entries = torch.zeros(count, size, width, device=device)
+        self._usage = torch.ones(count, size, device=device)
+        self._sums = torch.zeros(count, size, width, device=device)
+
+    def load(self, entries: Tensor) -> None:
+        """Go on from a checkpoint's entries."""
+        self.entries.copy_(entries)
+        self._sums.copy_(entries)
+
+    def quantise(
+        self, first: Tensor, rest: Tensor, learn: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Code two projections of the same latents.
+
+        Args:
+            first: (n, width) float32, what codebook 0 codes.
+            rest: (n, width) float32, what the others code.
+            learn: Move the entries.
+
+        Returns:
+            Quantised `first` and `rest` (gradients pass straight through), the commitment loss,
+            and the codes (n, codebooks).
+        """
+        codes = [self._nearest(0, first.detach(), learn)]
+        coded_first = self.entries[0][codes[0]]
+        residual, coded_rest = rest.detach(), torch.zeros_like(rest)
+        for book in range(1, self.count):
+            code = self._nearest(book, residual, learn)
+            found = self.entries[book][code]
+            codes.append(code)
+            residual, coded_rest = residual - found, coded_rest + found
+        commitment = F.mse_loss(first, coded_first) + F.mse_loss(rest, coded_rest)
+        through_first = first + (coded_first - first).detach()
+        through_rest = rest + (coded_rest - rest).detach()
+        return through_first, through_rest, commitment, torch.stack(codes, -1)
+
+    @torch.no_grad()
+    def start(self, first: Tensor, rest: Tensor, rounds: int = 12) -> None:
+        """Place the entries by k-means on (n, width) latents."""
+        for book in range(self.count):
+            points = first if book == 0 else rest
+            chosen = torch.randperm(len(points), device=points.device)[: self.size]
+            self.entries[book] = points[chosen]
+            self._usage[book] = len(points) / self.size
+            self._sums[book] = points[chosen] * self._usage[book][:, None]
+            for _ in range(rounds):
+                code = self._distance(book, points).argmin(-1)
+                self._move(book, points, code, 1.0)
+                self._revive(book, points)
+            if book > 0:
+                rest = rest - self.entries[book][self._distance(book, rest).argmin(-1)]
+
+    @torch.no_grad()
+    def revive(self, first: Tensor, rest: Tensor) -> None:
+        """Move entries that hardly anything falls on to latents."""
+        for book in range(self.count):
+            points = first if book == 0 else rest
+            self._revive(book, points)
+            if book > 0:
+                rest = rest - self.entries[book][self._distance(book, rest).argmin(-1)]
+
+    def _distance(self, book: int, points: Tensor) -> Tensor:
+        entries = self.entries[book]
+        return entries.square().sum(1) - 2 * points @ entries.T
+
+    @torch.no_grad()
+    def _nearest(self, book: int, points: Tensor, learn: bool) -> Tensor:
+        code = self._distance(book, points).argmin(-1)
+        if learn:
+            # what was found is read before the entries move
+            self._move(book, points, code, _PACE)
+        return code
+
+    @torch.no_grad()
+    def _move(self, book: int, points: Tensor, code: Tensor, pace: float) -> None:
+        hits = torch.zeros_like(self._usage[book]).index_add_(
+            0, code, torch.ones_like(points[:, 0])
+        )
+        sums = torch.zeros_like(self._sums[book]).index_add_(0, code, points)
+        self._usage[book].lerp_(hits, pace)
+        self._sums[book].lerp_(sums, pace)
+        used = self._usage[book][:, None] > 1e-3
+        means = self._sums[book] / (self._usage[book][:, None] + 1e-5)
+        self.entries[book].copy_(torch.where(used, means, self.entries[book]))
+
+    @torch.no_grad()
+    def _revive(self, book: int, points: Tensor) -> None:
+        mean = self._usage[book].mean()
+        dead = self._usage[book] < _DEAD * mean
+        chosen = points[torch.randint(0, len(points), (self.size,), device=points.device)]
+        self.entries[book] = torch.where(dead[:, None], chosen, self.entries[book])
+        self._sums[book] = torch.where(dead[:, None], chosen * mean, self._sums[book])
+        self._usage[book] = torch.where(dead, mean, self._usage[book])

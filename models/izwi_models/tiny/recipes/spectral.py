@@ -1,0 +1,115 @@
+"""Short-time spectra, mel scales and the spectral losses of the codec, on any device."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
+from torch import Tensor
+
+# (window, mel bands): short windows for time, long ones for pitch.
+_RESOLUTIONS = ((32, 5), (64, 10), (128, 20), (256, 40), (512, 80), (1024, 120), (2048, 160))
+_FLOOR = 1e-4
+
+
+@lru_cache(maxsize=64)
+def mel_filters(rate: int, window: int, bands: int, device: torch.device) -> Tensor:
+    """Slaney-scale triangles of unit area, (window / 2 + 1, bands)."""
+    linear_step, corner, log_step = 200 / 3, 1000.0, np.log(6.4) / 27
+
+    def to_mel(hertz: np.ndarray) -> np.ndarray:
+        high = corner / linear_step + np.log(np.maximum(hertz, 1e-9) / corner) / log_step
+        return np.where(hertz < corner, hertz / linear_step, high)
+
+    def to_hertz(mel: np.ndarray) -> np.ndarray:
+        high = corner * np.exp(log_step * (mel - corner / linear_step))
+        return np.where(mel < corner / linear_step, mel * linear_step, high)
+
+    centres = np.linspace(0, rate / 2, window // 2 + 1)
+    top = float(to_mel(np.array(rate / 2)))
+    points = to_hertz(np.linspace(0, top, bands + 2))
+    widths = np.diff(points)
+    slopes = points[None] - centres[:, None]
+    rising, falling = -slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]
+    triangles = np.maximum(0, np.minimum(rising, falling)) * (2 / (points[2:] - points[:-2]))
+    return torch.tensor(triangles, dtype=torch.float32, device=device)
+
+
+@lru_cache(maxsize=64)
+def _hann(window: int, device: torch.device) -> Tensor:
+    return torch.hann_window(window, device=device)
+
+
+def magnitudes(samples: Tensor, window: int, hop: int, centre: bool = True) -> Tensor:
+    """(batch, bins, frames) of (batch, samples)."""
+    hann = _hann(window, samples.device)
+    spectrum = torch.stft(samples, window, hop, window, hann, center=centre, return_complex=True)
+    # the derivative of abs() at nothing is not a number
+    return torch.view_as_real(spectrum).square().sum(-1).add(1e-12).sqrt()
+
+
+def log_mel(samples: Tensor, rate: int, window: int, hop: int, bands: int) -> Tensor:
+    """(batch, frames, bands) log mel magnitudes."""
+    filters = mel_filters(rate, window, bands, samples.device)
+    mel = magnitudes(samples, window, hop).transpose(1, 2) @ filters
+    return torch.log(mel + 1e-5)
+
+
+def spectral_loss(made: Tensor, true: Tensor, rate: int) -> Tensor:
+    """Distance of log mels at seven resolutions and of plain spectra at the three longest."""
+    total = torch.zeros((), device=made.device)
+    for window, bands in _RESOLUTIONS:
+        ours = magnitudes(made, window, window // 4)
+        theirs = magnitudes(true, window, window // 4)
+        filters = mel_filters(rate, window, bands, made.device)
+        ours_mel, theirs_mel = ours.transpose(1, 2) @ filters, theirs.transpose(1, 2) @ filters
+        mel = (torch.log(ours_mel + _FLOOR) - torch.log(theirs_mel + _FLOOR)).abs().mean()
+        total = total + mel / len(_RESOLUTIONS)
+        if window >= 512:
+            shape = (ours - theirs).norm() / (theirs.norm() + 1e-3)
+            level = (torch.log(ours + 1e-3) - torch.log(theirs + 1e-3)).abs().mean()
+            total = total + (shape + 0.5 * level) / 3
+    return total
+
+
+@lru_cache(maxsize=8)
+def _half_band(device: torch.device) -> Tensor:
+    """Windowed sinc at 48 kHz that lets pass what 16 kHz can hold."""
+    steps = torch.arange(-60, 61, dtype=torch.float64)
+    kernel = torch.sinc(steps / 3) * (0.5 + 0.5 * torch.cos(torch.pi * steps / 61))
+    return (kernel / kernel.sum() * 2).float().to(device)[None, None]
+
+
+def to_16k(samples: Tensor) -> Tensor:
+    """Resample (batch, n) from 24 kHz, n divisible by three."""
+    raised = torch.stack([samples, torch.zeros_like(samples)], -1).flatten(1)
+    return F.conv1d(raised[:, None], _half_band(samples.device), stride=3, padding=60)[:, 0]
+
+
+def speaker_mel(samples: Tensor) -> Tensor:
+    """The features of `izwi.audio.mel.speaker_log_mel` of a batch: (batch, frames, 128)."""
+    padded = F.pad(samples, (384, 384), mode="reflect")
+    hann = _hann(1024, samples.device)
+    spectrum = torch.stft(padded, 1024, 256, 1024, hann, center=False, return_complex=True)
+    magnitude = torch.view_as_real(spectrum).square().sum(-1).add(1e-9).sqrt()
+    filters = mel_filters(24_000, 1024, 128, samples.device)
+    return torch.log((magnitude.transpose(1, 2) @ filters).clamp_min(1e-5))
+
+
+def whisper_mel(samples: Tensor, samples_kept: Tensor) -> Tensor:
+    """The features of `izwi.audio.mel.whisper_log_mel` of a padded batch: (batch, 128, frames).
+
+    Args:
+        samples: (batch, n) at 16 kHz, silence after what is kept.
+        samples_kept: (batch,) samples of each row; the mel is zero past them.
+    """
+    hann = _hann(400, samples.device)
+    spectrum = torch.stft(samples, 400, 160, 400, hann, center=True, return_complex=True)
+    power = torch.view_as_real(spectrum).square().sum(-1)[..., :-1]
+    mel = torch.log10((mel_filters(16_000, 400, 128, samples.device).T @ power).clamp_min(1e-10))
+    frames = torch.arange(mel.shape[-1], device=mel.device)
+    real = (frames < (samples_kept // 160)[:, None])[:, None]
+    loudest = mel.masked_fill(~real, -10.0).amax((1, 2), keepdim=True)
+    return (torch.maximum(mel, loudest - 8.0) + 4.0) / 4.0 * real

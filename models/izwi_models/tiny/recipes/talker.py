@@ -1,0 +1,350 @@
+"""Train the talker, its code predictor and the speaker encoder of izwi-tiny-tts.
+
+The talker sees true history in training and its own when it speaks, so the history is damaged
+here: codes are replaced at random, and fine codebooks are taken from another row. Judge by what
+it says when it runs freely (`evaluate.py`); the loss alone misleads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed
+import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
+from torch import Tensor
+
+from izwi.checkpoint import parse_config
+from izwi.ops.torch_ops import TorchOps
+from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3_tts import talker
+from izwi_models.qwen3_tts.config import TTSConfig, tensor_shapes
+from izwi_models.qwen3_tts.speaker import speaker_embedding
+from izwi_models.tiny.recipes.codes import encode_corpus
+from izwi_models.tiny.recipes.data import Corpus, bucket_batches, text_table
+from izwi_models.tiny.recipes.harness import (
+    Clock,
+    FlatWeights,
+    Log,
+    Optimizer,
+    Stepper,
+    initial_weights,
+    learning_rate,
+    resume_weights,
+    save_tensors,
+)
+from izwi_models.tiny.recipes.settings import TTS_GENERATION, tts_config
+from izwi_models.tiny.recipes.spectral import speaker_mel
+from izwi_models.tiny.recipes.speech import UNKNOWN_PHONE
+from izwi_models.tiny.recipes.voices import NAMED, all_voices
+
+_PHONES = UNKNOWN_PHONE + 1
+_CLIP_FRAMES = 30  # of a reference clip, 2.4 s
+_EDGES = [56, 72, 88, 104, 120, 144, 168]
+_PREDICTOR_FRAMES = 8192
+_DAMAGED_ROWS, _DAMAGED_CODES = 0.7, 0.12
+_SWAPPED_ROWS = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What the hidden states of a batch must say, (rows, frames + 1, ...)."""
+
+    where: Tensor  # position whose state predicts each frame, the end included
+    first: Tensor  # codebook 0, or the end of speech
+    counted: Tensor  # which of them are real
+
+
+class TalkerTrainer:
+    """The weights of model.safetensors, two heads that are thrown away, and the corpus."""
+
+    def __init__(self, args: argparse.Namespace, corpus: Corpus, device: torch.device):
+        self.device, self.corpus = device, corpus
+        self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.ops = TorchOps(device, self.dtype)
+        tokenizer = QwenTokenizer(args.out)
+        self.newline = tokenizer.encode("\n")[0]
+        self.settings = tts_config(tokenizer.encode("assistant")[0])
+        self.config = parse_config(TTSConfig, self.settings, "settings")
+        ids = [tokenizer.encode(text) for text in corpus.texts]
+        self._texts, self.text_lengths = text_table(ids, device)
+        hidden = self.config.talker_config.hidden_size
+        voices = len(all_voices())
+        heads = {"phone_head.weight": (4 * _PHONES, hidden), "voice_head.weight": (voices, hidden)}
+        tensors = initial_weights({**tensor_shapes(self.config), **heads}, args.seed)
+        self.resumed = resume_weights(tensors, args.out / "model.safetensors")
+        self.weights = FlatWeights(tensors, device)
+        self.optimizer = Optimizer(self.weights, clip=1.0, average=0.9995)
+        self.metrics = torch.zeros(6, device=device)
+        self.codes = encode_corpus(corpus, args.out / "speech_tokenizer", device)
+        self._voice_table = _by_voice(corpus, device)
+        self._voices = torch.tensor(corpus.voices, device=device)
+
+    # -- a batch -----------------------------------------------------------------------------
+    def hold(self, items: Tensor, length: int) -> None:
+        """Compute the gradient of a batch."""
+        self.optimizer.hold(self.loss(items, length))
+
+    def loss(self, items: Tensor, length: int) -> Tensor:
+        """Loss of the utterances `items`, laid out in `length` positions."""
+        weights = self.weights.views(self.dtype)
+        frames = min(length - 12, 104)
+        lengths, starts = self.corpus.device_frames[items], self.corpus.device_starts[items]
+        offsets = torch.arange(frames, device=self.device)
+        codes = self.codes[(starts[:, None] + offsets).clamp_max(len(self.codes) - 1)].long()
+        vectors, voice_loss = self._speakers(weights)
+        x, targets = self._lay_out(weights, items, codes, vectors, length)
+        context = self.ops.dense_context(len(items), length)
+        hidden = talker.hidden_states(self.ops, weights, self.config, x, context)
+        rows = torch.arange(len(items), device=self.device)[:, None]
+        states = hidden[rows, targets.where]  # (rows, frames + 1, hidden)
+        logits = talker.codec_logits(self.ops, weights, states).float()
+        first_loss = _masked_loss(logits, targets.first, targets.counted)
+        states = states[:, :-1]
+        real = offsets < lengths[:, None]
+        phone_loss = self._phone_loss(weights, states, starts, real)
+        rest_loss = self._predictor_loss(weights, states, codes, real)
+        right = ((logits.argmax(-1) == targets.first) * targets.counted).sum()
+        values = [first_loss, rest_loss, phone_loss, voice_loss, self.optimizer.norm]
+        values.append(right / targets.counted.sum())
+        self.metrics.copy_(torch.stack([v.detach().float() for v in values]))
+        return first_loss + rest_loss + 0.3 * phone_loss + 0.05 * voice_loss
+
+    def _speakers(self, weights: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """A vector for each voice from a clip of it, and how badly they tell voices apart."""
+        table, counts = self._voice_table
+        drawn = (torch.rand(len(table), device=self.device) * counts).long()
+        item = table.gather(1, drawn[:, None])[:, 0]
+        room = (self.corpus.device_frames[item] - _CLIP_FRAMES - 2).clamp_min(0)
+        shift = (torch.rand(len(item), device=self.device) * (room + 1)).long() + 1
+        first = self.corpus.device_starts[item] + shift
+        sound = self.corpus.sound(first, _CLIP_FRAMES, self.corpus.device_frames[item] - shift)
+        sound = sound * (0.2 + 0.8 * torch.rand(len(item), 1, device=self.device))
+        noise = torch.rand(len(item), 1, device=self.device) * 0.003
+        mel = speaker_mel(sound + noise * torch.randn_like(sound)).to(self.dtype)
+        config = self.config.speaker_encoder_config
+        assert config is not None
+        vectors = speaker_embedding(self.ops, weights, config, mel)
+        logits = F.linear(vectors, weights["voice_head.weight"]).float()
+        voices = torch.arange(len(table), device=self.device)
+        spoken = counts > 0
+        loss = F.cross_entropy(logits, voices, reduction="none")
+        return vectors, (loss * spoken).sum() / spoken.sum()
+
+    def _lay_out(
+        self, weights: dict[str, Tensor], items: Tensor, codes: Tensor, vectors: Tensor, length: int
+    ) -> tuple[Tensor, Targets]:
+        """Input embeddings (rows, length, hidden) of both text modes, and what they predict."""
+        config, device = self.config.talker_config, self.device
+        rows = len(items)
+        text_lengths = self.text_lengths[items][:, None]
+        streaming = torch.rand(rows, 1, device=device) < 0.5
+        told = torch.rand(rows, 1, device=device) < 0.5  # whether the language is given
+        head = 8 + told.long()
+        first_frame = torch.where(streaming, head + 1, head + text_lengths + 2)
+        at = torch.arange(length, device=device)[None]
+        text = self._text_track(items, at, head, text_lengths)
+        codec = torch.full((rows, length), -1, device=device)
+        codec = torch.where(
+            at == 3, torch.where(told, config.codec_think_id, config.codec_nothink_id), codec
+        )
+        codec = torch.where(at == 4, config.codec_think_bos_id, codec)
+        language = config.codec_language_id["english"]
+        codec = torch.where(told & (at == 5), language, codec)
+        codec = torch.where(at == 5 + told.long(), config.codec_think_eos_id, codec)
+        codec = torch.where(at == head - 1, config.codec_pad_id, codec)
+        beside_text = ~streaming & (at >= head) & (at <= head + text_lengths)
+        codec = torch.where(beside_text, config.codec_pad_id, codec)
+        codec = torch.where(at == first_frame - 1, config.codec_bos_id, codec)
+        x = talker.embed_text(self.ops, weights, text)
+        controls = talker.embed_codec(self.ops, weights, codec.clamp_min(0))
+        x = x + controls * (codec >= 0)[..., None]
+        speaker = self._speaker_slot(weights, items, vectors)
+        x = x + speaker[:, None] * (at == head - 2)[..., None]
+        frames = self._embed_history(weights, codes)
+        frame = at - first_frame
+        inside = (frame >= 0) & (frame < self.corpus.device_frames[items][:, None])
+        row_numbers = torch.arange(rows, device=device)[:, None]
+        history = frames[row_numbers, frame.clamp(0, codes.shape[1] - 1)]
+        x = x + history * inside[..., None]
+        return x, self._targets(items, codes, first_frame, length)
+
+    def _text_track(self, items: Tensor, at: Tensor, head: Tensor, lengths: Tensor) -> Tensor:
+        """Text ids of each position: role, pads, the text where it belongs, its end, pads."""
+        config = self.config
+        texts = self._texts[items]
+        text = texts.gather(1, (at - head).clamp(0, texts.shape[1] - 1))
+        text = torch.where((at >= head) & (at < head + lengths), text, config.tts_pad_token_id)
+        text = torch.where(at == head + lengths, config.tts_eos_token_id, text)
+        text = torch.where(at == head - 1, config.tts_bos_token_id, text)
+        role = (config.im_start_token_id, config.assistant_token_id, self.newline)
+        for position, token in enumerate(role):
+            text = torch.where(at == position, token, text)
+        return text
+
+    def _speaker_slot(self, weights: dict[str, Tensor], items: Tensor, vectors: Tensor) -> Tensor:
+        """The row of a named voice, or the vector of a clip; a named voice may take either."""
+        voices = self._voices[items]
+        base = min(self.config.talker_config.spk_id.values())
+        named = talker.embed_codec(self.ops, weights, voices.clamp_max(len(NAMED) - 1) + base)
+        by_name = (voices < len(NAMED)) & (torch.rand(len(items), device=self.device) < 0.6)
+        return torch.where(by_name[:, None], named, vectors[voices].to(named.dtype))
+
+    def _embed_history(self, weights: dict[str, Tensor], codes: Tensor) -> Tensor:
+        """Embed frames, damaged as the talker's own will be."""
+        rows, _, books = codes.shape
+        device = self.device
+        size = self.config.talker_config.code_predictor_config.vocab_size
+        swapped = torch.rand(rows, 1, 1, device=device) < _SWAPPED_ROWS
+        kept = (torch.rand(rows, 1, 1, device=device) * books).long() + 1
+        fine = torch.arange(books, device=device) >= kept
+        heard = torch.where(swapped & fine, codes.roll(1, 0), codes)
+        broken = torch.rand(rows, 1, 1, device=device) < _DAMAGED_ROWS
+        broken = broken & (torch.rand(heard.shape, device=device) < _DAMAGED_CODES)
+        heard = torch.where(broken, torch.randint_like(heard, size), heard)
+        return talker.embed_frame(self.ops, weights, heard.flatten(0, 1)).unflatten(0, (rows, -1))
+
+    def _targets(self, items: Tensor, codes: Tensor, first_frame: Tensor, length: int) -> Targets:
+        frame = torch.arange(codes.shape[1] + 1, device=self.device)[None]
+        lengths = self.corpus.device_frames[items][:, None]
+        first = F.pad(codes[..., 0], (0, 1))
+        end = self.config.talker_config.codec_eos_token_id
+        return Targets(
+            where=(first_frame - 1 + frame).clamp_max(length - 1),
+            first=torch.where(frame == lengths, end, first),
+            counted=(frame <= lengths).float(),
+        )
+
+    # -- losses beside codebook 0 --------------------------------------------------------------
+    def _phone_loss(
+        self, weights: dict[str, Tensor], states: Tensor, starts: Tensor, real: Tensor
+    ) -> Tensor:
+        labels = self.corpus.labels(starts, states.shape[1])  # (rows, frames, 4)
+        logits = F.linear(states, weights["phone_head.weight"]).float()
+        counted = real[..., None].expand(labels.shape).float()
+        return _masked_loss(logits.unflatten(-1, (4, _PHONES)), labels, counted)
+
+    def _predictor_loss(
+        self, weights: dict[str, Tensor], states: Tensor, codes: Tensor, real: Tensor
+    ) -> Tensor:
+        """Codebooks 1.. of a sample of the frames."""
+        scores = torch.rand(real.shape, device=self.device) + real
+        count = min(_PREDICTOR_FRAMES, real.numel())
+        chosen = scores.flatten().topk(count, sorted=False).indices
+        frames = codes.flatten(0, 1)[chosen]
+        logits = talker.predictor_logits(
+            self.ops, weights, self.config, states.flatten(0, 1)[chosen], frames
+        )
+        counted = real.flatten()[chosen][:, None].expand(frames[:, 1:].shape).float()
+        return _masked_loss(logits.float(), frames[:, 1:], counted)
+
+    # -- the checkpoint ------------------------------------------------------------------------
+    def save(self, out: Path) -> None:
+        """Write the averaged weights in the published layout."""
+        views = self.weights.views(torch.float32, self.optimizer.averaged)
+        tensors = {name: views[name] for name in tensor_shapes(self.config)}
+        save_tensors(tensors, out / "model.safetensors", torch.float16)
+        (out / "config.json").write_text(json.dumps(self.settings, indent=2) + "\n")
+        generation = json.dumps(TTS_GENERATION, indent=2) + "\n"
+        (out / "generation_config.json").write_text(generation)
+
+
+def _masked_loss(logits: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
+    losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    return (losses * counted.flatten()).sum() / counted.sum().clamp_min(1)
+
+
+def _by_voice(corpus: Corpus, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(voices, most) utterances of each voice, padded, and how many there are."""
+    lists = [np.flatnonzero(corpus.voices == voice) for voice in range(len(all_voices()))]
+    table = torch.zeros(len(lists), max(map(len, lists)), dtype=torch.long)
+    for row, items in enumerate(lists):
+        table[row, : len(items)] = torch.from_numpy(items)
+    return table.to(device), torch.tensor([len(items) for items in lists], device=device)
+
+
+def train(trainer: TalkerTrainer, args: argparse.Namespace, rank: int) -> None:
+    """Train for the time given; rank 0 writes the checkpoint as it goes."""
+    clock = Clock(args.seconds)
+    log = Log(args.out / f"talker{rank}.log", clock)
+    stepper = Stepper(trainer.device, capture=not args.plain)
+    generator = np.random.default_rng(args.seed + 100 * rank)
+    torch.manual_seed(args.seed + 100 * rank)
+    corpus = trainer.corpus
+    lengths = trainer.text_lengths.cpu().numpy() + corpus.frames + 12
+    usable = np.where((lengths <= _EDGES[-1]) & (corpus.frames <= 104 - 1), lengths, 10**6)
+    buffers: dict[int, Tensor] = {}
+    count = sum(torch.Size(s).numel() for s in tensor_shapes(trainer.config).values())
+    log(f"talker: {count / 1e6:.2f} M parameters, {len(corpus)} utterances")
+    step, epoch, saved, stopped = 0, 0, 0.0, False
+    while not stopped:  # ranks must ask at the same steps, and their epochs differ in length
+        for length, items in bucket_batches(usable, _EDGES, args.positions, generator):
+            stopped = step % 20 == 0 and _stop(clock, trainer.device)
+            if stopped:
+                break
+            buffer = buffers.setdefault(
+                length, torch.zeros(len(items), dtype=torch.long, device=trainer.device)
+            )
+            buffer.copy_(torch.from_numpy(items))
+            trainer.optimizer.rate.fill_(learning_rate(clock.share, step, args.rate))
+            stepper.run(length, partial(trainer.hold, buffer, length))
+            trainer.optimizer.apply()
+            step += 1
+            if step in (1, 10, 50) or step % 500 == 0:
+                names = ("first", "rest", "phone", "voice", "norm", "right")
+                values = trainer.metrics.tolist()
+                log(
+                    f"step {step} epoch {epoch}: "
+                    + ", ".join(f"{n} {v:.3f}" for n, v in zip(names, values, strict=True))
+                )
+            if rank == 0 and clock.elapsed - saved > 60:
+                saved = clock.elapsed
+                trainer.save(args.out)
+        epoch += 1
+    if rank == 0:
+        trainer.save(args.out)
+    log(f"done after {step} steps, {epoch} epochs")
+
+
+def _stop(clock: Clock, device: torch.device) -> bool:
+    """Whether the time is up, the same answer on every rank."""
+    if not torch.distributed.is_initialized():
+        return clock.share >= 1
+    share = torch.tensor([clock.share], device=device)
+    torch.distributed.all_reduce(share, op=torch.distributed.ReduceOp.MAX)
+    return share.item() >= 1
+
+
+def main() -> None:
+    """Train, or go on from the checkpoint in the output folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path, help="folder that the speech recipe wrote")
+    parser.add_argument("out", type=Path, help="checkpoint folder with tokenizer and codec")
+    parser.add_argument("--seconds", type=float, default=900)
+    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--positions", type=int, default=49_152)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, help="read only so many parts of the corpus")
+    parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
+    args = parser.parse_args()
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if world > 1:
+        torch.distributed.init_process_group("nccl", device_id=device)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    corpus = Corpus(args.data, "train", device, args.jobs, share=(rank, world))
+    train(TalkerTrainer(args, corpus, device), args, rank)
+    if world > 1:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

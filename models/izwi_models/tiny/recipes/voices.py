@@ -1,0 +1,73 @@
+"""The synthesiser's voices: eight with names, many to learn cloning from, forty held out."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+_ACCENTS = ("en-us", "en-us", "en", "en-gb-x-rp")
+_VARIANTS = (
+    "m1 m2 m3 m4 m6 m7 m8 f1 f3 f4 f5 klatt klatt2 klatt4 Alex Alicia Andrea Andy Annie Gene Hugo "
+    "Lee Mike anika adam belinda caleb edward iven max rob shelby steph paul quincy zac benjamin "
+    "david"
+)
+_HELDOUT_VARIANTS = ("f2", "m5", "linda", "john")
+_CLONE_VOICES = 192
+_HELDOUT_VOICES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """How espeak-ng speaks.
+
+    Attributes:
+        name: Set for the voices that the checkpoint offers by name.
+        espeak: Voice name, such as "en-us+f3" (accent "en" stands for British English: the
+            name "en-gb+f3" fails silently in espeak-ng 1.51).
+        pitch: 0 to 99.
+        pitch_range: 0 to 99; 50 is natural.
+        speed: Words a minute.
+        heldout: Never trained on.
+    """
+
+    name: str
+    espeak: str
+    pitch: int
+    pitch_range: int
+    speed: int
+    heldout: bool = False
+
+
+NAMED = (
+    Voice("amber", "en-us+f3", 55, 50, 165),
+    Voice("basil", "en+m3", 40, 50, 165),
+    Voice("clara", "en-gb-x-rp+f4", 60, 55, 165),
+    Voice("dorian", "en-us+m7", 30, 45, 165),
+    Voice("edith", "en-us+Annie", 50, 55, 165),
+    Voice("felix", "en-us+Mike", 50, 50, 170),
+    Voice("greta", "en+Alicia", 45, 50, 160),
+    Voice("hugo", "en-us+Hugo", 45, 50, 165),
+)
+
+
+def _drawn(generator: random.Random, variant: str, heldout: bool) -> Voice:
+    return Voice(
+        name="",
+        espeak=f"{generator.choice(_ACCENTS)}+{variant}",
+        pitch=generator.randint(15, 90),
+        pitch_range=generator.randint(35, 65),
+        speed=generator.randint(150, 182),
+        heldout=heldout,
+    )
+
+
+def all_voices(seed: int = 3) -> list[Voice]:
+    """Named voices, then voices for cloning, then held-out ones with variants never trained."""
+    generator = random.Random(seed)
+    variants = _VARIANTS.split()
+    clones = [_drawn(generator, variants[i % len(variants)], False) for i in range(_CLONE_VOICES)]
+    unseen = [
+        _drawn(generator, _HELDOUT_VARIANTS[i % len(_HELDOUT_VARIANTS)], True)
+        for i in range(_HELDOUT_VOICES)
+    ]
+    return [*NAMED, *clones, *unseen]
