@@ -137,7 +137,11 @@ class SpeechModel(Model, Protocol):
     def can_clone(self) -> bool: ...
 
     def split_text(self, text: str) -> list[str]:
-        """Cut text into the pieces that the checkpoint was trained to say; most take it whole."""
+        """Cut text into the pieces that the checkpoint was trained to say; most take it whole.
+
+        Raises:
+            InvalidRequest: Nothing in it can be said.
+        """
         ...
 
     def prepare_speech(self, request_id: str, model: str, ask: SpeechInput) -> Request:

@@ -12,6 +12,7 @@ import soxr
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.errors import InvalidRequest
 from izwi.registry import Registry, embedded
 from izwi.request import Float32, ReferenceClip, SpeechInput, TextMode, TranscriptionInput
 from izwi.runner.device import torch_backend
@@ -107,6 +108,14 @@ async def test_a_long_text_starts_long_before_it_is_done_and_is_the_same_twice(
     assert frames_at_first_sound <= speech.num_frames / 5
     twice, _ = await world.say(text, voice="basil", seed=5)
     np.testing.assert_array_equal(once, twice)
+
+
+async def test_what_is_not_plain_english_is_spelled_out_or_refused(world: World) -> None:
+    spelled, _ = await world.say("It costs five dollars.", voice="clara")
+    digits, _ = await world.say("It costs $5", voice="clara")
+    np.testing.assert_array_equal(spelled, digits)
+    with pytest.raises(InvalidRequest):
+        await world.say("世界", voice="clara")
 
 
 async def test_silence_and_noise_are_not_talked_about_for_ever(world: World) -> None:

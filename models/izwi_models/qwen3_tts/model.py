@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from izwi.errors import InvalidRequest
 from izwi.model import KVSpec, Pick, Row, StateSpec
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.request import EncodeInput, Request, Sequence, SpeechInput, Task, VoicePrompt
@@ -101,15 +102,18 @@ class Qwen3TTS:
 
     # -- requests ----------------------------------------------------------------------------
     def split_text(self, text: str) -> list[str]:
-        """Cut text into the pieces that the checkpoint was trained to say."""
+        """Cut text into the pieces that the checkpoint was trained to say.
+
+        Raises:
+            InvalidRequest: The checkpoint knows plain English alone, and there is none.
+        """
         limit = self._config.max_text_characters
         if not self._config.plain_english:
             return split_text(text, limit)
-        return [
-            piece
-            for sentence in sentences(spell_out(text))
-            for piece in split_text(sentence, limit)
-        ]
+        plain = sentences(spell_out(text))
+        if not plain:
+            raise InvalidRequest("nothing in the text is English that can be said", param="input")
+        return [piece for sentence in plain for piece in split_text(sentence, limit)]
 
     def prepare_speech(self, request_id: str, model: str, ask: SpeechInput) -> Request:
         """Check and tokenise; see `prepare.prepare_speech` for what is raised."""
