@@ -46,7 +46,12 @@ class Stream(AsyncIterator[Chunk]):
 
     def deliver(self, chunk: Chunk) -> None:
         """Hand a chunk over from the stepping thread; a reader too far behind is held."""
-        self._loop.call_soon_threadsafe(self._put, chunk)
+        try:
+            self._loop.call_soon_threadsafe(self._put, chunk)
+        except RuntimeError:  # the reader's event loop is closed: there is nobody to tell
+            self._ended = True
+            if chunk.reason is None:
+                self._engine.abort(self.request_id)
 
     def _put(self, chunk: Chunk) -> None:
         self._queue.put_nowait(chunk)
@@ -64,6 +69,7 @@ class AsyncEngine:
         self._commands: deque[Callable[[], None]] = deque()
         self._streams: dict[str, Stream] = {}
         self._stopping = False
+        self._closed = False  # no command will be looked at any more
         self._thread = threading.Thread(target=self._run, name="izwi-engine", daemon=True)
 
     @property
@@ -102,11 +108,10 @@ class AsyncEngine:
         Raises:
             EngineStopped: The engine does not run.
         """
-        if not self.alive:
-            raise EngineStopped("the engine has stopped")
         loop = asyncio.get_running_loop()
         streams = [Stream(request.request_id, self, loop) for request in requests]
-        self._tell(lambda: self._submit(requests, streams))
+        if not self.alive or not self._tell(lambda: self._submit(requests, streams)):
+            raise EngineStopped("the engine has stopped")
         return streams
 
     def abort(self, request_id: str) -> None:
@@ -117,10 +122,13 @@ class AsyncEngine:
         """Stop or go on emitting for a request."""
         self._tell(lambda: self._engine.hold(request_id, held))
 
-    def _tell(self, command: Callable[[], None]) -> None:
+    def _tell(self, command: Callable[[], None]) -> bool:
+        """Leave a command for the thread; False if it looks at none any more."""
         with self._wake:
-            self._commands.append(command)
-            self._wake.notify()
+            if not self._closed:
+                self._commands.append(command)
+                self._wake.notify()
+            return not self._closed
 
     def _run(self) -> None:
         while not self._stopping:
@@ -129,22 +137,27 @@ class AsyncEngine:
                     self._wake.wait()
                 commands, self._commands = self._commands, deque()
             for command in commands:
-                command()
+                self._guarded(command)
             if not self._stopping:
-                self._step()
+                self._guarded(lambda: self._dispatch(self._engine.step()))
+        with self._wake:
+            self._closed = True
+        for command in self._commands:  # what came in while the last step ran
+            self._guarded(command)
         self._fail_all(EngineStopped("the engine has stopped"))
 
-    def _step(self) -> None:
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do something; if it fails, tell everybody and go on.
+
+        What fails here is a bug outside any one row, and nobody may hang because of it.
+        """
         try:
-            chunks = self._engine.step()
+            work()
         except Exception as error:
-            # a bug outside any one row: nobody may hang, so everybody is told
-            logger.exception("engine step failed")
-            chunks = []
+            logger.exception("the engine failed outside any one request")
             for request_id in list(self._streams):
                 self._engine.abort(request_id)
             self._fail_all(error)
-        self._dispatch(chunks)
 
     def _submit(self, requests: Sequence[Request], streams: Sequence[Stream]) -> None:
         for stream in streams:

@@ -114,3 +114,35 @@ async def test_requests_submitted_together_start_together_or_not_at_all() -> Non
     logs = await asyncio.gather(*(read(stream) for stream in engine.submit_all(pieces[:3])))
     assert all(chunks[-1].reason in (Reason.STOP, Reason.LENGTH) for chunks in logs)
     await engine.stop()
+
+
+async def test_a_bug_in_a_command_is_told_and_the_loop_goes_on() -> None:
+    engine = async_engine()
+    engine.start()
+    stream = engine.submit(toy_request("a", 4, 1, 400))
+
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    engine._tell(broken)
+    assert (await asyncio.wait_for(read(stream), 5))[-1].reason is Reason.ERROR
+    again = await asyncio.wait_for(read(engine.submit(toy_request("b", 4, 1, 5))), 5)
+    assert again[-1].reason in (Reason.STOP, Reason.LENGTH)
+    await engine.stop()
+
+
+def test_a_reader_whose_loop_is_gone_does_not_stop_the_engine() -> None:
+    engine = async_engine()
+    engine.start()
+
+    async def leave() -> None:
+        engine.submit(toy_request("a", 4, 1, 400))
+
+    async def stay() -> list[Chunk]:
+        return await read(engine.submit(toy_request("b", 4, 1, 5)))
+
+    asyncio.run(leave())
+    assert asyncio.run(stay())[-1].reason in (Reason.STOP, Reason.LENGTH)
+    assert engine.alive
+    asyncio.run(engine.stop())
+    assert not engine._engine.has_work
