@@ -8,29 +8,34 @@ import time
 from pathlib import Path
 
 import numpy as np
+import soxr
 
-from benchmarks.measure import arguments, write_result
+from benchmarks.measure import TEXTS, arguments, write_result
 from izwi.async_engine import AsyncEngine
 from izwi.audio.decode import decode_audio
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.registry import Registry
-from izwi.request import TranscriptionInput
+from izwi.request import SpeechInput, TranscriptionInput
 from izwi.runner.device import torch_backend
+from izwi_api.speech import open_speech
 
 
 async def main(options: argparse.Namespace) -> None:
-    """Transcribe a file (or noise) again and again, alone."""
+    """Transcribe a file, or what the embedded voice says, again and again, alone."""
     backend = torch_backend(options.device, options.dtype)
     registry = Registry(backend)
     name = registry.load(options.model)
+    voice = None if options.audio else registry.load("izwi-tiny-tts")
     model = registry.transcription(name)
     engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig()))
     engine.start()
-    if options.audio:
+    if voice is None:
         samples = decode_audio(Path(options.audio), 16000)
     else:
-        samples = (np.random.default_rng(0).standard_normal(16000 * 6) * 0.1).astype(np.float32)
+        speech = await open_speech(engine, registry, voice, SpeechInput(" ".join(TEXTS[:4])))
+        pcm = [chunk.pcm async for chunk in speech.chunks() if chunk.pcm is not None]
+        samples = soxr.resample(np.concatenate(pcm), speech.sample_rate, 16000)
     times = []
     for turn in range(options.rounds + 1):
         began = time.perf_counter()
@@ -48,12 +53,12 @@ async def main(options: argparse.Namespace) -> None:
         "median_s": round(median, 3),
         "rtf": round(median / audio_s, 4),
     }
-    write_result("transcribe_speed", [row], model=name, audio=str(options.audio or "noise"))
+    write_result("transcribe_speed", [row], model=name, audio=options.audio or "izwi-tiny-tts")
 
 
 if __name__ == "__main__":
     parser = arguments(__doc__)
     parser.set_defaults(model="izwi-tiny-asr")
-    parser.add_argument("--audio", help="a sound file; noise if none is given")
+    parser.add_argument("--audio", help="a sound file; the embedded voice if none is given")
     parser.add_argument("--rounds", type=int, default=5)
     asyncio.run(main(parser.parse_args()))
