@@ -134,7 +134,7 @@ def find(source: str, *, offline: bool = False) -> Path:
         ModelNotFound: There is no such checkpoint, or the hub cannot be reached.
     """
     path = Path(source).expanduser()
-    if path.is_dir():
+    if source and path.is_dir():  # an empty name would be the current folder
         return path
     here = embedded()
     if source in here:

@@ -1,0 +1,68 @@
+"""Checkpoints are found by folder, embedded name or hub id; what is not there is said so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
+from izwi.registry import Registry, families, find
+from izwi.request import Task
+from izwi.runner.device import torch_backend
+from tests.models.tiny_asr import write_tiny_asr
+
+
+def test_families_come_from_the_entry_point() -> None:
+    assert {"qwen3_tts", "qwen3_asr"} <= set(families())
+
+
+@pytest.mark.parametrize("source", ["nothing", "../nothing", "/nothing/here", "a/b/c", ""])
+def test_what_is_not_there_is_not_found_without_asking_the_hub(source: str) -> None:
+    with pytest.raises(ModelNotFound):
+        find(source)
+
+
+def test_a_hub_id_offline_must_be_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelNotFound, match="local cache"):
+        find("nobody/nothing-at-all", offline=True)
+
+
+def test_models_are_served_by_name_and_task(tmp_path: Path) -> None:
+    registry = Registry(torch_backend("cpu", "float32"))
+    folder = write_tiny_asr(tmp_path / "listener")
+    assert registry.load(str(folder)) == "listener"
+    assert registry.load(str(folder), "again") == "again"
+    assert registry.names() == ["listener", "again"]
+    assert registry.default(Task.TRANSCRIPTION) == "listener"
+    with pytest.raises(InvalidRequest):
+        registry.speech("listener")
+    with pytest.raises(ModelNotFound):
+        registry.model("other")
+    with pytest.raises(ModelNotFound):
+        registry.default(Task.SPEECH)
+
+
+def test_a_fingerprint_changes_with_the_weights(tmp_path: Path) -> None:
+    registry = Registry(torch_backend("cpu", "float32"))
+    for seed in (1, 2):
+        registry.load(str(write_tiny_asr(tmp_path / str(seed), seed=seed)))
+    registry.load(str(tmp_path / "1"), "copy")
+    assert registry.fingerprint("1") == registry.fingerprint("copy")
+    assert registry.fingerprint("1") != registry.fingerprint("2")
+
+
+def test_an_unknown_kind_of_checkpoint_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "parrot"}))
+    with pytest.raises(CheckpointError, match="parrot"):
+        Registry(torch_backend("cpu", "float32")).load(str(tmp_path))
+
+
+def test_devices_that_are_not_there_are_refused() -> None:
+    for ask in ({"device": "tpu"}, {"device": "cpu", "dtype": "int8"}):
+        with pytest.raises(InvalidRequest):
+            torch_backend(**ask)
