@@ -10,11 +10,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import numpy as np
 
+from izwi import allocator
 from izwi.engine import Engine
 from izwi.errors import EngineStopped, IzwiError
 from izwi.request import Chunk, Reason, Request
 
 logger = logging.getLogger(__name__)
+
+# After so long without work the memory of what has run is given back.
+_IDLE_S = 2.0
 
 
 class Stream(AsyncIterator[Chunk]):
@@ -131,11 +135,13 @@ class AsyncEngine:
             return not self._closed
 
     def _run(self) -> None:
+        rested = False
         while not self._stopping:
-            with self._wake:
-                while not self._commands and not self._engine.has_work:
-                    self._wake.wait()
-                commands, self._commands = self._commands, deque()
+            commands = self._next_commands(None if rested else _IDLE_S)
+            rested = not commands and not self._engine.has_work
+            if rested:
+                allocator.trim()
+                continue
             for command in commands:
                 self._guarded(command)
             if not self._stopping:
@@ -145,6 +151,13 @@ class AsyncEngine:
         for command in self._commands:  # what came in while the last step ran
             self._guarded(command)
         self._fail_all(EngineStopped("the engine has stopped"))
+
+    def _next_commands(self, timeout_s: float | None) -> deque[Callable[[], None]]:
+        """Wait for work, and take the commands that are there; none after the timeout."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._commands or self._engine.has_work, timeout_s)
+            commands, self._commands = self._commands, deque()
+        return commands
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Do something; if it fails, tell everybody and go on.

@@ -16,6 +16,7 @@ from izwi_api.metrics import CountRequests, DoorMetrics
 from izwi_api.request_id import RequestId
 from izwi_api.routes import ROUTERS
 from izwi_api.settings import Settings
+from izwi_api.unread_body import CloseUnread
 from izwi_api.voice_store import VoiceStore
 
 
@@ -37,6 +38,7 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
     set_state(app, AppState(door, metrics, int(time.time())))
     http_errors.install(app)
     app.add_middleware(CountRequests, metrics=metrics)
+    app.add_middleware(CloseUnread)
     app.add_middleware(RequestId)  # added last, so it runs first
     for router in ROUTERS:
         app.include_router(router)

@@ -38,6 +38,8 @@ STATUS: dict[type[IzwiError], int] = {
 CLIENT_LEFT = 499
 _RETRY_AFTER_STOP_S = 5
 _MAX_RETRY_AFTER_S = 120  # the SDK gives up instead of waiting longer
+# A message may quote what the caller sent, and that can be megabytes long.
+_MAX_MESSAGE_CHARS = 400
 
 
 def status_of(error: IzwiError) -> int:
@@ -49,6 +51,8 @@ def error_body(
     message: str, kind: str, *, param: str | None = None, code: str | None = None
 ) -> dict[str, object]:
     """Return OpenAI's error object; its four keys are always there."""
+    if len(message) > _MAX_MESSAGE_CHARS:
+        message = message[: _MAX_MESSAGE_CHARS - 3] + "..."
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 

@@ -17,6 +17,8 @@ from izwi.request import SamplingParams
 from izwi.request import Sequence as RequestSequence
 
 _MASK = (1 << 64) - 1
+# Logits divided by less than this leave float32.
+_GREEDY_BELOW = 1e-5
 
 
 def uniforms(seeds: Sequence[int], steps: Sequence[int], codebook: int) -> npt.NDArray[np.float64]:
@@ -67,7 +69,7 @@ class Sampler:
             params = [sequence.request.sampling for sequence in self._sequences]
         else:
             params = [sequence.request.codebook_sampling for sequence in self._sequences]
-        if all(p.temperature == 0 for p in params):
+        if all(_is_greedy(p) for p in params):
             return logits.argmax(-1)
         noise = torch.from_numpy(uniforms(self._seeds, self._steps, codebook))
         # Metal has no float64
@@ -103,7 +105,7 @@ def draw(logits: Tensor, params: Sequence[SamplingParams], noise: Tensor) -> Ten
 
     Args:
         logits: (rows, vocabulary) float32, processed.
-        params: One a row; temperature 0 takes the largest.
+        params: One a row; temperature 0, or next to it, takes the largest.
         noise: (rows,) float64 in [0, 1); float32 where the device has no float64.
 
     Returns:
@@ -112,7 +114,7 @@ def draw(logits: Tensor, params: Sequence[SamplingParams], noise: Tensor) -> Ten
     vocabulary = logits.shape[-1]
     keep = [min(p.top_k, vocabulary) if p.top_k > 0 else vocabulary for p in params]
     values, ids = logits.topk(max(keep), dim=-1)  # descending
-    greedy = [p.temperature == 0 for p in params]
+    greedy = [_is_greedy(p) for p in params]
     device = logits.device
     scale = torch.tensor([1.0 if g else p.temperature for g, p in zip(greedy, params, strict=True)])
     rank = torch.arange(values.shape[-1], device=device)
@@ -130,3 +132,7 @@ def draw(logits: Tensor, params: Sequence[SamplingParams], noise: Tensor) -> Ten
     place = torch.minimum(place, last)
     place = place.masked_fill(torch.tensor(greedy, device=device)[:, None], 0)
     return ids.gather(-1, place)[:, 0]
+
+
+def _is_greedy(params: SamplingParams) -> bool:
+    return params.temperature < _GREEDY_BELOW

@@ -55,7 +55,7 @@ class FakeSpeech:
     def prepare_speech(self, request_id, model, ask):
         self.asked.append(ask)
         if ask.language not in (None, "english"):
-            raise InvalidRequest("unknown language", param="language")
+            raise InvalidRequest(f"no language {ask.language!r}", param="language")
         if "PREPARE" in ask.text:
             raise RuntimeError("a bug with the secret path /etc/x")
         hertz = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -126,6 +127,40 @@ def test_an_upload_without_a_length_is_cut_at_the_limit(client):
 
     headers = {"content-type": "multipart/form-data; boundary=b"}
     check(client.post(TRANSCRIPTIONS, content=endless(), headers=headers), 413)
+
+
+@pytest.mark.parametrize("path", [TRANSCRIPTIONS, "/v1/nothing"])
+def test_what_is_left_of_a_refused_body_is_not_read(client, server, path):
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n"
+    content_type = "content-type: multipart/form-data; boundary=b\r\n\r\n"
+    part = b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    chunk = b"100000\r\n" + bytes(1 << 20) + b"\r\n"
+    sent_mb = 0
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw,
+        suppress(ConnectionError),
+    ):
+        raw.sendall((head + content_type).encode() + b"%x\r\n%b\r\n" % (len(part), part))
+        while sent_mb < 128:
+            raw.sendall(chunk)
+            sent_mb += 1
+    assert sent_mb < 64  # the limit, and what the sockets hold
+    assert client.get("/livez").status_code == 200
+
+
+def test_a_body_with_two_lengths_ends_the_connection(client, server):
+    ask = b"POST /v1/audio/speech HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n"
+    hidden = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+        raw.sendall(ask + b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n" + hidden)
+        answer = raw.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert client.get("/livez").status_code == 200
+
+
+def test_a_message_does_not_quote_megabytes(client):
+    check(client.post(SPEECH, json=ASK | {"language": "x" * 100_000}), 400, "language")
 
 
 def test_forms_that_are_none(client, tone_wav):

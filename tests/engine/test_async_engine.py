@@ -67,6 +67,22 @@ async def test_a_reader_that_stalls_is_held_and_loses_nothing() -> None:
     await engine.stop()
 
 
+async def test_memory_is_given_back_once_after_each_time_of_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trims: list[int] = []
+    monkeypatch.setattr("izwi.async_engine._IDLE_S", 0.05)
+    monkeypatch.setattr("izwi.allocator.trim", lambda: trims.append(1))
+    engine = async_engine()
+    engine.start()
+    for times in (1, 2):
+        await read(engine.submit(toy_request("a", 5, seed=1, frames=9)))
+        del trims[times - 1 :]  # what came before the work was asked for
+        await asyncio.sleep(0.4)
+        assert len(trims) == times
+    await engine.stop()
+
+
 async def test_refusals_and_a_stopped_engine_are_told() -> None:
     engine = async_engine(max_waiting=1, max_running=1)
     with pytest.raises(EngineStopped):

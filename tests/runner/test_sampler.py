@@ -86,6 +86,14 @@ def test_rows_of_different_parameters_do_not_mix() -> None:
     assert draw(logits, params, noise).tolist() == [3, 3, 0]
 
 
+def test_next_to_no_temperature_is_greedy() -> None:
+    logits = torch.tensor([[0.0, 3.0, -2.0, 1.0]]).expand(4, 4)
+    params = [SamplingParams(t) for t in (1e-300, 1e-40, 1e-9, 1e-5)]
+    for noise in (0.0, 0.999):
+        noises = torch.full((4,), noise, dtype=torch.float64)
+        assert draw(logits, params, noises).tolist() == [1, 1, 1, 1]
+
+
 def test_greedy_takes_the_largest_after_the_penalty() -> None:
     logits = torch.zeros(1, VOCAB)
     logits[0, 7], logits[0, 8], logits[0, 45], logits[0, STOP] = 2.0, 1.9, 9.0, 8.0
