@@ -102,15 +102,16 @@ class Scheduler:
     def schedule(self) -> Work:
         """Plan a step, hand out its pages and move sequences between the queues."""
         by_key = {sequence.arrival: sequence for sequence in (*self._running, *self._waiting)}
+        running = [self._view(s) for s in self._running if not s.ended]
+        # streams that have ended but still owe sound hold a row that nobody else can have yet
         free_rows = self._states.num_free if self._speaks else self._config.max_running
         budgets = Budgets(
             page_size=self._config.page_size,
             free_pages=self.pages.num_free,
             tokens=self._config.max_step_tokens,
             encodes=self._config.max_step_encodes,
-            running=min(self._config.max_running, len(self._running) + free_rows),
+            running=min(self._config.max_running, len(running) + free_rows),
         )
-        running = [self._view(s) for s in self._running if not s.ended]
         plan = plan_step(running, [self._view(s) for s in self._waiting], budgets)
         for key in plan.preempt:
             self._preempt(by_key[key])

@@ -150,6 +150,13 @@ def test_abort_frees_everything_at_once() -> None:
     assert made.abort("a") == []
 
 
+def test_streams_that_still_owe_sound_keep_their_rows_from_newcomers() -> None:
+    requests = [toy_request(str(i), 4, seed=i, frames=6 + i % 3) for i in range(12)]
+    logs = run(engine(max_running=4, max_step_vocodes=1), requests)
+    for request in requests:
+        assert logs[request.request_id].pcm == alone(request).pcm
+
+
 def test_a_failing_row_fails_alone() -> None:
     requests = [toy_request(str(i), 6, seed=i, frames=12) for i in range(4)]
     MODEL.poison = {"2"}
