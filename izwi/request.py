@@ -6,7 +6,6 @@ caches of that log (encoded audio, KV pages, codec row), which may be dropped an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -151,7 +150,6 @@ class Sequence:
     state_row: int | None = None
     num_vocoded: int = 0
     num_chunks: int = 0
-    embedded_prompt: Any = None
 
     def __post_init__(self) -> None:
         self.encoded = [None] * len(self.request.prompt.encode_inputs)
@@ -250,6 +248,3 @@ class Transcript:
 
     language: str
     text: str
-
-
-Info = Mapping[str, Any]

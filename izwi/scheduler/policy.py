@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from izwi.cache.pages import pages_for
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -81,7 +83,7 @@ class _Draft:
     forward: list[Forward] = field(default_factory=list)
 
     def pages_short(self, view: View, stop: int) -> int:
-        needed = -(-stop // self.page_size) - view.num_pages
+        needed = pages_for(stop, self.page_size) - view.num_pages
         return max(0, needed)
 
     def add_forward(self, view: View, stop: int) -> None:

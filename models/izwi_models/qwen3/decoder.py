@@ -6,7 +6,7 @@ the rotation, and a SwiGLU MLP. Source: transformers, models/qwen3 (4.57).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from izwi.model import KVSpec
 from izwi.ops import Array, AttentionContext, AttentionSpec, Ops, Weights
@@ -40,6 +40,13 @@ class DecoderConfig:
     def kv(self) -> KVSpec:
         """What one position keeps."""
         return KVSpec(self.num_hidden_layers, self.num_key_value_heads, self.head_dim)
+
+
+def stack_of(config: object) -> DecoderConfig:
+    """The stack's sizes out of a larger configuration that has them under the same names."""
+    return DecoderConfig(
+        **{field.name: getattr(config, field.name) for field in fields(DecoderConfig)}
+    )
 
 
 def tensor_shapes(config: DecoderConfig, prefix: str) -> dict[str, tuple[int, ...]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from izwi.audio.mel import WHISPER_FFT, WHISPER_HOP, WHISPER_MELS, WHISPER_RATE
 from izwi.checkpoint import parse_config, read_json
 from izwi.errors import CheckpointError
-from izwi_models.qwen3.decoder import DecoderConfig
+from izwi_models.qwen3.decoder import DecoderConfig, stack_of
 from izwi_models.qwen3.decoder import tensor_shapes as decoder_shapes
 
 AUDIO_PREFIX = "thinker.audio_tower."
@@ -85,16 +85,7 @@ class TextConfig:
     @property
     def decoder(self) -> DecoderConfig:
         """Sizes of the decoder stack."""
-        return DecoderConfig(
-            hidden_size=self.hidden_size,
-            intermediate_size=self.intermediate_size,
-            num_hidden_layers=self.num_hidden_layers,
-            num_attention_heads=self.num_attention_heads,
-            num_key_value_heads=self.num_key_value_heads,
-            head_dim=self.head_dim,
-            rms_norm_eps=self.rms_norm_eps,
-            rope_theta=self.rope_theta,
-        )
+        return stack_of(self)
 
 
 @dataclass(frozen=True, slots=True)

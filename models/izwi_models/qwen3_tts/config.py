@@ -51,7 +51,7 @@ class CodePredictorConfig:
     @property
     def stack(self) -> decoder.DecoderConfig:
         """The decoder stack."""
-        return _stack(self)
+        return decoder.stack_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class TalkerConfig:
     @property
     def stack(self) -> decoder.DecoderConfig:
         """The decoder stack."""
-        return _stack(self)
+        return decoder.stack_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,19 +213,6 @@ def _check_ids(config: TTSConfig, where: str) -> None:
         for name, index in ids.items():
             if not 0 <= index < size:
                 raise CheckpointError(f"{where}: {name} is {index}, not one of {size} ids")
-
-
-def _stack(config: TalkerConfig | CodePredictorConfig) -> decoder.DecoderConfig:
-    return decoder.DecoderConfig(
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        num_key_value_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        rms_norm_eps=config.rms_norm_eps,
-        rope_theta=config.rope_theta,
-    )
 
 
 def _talker_shapes(talker: TalkerConfig) -> Shapes:

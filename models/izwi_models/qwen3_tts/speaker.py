@@ -13,15 +13,6 @@ _PREFIX = "speaker_encoder."
 _VARIANCE_FLOOR = 1e-12
 
 
-def min_mel_frames(config: SpeakerEncoderConfig) -> int:
-    """Frames that the widest convolution needs, since a reflection must fit into the clip."""
-    widest = max(
-        dilation * (kernel - 1) // 2
-        for kernel, dilation in zip(config.enc_kernel_sizes, config.enc_dilations, strict=True)
-    )
-    return widest + 1
-
-
 def speaker_embedding(
     ops: Ops, weights: Weights, config: SpeakerEncoderConfig, mel: Array
 ) -> Array:
@@ -31,7 +22,8 @@ def speaker_embedding(
         ops: The backend's operations.
         weights: Tensors by checkpoint name.
         config: Sizes of the encoder.
-        mel: (batch, frames, mel_dim) log mel, at least `min_mel_frames` frames.
+        mel: (batch, frames, mel_dim) log mel, with more frames than the widest
+            convolution reaches to either side, since a reflection must fit into the clip.
 
     Returns:
         (batch, enc_dim), not normalised.
