@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 
 class PagePool:
-    """A fixed number of pages with reference counts."""
+    """A fixed number of pages with reference counts.
+
+    One holder is special: the cache of prefixes, which `adopt`s pages. A page that it alone holds
+    is *idle*: it can be had back at once, so it counts as good as free. Idle pages are counted at
+    every transition and never searched for.
+    """
 
     def __init__(self, num_pages: int):
         self._counts = [0] * num_pages
         self._free = list(range(num_pages - 1, -1, -1))
+        self._adopted = bytearray(num_pages)
+        self._num_idle = 0
+        self._idled: set[int] = set()
 
     @property
     def num_pages(self) -> int:
@@ -20,34 +30,106 @@ class PagePool:
         """Pages that nobody holds."""
         return len(self._free)
 
+    @property
+    def num_idle(self) -> int:
+        """Adopted pages that nobody but the cache holds."""
+        return self._num_idle
+
+    def num_holders(self, page: int) -> int:
+        """How often a page is held, the cache included."""
+        return self._counts[page]
+
+    def num_users(self, page: int) -> int:
+        """How many sequences hold a page."""
+        return self._counts[page] - self._adopted[page]
+
+    def is_idle(self, page: int) -> bool:
+        """Whether the cache, and nobody else, holds a page."""
+        return self._counts[page] == 1 and self._adopted[page] == 1
+
+    def count_idle(self, pages: Iterable[int]) -> int:
+        """How many of some pages are idle: what holding all of them takes from `num_idle`."""
+        counts, adopted = self._counts, self._adopted
+        return sum([counts[page] == 1 and adopted[page] == 1 for page in pages])
+
     def allocate(self, count: int) -> list[int]:
         """Hand out `count` pages, each held once.
 
         Raises:
             ValueError: Fewer are free; the caller plans with `num_free`, so it is our own bug.
         """
-        if count > len(self._free):
+        left = len(self._free) - count
+        if left < 0 or count < 0:
             raise ValueError(f"{count} pages asked for, {len(self._free)} free")
-        pages = [self._free.pop() for _ in range(count)]
+        pages = self._free[left:]
+        del self._free[left:]
+        pages.reverse()
         for page in pages:
             self._counts[page] = 1
         return pages
 
-    def share(self, pages: list[int]) -> None:
+    def share(self, pages: Sequence[int]) -> None:
         """Hold pages once more."""
+        counts = self._counts
+        for page in pages:
+            count = counts[page]
+            if count == 0:
+                raise ValueError(f"page {page} is free and cannot be shared")
+            if count == 1 and self._adopted[page]:
+                self._num_idle -= 1
+            counts[page] = count + 1
+
+    def release(self, pages: Sequence[int]) -> None:
+        """Let pages go; one that nobody holds any more is free again.
+
+        Raises:
+            ValueError: Nobody holds the page, or the cache alone, which lets go by `disown`.
+        """
+        counts = self._counts
+        for page in pages:
+            count = counts[page] - 1
+            if count < 0 or (count == 0 and self._adopted[page]):
+                raise ValueError(f"page {page} is released twice")
+            counts[page] = count
+            if count == 0:
+                self._free.append(page)
+            elif count == 1 and self._adopted[page]:
+                self._num_idle += 1
+                self._idled.add(page)
+
+    def adopt(self, pages: Sequence[int]) -> None:
+        """Let the cache hold pages, once each, beside those who hold them now.
+
+        Raises:
+            ValueError: A page is free, or the cache holds it already.
+        """
         for page in pages:
             if self._counts[page] == 0:
-                raise ValueError(f"page {page} is free and cannot be shared")
+                raise ValueError(f"page {page} is free and cannot be adopted")
+            if self._adopted[page]:
+                raise ValueError(f"page {page} is adopted twice")
+            self._adopted[page] = 1
             self._counts[page] += 1
 
-    def release(self, pages: list[int]) -> None:
-        """Let pages go; one that nobody holds any more is free again."""
+    def disown(self, pages: Sequence[int]) -> None:
+        """Let the cache let go of pages; idle ones are free again.
+
+        Raises:
+            ValueError: The cache does not hold the page.
+        """
         for page in pages:
-            if self._counts[page] == 0:
-                raise ValueError(f"page {page} is released twice")
+            if not self._adopted[page]:
+                raise ValueError(f"page {page} is not adopted")
+            self._adopted[page] = 0
             self._counts[page] -= 1
             if self._counts[page] == 0:
+                self._num_idle -= 1
                 self._free.append(page)
+
+    def take_idled(self) -> set[int]:
+        """Pages that became idle since the last call; some may be in use again, or free."""
+        idled, self._idled = self._idled, set()
+        return idled
 
 
 def pages_for(num_positions: int, page_size: int) -> int:

@@ -1,0 +1,174 @@
+"""Who holds which page of one model: sequences, and the tree of known prefixes.
+
+Page numbers only: a `PageMover` moves what the pages hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from izwi.cache.pages import PagePool
+from izwi.cache.radix import Match, RadixTree
+
+
+class PageMover(Protocol):
+    """Moves what pages hold, within the device and to the tiers below it."""
+
+    def copy(self, source: int, target: int, num_slots: int) -> None:
+        """Copy the first slots of a page."""
+        ...
+
+    def demote(self, page: int) -> int | None:
+        """Keep a page's contents in a lower tier; a handle, or None where rebuilding is cheaper."""
+        ...
+
+    def promote(self, handle: int, page: int) -> bool:
+        """Bring back what `demote` kept and forget it; False if it is gone."""
+        ...
+
+    def drop(self, handle: int) -> None:
+        """Forget what `demote` kept."""
+        ...
+
+    def take_dropped(self) -> list[int]:
+        """Handles that the tiers had to give up since the last call."""
+        ...
+
+
+class PagedMemory:
+    """The pages of one model.
+
+    Attributes:
+        num_demoted: Pages that went down a tier so far.
+        num_promoted: Pages that came back.
+    """
+
+    def __init__(self, num_pages: int, page_size: int, mover: PageMover):
+        """Start with all pages free."""
+        self._page_size, self._mover = page_size, mover
+        self._pool = PagePool(num_pages)
+        self._tree = RadixTree(self._pool, page_size)
+        self.num_demoted = self.num_promoted = 0
+
+    @property
+    def num_pages(self) -> int:
+        """Pages in all."""
+        return self._pool.num_pages
+
+    @property
+    def num_free(self) -> int:
+        """Pages that hold nothing."""
+        return self._pool.num_free
+
+    @property
+    def num_available(self) -> int:
+        """Pages that can be handed out: free ones, and those that the tree alone keeps."""
+        return self._pool.num_free + self._tree.num_evictable
+
+    @property
+    def positions_asked(self) -> int:
+        """Positions that sequences started with."""
+        return self._tree.positions_asked
+
+    @property
+    def positions_hit(self) -> int:
+        """Of these, positions that were known already."""
+        return self._tree.positions_hit
+
+    def find(self, keys: Sequence[int]) -> Match:
+        """Look up the longest known prefix; holds nothing."""
+        return self._tree.match(keys, peek=True)
+
+    def num_held_by_others(self, match: Match) -> int:
+        """Pages of a match that somebody uses now, so that holding them takes none away."""
+        pages = match.pages + [page for _, page in match.beyond]
+        return len(pages) - self._pool.count_idle(pages)
+
+    def num_shared(self, pages: Sequence[int]) -> int:
+        """Of pages that the caller holds, those that another sequence holds too."""
+        return sum(self._pool.num_users(page) > 1 for page in pages)
+
+    def claim(self, keys: Sequence[int]) -> tuple[list[int], int]:
+        """Hold the longest known prefix, brought back from lower tiers where it is there.
+
+        Returns:
+            Its pages, the caller's to release, and the positions that they hold. The last page
+            is the caller's own if it is not whole: a copy of the page where the prefixes part.
+        """
+        match = self._tree.match(keys)
+        pages, whole = list(match.pages), True
+        self._pool.share(pages)
+        if match.stored:
+            whole = self._bring_back(match, pages)
+        slots = match.num_positions % self._page_size
+        if not whole or match.copy_from is None or not self.num_available:
+            return pages, len(pages) * self._page_size
+        self._pool.share([match.copy_from])  # not to be evicted for its own copy
+        if not self.num_available:
+            self._pool.release([match.copy_from])
+            return pages, len(pages) * self._page_size
+        (own,) = self.allocate(1)
+        self._mover.copy(match.copy_from, own, slots)
+        self._pool.release([match.copy_from])
+        return [*pages, own], match.num_positions
+
+    def allocate(self, count: int) -> list[int]:
+        """Hand out pages, for which prefixes that nobody uses may be forgotten or demoted.
+
+        Raises:
+            ValueError: Fewer are available, see `num_available`; it is our own bug.
+        """
+        missing = count - self._pool.num_free
+        if missing > 0:
+            self._tree.evict(missing, self._demote)
+            self._settle()
+        return self._pool.allocate(count)
+
+    def publish(self, keys: Sequence[int], pages: Sequence[int]) -> None:
+        """Make whole pages findable; the caller goes on holding them."""
+        self._tree.insert(keys, pages)
+        self._settle()
+
+    def release(self, pages: Sequence[int]) -> None:
+        """Let pages go. What was published stays findable while memory lasts."""
+        self._pool.release(pages)
+
+    def _demote(self, page: int, num_positions: int) -> int | None:
+        del num_positions  # a page is rebuilt from the one before it, so its depth is no matter
+        handle = self._mover.demote(page)
+        self.num_demoted += handle is not None
+        return handle
+
+    def _bring_back(self, match: Match, pages: list[int]) -> bool:
+        """Load what is stored and hold what lies beyond, in order; True if nothing was missing."""
+        beyond = dict(match.beyond)
+        self._pool.share(list(beyond.values()))  # not to be evicted for what is loaded
+        loaded: list[int] = []
+        stored = dict(match.stored)
+        while len(pages) in stored or len(pages) in beyond:
+            index = len(pages)
+            if index in beyond:
+                pages.append(beyond.pop(index))
+                continue
+            if not self.num_available:
+                break
+            (page,) = self.allocate(1)
+            if not self._mover.promote(stored.pop(index), page):
+                self._pool.release([page])
+                stored[index] = -1
+                break
+            self.num_promoted += 1
+            loaded.append(page)
+            pages.append(page)
+        self._tree.restore(match, loaded)
+        self._settle()
+        self._pool.release(list(beyond.values()))
+        return not beyond and not stored
+
+    def _settle(self) -> None:
+        """Let tree and tiers know what the other has let go of."""
+        for handle in self._mover.take_dropped():
+            self._tree.drop(handle)
+        for handle in self._tree.take_orphans():
+            self._mover.drop(handle)
