@@ -4,38 +4,161 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from izwi.cache.pages import pages_for
+from izwi.cache.transfer import to_host
 from izwi.model import KVSpec, Row
 from izwi.ops.attention.torch_paged import PagedContext
+from izwi.ops.attention.torch_slots import (
+    KVSlots,
+    PlainSlots,
+    QuantizedSlots,
+    bytes_per_slot,
+    stored_dtype,
+)
+
+# One row a page: the exact bits of all that the page holds.
+PageBytes = npt.NDArray[np.uint8]
+
+_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 class PagedKV:
     """Keys and values of every layer of one model, in slots of one position.
 
     Page p owns slots [p * page_size, (p + 1) * page_size). Attention writes and reads them
-    through the block tables of its context; nobody else does.
+    through the block tables of its context; others move whole pages.
     """
 
     def __init__(
-        self, spec: KVSpec, num_pages: int, page_size: int, device: torch.device, dtype: torch.dtype
+        self,
+        spec: KVSpec,
+        num_pages: int,
+        page_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        kv_dtype: str = "auto",
     ):
-        shape = (spec.num_layers, num_pages * page_size, spec.num_kv_heads, spec.head_dim)
+        """Allocate.
+
+        Args:
+            spec: What one position keeps.
+            num_pages: Pages.
+            page_size: Positions of one page.
+            device: Where.
+            dtype: Of the model's keys and values.
+            kv_dtype: How they are kept: "auto" (as they are), "int8" or "fp8" (8 bits and a scale).
+
+        Raises:
+            InvalidRequest: `kv_dtype` is unknown, or the device cannot hold it.
+        """
+        stored = stored_dtype(kv_dtype, dtype, device)
+        shape = (spec.num_layers, num_pages, spec.num_kv_heads, spec.head_dim)
         self.page_size = page_size
-        self.keys = torch.empty(shape, device=device, dtype=dtype)
-        self.values = torch.empty(shape, device=device, dtype=dtype)
-        # rows are padded with slot 0, whose weight is 0; but 0 times a stray NaN is NaN
-        self.keys[:, 0].zero_()
-        self.values[:, 0].zero_()
+        self.page_bytes = bytes_per_page(spec, page_size, dtype, kv_dtype)
+        self._device = device
+        self._slots: KVSlots = (
+            PlainSlots(shape, page_size, device, dtype)
+            if kv_dtype == "auto"
+            else QuantizedSlots(shape, page_size, device, dtype, stored)
+        )
+        self._planes = [_words(plane) for plane in self._slots.planes]
 
     def context(self, rows: Sequence[Row]) -> PagedContext:
         """Attention of packed rows, each seeing its own pages."""
-        tables = [row.sequence.pages[: pages_for(row.stop, self.page_size)] for row in rows]
+        size = self.page_size
         spans = [(row.start, row.stop) for row in rows]
-        return PagedContext(self.keys, self.values, self.page_size, spans, tables)
+        # ceil(stop / size) pages; written out, since this runs for every row of every step
+        tables = [row.sequence.pages[: -(-row.stop // size)] for row in rows]
+        return PagedContext(self._slots, spans, tables)
+
+    @torch.inference_mode()
+    def copy(self, moves: Sequence[tuple[int, int, int]]) -> None:
+        """Copy the first slots of pages to the same places of other pages, in all layers.
+
+        Args:
+            moves: (source page, destination page, slots). Every source is read before any
+                destination is written. Destinations differ from each other.
+        """
+        if not moves:
+            return
+        table = np.array(moves, dtype=np.int64)
+        sources, targets, counts = table.T
+        in_page = np.arange(self.page_size)
+        wanted = in_page < counts[:, None]
+        index = torch.from_numpy(
+            np.stack([(p[:, None] * self.page_size + in_page)[wanted] for p in (sources, targets)])
+        ).to(self._device)
+        for plane in self._planes:
+            plane[:, index[1]] = plane.index_select(1, index[0])
+
+    @torch.inference_mode()
+    def read_pages(self, pages: Sequence[int]) -> PageBytes:
+        """Copy pages to the host, (pages, page_bytes): what `write_pages` puts back, bit for bit.
+
+        Returns when the bytes are there. Rows are views of one array; copy what you keep.
+        """
+        index = self._slot_index(pages)
+        parts = []
+        for plane in self._planes:
+            part = plane.index_select(1, index)  # (layers, pages * page_size, words)
+            part = part.view(len(plane), len(pages), -1).transpose(0, 1).flatten(1)
+            parts.append(part.view(torch.uint8))
+        packed = torch.cat(parts, dim=1)
+        return to_host([packed])[0].numpy() if packed.is_cuda else packed.cpu().numpy()
+
+    @torch.inference_mode()
+    def write_pages(self, pages: Sequence[int], data: PageBytes) -> None:
+        """Put back what `read_pages` gave, into these or other pages.
+
+        Args:
+            pages: Where.
+            data: (pages, page_bytes).
+
+        Raises:
+            ValueError: The data is of another shape or dtype.
+        """
+        if data.shape != (len(pages), self.page_bytes) or data.dtype != np.uint8:
+            raise ValueError(
+                f"{len(pages)} pages take {self.page_bytes} bytes each, got {data.shape} "
+                f"{data.dtype}"
+            )
+        host = torch.empty(data.shape, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+        host.numpy()[:] = data
+        packed = host.to(self._device, non_blocking=True)
+        index = self._slot_index(pages)
+        start = 0
+        for plane in self._planes:
+            layers, _, words = plane.shape
+            stop = start + layers * self.page_size * words * plane.dtype.itemsize
+            part = packed[:, start:stop].contiguous().view(plane.dtype)
+            part = part.view(len(pages), layers, self.page_size, words).transpose(0, 1)
+            plane[:, index] = part.flatten(1, 2)
+            start = stop
+
+    def _slot_index(self, pages: Sequence[int]) -> Tensor:
+        first = np.array(pages, dtype=np.int64)[:, None] * self.page_size
+        return torch.from_numpy((first + np.arange(self.page_size)).ravel()).to(self._device)
 
 
-def bytes_per_page(spec: KVSpec, page_size: int, dtype: torch.dtype) -> int:
-    """Bytes that one page takes, keys and values of all layers."""
-    return 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * page_size * dtype.itemsize
+def bytes_per_page(spec: KVSpec, page_size: int, dtype: torch.dtype, kv_dtype: str = "auto") -> int:
+    """Bytes that one page takes, keys and values of all layers, scales included.
+
+    Raises:
+        InvalidRequest: `kv_dtype` is unknown.
+    """
+    stored = stored_dtype(kv_dtype, dtype, torch.device("cpu"))
+    return page_size * bytes_per_slot(spec.num_layers, spec.num_kv_heads, spec.head_dim, stored)
+
+
+def _words(plane: Tensor) -> Tensor:
+    """View (layers, slots, ...) as (layers, slots, words) of the widest integers that fit.
+
+    Moving integers keeps every bit of any dtype, and wide ones are moved faster.
+    """
+    row_bytes = plane[0, 0].numel() * plane.dtype.itemsize
+    width = next(size for size in _WORDS if row_bytes % size == 0)
+    return plane.flatten(2).view(_WORDS[width])

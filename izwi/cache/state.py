@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from izwi.cache.transfer import to_host
 from izwi.model import StateSpec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedState:
+    """A row's state on the host, exact bits.
+
+    Attributes:
+        arrays: By name, the shapes of the specs, without the row axis.
+    """
+
+    arrays: Mapping[str, Tensor]
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory that it takes."""
+        return sum(array.nbytes for array in self.arrays.values())
 
 
 class StateArena:
@@ -20,6 +38,7 @@ class StateArena:
         device: torch.device,
         dtype: torch.dtype,
     ):
+        self._device = device
         self._arrays = {
             name: torch.zeros(
                 (num_rows, *spec.shape),
@@ -54,11 +73,31 @@ class StateArena:
 
     def gather(self, rows: Sequence[int]) -> dict[str, Tensor]:
         """Copy rows out, (len(rows), *shape) each."""
-        index = torch.tensor(list(rows))
-        return {name: array[index.to(array.device)] for name, array in self._arrays.items()}
+        index = self._index(rows)
+        return {name: array[index] for name, array in self._arrays.items()}
 
     def scatter(self, rows: Sequence[int], state: Mapping[str, Tensor]) -> None:
         """Copy rows back in."""
-        index = torch.tensor(list(rows))
+        index = self._index(rows)
         for name, array in self._arrays.items():
-            array[index.to(array.device)] = state[name].to(array.dtype)
+            array[index] = state[name].to(array.dtype)
+
+    def save(self, row: int) -> SavedState:
+        """Copy a row to the host; it stays as it is and may be released."""
+        copies = to_host([array[row] for array in self._arrays.values()])
+        return SavedState(dict(zip(self._arrays, copies, strict=True)))
+
+    def restore(self, row: int, saved: SavedState) -> None:
+        """Make a row what was saved, of this or another row.
+
+        Raises:
+            ValueError: It was saved from an arena of other arrays, which is our own bug.
+        """
+        shapes = {name: (array.shape[1:], array.dtype) for name, array in self._arrays.items()}
+        if shapes != {name: (array.shape, array.dtype) for name, array in saved.arrays.items()}:
+            raise ValueError("the saved state has other arrays than this arena")
+        for name, array in self._arrays.items():
+            array[row].copy_(saved.arrays[name], non_blocking=True)
+
+    def _index(self, rows: Sequence[int]) -> Tensor:
+        return torch.tensor(list(rows), device=self._device)

@@ -21,8 +21,7 @@ from izwi.ops.attention.torch_dense import (
     split_heads,
 )
 from izwi.ops.protocol import AttentionContext, AttentionSpec
-
-_SHORT = 512  # columns below which unfolding beats torch's own dilated convolution on a CPU
+from izwi.ops.torch_conv import conv1d, conv_transpose1d, linear_in_fours
 
 
 class TorchOps:
@@ -68,14 +67,11 @@ class TorchOps:
 
     # -- arithmetic --------------------------------------------------------------------------
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        rows = x.numel() // x.shape[-1]
-        # MKL multiplies the last one to three rows of a thread's share by other kernels, which
-        # round otherwise: a row's bits would depend on its company. Whole fours never do.
-        even = rows % 4 == 0 or rows >= 8 * torch.get_num_threads()
-        if even or x.device.type != "cpu":
+        if x.device.type != "cpu":
             return F.linear(x, weight, bias)
-        fours = F.pad(x.reshape(rows, -1), (0, 0, 0, -rows % 4))
-        return F.linear(fours, weight, bias)[:rows].view(*x.shape[:-1], -1)
+        # as a matrix: torch adds the bias elsewhere where a batch is not contiguous
+        flat = linear_in_fours(x.reshape(-1, x.shape[-1]), weight, bias)
+        return flat.view(*x.shape[:-1], -1)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm(x, weight, eps)
@@ -142,7 +138,9 @@ class TorchOps:
         dilation: int = 1,
         groups: int = 1,
     ) -> Tensor:
-        return F.conv1d(x, weight, bias, stride=stride, dilation=dilation, groups=groups)
+        if stride > 1:
+            return F.conv1d(x, weight, bias, stride=stride, dilation=dilation, groups=groups)
+        return conv1d(x, weight, bias, dilation, groups)
 
     def conv2d(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, *, stride: int, padding: int
@@ -163,10 +161,7 @@ class TorchOps:
         if past == 0:
             return self.conv1d(x, weight, bias, dilation=dilation, groups=groups), state
         joined = torch.cat([state, x], dim=-1)
-        if dilation > 1 and x.shape[-1] < _SHORT and x.device.type == "cpu" and bias is not None:
-            out = _unfolded_conv1d(joined, weight, bias, dilation)
-        else:
-            out = F.conv1d(joined, weight, bias, dilation=dilation, groups=groups)
+        out = conv1d(joined, weight, bias, dilation, groups)
         return out, joined[..., joined.shape[-1] - past :]
 
     def causal_conv_transpose1d(
@@ -174,7 +169,7 @@ class TorchOps:
     ) -> tuple[Tensor, Tensor]:
         past = state.shape[-1]
         joined = torch.cat([state, x], dim=-1) if past else x
-        out = F.conv_transpose1d(joined, weight, bias, stride=stride)
+        out = conv_transpose1d(joined, weight, bias, stride)
         start = past * stride
         return out[..., start : start + x.shape[-1] * stride], joined[
             ..., joined.shape[-1] - past :
@@ -260,15 +255,3 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     wide = x.float()
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return wide.to(x.dtype) * weight
-
-
-def _unfolded_conv1d(x: Tensor, weight: Tensor, bias: Tensor, dilation: int) -> Tensor:
-    """Dilated convolution as one matrix product over a copy of its windows."""
-    batch, channels, columns = x.shape
-    taps = weight.shape[-1]
-    length = columns - (taps - 1) * dilation
-    windows = torch.stack(
-        [x[..., i * dilation : i * dilation + length] for i in range(taps)], dim=2
-    )
-    flat = windows.reshape(batch, channels * taps, length)
-    return torch.matmul(weight.flatten(1), flat) + bias[:, None]

@@ -27,6 +27,9 @@ class TorchContext(Protocol):
         ...
 
 
+_QUERY_BLOCK = 4
+
+
 def split_heads(
     q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,12 +69,15 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = 
     batch, tokens, heads, head_dim = q.shape
     kv_heads = k.shape[2]
     group = heads // kv_heads
-    if tokens == 1 and group > 1:
+    # on a CPU a query's bits are the same in any company only among whole fours (ADR 5)
+    padding = -group % _QUERY_BLOCK if q.device.type == "cpu" else 0
+    if tokens == 1 and (group > 1 or padding):
         # one query a row: its group of heads becomes the query axis, so keys are not repeated
         q = q.reshape(batch, kv_heads, group, head_dim)
+        q = F.pad(q, (0, 0, 0, padding)) if padding else q
         mask = None if mask is None else mask[:, None]
         out = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), mask)
-        return out.reshape(batch, 1, heads, head_dim)
+        return out[:, :, :group].reshape(batch, 1, heads, head_dim)
     if group > 1:
         k, v = k.repeat_interleave(group, dim=2), v.repeat_interleave(group, dim=2)
     out = F.scaled_dot_product_attention(

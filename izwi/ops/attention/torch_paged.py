@@ -1,22 +1,20 @@
-"""Paged attention in plain torch: writes and reads the pages through block tables.
-
-Rows of one step are packed end to end. Rows of one new position (decodes) and rows of several
-(prompts) attend in two groups, so that a prompt does not pad every decode to its length.
-"""
+"""Paged attention in plain torch: writes and reads the pages through block tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from izwi.ops.attention.paged_layout import GroupLayout, lay_out
 from izwi.ops.attention.torch_dense import RopeTable, attend, rope_table
+from izwi.ops.attention.torch_slots import KVSlots
 from izwi.ops.protocol import AttentionSpec
-
-_KEY_BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +22,16 @@ class _Group:
     """Rows that attend together.
 
     Attributes:
-        tokens: (rows, longest) int64 places of the rows' tokens in the packed array.
-        slots: (rows, keys) int64 slots of the rows' keys, padded with slot 0.
+        slots: (rows, keys) int64 slots of the rows' keys, padded with the padding slot.
         mask: (rows, longest, keys) bool.
+        tokens: (rows, longest) int64 places of the rows' tokens in the packed array, or None if
+            each row has one token and no other group has any.
         used: (tokens,) int64 places in the padded rows that are real, or None if all are.
     """
 
-    tokens: Tensor
     slots: Tensor
     mask: Tensor
+    tokens: Tensor | None
     used: Tensor | None
 
 
@@ -40,41 +39,29 @@ class PagedContext:
     """Attention of one step's packed rows over the pages of one model."""
 
     def __init__(
-        self,
-        keys: Tensor,
-        values: Tensor,
-        page_size: int,
-        spans: Sequence[tuple[int, int]],
-        tables: Sequence[Sequence[int]],
+        self, kv: KVSlots, spans: Sequence[tuple[int, int]], tables: Sequence[Sequence[int]]
     ):
         """Lay out a step.
 
         Args:
-            keys: (layers, slots, kv_heads, head_dim), written by `attend`.
-            values: The same for values.
-            page_size: Slots of one page.
+            kv: Where `attend` keeps keys and values.
             spans: Positions [start, stop) that each row runs.
-            tables: Pages of each row, covering [0, stop).
+            tables: Pages of each row, exactly those that cover [0, stop).
         """
-        self._keys, self._values = keys, values
-        device = keys.device
-        slot_rows = [
-            _slots(table, page_size, stop) for table, (_, stop) in zip(tables, spans, strict=True)
-        ]
-        places = np.cumsum([0] + [stop - start for start, stop in spans])
-        positions = np.concatenate([np.arange(start, stop) for start, stop in spans])
-        written = np.concatenate(
-            [slots[start:] for slots, (start, _) in zip(slot_rows, spans, strict=True)]
-        )
-        self._positions = torch.from_numpy(positions).to(device)
-        self._written = torch.from_numpy(written).to(device)
+        self._kv = kv
+        layout = lay_out(spans, tables, kv.page_size)
+        host: list[npt.NDArray[np.int64] | None] = [layout.positions, layout.written]
+        for group in layout.groups:
+            host += [group.tables, group.stops, group.queries, group.tokens, group.used]
+        arrays = _to_device(host, kv.device)
+        positions, written = arrays[:2]
+        assert positions is not None
+        assert written is not None
+        self._positions, self._written = positions, written
         self._rope: RopeTable | None = None
-        single = [i for i, (start, stop) in enumerate(spans) if stop - start == 1]
-        several = [i for i, (start, stop) in enumerate(spans) if stop - start > 1]
         self._groups = [
-            _group([(spans[i], int(places[i]), slot_rows[i]) for i in members], device)
-            for members in (single, several)
-            if members
+            _expand(group, arrays[2 + 5 * i : 7 + 5 * i], kv)
+            for i, group in enumerate(layout.groups)
         ]
 
     def rope(self, num_tokens: int, spec: AttentionSpec, dtype: torch.dtype) -> RopeTable:
@@ -85,53 +72,63 @@ class PagedContext:
         return self._rope
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        keys, values = self._keys[layer], self._values[layer]
-        keys[self._written] = k
-        values[self._written] = v
-        if len(self._groups) == 1 and self._groups[0].used is None:
-            return _attend_group(self._groups[0], q, keys, values).flatten(0, 1)
+        self._kv.write(layer, self._written, k, v)
+        first = self._groups[0]
+        if first.tokens is None:
+            return self._attend_group(first, layer, q[:, None])[:, 0]
         out = torch.empty_like(q)
         for group in self._groups:
-            rows = _attend_group(group, q, keys, values).flatten(0, 1)
+            assert group.tokens is not None
+            rows = self._attend_group(group, layer, q[group.tokens]).flatten(0, 1)
             tokens = group.tokens.flatten()
             if group.used is not None:
                 rows, tokens = rows[group.used], tokens[group.used]
             out[tokens] = rows
         return out
 
-
-def _attend_group(group: _Group, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    return attend(q[group.tokens], keys[group.slots], values[group.slots], group.mask)
-
-
-def _slots(table: Sequence[int], page_size: int, stop: int) -> np.ndarray:
-    pages = np.asarray(table, dtype=np.int64)
-    slots = pages[:, None] * page_size + np.arange(page_size)
-    return slots.reshape(-1)[:stop]
+    def _attend_group(self, group: _Group, layer: int, q: Tensor) -> Tensor:
+        keys, values = self._kv.read(layer, group.slots)
+        return attend(q, keys, values, group.mask)
 
 
-def _group(rows: Sequence[tuple[tuple[int, int], int, np.ndarray]], device: torch.device) -> _Group:
-    longest = max(stop - start for (start, stop), _, _ in rows)
-    # the sums over keys are cut into blocks; whole blocks of masked keys change no bit, so a
-    # row's result does not depend on how long its neighbours are
-    num_keys = -(-max(stop for (_, stop), _, _ in rows) // _KEY_BLOCK) * _KEY_BLOCK
-    tokens = np.zeros((len(rows), longest), dtype=np.int64)
-    slots = np.zeros((len(rows), num_keys), dtype=np.int64)
-    # a padded query sees key 0, so that its softmax is over something; its output is not used
-    mask = np.zeros((len(rows), longest, num_keys), dtype=bool)
-    mask[:, :, 0] = True
-    used: list[np.ndarray] = []
-    for i, ((start, stop), place, row_slots) in enumerate(rows):
-        count = stop - start
-        tokens[i, :count] = np.arange(place, place + count)
-        tokens[i, count:] = place
-        slots[i, :stop] = row_slots
-        mask[i, :count] = np.arange(num_keys) <= np.arange(start, stop)[:, None]
-        used.append(i * longest + np.arange(count))
-    real = np.concatenate(used)
-    return _Group(
-        torch.from_numpy(tokens).to(device),
-        torch.from_numpy(slots).to(device),
-        torch.from_numpy(mask).to(device),
-        None if len(real) == tokens.size else torch.from_numpy(real).to(device),
-    )
+def _to_device(
+    arrays: Sequence[npt.NDArray[np.int64] | None], device: torch.device
+) -> list[Tensor | None]:
+    """Copy many small arrays as one, since on a GPU each copy has a cost of its own."""
+    if device.type == "cpu":
+        return [None if array is None else torch.from_numpy(array) for array in arrays]
+    packed = torch.from_numpy(np.concatenate([a.ravel() for a in arrays if a is not None]))
+    if device.type == "cuda":
+        packed = packed.pin_memory()  # so that the host does not wait for the copy
+    packed = packed.to(device, non_blocking=True)
+    views: list[Tensor | None] = []
+    place = 0
+    for array in arrays:
+        if array is None:
+            views.append(None)
+            continue
+        views.append(packed[place : place + array.size].view(array.shape))
+        place += array.size
+    return views
+
+
+@lru_cache(maxsize=256)
+def _arange(stop: int, device: torch.device) -> Tensor:
+    # one of few lengths, since keys come in blocks; on a GPU each would be a launch in every step
+    return torch.arange(stop, device=device)
+
+
+def _expand(layout: GroupLayout, arrays: Sequence[Tensor | None], kv: KVSlots) -> _Group:
+    """Make slots and mask of a group from its arrays on the device."""
+    tables, stops, queries, tokens, used = arrays
+    assert tables is not None
+    assert stops is not None
+    assert queries is not None
+    in_page, keys = _arange(kv.page_size, kv.device), _arange(layout.num_keys, kv.device)
+    seen = keys < stops[:, None]
+    slots = (tables[:, :, None] * kv.page_size + in_page).flatten(1)[:, : layout.num_keys]
+    # what lies in a slot past the end is another's or nobody's: a weight of 0 does not undo a NaN
+    slots = torch.where(seen, slots, kv.padding_slot)
+    if queries.shape[1] == 1:  # the one query of a row stands at its last key
+        return _Group(slots, seen[:, None], tokens, used)
+    return _Group(slots, keys <= queries[:, :, None], tokens, used)

@@ -1,0 +1,77 @@
+"""Convolutions whose bits do not depend on the batch, on a CPU, in torch.
+
+oneDNN convolves a batch of short rows with other kernels than a single row, and those round
+otherwise. Where it does so, the same sums are one matrix product over all rows, which does not
+(ADR 5). Elsewhere, and on other devices, torch's own convolution is kept.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
+from torch import Tensor, matmul
+
+# Seen with torch 2.13: rows of fewer columns, with at least so many channels, are affected.
+_SHORT_COLUMNS = 256
+_WIDE_CHANNELS = 64
+_WIDE_TRANSPOSED_CHANNELS = 192
+# Dilated rows of fewer columns are also faster as a product.
+_SHORT_DILATED_COLUMNS = 512
+
+
+def conv1d(x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, groups: int) -> Tensor:
+    """Plain convolution of (batch, channels, columns) without padding."""
+    taps = weight.shape[-1]
+    if x.device.type == "cpu" and groups == 1:
+        columns = x.shape[-1] - (taps - 1) * dilation
+        if taps == 1:
+            # broadcast to one product a row: pointwise, there is nothing to gather
+            out = matmul(weight[:, :, 0], x)
+            return out if bias is None else out + bias[:, None]
+        limit = _SHORT_COLUMNS if dilation == 1 else _SHORT_DILATED_COLUMNS
+        if columns < limit and x.shape[1] >= _WIDE_CHANNELS:
+            return _as_product(x, weight, bias, dilation, columns)
+    return F.conv1d(x, weight, bias, dilation=dilation, groups=groups)
+
+
+def conv_transpose1d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+    """Transposed convolution of (batch, channels, columns), kernel stride or 2 * stride.
+
+    Returns:
+        (batch, out, columns * stride), or stride columns more for the longer kernel.
+    """
+    channels, outputs, taps = weight.shape
+    if x.device.type != "cpu" or channels < _WIDE_TRANSPOSED_CHANNELS:
+        return F.conv_transpose1d(x, weight, bias, stride=stride)
+    batch, _, columns = x.shape
+    rows = x.transpose(1, 2).reshape(batch * columns, channels)
+    spread = linear_in_fours(rows, weight.reshape(channels, outputs * taps).t(), None)
+    pieces = spread.view(batch, columns, outputs, taps)
+    if taps > stride:  # the second half of each column's reach falls on the next one
+        pieces = F.pad(pieces[..., :stride], (0, 0, 0, 0, 0, 1)) + F.pad(
+            pieces[..., stride:], (0, 0, 0, 0, 1, 0)
+        )
+    out = pieces.permute(0, 2, 1, 3).reshape(batch, outputs, -1)
+    return out if bias is None else out + bias[:, None]
+
+
+def linear_in_fours(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.linear` of (rows, channels) over whole fours of rows.
+
+    MKL multiplies the last one to three rows of a thread's share by other kernels, which round
+    otherwise: a row's bits would depend on its company. Whole fours never do.
+    """
+    rows = x.shape[0]
+    fours = F.pad(x, (0, 0, 0, -rows % 4)) if rows % 4 else x
+    return F.linear(fours, weight, bias)[:rows]
+
+
+def _as_product(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, columns: int
+) -> Tensor:
+    """One matrix product over a copy of the windows of all rows."""
+    batch, channels, _ = x.shape
+    reach = (weight.shape[-1] - 1) * dilation + 1
+    windows = x.transpose(1, 2).unfold(1, reach, 1)[..., ::dilation]  # (batch, columns, in, taps)
+    flat = windows.reshape(batch * columns, channels * weight.shape[-1])
+    out = linear_in_fours(flat, weight.flatten(1), bias)
+    return out.view(batch, columns, -1).transpose(1, 2)
