@@ -1,8 +1,79 @@
-"""Pace sound: how many frames the next chunk has. Pure: no clock, no tensor, no I/O."""
+"""Pace sound against its listeners: chunks, slack, gaps. Pure: no clock, no tensor, no I/O.
+
+Times are seconds on the caller's clock. A listener plays at 1x from the first sound on, so the
+sound that was delivered runs out `slack` seconds from now, and a chunk that comes later is a gap.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Gap(NamedTuple):
+    """Silence in a listener's ear while the stream goes on."""
+
+    start_s: float
+    length_s: float
+
+
+def slack_s(
+    now_s: float,
+    submitted_s: float,
+    first_sound_s: float | None,
+    audio_s: float,
+    ttfa_target_s: float,
+    *,
+    gaps_s: float = 0.0,
+) -> float:
+    """Seconds until the listener hears a gap; before the first sound, until that is late.
+
+    Args:
+        now_s: The time.
+        submitted_s: When the request came.
+        first_sound_s: When its first chunk of sound left, None before.
+        audio_s: Seconds of sound that left.
+        ttfa_target_s: How long after `submitted_s` the first sound is on time.
+        gaps_s: Gaps that the listener heard so far; playing resumed that much later.
+    """
+    if first_sound_s is None:
+        return submitted_s + ttfa_target_s - now_s
+    return first_sound_s + audio_s + gaps_s - now_s
+
+
+def margin_s(slack_s: float, *, num_missing: int, frame_s: float) -> float:
+    """Seconds to spare when the next chunk arrives; negative: the listener hears a gap that long.
+
+    Args:
+        slack_s: Sound in hand.
+        num_missing: Frames that the chunk still lacks; a step makes one.
+        frame_s: Predicted time of a step.
+    """
+    return slack_s - num_missing * frame_s
+
+
+def find_gaps(chunks: Iterable[tuple[float, float]]) -> list[Gap]:
+    """Find where a listener heard nothing.
+
+    Args:
+        chunks: (time of arrival, seconds of audio) of each chunk, in order. Playing begins with
+            the first; after a gap it resumes with the chunk that ended the gap.
+    """
+    gaps: list[Gap] = []
+    played_until_s: float | None = None
+    for arrival_s, audio_s in chunks:
+        if played_until_s is None:
+            played_until_s = arrival_s
+        elif arrival_s > played_until_s:
+            gaps.append(Gap(played_until_s, arrival_s - played_until_s))
+            played_until_s = arrival_s
+        played_until_s += audio_s
+    return gaps
+
+
+def underrun_s(chunks: Iterable[tuple[float, float]]) -> float:
+    """Seconds of gaps that a listener heard in all; `chunks` as for `find_gaps`."""
+    return sum(gap.length_s for gap in find_gaps(chunks))
 
 
 def chunk_frames(num_chunks: int, ramp: Sequence[int]) -> int:

@@ -1,0 +1,168 @@
+"""Predict how long a step takes, from what it runs. Pure: no clock, no tensor, no I/O.
+
+A step's time is close to linear in a few counts: one forward pass costs something whatever it
+holds, then so much for each row that decodes, each position of a prompt, each piece of audio,
+each call of the codec and each frame in it. The six prices are learnt from measured steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from operator import mul
+from statistics import fmean, median
+from typing import NamedTuple
+
+SAMPLE_WINDOW = 128
+REFIT_STEPS = 64
+# Residuals beyond so many robust standard deviations pull no harder than one at that distance.
+HUBER = 3.0
+# A robust standard deviation is at least this share of the mean step: clocks are that coarse.
+LEAST_SPREAD = 1e-3
+
+
+class StepWork(NamedTuple):
+    """What one step runs, as counts.
+
+    Attributes:
+        decode_rows: Rows of one position.
+        prefill_tokens: Positions of all other rows.
+        encodes: Pieces of audio.
+        vocode_calls: Calls of the codec: one for each size of chunk in the step.
+        vocode_frames: Frames that become sound, all streams together.
+    """
+
+    decode_rows: int = 0
+    prefill_tokens: int = 0
+    encodes: int = 0
+    vocode_calls: int = 0
+    vocode_frames: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Prices of the parts of a step, in seconds. Nothing costs anything until it was measured.
+
+    Attributes:
+        base_s: A forward pass, whatever it holds.
+    """
+
+    base_s: float = 0.0
+    decode_row_s: float = 0.0
+    prefill_token_s: float = 0.0
+    encode_s: float = 0.0
+    vocode_call_s: float = 0.0
+    vocode_frame_s: float = 0.0
+
+    def seconds(self, work: StepWork) -> float:
+        """Predict how long a step with this work takes."""
+        base_s = self.base_s if work.decode_rows or work.prefill_tokens else 0.0
+        return (
+            base_s
+            + self.decode_row_s * work.decode_rows
+            + self.prefill_token_s * work.prefill_tokens
+            + self.encode_s * work.encodes
+            + self.vocode_call_s * work.vocode_calls
+            + self.vocode_frame_s * work.vocode_frames
+        )
+
+
+def fit(samples: Iterable[tuple[StepWork, float]]) -> StepCost:
+    """Learn the prices from steps and their measured seconds; none comes out negative.
+
+    Robust: a tenth of the steps may be off by any factor. A price that no sample speaks of is 0.
+    """
+    rows = [_Row.of(work, seconds) for work, seconds in samples]
+    return StepCost(*_fit(rows, [0.0] * len(_PRICES), rounds=8, sweeps=500))
+
+
+class OnlineCost:
+    """Prices that follow the steps of a running engine.
+
+    Keeps the last `SAMPLE_WINDOW` steps and learns anew every `REFIT_STEPS` (sooner at first), from
+    where the prices stand, so that parts that did not run lately keep theirs.
+    """
+
+    def __init__(self, cost: StepCost | None = None):
+        self.cost = cost or StepCost()
+        self._rows: deque[_Row] = deque(maxlen=SAMPLE_WINDOW)
+        self._num_steps = 0
+
+    def add(self, work: StepWork, seconds: float) -> None:
+        """Learn from a step that ran. A step without work teaches nothing."""
+        if not any(work):
+            return
+        self._rows.append(_Row.of(work, seconds))
+        self._num_steps += 1
+        young = self._num_steps <= REFIT_STEPS
+        if self._num_steps % REFIT_STEPS == 0 or self._num_steps in (8, 16, 32):
+            # later the prices begin near where they end, so that one short round will do
+            rounds, sweeps = (4, 100) if young else (1, 40)
+            self.cost = StepCost(*_fit(self._rows, list(astuple(self.cost)), rounds, sweeps))
+
+
+_PRICES = StepCost.__slots__
+
+
+class _Row(NamedTuple):
+    """One equation: the counts that are not zero, by the place of their price, and the seconds."""
+
+    counts: tuple[tuple[int, float], ...]
+    seconds: float
+
+    @staticmethod
+    def of(work: StepWork, seconds: float) -> _Row:
+        forward = 1 if work.decode_rows or work.prefill_tokens else 0
+        counts = enumerate((forward, *work))
+        return _Row(tuple((place, float(count)) for place, count in counts if count), seconds)
+
+
+def _fit(rows: Sequence[_Row], prices: list[float], rounds: int, sweeps: int) -> list[float]:
+    """Solve the least squares; each round weighs the rows by how well the last explains them."""
+    size = len(_PRICES)
+    for _ in range(rounds if rows else 0):
+        matrix = [[0.0] * size for _ in range(size)]
+        target = [0.0] * size
+        for (counts, seconds), weight in zip(rows, _weights(rows, prices), strict=True):
+            for place, count in counts:
+                weighted = weight * count
+                line = matrix[place]
+                for other, factor in counts:
+                    line[other] += weighted * factor
+                target[place] += weighted * seconds
+        prices = _descend(matrix, target, prices, sweeps)
+    return prices
+
+
+def _weights(rows: Sequence[_Row], prices: Sequence[float]) -> list[float]:
+    """Huber's weights: 1 for what is explained, falling with the distance for what is not."""
+    errors = [
+        abs(seconds - sum([count * prices[place] for place, count in counts]))
+        for counts, seconds in rows
+    ]
+    spread = max(1.4826 * median(errors), LEAST_SPREAD * fmean([row.seconds for row in rows]))
+    limit = HUBER * spread
+    return [1.0 if error <= limit else limit / error for error in errors]
+
+
+def _descend(
+    matrix: list[list[float]], target: list[float], prices: list[float], sweeps: int
+) -> list[float]:
+    """Solve the normal equations for prices >= 0 by coordinate descent, in place.
+
+    Where the samples cannot tell two prices apart it stays near where it began, which is what
+    we want of a window in which every step has the same number of rows.
+    """
+    for _ in range(sweeps):
+        moved = False
+        for place, line in enumerate(matrix):
+            if line[place] == 0.0:
+                continue
+            price = prices[place]
+            better = price + (target[place] - sum(map(mul, line, prices))) / line[place]
+            prices[place] = max(0.0, better)
+            moved = moved or abs(prices[place] - price) > 1e-7 * price
+        if not moved:
+            break
+    return prices

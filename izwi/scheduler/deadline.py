@@ -1,0 +1,197 @@
+"""The policy of the playback clock: compute goes where a listener is nearest to a gap. Pure.
+
+A step is filled in this order:
+
+1. urgent rows: a listener has heard nothing yet, or would hear a gap soon; decodes, then prompts;
+2. one row of background work (nobody listens) that has been idle for long;
+3. new urgent streams, which may take the pages and places of background work;
+4. streams that are ahead, least slack first, and then background work in arrival order, as long
+   as the predicted time of the step allows.
+
+Pages are kept by slack as well: background work gives them first, the latest arrival before all,
+then the stream that is furthest ahead.
+
+However great the rush of streams, background work ends, one sequence after the other: one may
+start in time (`PATIENCE_STEPS`), newcomers do not displace it, and its rows are at most
+`BACKGROUND_STEPS` apart. Only streams that outgrow the memory can still take its pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import inf
+from typing import NamedTuple
+
+from izwi.scheduler.cost import StepWork
+from izwi.scheduler.draft import LEAST_CHUNK_TOKENS, Draft, is_decode, is_stuck
+from izwi.scheduler.plan import Budgets, Plan, View
+from izwi.scheduler.playback import margin_s
+
+# A stream whose next chunk would arrive with less than this to spare runs in every step.
+URGENT_S = 0.2
+# Steps without a part after which a running background sequence runs whatever the time; one a
+# step, so that each of n waits for at most BACKGROUND_STEPS + n.
+BACKGROUND_STEPS = 32
+# Steps after which the first waiting background sequence starts before new streams, if none runs.
+PATIENCE_STEPS = 1000
+# What can wait lengthens a step with somebody's first sound in it by at most this factor.
+FIRST_SOUND_STRETCH = 1.25
+
+
+def rank_deadline(view: View) -> tuple[float, ...]:
+    """Order streams by slack, then background work by arrival; what waited too long is first."""
+    if view.slack_s < inf:
+        return (1, view.slack_s, view.key)
+    return (0 if view.idle_steps >= PATIENCE_STEPS else 2, 0.0, view.key)
+
+
+def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> Plan:
+    """Fill one step by slack: no gap and an early first sound first, throughput with the rest."""
+    draft = Draft(running, budgets, worth=_slack_order)
+    crowd = _Crowd.of(running, waiting, budgets)
+    for view in crowd.prompts:
+        draft.set_aside(view)
+
+    # prompts may take the time that the poorest listener can spare
+    patience_s = max(budgets.step_s, crowd.least_slack_s)
+    least_tokens = LEAST_CHUNK_TOKENS  # for the first of them, so that one gets on in any case
+    hurried = False  # somebody's first sound is in the making
+    for view in filter(is_decode, crowd.urgent):
+        hurried |= draft.take(view) and not view.started
+    for view in crowd.urgent:  # the decodes have their part already
+        if draft.take(view, patience_s, least_tokens):
+            least_tokens = 0
+            hurried |= not view.started
+    favoured = _take_idle(draft, crowd.background)
+    blocked = False
+    for view in crowd.pressing:
+        listened = view.slack_s < inf
+        victims = _victims(running, draft) if listened else _stuck(running)
+        if not draft.admit(view, victims, patience_s, least_tokens):
+            blocked = True  # none overtakes one that has no room yet
+            break
+        least_tokens = 0
+        hurried |= listened and not view.started
+
+    limit_s = budgets.step_s
+    if hurried:
+        limit_s = min(limit_s, FIRST_SOUND_STRETCH * draft.seconds)
+    _fill(draft, crowd, running, limit_s, blocked)
+    return draft.finish(sounds=lambda view: (view.key != favoured, view.slack_s, view.key))
+
+
+class _Crowd(NamedTuple):
+    """Everybody by how they are to be served, each list in its order.
+
+    Attributes:
+        urgent: Running: nothing heard yet, or a gap is near.
+        ahead: Running streams that can wait.
+        background: Running, and nobody listens.
+        prompts: Of these three, those whose prompt is under way.
+        pressing: Waiting: urgent streams, and before them one background sequence if it is late.
+        patient: The other waiting streams.
+        idle: The other waiting background work.
+        held: Waiting, and to emit nothing.
+        least_slack_s: Slack of the poorest listener of a running stream.
+    """
+
+    urgent: list[View]
+    ahead: list[View]
+    background: list[View]
+    prompts: list[View]
+    pressing: list[View]
+    patient: list[View]
+    idle: list[View]
+    held: list[View]
+    least_slack_s: float
+
+    @staticmethod
+    def of(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> _Crowd:
+        """Sort everybody."""
+        crowd = _Crowd([], [], [], [], [], [], [], [], inf)
+        decodes = StepWork(decode_rows=len(running))
+        frame_s = min(budgets.step_s, budgets.cost.seconds(decodes))
+        least_slack_s = inf
+        for view in running:
+            if view.slack_s == inf:
+                crowd.background.append(view)
+            else:
+                (crowd.urgent if _is_urgent(view, frame_s) else crowd.ahead).append(view)
+                if view.started and view.slack_s < least_slack_s and not view.held:
+                    least_slack_s = view.slack_s
+            if view.num_positions - view.num_computed > 1 or view.num_encodes:
+                crowd.prompts.append(view)
+        for view in waiting:
+            if view.deferred:
+                continue
+            if view.held:
+                crowd.held.append(view)
+            elif view.slack_s == inf:
+                crowd.idle.append(view)
+            elif _is_urgent(view, frame_s):
+                crowd.pressing.append(view)
+            else:
+                crowd.patient.append(view)
+        for views in (crowd.urgent, crowd.ahead, crowd.background):
+            views.sort(key=_slack_order)
+        for views in (crowd.pressing, crowd.patient, crowd.idle, crowd.held):
+            views.sort(key=rank_deadline)
+        late = bool(crowd.idle) and crowd.idle[0].idle_steps >= PATIENCE_STEPS
+        if late and all(is_stuck(view) or view.ended for view in crowd.background):
+            crowd.pressing.insert(0, crowd.idle.pop(0))
+        return crowd._replace(least_slack_s=least_slack_s)
+
+
+def _is_urgent(view: View, frame_s: float) -> bool:
+    if not view.started:
+        return True
+    missing = max(0, view.chunk - view.frames)
+    return margin_s(view.slack_s, num_missing=missing, frame_s=frame_s) < URGENT_S
+
+
+def _slack_order(view: View) -> tuple[float, ...]:
+    return (view.slack_s, view.key)
+
+
+def _take_idle(draft: Draft, background: Sequence[View]) -> int | None:
+    """Give the longest idle background sequence a part, if that is too long; its key."""
+    idle = [view for view in background if view.idle_steps >= BACKGROUND_STEPS]
+    for view in sorted(idle, key=lambda view: (-view.idle_steps, view.key)):
+        if draft.take(view, least_tokens=LEAST_CHUNK_TOKENS):
+            return view.key
+    return None
+
+
+def _fill(
+    draft: Draft, crowd: _Crowd, running: Sequence[View], limit_s: float, blocked: bool
+) -> None:
+    """Take what can wait, as long as the step is predicted to end within `limit_s`."""
+
+    def least_tokens() -> int:
+        return LEAST_CHUNK_TOKENS if draft.is_empty else 0  # a step that could run something does
+
+    for rows, newcomers in ((crowd.ahead, crowd.patient), (crowd.background, crowd.idle)):
+        for view in rows:
+            draft.take(view, limit_s, least_tokens())
+        for view in newcomers:
+            if blocked:
+                break
+            blocked = not draft.admit(view, _stuck(running), limit_s, least_tokens())
+    for view in crowd.held if not blocked else ():
+        draft.admit(view, (), limit_s)
+
+
+def _victims(running: Sequence[View], draft: Draft) -> Iterator[View]:
+    """Who makes way for a new stream: what cannot run, then background work, the latest first.
+
+    The earliest of the background is spared where streams run that will end and make room, or a
+    rush of streams would let it begin again and again and never end.
+    """
+    yield from _stuck(running)
+    background = sorted((v for v in running if v.slack_s == inf), key=_slack_order)
+    streams = draft.num_admitted + len(running) - len(background)
+    yield from reversed(background[1:] if streams else background)
+
+
+def _stuck(running: Sequence[View]) -> Iterator[View]:
+    yield from sorted(filter(is_stuck, running), key=_slack_order, reverse=True)

@@ -1,0 +1,85 @@
+"""Two policies with a fixed order: first come first served, and by priority. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from izwi.scheduler.draft import Draft, is_decode, is_stuck
+from izwi.scheduler.plan import Budgets, Plan, Rank, View
+
+# Steps without a part after which a sequence counts as one of the highest priority.
+AGED_STEPS = 200
+
+
+def rank_fcfs(view: View) -> tuple[float, ...]:
+    """Order by arrival."""
+    return (view.key,)
+
+
+def rank_priority(view: View) -> tuple[float, ...]:
+    """Order by priority, then arrival; who was idle for `AGED_STEPS` comes before all."""
+    aged = view.idle_steps >= AGED_STEPS
+    return (not aged, 0 if aged else -view.priority, view.key)
+
+
+def plan_fcfs(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> Plan:
+    """Fill one step: decodes first, then prompts under way, then new ones in arrival order.
+
+    A voice that already plays must not starve: a missed step is audible, a late first token is
+    not. When pages run out, the latest arrivals give theirs back and are rebuilt from their log
+    later; the earliest always gets on, so the loop never stands still.
+    """
+    draft = Draft(running, budgets, worth=rank_fcfs)
+    _fill(draft, running, waiting, level=lambda _: (), victims=lambda _: _stuck(running))
+    return draft.finish(sounds=rank_fcfs)
+
+
+def plan_priority(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> Plan:
+    """Fill one step by priority; within one priority like `plan_fcfs`.
+
+    A newcomer takes the pages and places of running sequences of lower priority, the lowest and
+    latest first. Age moves a sequence up in line, but gives it no right to anybody's pages: with
+    that, two that do not fit together would take them in turns and none would end.
+    """
+
+    def worth(view: View) -> tuple[float, ...]:
+        return (-view.priority, view.key)
+
+    def level(view: View) -> tuple[float, ...]:
+        return rank_priority(view)[:-1]
+
+    def victims(newcomer: View) -> Iterator[View]:
+        yield from _stuck(running)
+        lower = [view for view in running if view.priority < newcomer.priority]
+        yield from sorted(lower, key=worth, reverse=True)
+
+    draft = Draft(running, budgets, worth)
+    _fill(draft, running, waiting, level, victims)
+    return draft.finish(sounds=rank_priority)
+
+
+def _fill(
+    draft: Draft,
+    running: Sequence[View],
+    waiting: Sequence[View],
+    level: Rank,
+    victims: Callable[[View], Iterable[View]],
+) -> None:
+    """Take everybody, level by level; in each decodes, then prompts, then newcomers by arrival."""
+    for view in running:
+        draft.set_aside(view)
+    line = [(False, level(view), 0 if is_decode(view) else 1, view.key, view) for view in running]
+    # held newcomers, who would emit nothing, come after all others
+    line += [(v.held, level(v), 2, v.key, v) for v in waiting if not v.deferred]
+    blocked = False
+    for held, _, kind, _, view in sorted(line):
+        if kind < 2:
+            draft.take(view)
+        elif not blocked:  # none overtakes one that has no room yet
+            admitted = draft.admit(view, () if held else victims(view))
+            blocked = not admitted and not held
+
+
+def _stuck(running: Sequence[View]) -> Iterator[View]:
+    """Running sequences that can run nothing, the latest first."""
+    yield from sorted(filter(is_stuck, running), key=lambda view: -view.key)

@@ -1,0 +1,134 @@
+"""The words between the queues and a policy: what it sees, may spend and decides. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import NamedTuple
+
+from izwi.scheduler.cost import StepCost, StepWork
+
+
+class View(NamedTuple):
+    """What a policy sees of one sequence.
+
+    Attributes:
+        key: Names the sequence; a smaller key arrived earlier.
+        num_positions: Positions known (prompt and log).
+        num_computed: Of these, positions whose keys and values are in pages; for a waiting
+            sequence, positions found in the prefix tree. Less than `num_positions`.
+        num_pages: Pages that cost nothing: held, or (waiting) shared ones that somebody holds.
+        num_encodes: Pieces of audio still to encode before the first position runs.
+        encode_only: It ends once its audio is encoded.
+        held: May emit nothing for now (its reader is behind, or its text is not written yet);
+            its prompt may run but for the last position.
+        priority: Larger goes first.
+        slack_s: Seconds until its listener hears a gap, or, before the first sound, until that
+            is late; negative: it is. `inf`: nobody listens.
+        started: Its listener has had the first sound or text.
+        idle_steps: Steps since it last had a part in one, or since it arrived.
+        frames: Frames emitted that are not sound yet.
+        chunk: Frames of its next chunk of sound; 0: it makes no sound.
+        ended: Emits no more; only sound is owed.
+        deferred: A prompt under way computes its prefix; it is not to be admitted in this step.
+        num_shared: Of `num_pages`, pages that other sequences hold too, so that preempting this
+            one does not free them.
+    """
+
+    key: int
+    num_positions: int
+    num_computed: int = 0
+    num_pages: int = 0
+    num_encodes: int = 0
+    encode_only: bool = False
+    held: bool = False
+    priority: int = 0
+    slack_s: float = inf
+    started: bool = False
+    idle_steps: int = 0
+    frames: int = 0
+    chunk: int = 0
+    ended: bool = False
+    deferred: bool = False
+    num_shared: int = 0
+
+
+class Budgets(NamedTuple):
+    """What one step may spend.
+
+    Attributes:
+        page_size: Positions of a page.
+        free_pages: Pages that can be handed out: free ones, and those only the tree holds.
+        tokens: Positions of the forward pass.
+        encodes: Pieces of audio.
+        running: Sequences that may run at the same time, ended ones that owe sound included.
+        vocodes: Streams whose sound one step makes.
+        step_s: Predicted time above which a step takes nothing more that can wait.
+        cost: How that time is predicted.
+    """
+
+    page_size: int
+    free_pages: int
+    tokens: int
+    encodes: int
+    running: int
+    vocodes: int
+    step_s: float = inf
+    cost: StepCost = StepCost()
+
+
+class Forward(NamedTuple):
+    """Run positions [start, stop) of a sequence."""
+
+    key: int
+    start: int
+    stop: int
+
+
+class Plan(NamedTuple):
+    """One step of one model.
+
+    Attributes:
+        preempt: Sequences that give their pages and their place back first; they wait again.
+        admit: Sequences that stop waiting. Each has an encode or a row in this step.
+        encode: How many pieces of audio of which sequence are encoded, before the forward pass.
+        forward: Rows of the one forward pass.
+        vocode: Frames of which sequence become sound, after the forward pass: a row that emits
+            counts one frame more. If it ends instead, what is there is taken.
+    """
+
+    preempt: tuple[int, ...] = ()
+    admit: tuple[int, ...] = ()
+    encode: tuple[tuple[int, int], ...] = ()
+    forward: tuple[Forward, ...] = ()
+    vocode: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def work(self) -> StepWork:
+        """The step as counts, for the cost model."""
+        lengths = [stop - start for _, start, stop in self.forward]
+        decode_rows = lengths.count(1)
+        return StepWork(
+            decode_rows=decode_rows,
+            prefill_tokens=sum(lengths) - decode_rows,
+            encodes=sum([count for _, count in self.encode]),
+            vocode_calls=len({frames for _, frames in self.vocode}),
+            vocode_frames=sum([frames for _, frames in self.vocode]),
+        )
+
+
+# Smaller goes sooner. Orders of one policy are compared with each other only.
+Rank = Callable[[View], tuple[float, ...]]
+
+
+class Policy(NamedTuple):
+    """A way to fill steps.
+
+    Attributes:
+        rank: Who waits first; smaller is sooner.
+        plan: (running, waiting, budgets) -> the step. Both lists may come in any order.
+    """
+
+    name: str
+    rank: Rank
+    plan: Callable[[Sequence[View], Sequence[View], Budgets], Plan]

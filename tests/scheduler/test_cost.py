@@ -1,0 +1,108 @@
+"""The cost model finds the prices of a step, through noise and outliers, and follows changes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from izwi.scheduler.cost import SAMPLE_WINDOW, OnlineCost, StepCost, StepWork, fit
+
+TRUE = StepCost(0.010, 4e-5, 6e-6, 0.008, 0.003, 2e-4)
+
+prices = st.floats(0.0, 0.05).map(lambda price: round(price, 6))
+costs = st.builds(StepCost, prices, prices, prices, prices, prices, prices)
+counts = st.builds(
+    StepWork,
+    decode_rows=st.integers(0, 64),
+    prefill_tokens=st.integers(0, 512),
+    encodes=st.integers(0, 8),
+    vocode_calls=st.integers(0, 4),
+    vocode_frames=st.integers(0, 200),
+)
+
+
+def random_work(rng: random.Random) -> StepWork:
+    calls = rng.choice([0, 1, 1, 2])
+    prefill = rng.choice([0, 0, 0, 20, 300])
+    frames = calls * rng.randint(1, 40)
+    return StepWork(rng.randint(0, 64), prefill, rng.choice([0, 0, 0, 1, 3]), calls, frames)
+
+
+def error_of(cost: StepCost, truth: StepCost, rng: random.Random) -> float:
+    """Mean error over steps that do something, as a share of the mean step."""
+    works = [work for _ in range(200) if any(work := random_work(rng))]
+    wrong = sum(abs(cost.seconds(work) - truth.seconds(work)) for work in works)
+    return wrong / sum(truth.seconds(work) for work in works)
+
+
+def test_a_step_is_the_sum_of_its_parts() -> None:
+    assert StepCost().seconds(StepWork(5, 5, 5, 5, 5)) == 0.0
+    assert TRUE.seconds(StepWork()) == 0.0
+    assert TRUE.seconds(StepWork(vocode_calls=1, vocode_frames=10)) == pytest.approx(0.005)
+    assert TRUE.seconds(StepWork(decode_rows=10)) == pytest.approx(0.0104)
+
+
+@settings(max_examples=25, deadline=None)
+@given(cost=costs, seed=st.integers(0, 1000))
+def test_exact_steps_give_the_exact_prices(cost: StepCost, seed: int) -> None:
+    rng = random.Random(seed)
+    works = [random_work(rng) for _ in range(200)]
+    found = fit((work, cost.seconds(work)) for work in works)
+    for work in works:
+        assert found.seconds(work) == pytest.approx(cost.seconds(work), rel=0.02, abs=1e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(samples=st.lists(st.tuples(counts, st.floats(0.0, 10.0)), max_size=20))
+def test_no_price_is_negative_whatever_was_measured(
+    samples: list[tuple[StepWork, float]],
+) -> None:
+    online = OnlineCost()
+    for work, seconds in samples:
+        online.add(work, seconds)
+    for cost in (fit(samples), online.cost):
+        assert min(getattr(cost, name) for name in StepCost.__slots__) >= 0.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_outliers_do_not_ruin_it(seed: int) -> None:
+    rng = random.Random(seed)
+    online, samples = OnlineCost(), []
+    for step in range(400):
+        work = random_work(rng)
+        seconds = TRUE.seconds(work) * rng.gauss(1.0, 0.03) * (10 if step % 20 == 7 else 1)
+        online.add(work, seconds)
+        samples.append((work, seconds))
+        if step + 1 in (32, 128, 400):
+            assert error_of(online.cost, TRUE, rng) < 0.08
+    assert error_of(fit(samples), TRUE, rng) < 0.03
+
+
+def test_it_follows_a_machine_that_became_slower() -> None:
+    rng = random.Random(5)
+    slow = StepCost(*(3 * getattr(TRUE, name) for name in StepCost.__slots__))
+    online = OnlineCost()
+    for truth in (TRUE, slow):
+        for _ in range(3 * SAMPLE_WINDOW):
+            work = random_work(rng)
+            online.add(work, truth.seconds(work) * rng.gauss(1.0, 0.02))
+        assert error_of(online.cost, truth, rng) < 0.08
+
+
+def test_parts_that_do_not_run_keep_their_price() -> None:
+    online = OnlineCost(TRUE)
+    for rows in range(300):
+        work = StepWork(decode_rows=1 + rows % 50)
+        online.add(work, 2 * TRUE.seconds(work))
+    assert online.cost.encode_s == TRUE.encode_s
+    assert online.cost.seconds(StepWork(decode_rows=30)) == pytest.approx(0.0224, rel=0.05)
+
+
+def test_steps_that_are_all_alike_are_still_predicted() -> None:
+    online = OnlineCost()
+    for _ in range(100):
+        online.add(StepWork(decode_rows=64), 0.0125)
+    assert online.cost.seconds(StepWork(decode_rows=64)) == pytest.approx(0.0125, rel=1e-3)

@@ -1,0 +1,150 @@
+"""The playback clock rules: urgent streams first, the rest as far as the step's time goes."""
+
+from __future__ import annotations
+
+from izwi.scheduler.cost import StepCost
+from izwi.scheduler.deadline import (
+    BACKGROUND_STEPS,
+    FIRST_SOUND_STRETCH,
+    LEAST_CHUNK_TOKENS,
+    PATIENCE_STEPS,
+)
+from izwi.scheduler.playback import underrun_s
+from izwi.scheduler.policy import POLICIES, Budgets, Forward, View
+from tests.scheduler.toy import Life, Toy
+
+COST = StepCost(base_s=0.010, decode_row_s=0.0005, prefill_token_s=0.0001, vocode_call_s=0.002)
+SPEND = Budgets(16, 1000, tokens=2048, encodes=4, running=8, vocodes=8, step_s=0.02, cost=COST)
+plan = POLICIES["deadline"].plan
+
+
+def decode(key: int, slack_s: float = float("inf"), **rest: int) -> View:
+    view = View(key, 33, 32, num_pages=3, slack_s=slack_s, started=True, frames=0, chunk=12)
+    return view._replace(**rest)
+
+
+def test_a_new_stream_is_heard_in_its_first_step() -> None:
+    new = View(7, 40, num_encodes=2, slack_s=0.1, chunk=1)
+    step = plan([decode(1, 0.01), decode(2)], [new], SPEND)
+    assert step.admit == (7,)
+    assert step.encode == ((7, 2),)
+    assert Forward(7, 0, 40) in step.forward
+    assert (7, 1) in step.vocode
+
+
+def test_urgent_streams_run_whatever_the_time_and_others_as_far_as_it_goes() -> None:
+    urgent = [decode(key, 0.05) for key in range(4)]
+    ahead = [decode(key, 5.0 - key / 100) for key in range(10, 40)]
+    background = [decode(key) for key in range(40, 44)]
+    step = plan([*background, *ahead, *urgent], [], SPEND._replace(step_s=0.0151))
+    assert [row.key for row in step.forward] == [0, 1, 2, 3, *range(39, 33, -1)]
+    assert COST.seconds(step.work) <= 0.0151
+    assert {row.key for row in plan(urgent, [], SPEND._replace(step_s=0.0)).forward} == {0, 1, 2, 3}
+
+
+def test_a_stream_is_urgent_when_its_next_chunk_would_come_late() -> None:
+    slow = COST.__class__(base_s=0.05)
+    spend = SPEND._replace(step_s=0.049, cost=slow)
+    # 0.5 s in hand: 10 frames to make take 0.49 s, 3 frames 0.15 s
+    near, far = decode(0, 0.5, frames=2), decode(1, 0.5, frames=9)
+    step = plan([near, far], [], spend)
+    assert [row.key for row in step.forward] == [0]
+
+
+def test_a_step_with_a_first_sound_stays_short() -> None:
+    new = View(7, 20, slack_s=0.1, chunk=1)
+    ahead = [decode(key, 5.0, frames=11) for key in range(10, 20)]
+    long_prompt = View(30, 1000)
+    alone = COST.seconds(plan([], [new], SPEND).work)
+    step = plan([*ahead, long_prompt], [new], SPEND._replace(step_s=1.0, running=20))
+    assert COST.seconds(step.work) <= FIRST_SOUND_STRETCH * alone
+    assert len(plan([*ahead, long_prompt], [], SPEND._replace(step_s=1.0)).forward) == 11
+
+
+def test_a_long_new_prompt_does_not_make_a_listener_wait() -> None:
+    new = View(7, 1500, slack_s=0.1, chunk=1)
+    comfortable = plan([decode(1, 0.18)], [new], SPEND)
+    assert COST.seconds(comfortable.work) <= 0.18
+    assert comfortable.forward[-1].stop > 1000
+    poor = plan([decode(1, 0.03)], [new], SPEND)
+    assert LEAST_CHUNK_TOKENS <= poor.forward[-1].stop <= 200
+    assert plan([], [new], SPEND).forward == (Forward(7, 0, 1500),), "nobody else listens"
+
+
+def test_a_new_stream_takes_the_place_of_the_latest_background() -> None:
+    background = [decode(key) for key in range(4)]
+    new = [View(7, 20, slack_s=0.1, chunk=1), View(8, 20, slack_s=0.2, chunk=1)]
+    spend = SPEND._replace(running=4, step_s=1.0)
+    step = plan(background, new, spend)
+    assert (step.preempt, step.admit) == ((3, 2), (7, 8))
+    # places are free: nobody has to go
+    assert plan(background, new, spend._replace(running=6)).preempt == ()
+    # and work that nobody listens to displaces nobody
+    idle = plan(background, [View(9, 20)], spend)
+    assert (idle.preempt, idle.admit) == ((), ())
+
+
+def test_a_new_stream_takes_pages_of_background_only_if_that_is_enough() -> None:
+    background = [decode(0), decode(1)]
+    spend = SPEND._replace(free_pages=1, step_s=1.0)
+    assert plan(background, [View(7, 20, slack_s=0.1)], spend).preempt == (1,)
+    big = plan(background, [View(7, 500, slack_s=0.1)], spend)
+    assert (big.preempt, big.admit) == ((), ())
+
+
+def test_the_earliest_background_is_spared_while_streams_run() -> None:
+    spend = SPEND._replace(running=2)
+    new = View(7, 20, slack_s=0.1, chunk=1)
+    assert plan([decode(0), decode(1, 0.1)], [new], spend).preempt == ()
+    assert plan([decode(0)], [new], spend._replace(running=1)).preempt == (0,)
+
+
+def test_pages_come_from_background_then_from_who_is_furthest_ahead() -> None:
+    urgent = decode(0, 0.05)._replace(num_pages=2)
+    crowd = [decode(1, 9.0), decode(2, 3.0), decode(3), decode(4), urgent]
+    spend = SPEND._replace(free_pages=0)
+    assert plan(crowd, [], spend).preempt == (4,)
+    assert plan([v for v in crowd if v.slack_s < 10], [], spend).preempt == (1,)
+
+
+def test_background_that_was_idle_for_long_runs_one_a_step() -> None:
+    idle = [decode(key, idle_steps=BACKGROUND_STEPS + key, frames=11) for key in range(3)]
+    urgent = [decode(key, 0.05, frames=11) for key in range(10, 14)]
+    step = plan([*idle, *urgent], [], SPEND._replace(step_s=0.0, vocodes=2))
+    assert [row.key for row in step.forward if row.key < 10] == [2]
+    assert (2, 12) in step.vocode, "its sound would wait for ever behind those of streams"
+
+
+def test_background_that_waited_too_long_starts_before_new_streams() -> None:
+    streams = [decode(key, 0.1) for key in range(2)]
+    new = View(7, 20, slack_s=0.05, chunk=1)
+    late = View(5, 20, idle_steps=PATIENCE_STEPS)
+    spend = SPEND._replace(running=3)
+    assert plan(streams, [new, late], spend).admit == (5,)
+    assert plan(streams, [new, late._replace(idle_steps=1)], spend).admit == (7,)
+    # one at a time: where background runs already, the others wait for its end
+    assert plan([*streams[:1], decode(3)], [new, late], spend).admit == (7,)
+
+
+def test_sound_goes_to_the_poorest_listeners_first() -> None:
+    crowd = [decode(key, 0.01 * (9 - key), frames=11) for key in range(5)]
+    step = plan(crowd, [], SPEND._replace(vocodes=2))
+    assert step.vocode == ((4, 12), (3, 12))
+
+
+def first_sound_after_s(policy: str, *, step_s: float) -> tuple[float, float]:
+    """The latest first sound and the longest silence of streams beside much background work."""
+    toy = Toy(POLICIES[policy], num_pages=2000, slots=8, tokens=512, vocodes=8, step_s=step_s)
+    crowd = [Life(300, 150, streams=False) for _ in range(16)]
+    streams = [Life(20, 50, arrives=20 + 40 * number) for number in range(8)]
+    toy.run([*crowd, *streams], limit=5000)
+    assert len(toy.done) == 24
+    late = max(life.chunks[0][0] - life.submitted_s for life in streams)
+    return late, max(underrun_s(life.chunks) for life in streams)
+
+
+def test_streams_are_heard_early_and_without_gaps_beside_background_work() -> None:
+    late_s, silence_s = first_sound_after_s("deadline", step_s=0.02)
+    assert late_s < 0.03
+    assert silence_s == 0.0
+    assert first_sound_after_s("fcfs", step_s=0.02)[0] > 1.0

@@ -1,0 +1,72 @@
+"""Slack, gaps and chunks: the clock of a listener."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from izwi.scheduler.playback import (
+    Gap,
+    chunk_frames,
+    find_gaps,
+    frames_to_vocode,
+    margin_s,
+    slack_s,
+    underrun_s,
+)
+
+chunks = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 40)), min_size=1, max_size=20).map(
+    lambda pairs: sorted((arrival / 10, audio / 10) for arrival, audio in pairs)
+)
+
+
+def test_slack_counts_down_to_the_first_sound_and_then_to_the_next_gap() -> None:
+    assert slack_s(10.0, 9.5, None, 0.0, 0.75) == 0.25
+    assert slack_s(11.0, 9.5, None, 0.0, 0.75) == -0.75
+    assert slack_s(12.0, 9.5, 11.0, 1.5, 0.75) == 0.5
+    assert slack_s(13.0, 9.5, 11.0, 1.5, 0.75, gaps_s=0.75) == 0.25
+
+
+def test_margin_is_what_is_left_when_the_chunk_comes() -> None:
+    assert margin_s(0.5, num_missing=4, frame_s=0.1) == pytest.approx(0.1)
+    assert margin_s(0.5, num_missing=8, frame_s=0.1) == pytest.approx(-0.3)
+
+
+def test_gaps_are_where_sound_ran_out() -> None:
+    heard = [(1.0, 0.5), (1.2, 0.5), (2.5, 0.1), (2.75, 1.0)]
+    assert find_gaps(heard) == [Gap(2.0, 0.5), Gap(pytest.approx(2.6), pytest.approx(0.15))]
+    assert underrun_s(heard) == pytest.approx(0.65)
+    assert underrun_s([]) == 0.0
+
+
+@given(heard=chunks)
+def test_a_gap_is_as_long_as_the_slack_was_negative(heard: list[tuple[float, float]]) -> None:
+    """Gaps found afterwards are those that slack foretold at each arrival."""
+    first_s, audio_s, gaps_s = heard[0][0], 0.0, 0.0
+    for arrival_s, chunk_s in heard:
+        slack = slack_s(arrival_s, 0.0, first_s, audio_s, 0.0, gaps_s=gaps_s)
+        gaps_s += max(0.0, -slack)
+        audio_s += chunk_s
+    assert underrun_s(heard) == pytest.approx(gaps_s, abs=1e-9)
+    # playing ends when all was heard and all gaps were waited for
+    assert max(a for a, _ in heard) <= first_s + audio_s + gaps_s + 1e-9
+
+
+@given(
+    frames=st.integers(0, 60),
+    vocoded=st.integers(0, 60),
+    num_chunks=st.integers(0, 9),
+    ended=st.booleans(),
+)
+def test_sound_never_outruns_frames_and_an_ended_stream_drains(
+    frames: int, vocoded: int, num_chunks: int, ended: bool
+) -> None:
+    vocoded = min(vocoded, frames)
+    ramp = (1, 2, 4, 8, 12)
+    count = frames_to_vocode(
+        num_frames=frames, num_vocoded=vocoded, num_chunks=num_chunks, ended=ended, ramp=ramp
+    )
+    assert 0 <= count <= min(frames - vocoded, chunk_frames(num_chunks, ramp))
+    if ended and frames > vocoded:
+        assert count > 0

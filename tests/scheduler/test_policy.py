@@ -1,0 +1,207 @@
+"""Properties of a single plan: budgets hold, order holds, a step that can do something does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from izwi.cache.pages import pages_for
+from izwi.scheduler.draft import is_stuck
+from izwi.scheduler.policy import POLICIES, Budgets, Forward, Plan, View
+from tests.scheduler.toy import COST, PAGE, check_plan
+
+INF = float("inf")
+
+
+@st.composite
+def views(draw: st.DrawFn, running: bool, first_key: int) -> list[View]:
+    out = []
+    for key in range(first_key, first_key + draw(st.integers(0, 8))):
+        positions = draw(st.integers(1, 40))
+        decodes = draw(st.booleans())
+        computed = positions - 1 if decodes else draw(st.integers(0, positions - 1))
+        pages = pages_for(computed, PAGE) if running else draw(st.integers(0, computed // PAGE))
+        speaks = draw(st.booleans())
+        ended = running and speaks and draw(st.integers(0, 4)) == 0
+        out.append(
+            View(
+                key=key,
+                num_positions=positions,
+                num_computed=computed,
+                num_pages=pages,
+                num_encodes=draw(st.integers(0, 3)) if computed == 0 else 0,
+                encode_only=computed == 0 and draw(st.integers(0, 3)) == 0,
+                held=draw(st.integers(0, 3)) == 0,
+                priority=draw(st.integers(-1, 1)),
+                slack_s=draw(st.sampled_from([-0.1, 0.0, 0.05, 0.5, 3.0, INF])),
+                started=draw(st.booleans()),
+                idle_steps=draw(st.sampled_from([0, 1, 40, 300, 2000])),
+                frames=draw(st.integers(1, 12)) if ended else draw(st.integers(0, 12)),
+                chunk=draw(st.integers(1, 12)) if speaks else 0,
+                ended=ended,
+                deferred=not running and draw(st.integers(0, 3)) == 0,
+                num_shared=draw(st.integers(0, pages)) if running else 0,
+            )
+        )
+    return draw(st.permutations(out))
+
+
+budgets = st.builds(
+    Budgets,
+    page_size=st.just(PAGE),
+    free_pages=st.integers(0, 30),
+    tokens=st.integers(1, 60),
+    encodes=st.integers(1, 6),
+    running=st.integers(1, 20),
+    vocodes=st.integers(1, 8),
+    step_s=st.sampled_from([0.0, 0.011, 0.02, INF]),
+    cost=st.sampled_from([COST, Budgets(1, 0, 0, 0, 0, 0).cost]),
+)
+policies = st.sampled_from(sorted(POLICIES))
+
+
+@settings(max_examples=400, deadline=None)
+@given(name=policies, running=views(True, 0), waiting=views(False, 100), spend=budgets)
+def test_every_plan_keeps_what_all_policies_promise(
+    name: str, running: list[View], waiting: list[View], spend: Budgets
+) -> None:
+    check_plan(POLICIES[name].plan(running, waiting, spend), running, waiting, spend)
+
+
+@settings(max_examples=150, deadline=None)
+@given(name=policies, running=views(True, 0), spend=budgets)
+def test_a_step_that_can_do_something_does(name: str, running: list[View], spend: Budgets) -> None:
+    running = [view._replace(num_shared=0) for view in running]
+    memory = spend.free_pages + sum(v.num_pages for v in running if not v.ended)
+    runnable = [
+        view
+        for view in running
+        if (view.num_encodes or not view.encode_only)
+        and not is_stuck(view)
+        and not view.ended
+        and pages_for(view.num_positions, PAGE) <= memory
+    ]
+    # the best of all must be among those that fit, as it is where admission checks the memory
+    fits = len(runnable) == sum(not is_stuck(v) and not v.ended for v in running)
+    plan = POLICIES[name].plan(running, [], spend)
+    if (runnable and fits) or any(view.ended for view in running):
+        assert plan.encode or plan.forward or plan.vocode
+
+
+@settings(max_examples=150, deadline=None)
+@given(running=views(True, 0), waiting=views(False, 100), spend=budgets)
+def test_fcfs_lets_nobody_overtake(
+    running: list[View], waiting: list[View], spend: Budgets
+) -> None:
+    plan = POLICIES["fcfs"].plan(running, waiting, spend)
+    line = sorted(view.key for view in waiting if not view.deferred and not view.held)
+    admitted = [key for key in plan.admit if key in line]
+    assert admitted == line[: len(admitted)]
+    if len(admitted) < len(
+        line
+    ):  # then the first of these has no room, and no held one may take it
+        assert len(admitted) == len(plan.admit)
+
+
+@settings(max_examples=150, deadline=None)
+@given(name=policies, running=views(True, 0), spend=budgets)
+def test_pages_go_from_the_least_worth_to_the_better(
+    name: str, running: list[View], spend: Budgets
+) -> None:
+    running = [view._replace(num_shared=0) for view in running]
+    worth = {
+        "fcfs": lambda view: (is_stuck(view), view.key),
+        "priority": lambda view: (is_stuck(view), -view.priority, view.key),
+        "deadline": lambda view: (is_stuck(view), view.slack_s, view.key),
+    }[name]
+    plan = POLICIES[name].plan(running, [], spend)
+    rows = {row.key for row in plan.forward}
+    lost = [worth(view) for view in running if view.key in plan.preempt]
+    if lost:
+        assert min(worth(view) for view in running if view.key in rows) < min(lost)
+    idle = [
+        view
+        for view in running
+        if view.num_pages and not view.ended and view.key not in plan.preempt
+        if view.key not in rows | dict(plan.encode).keys() | dict(plan.vocode).keys()
+    ]
+    # of those without a part in the step, the least worth gave theirs first
+    assert not lost or all(worth(view) < min(lost) for view in idle)
+
+
+@given(name=policies)
+def test_an_idle_engine_plans_nothing(name: str) -> None:
+    spend = Budgets(PAGE, free_pages=8, tokens=8, encodes=1, running=8, vocodes=8)
+    assert POLICIES[name].plan([], [], spend) == Plan()
+
+
+def test_fcfs_runs_decodes_before_prompts() -> None:
+    prompt = View(key=0, num_positions=100)
+    decode = View(key=1, num_positions=9, num_computed=8, num_pages=2)
+    spend = Budgets(PAGE, free_pages=50, tokens=10, encodes=0, running=8, vocodes=8)
+    plan = POLICIES["fcfs"].plan([prompt, decode], [], spend)
+    assert plan.forward == (Forward(1, 8, 9), Forward(0, 0, 9))
+    assert plan.work == (1, 9, 0, 0, 0)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_pages_of_prompts_under_way_are_kept_from_newcomers(name: str) -> None:
+    prompt = View(key=0, num_positions=40, num_computed=4, num_pages=1)
+    newcomer = View(key=1, num_positions=3)
+    spend = Budgets(PAGE, free_pages=10, tokens=8, encodes=0, running=8, vocodes=8)
+    plan = POLICIES[name].plan([prompt], [newcomer], spend)
+    assert plan.forward == (Forward(0, 4, 12),)
+    assert plan.admit == ()  # eight pages are free after this step, the prompt needs them all
+    assert POLICIES[name].plan([prompt], [newcomer], spend._replace(tokens=60, free_pages=11)).admit
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_deferred_ones_block_nobody(name: str) -> None:
+    waiting = [View(key=0, num_positions=9, deferred=True), View(key=1, num_positions=9)]
+    spend = Budgets(PAGE, free_pages=10, tokens=60, encodes=0, running=8, vocodes=8)
+    assert POLICIES[name].plan([], waiting, spend).admit == (1,)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_held_sequence_gives_its_pages_to_one_that_can_run(name: str) -> None:
+    held = View(key=0, num_positions=9, num_computed=8, num_pages=2, held=True, slack_s=0.0)
+    growing = View(key=1, num_positions=9, num_computed=8, num_pages=2, slack_s=1.0)
+    spend = Budgets(PAGE, free_pages=0, tokens=8, encodes=0, running=2, vocodes=8)
+    plan = POLICIES[name].plan([held, growing], [], spend)
+    assert (plan.preempt, plan.forward) == ((0,), (Forward(1, 8, 9),))
+    newcomer = View(key=1, num_positions=7, slack_s=1.0)
+    assert POLICIES[name].plan([held], [newcomer], spend).admit == (1,)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_shared_pages_are_not_counted_twice(name: str) -> None:
+    first = View(key=0, num_positions=9, num_computed=8, num_pages=2, num_shared=2)
+    prompt = View(key=1, num_positions=30, num_computed=8, num_pages=3, num_shared=2)
+    spend = Budgets(PAGE, free_pages=0, tokens=40, encodes=0, running=2, vocodes=8)
+    plan = POLICIES[name].plan([first, prompt], [], spend)
+    assert (plan.preempt, plan.forward) == ((1,), (Forward(0, 8, 9),))
+
+
+def test_priority_goes_first_in_everything_and_takes_places_from_lower_ones() -> None:
+    low = View(key=0, num_positions=9, num_computed=8, num_pages=3, frames=3, chunk=4)
+    lower = low._replace(key=1, priority=-1)
+    high = View(key=2, num_positions=5, priority=1, chunk=1)
+    spend = Budgets(PAGE, free_pages=9, tokens=6, encodes=0, running=2, vocodes=1)
+    plan = POLICIES["priority"].plan([lower, low], [high], spend)
+    assert (plan.preempt, plan.admit) == ((1,), (2,))
+    assert plan.forward == (Forward(2, 0, 5), Forward(0, 8, 9))
+    assert plan.vocode == ((2, 1),)
+    same = POLICIES["priority"].plan([lower, low], [high._replace(priority=-1)], spend)
+    assert (same.preempt, same.admit) == ((), ())
+
+
+def test_age_moves_a_sequence_up_in_line_but_takes_nobody_s_pages() -> None:
+    busy = View(key=0, num_positions=9, num_computed=8, num_pages=3, priority=1)
+    high = View(key=1, num_positions=5, priority=1)
+    old = View(key=2, num_positions=5, idle_steps=200)
+    spend = Budgets(PAGE, free_pages=9, tokens=60, encodes=0, running=2, vocodes=1)
+    plan = POLICIES["priority"].plan([busy], [high, old], spend)
+    assert (plan.preempt, plan.admit) == ((), (2,))
+    assert POLICIES["priority"].plan([busy], [high, old], spend._replace(running=1)).preempt == ()
+    assert POLICIES["priority"].rank(old) < POLICIES["priority"].rank(high)

@@ -1,0 +1,214 @@
+"""A toy engine for policies: it runs plans over a counted pool of pages, with a toy clock.
+
+Every plan is checked as it is run, so that a simulation fails at the step that breaks a promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from math import inf
+
+from izwi.cache.pages import pages_for
+from izwi.scheduler.cost import StepCost
+from izwi.scheduler.playback import chunk_frames, slack_s
+from izwi.scheduler.policy import Budgets, Plan, Policy, View
+
+PAGE = 4
+FRAME_S = 0.08
+RAMP = (1, 2, 4, 8, 12)
+TTFA_TARGET_S = 0.1
+COST = StepCost(0.010, 4e-5, 2e-5, 0.008, 0.002, 2e-4)
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """One sequence: what it asks for, then what became of it."""
+
+    prompt: int
+    entries: int
+    streams: bool = True
+    speaks: bool = True
+    priority: int = 0
+    encodes: int = 0
+    arrives: int = 0
+    held: tuple[int, int] = (0, 0)  # steps [from, to) in which it may not emit
+    key: int = -1
+    running: bool = False
+    submitted_s: float = 0.0
+    log: int = 0
+    computed: int = 0
+    pages: int = 0
+    idle: int = 0
+    longest_idle_running: int = 0
+    longest_idle_waiting: int = 0
+    num_preempted: int = 0
+    vocoded: int = 0
+    num_chunks: int = 0
+    chunks: list[tuple[float, float]] = field(default_factory=list)  # (time, seconds of audio)
+
+    @property
+    def ended(self) -> bool:
+        return self.log == self.entries
+
+    @property
+    def done(self) -> bool:
+        return self.ended and (not self.speaks or self.vocoded == self.log)
+
+    @property
+    def whole_pages(self) -> int:
+        return pages_for(self.prompt + self.entries, PAGE)
+
+    def view(self, step: int, now_s: float) -> View:
+        first_s = self.chunks[0][0] if self.chunks else None
+        audio_s = self.vocoded * FRAME_S
+        slack = slack_s(now_s, self.submitted_s, first_s, audio_s, TTFA_TARGET_S)
+        return View(
+            key=self.key,
+            num_positions=self.prompt + self.log,
+            num_computed=self.computed,
+            num_pages=self.pages,
+            num_encodes=self.encodes,
+            held=self.held[0] <= step < self.held[1],
+            priority=self.priority,
+            slack_s=slack if self.streams else inf,
+            started=bool(self.chunks) or (self.log > 0 and not self.speaks),
+            idle_steps=self.idle,
+            frames=self.log - self.vocoded if self.speaks else 0,
+            chunk=chunk_frames(self.num_chunks, RAMP) if self.speaks else 0,
+            ended=self.ended,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Toy:
+    policy: Policy
+    num_pages: int
+    slots: int = 8
+    tokens: int = 64
+    vocodes: int = 8
+    step_s: float = inf
+    step: int = 0
+    now_s: float = 0.0
+    alive: list[Life] = field(default_factory=list)
+    done: list[Life] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+
+    def submit(self, life: Life) -> None:
+        life.key = len(self.alive) + len(self.done)
+        life.submitted_s = self.now_s
+        self.alive.append(life)
+
+    def run(self, lives: Iterable[Life], limit: int) -> None:
+        """Submit each life in its step and go on until all are done; fails after `limit` steps."""
+        pending = sorted(lives, key=lambda life: life.arrives)
+        while pending or self.alive:
+            assert self.step < limit, f"{len(self.alive)} not done after {limit} steps"
+            while pending and pending[0].arrives <= self.step:
+                self.submit(pending.pop(0))
+            self.advance()
+
+    def churn(self, steps: int, next_life: Callable[[int], Life]) -> None:
+        """Run so many steps; whoever ends is followed by another."""
+        for _ in range(steps):
+            ended = len(self.done)
+            self.advance()
+            for number in range(ended, len(self.done)):
+                self.submit(next_life(number))
+
+    def advance(self) -> None:
+        """Plan a step, check it, run it."""
+        by_key = {life.key: life for life in self.alive}
+        running = [life for life in self.alive if life.running]
+        free = self.num_pages - sum(life.pages for life in self.alive)
+        assert free >= 0
+        budgets = Budgets(PAGE, free, self.tokens, 2, self.slots, self.vocodes, self.step_s, COST)
+        views = {life.key: life.view(self.step, self.now_s) for life in self.alive}
+        waiting = [views[life.key] for life in self.alive if not life.running]
+        plan = self.policy.plan([views[life.key] for life in running], waiting, budgets)
+        check_plan(plan, [views[life.key] for life in running], waiting, budgets)
+        for key in plan.preempt:
+            life = by_key[key]
+            life.running, life.pages, life.computed = False, 0, 0
+            life.num_preempted += 1
+        for key in plan.admit:
+            by_key[key].running = True
+        self.now_s += COST.seconds(plan.work) + 1e-4
+        self._execute(plan, by_key)
+        parts = {key for key, *_ in (*plan.encode, *plan.forward, *plan.vocode)}
+        for life in self.alive:
+            life.idle = 0 if life.key in parts else life.idle + 1
+            if life.running:
+                life.longest_idle_running = max(life.longest_idle_running, life.idle)
+            else:
+                life.longest_idle_waiting = max(life.longest_idle_waiting, life.idle)
+        self.done += [life for life in self.alive if life.done]
+        self.alive = [life for life in self.alive if not life.done]
+        self.plans.append(plan)
+        self.step += 1
+
+    def _execute(self, plan: Plan, by_key: dict[int, Life]) -> None:
+        for key, count in plan.encode:
+            by_key[key].encodes -= count
+        for key, _, stop in plan.forward:
+            life = by_key[key]
+            life.pages = max(life.pages, pages_for(stop, PAGE))
+            life.computed = stop
+            if stop == life.prompt + life.log:
+                life.log += 1
+        for key, frames in plan.vocode:
+            life = by_key[key]
+            life.vocoded += frames
+            life.num_chunks += 1
+            life.chunks.append((self.now_s, frames * FRAME_S))
+            assert life.vocoded <= life.log
+        for life in by_key.values():
+            if life.ended:
+                life.pages = 0
+
+
+def check_plan(plan: Plan, running: list[View], waiting: list[View], budgets: Budgets) -> None:
+    """Fail if a plan breaks what all policies promise."""
+    by_key = {view.key: view for view in (*running, *waiting)}
+    runs, waits = {view.key for view in running}, {view.key for view in waiting}
+    encodes, vocodes = dict(plan.encode), dict(plan.vocode)
+    rows = {row.key: row for row in plan.forward}
+    for part in (plan.preempt, plan.admit, plan.encode, plan.forward, plan.vocode):
+        assert len({entry if isinstance(entry, int) else entry[0] for entry in part}) == len(part)
+    assert set(plan.preempt) <= runs
+    assert set(plan.admit) <= waits
+    parts = encodes.keys() | rows.keys() | vocodes.keys()
+    assert parts <= (runs - set(plan.preempt)) | set(plan.admit), "a part without pages or place"
+    assert set(plan.admit) <= encodes.keys() | rows.keys(), "admitted to do nothing"
+
+    assert sum(row.stop - row.start for row in plan.forward) <= max(0, budgets.tokens)
+    assert sum(encodes.values()) <= budgets.encodes
+    assert len(vocodes) <= budgets.vocodes
+    new = [
+        max(0, pages_for(row.stop, budgets.page_size) - by_key[row.key].num_pages)
+        for row in plan.forward
+    ]
+    freed = sum(by_key[key].num_pages - by_key[key].num_shared for key in plan.preempt)
+    assert sum(new) <= budgets.free_pages + freed
+    room = max(budgets.running, len(running))
+    assert len(running) - len(plan.preempt) + len(plan.admit) <= room
+
+    for key in plan.preempt:
+        assert not by_key[key].ended, "nothing is won by preempting it, and its sound is owed"
+    for key in plan.admit:
+        assert not by_key[key].deferred
+    for key, count in plan.encode:
+        assert 0 < count <= by_key[key].num_encodes
+    for row in plan.forward:
+        view = by_key[row.key]
+        assert row.start == view.num_computed < row.stop <= view.num_positions
+        assert encodes.get(row.key, 0) == view.num_encodes, "ran before its audio was encoded"
+        assert not view.encode_only
+        assert not view.ended
+        assert not (view.held and row.stop == view.num_positions), "a held sequence would emit"
+    for key, frames in plan.vocode:
+        view = by_key[key]
+        emits = key in rows and rows[key].stop == view.num_positions
+        there = view.frames + emits
+        wanted = min(there, view.chunk) if view.ended else view.chunk
+        assert 0 < frames == wanted <= there, "chunks are a function of the log"
