@@ -14,11 +14,14 @@ from izwi import allocator
 from izwi.engine import Engine
 from izwi.errors import EngineStopped, IzwiError
 from izwi.request import Chunk, Reason, Request
+from izwi.trace import Observer
 
 logger = logging.getLogger(__name__)
 
 # After so long without work the memory of what has run is given back.
 _IDLE_S = 2.0
+# Where everything waits for readers or writers, a step is tried again after so long.
+_REST_S = 0.02
 
 
 class Stream(AsyncIterator[Chunk]):
@@ -72,6 +75,7 @@ class AsyncEngine:
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
         self._streams: dict[str, Stream] = {}
+        self._observer: Observer | None = None
         self._stopping = False
         self._closed = False  # no command will be looked at any more
         self._thread = threading.Thread(target=self._run, name="izwi-engine", daemon=True)
@@ -87,9 +91,13 @@ class AsyncEngine:
         return self._thread.is_alive() and not self._stopping
 
     @property
-    def load(self) -> dict[str, dict[str, int]]:
-        """Sequences and pages of each model."""
+    def load(self) -> dict[str, dict[str, float]]:
+        """Sequences and pages of each model, and what happened to them."""
         return self._engine.load
+
+    def observe(self, observer: Observer) -> None:
+        """Tell an observer of every request and chunk; before `start`."""
+        self._observer = observer
 
     def start(self) -> None:
         """Start stepping."""
@@ -122,6 +130,18 @@ class AsyncEngine:
         """End a request before the next step."""
         self._tell(lambda: self._dispatch(self._engine.abort(request_id)))
 
+    def pause(self, request_id: str) -> None:
+        """Stop a request where it is before the next step."""
+        self._tell(lambda: self._engine.pause(request_id))
+
+    def resume(self, request_id: str) -> None:
+        """Let a paused request go on with the next sample or token."""
+        self._tell(lambda: self._engine.resume(request_id))
+
+    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
+        """Write text to a request with open input; see `Engine.write`."""
+        self._tell(lambda: self._engine.write(request_id, text_ids, closed))
+
     def hold(self, request_id: str, held: bool) -> None:
         """Stop or go on emitting for a request."""
         self._tell(lambda: self._engine.hold(request_id, held))
@@ -137,8 +157,9 @@ class AsyncEngine:
     def _run(self) -> None:
         rested = False
         while not self._stopping:
-            commands = self._next_commands(None if rested else _IDLE_S)
-            rested = not commands and not self._engine.has_work
+            busy = self._engine.has_work
+            commands = self._next_commands(_REST_S if busy else None if rested else _IDLE_S)
+            rested = not commands and not busy
             if rested:
                 allocator.trim()
                 continue
@@ -154,8 +175,11 @@ class AsyncEngine:
 
     def _next_commands(self, timeout_s: float | None) -> deque[Callable[[], None]]:
         """Wait for work, and take the commands that are there; none after the timeout."""
+        engine = self._engine
         with self._wake:
-            self._wake.wait_for(lambda: self._commands or self._engine.has_work, timeout_s)
+            self._wake.wait_for(
+                lambda: self._commands or (engine.has_work and not engine.rests), timeout_s
+            )
             commands, self._commands = self._commands, deque()
         return commands
 
@@ -178,6 +202,8 @@ class AsyncEngine:
         try:
             for request in requests:
                 self._engine.submit(request)
+                if self._observer:
+                    self._observer.submitted(request)
         except IzwiError as error:
             for request in requests:
                 self._engine.abort(request.request_id)
@@ -185,10 +211,11 @@ class AsyncEngine:
 
     def _dispatch(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
+            if self._observer:
+                self._observer.chunk(chunk)
             stream = self._streams.get(chunk.request_id)
             if chunk.reason is not None:
                 self._streams.pop(chunk.request_id, None)
-                self._engine.forget(chunk.request_id)
             if stream is not None:
                 stream.deliver(chunk)
 

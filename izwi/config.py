@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from izwi.errors import InvalidRequest
 
+KV_DTYPES = ("auto", "int8", "fp8")
+_MAY_BE_ZERO = ("host_bytes", "disk_bytes", "encoded_bytes")
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -21,6 +24,15 @@ class EngineConfig:
         max_step_vocodes: Streams whose sound one step of one model makes.
         chunk_ramp: Frames of the first, second, ... chunk of sound; the last repeats.
         max_backlog: Chunks that a reader may leave unread before its sequence is held.
+        policy: Who runs first: a name in `izwi.scheduler.policy.POLICIES`.
+        shadow_policy: A second policy whose plans are compared and never executed, or None.
+        max_step_s: Time that one step of one model should take where nothing urgent needs more.
+        first_sound_target_s: After so long a listener who has heard nothing is served late.
+        max_wait_s: A request that could not start within this time is refused as Overloaded.
+        kv_dtype: "auto" (that of the weights), "int8" or "fp8" for keys and values in the pages.
+        host_bytes: Host memory for pages and codec states that had to leave the device.
+        disk_bytes: Disk for what had to leave the host memory; 0 uses none.
+        encoded_bytes: Memory for results of the audio encoders, so that equal audio runs once.
     """
 
     max_running: int = 64
@@ -32,16 +44,34 @@ class EngineConfig:
     max_step_vocodes: int = 64
     chunk_ramp: tuple[int, ...] = (1, 2, 4, 8, 12)
     max_backlog: int = 256
+    policy: str = "deadline"
+    shadow_policy: str | None = None
+    max_step_s: float = 0.02
+    first_sound_target_s: float = 0.1
+    max_wait_s: float = 60.0
+    kv_dtype: str = "auto"
+    host_bytes: int = 256 << 20
+    disk_bytes: int = 0
+    encoded_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
+            least = 0 if name in _MAY_BE_ZERO else 1
             values = value if isinstance(value, tuple) else (value,)
-            if not values or min(values) < 1:
-                raise InvalidRequest(f"{name} must be at least 1, got {value}", param=name)
+            counts = [number for number in values if isinstance(number, int)]
+            if not values or any(number < least for number in counts):
+                raise InvalidRequest(f"{name} must be at least {least}, got {value}", param=name)
+            if isinstance(value, float) and not value > 0:
+                raise InvalidRequest(f"{name} must be more than 0, got {value}", param=name)
         if self.max_step_tokens < self.max_running:
             raise InvalidRequest(
                 f"max_step_tokens ({self.max_step_tokens}) must hold one position for each of "
                 f"max_running ({self.max_running}) sequences",
                 param="max_step_tokens",
+            )
+        if self.kv_dtype not in KV_DTYPES:
+            raise InvalidRequest(
+                f"kv_dtype must be one of {', '.join(KV_DTYPES)}, got {self.kv_dtype!r}",
+                param="kv_dtype",
             )

@@ -84,6 +84,14 @@ class Model(Protocol):
         """(vocabulary,) ids of codebook 0 that are never drawn, stop ids excepted, or None."""
         ...
 
+    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
+        """Name positions [start, stop) of prompt and log, one int of at most 63 bits each.
+
+        Two sequences of this model whose first n keys are equal have the same keys and values
+        there, so pages can be shared.
+        """
+        ...
+
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Run the audio encoders, equal shapes as one batch."""
         ...
@@ -111,6 +119,14 @@ class SpeechModel(Model, Protocol):
     @property
     def codec_state(self) -> Mapping[str, StateSpec]:
         """What a stream of sound keeps between chunks. Zeros are the start of a stream."""
+        ...
+
+    def positions_ready(self, sequence: Sequence) -> int:
+        """Positions of prompt and log whose inputs are known, where text is still written."""
+        ...
+
+    def max_entries(self, sequence: Sequence) -> int:
+        """Entries after which a sequence ends, where that depends on text written later."""
         ...
 
     def warm_codes(self, sequence: Sequence) -> npt.NDArray[np.int64] | None:

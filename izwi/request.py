@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from izwi.cache.content import digest_array
+
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
@@ -56,10 +58,15 @@ class EncodeInput:
     Attributes:
         kind: Which encoder of the model; the model's own word.
         values: What that encoder reads (features or samples), float32.
+        digest: 64 bits of the values; equal pieces are encoded once and share their positions.
     """
 
     kind: str
     values: Float32
+    digest: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", digest_array(self.values))
 
 
 class Prompt(Protocol):
@@ -91,6 +98,12 @@ class Request:
         min_entries: Stop tokens are suppressed before this many entries.
         stop_ids: A first codebook's token among these ends the request and is not emitted.
         encode_only: End after encoding; the encoded arrays are the answer.
+        priority: Larger runs first where the policy looks at it.
+        streams: Somebody listens while it is made, so its playback clock counts.
+        open_input: Text may still be written to it with `Engine.write`.
+        listener: Who hears it: requests of one listener are played one after the other, in the
+            order in which they were submitted. Empty: nobody else's.
+        ask: What it was prepared from, kept for traces.
     """
 
     request_id: str
@@ -103,6 +116,11 @@ class Request:
     min_entries: int = 0
     stop_ids: tuple[int, ...] = ()
     encode_only: bool = False
+    priority: int = 0
+    streams: bool = True
+    open_input: bool = False
+    listener: str = ""
+    ask: SpeechInput | TranscriptionInput | None = None
 
 
 class Phase(StrEnum):
@@ -113,6 +131,14 @@ class Phase(StrEnum):
     DECODE = "decode"
     PAUSED = "paused"
     FINISHED = "finished"
+
+
+class PauseReason(StrEnum):
+    """Why a sequence does not run although it has not ended."""
+
+    TURN = "turn"  # asked for: somebody speaks over it
+    INPUT = "input"  # its next frame needs text that is not written yet
+    MEMORY = "memory"  # its pages went to others
 
 
 class Reason(StrEnum):
@@ -126,33 +152,63 @@ class Reason(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request and its log.
+    """A request and its log, and the caches of that log.
+
+    The log is `emitted`, `written`, and how far sound was made of it; all else is rebuilt from it.
 
     Attributes:
+        arrival: Number of arrivals before it, in the whole engine.
+        submitted_s: When, on the engine's clock.
         emitted: The log: one entry a step, (codebooks,) ids; a token is an entry of one id.
-        encoded: Results of the prompt's encode inputs, None where not run yet. A cache.
-        num_computed: Positions whose keys and values are in the pages. A cache of the log.
-        pages: Page ids, in position order.
-        state_row: Row of the codec state arena, or None.
+        written: The log of its input: text ids written after the prompt.
+        input_open: More may be written.
         num_vocoded: Frames that went through the codec.
         num_chunks: Chunks of sound that left, for the chunk ramp.
+        ended: It emits no more; its last sound may still be owed.
+        reason: Why it ended.
+        paused: Why it does not run, or None.
+        held: Its reader is behind.
+        encoded: Results of the prompt's encode inputs, None where not run yet.
+        num_computed: Positions whose keys and values are in the pages.
+        pages: Page ids, in position order.
+        keys: Content keys of the first positions, as far as they were asked for.
+        page_chain: A running digest of each whole page of the prompt's keys.
+        num_published: Whole pages that were offered to the prefix tree.
+        num_reused: Positions that the prefix tree gave when it was last admitted.
+        state_row: Row of the codec state arena, or None.
+        saved_state: The codec's state while it holds no row, or None: rebuilt from the log.
+        last_step: The scheduler's step in which it last had a row, or arrived.
+        seen: What the sampler keeps of the log: how much of it, and the ids in it.
     """
 
     request: Request
     arrival: int
+    submitted_s: float = 0.0
     phase: Phase = Phase.WAITING
-    reason: Reason | None = None
     emitted: list[tuple[int, ...]] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
+    input_open: bool = False
+    num_vocoded: int = 0
+    num_chunks: int = 0
     ended: bool = False
+    reason: Reason | None = None
+    paused: PauseReason | None = None
+    held: bool = False
     encoded: list[Any] = field(default_factory=list)
     num_computed: int = 0
     pages: list[int] = field(default_factory=list)
+    keys: list[int] = field(default_factory=list)
+    page_chain: tuple[int, ...] | None = None
+    num_published: int = 0
+    num_reused: int = 0
     state_row: int | None = None
-    num_vocoded: int = 0
-    num_chunks: int = 0
+    saved_state: Any = None
+    last_step: int = 0
+    seen: Any = None
 
     def __post_init__(self) -> None:
         self.encoded = [None] * len(self.request.prompt.encode_inputs)
+        self.input_open = self.request.open_input
 
     @property
     def num_positions(self) -> int:

@@ -1,5 +1,13 @@
 """One thread for torch: tiny models are all overhead, and the cores are shared with servers."""
 
+import os
+
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)
+
+# `HYPOTHESIS_PROFILE=nightly make unit ARGS=tests/engine` looks ten times harder
+settings.register_profile("test", max_examples=200, deadline=None)
+settings.register_profile("nightly", max_examples=2000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))

@@ -14,11 +14,19 @@ import torch
 from izwi.cache.kv import PagedKV, bytes_per_page
 from izwi.cache.pages import pages_for
 from izwi.cache.state import StateArena
+from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
 from izwi.model import Model, Row, SpeechModel
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import Sequence, Task
-from izwi.runner.sampler import Sampler
+from izwi.runner.budget import MemoryBudget
+from izwi.runner.encoded import EncodedCache
+from izwi.runner.sampler import Sampler, Suppressed
+from izwi.runner.tiered import TieredPages, TieredStates
+from izwi.scheduler.playback import chunk_frames
+
+# Rebuilding a position, until steps have been measured.
+_REBUILD_S = 1e-4
 
 R = TypeVar("R")
 Item = TypeVar("Item")
@@ -27,30 +35,75 @@ Item = TypeVar("Item")
 class Runner:
     """One model with its keys and values and its codec state."""
 
-    def __init__(self, model: Model, ops: TorchOps, config: EngineConfig, kv_bytes: int):
-        self._model, self._ops = model, ops
+    def __init__(self, model: Model, ops: TorchOps, config: EngineConfig, budget: MemoryBudget):
+        self._model, self._ops, self._config = model, ops, config
         self.num_codebooks = model.num_codebooks
+        self._suppressed = Suppressed.on(ops.device, model.suppressed)
         self.speech = cast(SpeechModel, model) if model.task is Task.SPEECH else None
-        per_page = bytes_per_page(model.kv, config.page_size, ops.dtype)
-        useful = config.max_running * pages_for(model.max_positions, config.page_size)
-        self.num_pages = max(1, min(kv_bytes // per_page, useful))
-        self._kv = PagedKV(model.kv, self.num_pages, config.page_size, ops.device, ops.dtype)
+        size, kv_dtype = config.page_size, config.kv_dtype
+        self.page_bytes = bytes_per_page(model.kv, size, ops.dtype, kv_dtype)
+        useful = config.max_running * pages_for(model.max_positions, size)
+        self.num_pages = max(1, min(budget.kv_bytes // self.page_bytes, useful))
+        self._kv = PagedKV(model.kv, self.num_pages, size, ops.device, ops.dtype, kv_dtype)
+        self.store = PageStore(
+            self.page_bytes, TierCosts(_REBUILD_S), budget.page_bytes, budget.disk_bytes
+        )
+        self.page_tiers = TieredPages(self._kv, self.store)
         specs = self.speech.codec_state if self.speech else {}
-        self.states = StateArena(specs, config.max_running, ops.device, ops.dtype)
+        self._arena = StateArena(specs, config.max_running, ops.device, ops.dtype)
+        self.states = TieredStates(self._arena, budget.state_bytes)
+        self._encoded = EncodedCache(budget.encoded_bytes)
+
+    @property
+    def frame_s(self) -> float | None:
+        """Seconds of sound in one frame, None for a model that writes text."""
+        return self.speech.frame_samples / self.speech.sample_rate if self.speech else None
+
+    @property
+    def frame_samples(self) -> int:
+        """Samples of one frame."""
+        assert self.speech is not None
+        return self.speech.frame_samples
+
+    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
+        """Content keys of positions [start, stop) of prompt and log."""
+        return self._model.content_keys(sequence, start, stop)
+
+    def positions_ready(self, sequence: Sequence) -> int:
+        """Positions whose inputs are known, for a sequence whose text is still written."""
+        assert self.speech is not None
+        return self.speech.positions_ready(sequence)
+
+    def max_entries(self, sequence: Sequence) -> int:
+        """Entries after which a sequence ends."""
+        if self.speech is None or not sequence.request.open_input:
+            return sequence.request.max_entries
+        return self.speech.max_entries(sequence)
 
     @torch.inference_mode()
     def encode(self, pieces: Seq[tuple[Sequence, int]]) -> list[BaseException | None]:
-        """Encode piece i of each sequence into `sequence.encoded[i]`; what failed, per piece."""
+        """Encode piece i of each sequence into `sequence.encoded[i]`; what failed, per piece.
 
-        def run(batch: Seq[tuple[Sequence, int]]) -> list[Any]:
-            inputs = [sequence.request.prompt.encode_inputs[i] for sequence, i in batch]
-            return self._model.encode(inputs)
-
+        Equal pieces run once, in this step and as long as the results are kept.
+        """
+        inputs = [sequence.request.prompt.encode_inputs[i] for sequence, i in pieces]
+        missing = {(p.kind, p.digest): p for p in inputs if self._encoded.get(p) is None}
+        made = _each(self._model.encode, list(missing.values()))
+        fresh = dict(zip(missing, made, strict=True))
         errors: list[BaseException | None] = []
-        for (sequence, i), result in zip(pieces, _each(run, pieces), strict=True):
-            failed = result if isinstance(result, BaseException) else None
-            sequence.encoded[i] = None if failed else result
-            errors.append(failed)
+        for (sequence, i), piece in zip(pieces, inputs, strict=True):
+            result: Any = fresh.get((piece.kind, piece.digest))
+            if isinstance(result, BaseException):
+                errors.append(result)
+                continue
+            if result is None:
+                result = self._encoded.get(piece)
+            else:
+                # a view would keep the whole batch alive
+                result = result.clone() if len(made) > 1 else result
+                self._encoded.put(piece, result, result.nbytes)
+            sequence.encoded[i] = result
+            errors.append(None)
         return errors
 
     @torch.inference_mode()
@@ -64,7 +117,7 @@ class Runner:
 
         def run(batch: Seq[Row]) -> list[tuple[int, ...] | None]:
             emitting = [row.sequence for row in batch if row.emits]
-            sampler = Sampler(emitting, self._model.suppressed)
+            sampler = Sampler(emitting, self._suppressed)
             drawn = self._model.step(batch, self._kv.context(batch), sampler.pick)
             entries = iter(self._ops.numpy(drawn).tolist() if emitting else [])
             return [tuple(next(entries)) if row.emits else None for row in batch]
@@ -98,8 +151,8 @@ class Runner:
             if sequence.num_vocoded == 0:
                 self._warm(sequence)
         rows = [self._row(sequence) for sequence in batch]
-        sound, state = self.speech.vocode(codes, self.states.gather(rows))
-        self.states.scatter(rows, state)
+        sound, state = self.speech.vocode(codes, self._arena.gather(rows))
+        self._arena.scatter(rows, state)
         return list(self._ops.numpy(sound).astype(np.float32, copy=False))
 
     def _warm(self, sequence: Sequence) -> None:
@@ -108,9 +161,34 @@ class Runner:
         row = self._row(sequence)
         warm = self.speech.warm_codes(sequence)
         if warm is not None and len(warm):
-            self.states.clear(row)  # a batch that failed may have warmed it already
-            _, state = self.speech.vocode(warm[None], self.states.gather([row]))
-            self.states.scatter([row], state)
+            self._arena.clear(row)  # a batch that failed may have warmed it already
+            self._hear(row, warm)
+
+    def _hear(self, row: int, codes: npt.NDArray[np.int64]) -> None:
+        """Run frames through the codec for the state that they leave."""
+        assert self.speech is not None
+        _, state = self.speech.vocode(codes[None], self._arena.gather([row]))
+        self._arena.scatter([row], state)
+
+    @torch.inference_mode()
+    def rebuild(self, sequences: Seq[Sequence]) -> dict[int, BaseException]:
+        """Make the codec states of streams again from their logs; what failed, by arrival.
+
+        The frames go through in the chunks in which they went before, for the same bits.
+        """
+        failed: dict[int, BaseException] = {}
+        for sequence in sequences:
+            try:
+                self._warm(sequence)
+                codes = np.array(sequence.emitted[: sequence.num_vocoded], dtype=np.int64)
+                done = 0
+                for chunk in range(sequence.num_chunks):
+                    frames = chunk_frames(chunk, self._config.chunk_ramp)
+                    self._hear(self._row(sequence), codes[done : done + frames])
+                    done += frames
+            except Exception as error:  # the engine must outlive any one request
+                failed[sequence.arrival] = error
+        return failed
 
     @staticmethod
     def _row(sequence: Sequence) -> int:

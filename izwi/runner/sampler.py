@@ -6,6 +6,8 @@ So a request draws the same ids alone, in any batch, after a pause or in a repla
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +21,24 @@ from izwi.request import Sequence as RequestSequence
 _MASK = (1 << 64) - 1
 # Logits divided by less than this leave float32.
 _GREEDY_BELOW = 1e-5
+# Noise of so many codebooks is made at once.
+_NOISE_BLOCK = 16
 
 
-def uniforms(seeds: Sequence[int], steps: Sequence[int], codebook: int) -> npt.NDArray[np.float64]:
-    """Uniform numbers in [0, 1), one a row.
+def uniforms(
+    seeds: Sequence[int], steps: Sequence[int], codebook: int | npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """Uniform numbers in [0, 1): (rows,), or (rows, codebooks) for an array of codebooks.
 
     A counter-based generator: two rounds of the SplitMix64 finaliser (Steele, Lea and Flood,
     2014) over the seed and over the counter (step, codebook).
     """
     seed = np.array([s & _MASK for s in seeds], dtype=np.uint64)
-    counter = np.array(steps, dtype=np.uint64) * np.uint64(64) + np.uint64(codebook)
+    counter = np.array(steps, dtype=np.uint64) * np.uint64(64)
+    if isinstance(codebook, np.ndarray):
+        seed, counter = seed[:, None], counter[:, None] + codebook.astype(np.uint64)
+    else:
+        counter = counter + np.uint64(codebook)
     bits = _mix(_mix(seed + np.uint64(0x9E3779B97F4A7C15)) ^ counter)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
@@ -39,23 +49,38 @@ def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Suppressed:
+    """Ids of codebook 0 that are never drawn.
+
+    Attributes:
+        ids: (vocabulary,) bool on the host.
+        mask: The same on the device.
+    """
+
+    ids: npt.NDArray[np.bool_]
+    mask: Tensor
+
+    @staticmethod
+    def on(device: torch.device, ids: npt.NDArray[np.bool_] | None) -> Suppressed | None:
+        """Put a model's mask on its device, once."""
+        return None if ids is None else Suppressed(ids, torch.from_numpy(ids).to(device))
+
+
 class Sampler:
     """Draws for the emitting rows of one step of one model."""
 
-    def __init__(
-        self, sequences: Sequence[RequestSequence], suppressed: npt.NDArray[np.bool_] | None
-    ):
+    def __init__(self, sequences: Sequence[RequestSequence], suppressed: Suppressed | None):
         """Prepare a step.
 
         Args:
             sequences: One a row, in row order.
-            suppressed: (vocabulary,) ids of codebook 0 that are never drawn, or None. A row's
-                stop ids are drawn all the same, once it has its minimum of entries.
+            suppressed: A row's stop ids are drawn all the same, once it has its minimum of
+                entries.
         """
         self._sequences = sequences
         self._suppressed = suppressed
-        self._seeds = [sequence.request.seed for sequence in sequences]
-        self._steps = [len(sequence.emitted) for sequence in sequences]
+        self._noise: dict[int, npt.NDArray[np.float64]] = {}
 
     @property
     def pick(self) -> Pick:
@@ -66,38 +91,112 @@ class Sampler:
         logits = logits.float()
         if codebook == 0:
             logits = self.process(logits)
-            params = [sequence.request.sampling for sequence in self._sequences]
+            params = tuple(sequence.request.sampling for sequence in self._sequences)
         else:
-            params = [sequence.request.codebook_sampling for sequence in self._sequences]
-        if all(_is_greedy(p) for p in params):
+            params = tuple(sequence.request.codebook_sampling for sequence in self._sequences)
+        table = _table(params, logits.device)
+        if table.all_greedy:
             return logits.argmax(-1)
-        noise = torch.from_numpy(uniforms(self._seeds, self._steps, codebook))
         # Metal has no float64
         precision = torch.float32 if logits.device.type == "mps" else torch.float64
-        return draw(logits, params, noise.to(precision).to(logits.device))
+        noise = torch.from_numpy(self._noise_of(codebook)).to(precision).to(logits.device)
+        return _draw(logits, table, noise)
+
+    def _noise_of(self, codebook: int) -> npt.NDArray[np.float64]:
+        first = codebook - codebook % _NOISE_BLOCK
+        if first not in self._noise:
+            seeds = [sequence.request.seed for sequence in self._sequences]
+            steps = [len(sequence.emitted) for sequence in self._sequences]
+            block = np.arange(first, first + _NOISE_BLOCK)
+            self._noise[first] = np.ascontiguousarray(uniforms(seeds, steps, block).T)
+        noise: npt.NDArray[np.float64] = self._noise[first][codebook - first]
+        return noise
 
     def process(self, logits: Tensor) -> Tensor:
         """Apply repetition penalty, minimum length and suppression, in the reference's order."""
-        vocabulary = logits.shape[-1]
-        banned = np.zeros((len(self._sequences), vocabulary), dtype=bool)
-        if self._suppressed is not None:
-            banned |= self._suppressed
-        seen = np.zeros_like(banned)
-        penalties = np.ones((len(self._sequences), 1), dtype=np.float32)
+        raw, suppressed = logits, self._suppressed
+        penalised = logits = self._penalise(logits)
+        if suppressed is not None:
+            logits = logits.masked_fill(suppressed.mask, -torch.inf)
         for row, sequence in enumerate(self._sequences):
             request = sequence.request
-            stops = list(request.stop_ids)
-            banned[row, stops] = len(sequence.emitted) < request.min_entries
-            if request.sampling.repetition_penalty != 1.0 and sequence.emitted:
-                penalties[row] = request.sampling.repetition_penalty
-                seen[row, [entry[0] for entry in sequence.emitted]] = True
-        if seen.any():
-            penalty = torch.from_numpy(penalties).to(logits.device)
-            penalised = torch.where(logits > 0, logits / penalty, logits * penalty)
-            logits = torch.where(torch.from_numpy(seen).to(logits.device), penalised, logits)
-        if banned.any():
-            logits = logits.masked_fill(torch.from_numpy(banned).to(logits.device), -torch.inf)
+            if len(sequence.emitted) < request.min_entries:
+                logits = logits.clone() if logits is raw else logits
+                logits[row, list(request.stop_ids)] = -torch.inf
+            elif suppressed is not None:
+                for stop in request.stop_ids:
+                    if suppressed.ids[stop]:
+                        logits[row, stop] = penalised[row, stop]
         return logits
+
+    def _penalise(self, logits: Tensor) -> Tensor:
+        """Penalise what each row has emitted in codebook 0, where it asks for that."""
+        penalties = np.array(
+            [s.request.sampling.repetition_penalty for s in self._sequences], dtype=np.float32
+        )
+        if not (penalties != 1.0).any():
+            return logits
+        vocabulary = logits.shape[-1]
+        nothing = np.zeros(vocabulary, dtype=bool)
+        seen = torch.from_numpy(
+            np.stack(
+                [
+                    nothing if penalty == 1.0 else _seen(sequence, vocabulary)
+                    for sequence, penalty in zip(self._sequences, penalties, strict=True)
+                ]
+            )
+        ).to(logits.device)
+        penalty = torch.from_numpy(penalties).to(logits.device)[:, None]
+        penalised = torch.where(logits > 0, logits / penalty, logits * penalty)
+        return torch.where(seen, penalised, logits)
+
+
+def _seen(sequence: RequestSequence, vocabulary: int) -> npt.NDArray[np.bool_]:
+    """Ids that a sequence has emitted in codebook 0; kept with it and grown a step at a time."""
+    count, seen = sequence.seen or (0, np.zeros(vocabulary, dtype=bool))
+    for entry in sequence.emitted[count:]:
+        seen[entry[0]] = True
+    sequence.seen = len(sequence.emitted), seen
+    return seen
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Table:
+    """Parameters of the rows of a batch, on the device.
+
+    Attributes:
+        greedy: (rows, 1) bool.
+        scale: (rows, 1) divides the logits.
+        keep: (rows, 1) so many of the likeliest stay.
+        top_p: (rows, 1), or None where all rows have 1.
+        most: The largest `keep`; 0 stands for all.
+    """
+
+    greedy: Tensor
+    scale: Tensor
+    keep: Tensor
+    top_p: Tensor | None
+    most: int
+    all_greedy: bool
+
+
+@lru_cache(maxsize=1024)
+def _table(params: tuple[SamplingParams, ...], device: torch.device) -> _Table:
+    greedy = [_is_greedy(p) for p in params]
+    everything = 1 << 30
+    scale = [1.0 if g else p.temperature for g, p in zip(greedy, params, strict=True)]
+    keep = [p.top_k if p.top_k > 0 else everything for p in params]
+    limited = any(p.top_p < 1.0 for p in params)
+    top_p = torch.tensor([p.top_p for p in params])[:, None].to(device) if limited else None
+    most = max(keep, default=0)
+    return _Table(
+        greedy=torch.tensor(greedy)[:, None].to(device),
+        scale=torch.tensor(scale)[:, None].to(device),
+        keep=torch.tensor(keep)[:, None].to(device),
+        top_p=top_p,
+        most=0 if most == everything else most,
+        all_greedy=all(greedy),
+    )
 
 
 def draw(logits: Tensor, params: Sequence[SamplingParams], noise: Tensor) -> Tensor:
@@ -111,26 +210,23 @@ def draw(logits: Tensor, params: Sequence[SamplingParams], noise: Tensor) -> Ten
     Returns:
         (rows,) int64.
     """
+    return _draw(logits, _table(tuple(params), logits.device), noise)
+
+
+def _draw(logits: Tensor, table: _Table, noise: Tensor) -> Tensor:
     vocabulary = logits.shape[-1]
-    keep = [min(p.top_k, vocabulary) if p.top_k > 0 else vocabulary for p in params]
-    values, ids = logits.topk(max(keep), dim=-1)  # descending
-    greedy = [_is_greedy(p) for p in params]
-    device = logits.device
-    scale = torch.tensor([1.0 if g else p.temperature for g, p in zip(greedy, params, strict=True)])
-    rank = torch.arange(values.shape[-1], device=device)
-    values = values / scale.to(device)[:, None]
-    values = values.masked_fill(rank >= torch.tensor(keep, device=device)[:, None], -torch.inf)
+    values, ids = logits.topk(min(table.most or vocabulary, vocabulary), dim=-1)  # descending
+    rank = torch.arange(values.shape[-1], device=logits.device)
+    values = (values / table.scale).masked_fill(rank >= table.keep, -torch.inf)
     weights = torch.softmax(values, dim=-1).to(noise.dtype)
-    if any(p.top_p < 1.0 for p in params):
-        top_p = torch.tensor([p.top_p for p in params], device=device)[:, None]
+    if table.top_p is not None:
         before = weights.cumsum(-1) - weights
-        weights = weights.masked_fill((before >= top_p) & (rank > 0), 0.0)
+        weights = weights.masked_fill((before >= table.top_p) & (rank > 0), 0.0)
     reached = weights.cumsum(-1)
     target = noise[:, None] * reached[:, -1:]
     place = (reached <= target).sum(-1, keepdim=True)
     last = (weights > 0).sum(-1, keepdim=True) - 1
-    place = torch.minimum(place, last)
-    place = place.masked_fill(torch.tensor(greedy, device=device)[:, None], 0)
+    place = torch.minimum(place, last).masked_fill(table.greedy, 0)
     return ids.gather(-1, place)[:, 0]
 
 

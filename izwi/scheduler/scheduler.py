@@ -1,37 +1,48 @@
-"""Queues of one model: who waits, who runs, who holds which page. Asks the policy what is next.
+"""Queues of one model: who waits, who runs, who is paused. Asks the policy what is next.
 
 Knows no tensors: pages and codec rows are numbers here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from izwi.cache.pages import PagePool
+from izwi.cache.memory import PagedMemory
+from izwi.cache.pages import pages_for
+from izwi.cache.radix import Match, page_chain
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.model import Row
-from izwi.request import Phase, Reason, Sequence
-from izwi.scheduler.playback import frames_to_vocode
-from izwi.scheduler.policy import Budgets, View, plan_step
+from izwi.request import PauseReason, Phase, Reason, Sequence
+from izwi.scheduler.codec_rows import CodecRows, StateRows
+from izwi.scheduler.cost import OnlineCost
+from izwi.scheduler.listeners import Listeners
+from izwi.scheduler.playback import chunk_frames
+from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
+from izwi.scheduler.shadow import Difference, add, compare
+from izwi.scheduler.waiting import PromptsUnderWay, WaitingRoom
+
+_SAME = Difference()
+# Waiting sequences that are looked at although there is no room: a policy may make some.
+_PUSHERS = 4
 
 
-class StateRows(Protocol):
-    """The codec state's free list."""
+class ModelFacts(Protocol):
+    """What the queues must know of a model."""
 
     @property
-    def num_free(self) -> int:
-        """Rows that nobody holds."""
+    def frame_s(self) -> float | None:
+        """Seconds of sound in one frame, None for a model that writes text."""
         ...
 
-    def allocate(self) -> int:
-        """Hand out a row."""
+    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
+        """Content keys of positions [start, stop) of prompt and log."""
         ...
 
-    def release(self, row: int) -> None:
-        """Take a row back."""
+    def positions_ready(self, sequence: Sequence) -> int:
+        """Positions whose inputs are known, for a sequence whose text is still written."""
         ...
 
 
@@ -41,43 +52,91 @@ class Work:
 
     Attributes:
         encode: Pieces of audio: a sequence and the piece's index.
+        rebuild: Streams whose codec state is made again from their log, before anything else.
         forward: Rows of the one forward pass, which comes after the encoders.
+        vocode: Streams whose next chunk of sound is made after the forward pass, if it is due.
     """
 
-    encode: tuple[tuple[Sequence, int], ...]
-    forward: tuple[Row, ...]
+    encode: tuple[tuple[Sequence, int], ...] = ()
+    rebuild: tuple[Sequence, ...] = ()
+    forward: tuple[Row, ...] = ()
+    vocode: tuple[Sequence, ...] = ()
+
+    def sequences(self) -> Iterable[Sequence]:
+        """Everybody who takes part, once."""
+        taking_part = {sequence.arrival: sequence for sequence in self.rebuild}
+        taking_part.update((sequence.arrival, sequence) for sequence, _ in self.encode)
+        taking_part.update((row.sequence.arrival, row.sequence) for row in self.forward)
+        taking_part.update((sequence.arrival, sequence) for sequence in self.vocode)
+        return taking_part.values()
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened since the start, for metrics."""
+
+    steps: int = 0
+    preempted: int = 0
+    paused: int = 0
+    resumed: int = 0
+    refused: int = 0
+    shadow_steps: int = 0
+    shadow: Difference = _SAME
 
 
 class Scheduler:
     """The sequences of one model."""
 
-    def __init__(self, config: EngineConfig, num_pages: int, states: StateRows, speaks: bool):
-        self._config, self._states, self._speaks = config, states, speaks
-        self.pages = PagePool(num_pages)
-        self._waiting: list[Sequence] = []
-        self._running: list[Sequence] = []
-        self._held: set[str] = set()
+    def __init__(
+        self, config: EngineConfig, memory: PagedMemory, states: StateRows, facts: ModelFacts
+    ):
+        self._config, self._facts = config, facts
+        self._rows = CodecRows(states)
+        self._speaks = facts.frame_s is not None
+        self._policy = POLICIES[config.policy]
+        self._shadow = POLICIES[config.shadow_policy] if config.shadow_policy else None
+        self._listeners = Listeners(facts.frame_s, config.first_sound_target_s)
+        self._waiting = WaitingRoom()
+        self._running: dict[int, Sequence] = {}
+        self._paused: dict[int, tuple[Sequence, float]] = {}  # and since when
+        self._under_way = PromptsUnderWay()
+        self.memory = memory
+        self.cost = OnlineCost()
+        self.counts = Counts()
 
+    # -- what there is -----------------------------------------------------------------------
     @property
     def capacity(self) -> int:
         """Positions that one sequence can have with all pages to itself."""
-        return self.pages.num_pages * self._config.page_size
+        return self.memory.num_pages * self._config.page_size
 
     @property
     def has_work(self) -> bool:
-        """Whether any sequence is alive."""
+        """Whether anything runs or wants to."""
         return bool(self._waiting or self._running)
 
     @property
     def num_waiting(self) -> int:
-        """Sequences without pages."""
+        """Sequences that wait to run."""
         return len(self._waiting)
 
     @property
     def num_running(self) -> int:
-        """Sequences with pages."""
+        """Sequences that take part in steps."""
         return len(self._running)
 
+    @property
+    def num_paused(self) -> int:
+        """Sequences that somebody paused."""
+        return len(self._paused)
+
+    def alive(self) -> Iterator[Sequence]:
+        """All sequences, running ones first."""
+        yield from list(self._running.values())
+        yield from list(self._waiting)
+        yield from [sequence for sequence, _ in self._paused.values()]
+
+    # -- what callers ask --------------------------------------------------------------------
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence.
 
@@ -91,102 +150,243 @@ class Scheduler:
                 f"the model has memory for {self.capacity - 1}",
                 param="input",
             )
-        if len(self._waiting) >= self._config.max_waiting:
+        # the next piece of what somebody listens to already is not a new caller
+        new = not self._listeners.knows(sequence)
+        if new and len(self._waiting) >= self._config.max_waiting:
             raise Overloaded(f"{len(self._waiting)} requests are waiting already")
-        self._waiting.append(sequence)
+        sequence.last_step = self.counts.steps
+        self._listeners.add(sequence)
+        self._waiting.add(sequence)
 
-    def hold(self, request_id: str, held: bool) -> None:
-        """Stop or go on emitting for a request whose reader is behind."""
-        (self._held.add if held else self._held.discard)(request_id)
+    def pause(self, sequence: Sequence, now_s: float) -> None:
+        """Take a sequence out until `resume`. Its pages stay findable while memory lasts."""
+        if sequence.arrival in self._paused or sequence.phase is Phase.FINISHED:
+            return
+        self._take_out(sequence)
+        self._paused[sequence.arrival] = (sequence, now_s)
+        sequence.phase, sequence.paused = Phase.PAUSED, PauseReason.TURN
+        self.counts.paused += 1
 
-    def schedule(self) -> Work:
-        """Plan a step, hand out its pages and move sequences between the queues."""
-        by_key = {sequence.arrival: sequence for sequence in (*self._running, *self._waiting)}
-        running = [self._view(s) for s in self._running if not s.ended]
-        # streams that have ended but still owe sound hold a row that nobody else can have yet
-        free_rows = self._states.num_free if self._speaks else self._config.max_running
-        budgets = Budgets(
-            page_size=self._config.page_size,
-            free_pages=self.pages.num_free,
-            tokens=self._config.max_step_tokens,
-            encodes=self._config.max_step_encodes,
-            running=min(self._config.max_running, len(running) + free_rows),
-        )
-        plan = plan_step(running, [self._view(s) for s in self._waiting], budgets)
-        for key in plan.preempt:
-            self._preempt(by_key[key])
-        for key in plan.admit:
-            self._start(by_key[key])
-        encode: list[tuple[Sequence, int]] = []
-        for key, count in plan.encode:
-            sequence = by_key[key]
-            missing = [i for i, result in enumerate(sequence.encoded) if result is None]
-            encode.extend((sequence, i) for i in missing[:count])
-        rows: list[Row] = []
-        for forward in plan.forward:
-            sequence = by_key[forward.key]
-            sequence.pages.extend(self.pages.allocate(forward.new_pages))
-            rows.append(Row(sequence, forward.start, forward.stop))
-        return Work(tuple(encode), tuple(rows))
-
-    def due_sound(self) -> list[tuple[Sequence, int]]:
-        """Streams with a chunk of sound due, and its frames; the earliest arrivals first."""
-        due = []
-        for sequence in self._running if self._speaks else ():
-            frames = frames_to_vocode(
-                num_frames=len(sequence.emitted),
-                num_vocoded=sequence.num_vocoded,
-                num_chunks=sequence.num_chunks,
-                ended=sequence.ended,
-                ramp=self._config.chunk_ramp,
-            )
-            if frames:
-                due.append((sequence, frames))
-        return due[: self._config.max_step_vocodes]
+    def resume(self, sequence: Sequence, now_s: float) -> None:
+        """Let a paused sequence go on. The time of the pause counts against nobody."""
+        if sequence.arrival not in self._paused:
+            return
+        _, since_s = self._paused.pop(sequence.arrival)
+        self._listeners.shift(sequence, now_s - since_s)
+        sequence.paused, sequence.last_step = None, self.counts.steps
+        if sequence.ended:  # it owes sound alone, and its codec row was kept
+            self._running[sequence.arrival] = sequence
+        else:
+            self._waiting.add(sequence)
+        self.counts.resumed += 1
 
     def finish(self, sequence: Sequence, reason: Reason) -> None:
-        """Take a sequence out of its queue and free all it holds."""
-        sequence.phase, sequence.reason = Phase.FINISHED, reason
-        for queue in (self._waiting, self._running):
-            if sequence in queue:
-                queue.remove(sequence)
-        self._release_pages(sequence)
-        if sequence.state_row is not None:
-            self._states.release(sequence.state_row)
-            sequence.state_row = None
-        self._held.discard(sequence.request.request_id)
+        """Take a sequence out for good and free all it holds."""
+        self._paused.pop(sequence.arrival, None)
+        self._take_out(sequence)
+        self._listeners.remove(sequence)
+        self._rows.release(sequence)
+        sequence.phase, sequence.reason, sequence.paused = Phase.FINISHED, reason, None
 
-    def alive(self) -> Iterable[Sequence]:
-        """All sequences, running ones first."""
-        return (*self._running, *self._waiting)
+    def overdue(self, now_s: float) -> list[Sequence]:
+        """Requests that have waited so long without a start that they are refused."""
+        oldest_s = now_s - self._config.max_wait_s
+        return [s for s in self._waiting.never_started() if s.submitted_s < oldest_s]
 
-    def _start(self, sequence: Sequence) -> None:
-        self._waiting.remove(sequence)
-        self._running.append(sequence)
-        sequence.phase = Phase.PREFILL
-        if self._speaks and sequence.state_row is None and not sequence.request.encode_only:
-            sequence.state_row = self._states.allocate()
-
-    def _preempt(self, sequence: Sequence) -> None:
-        """Take the pages back. The log stays, and so does the codec's state, which is small."""
-        self._running.remove(sequence)
-        self._release_pages(sequence)
-        sequence.phase = Phase.PAUSED
-        self._waiting.insert(0, sequence)
-        self._waiting.sort(key=lambda waiting: waiting.arrival)
-
-    def _release_pages(self, sequence: Sequence) -> None:
-        self.pages.release(sequence.pages)
-        sequence.pages = []
-        sequence.num_computed = 0
-
-    def _view(self, sequence: Sequence) -> View:
-        return View(
-            key=sequence.arrival,
-            num_positions=sequence.num_positions,
-            num_computed=sequence.num_computed,
-            num_pages=len(sequence.pages),
-            num_encodes=sum(result is None for result in sequence.encoded),
-            encode_only=sequence.request.encode_only,
-            held=sequence.request.request_id in self._held,
+    # -- a step ------------------------------------------------------------------------------
+    def schedule(self, now_s: float) -> Work:
+        """Plan a step, hand out its pages and move sequences between the queues."""
+        self.counts.steps += 1
+        room = min(self._config.max_running, len(self._running) + self._num_rows_free)
+        budgets = Budgets(
+            page_size=self._config.page_size,
+            free_pages=self.memory.num_available,
+            tokens=self._config.max_step_tokens,
+            encodes=self._config.max_step_encodes,
+            running=room,
+            vocodes=self._config.max_step_vocodes,
+            step_s=self._config.max_step_s,
+            cost=self.cost.cost,
         )
+        # who shares pages matters to preemption alone
+        tight = budgets.free_pages < 2 * len(self._running) + _PUSHERS
+        running = [self._view(s, now_s, None, tight) for s in self._running.values()]
+        waiting = self._candidates(room - len(running), now_s)
+        plan = self._policy.plan(running, waiting, budgets)
+        if self._shadow is not None:
+            other = self._shadow.plan(running, waiting, budgets)
+            self.counts.shadow_steps += 1
+            self.counts.shadow = add(self.counts.shadow, compare(plan, other))
+        return self._apply(plan)
+
+    def computed(self, sequence: Sequence, num_positions: int) -> None:
+        """Take note that a row has run, and share the whole pages of its prompt."""
+        sequence.num_computed = num_positions
+        size = self._config.page_size
+        prompt_pages = min(num_positions, sequence.request.prompt.num_positions) // size
+        if prompt_pages > sequence.num_published:
+            self.memory.publish(sequence.keys, sequence.pages[:prompt_pages])
+            sequence.num_published = prompt_pages
+            self._under_way.reached(sequence, prompt_pages)
+
+    def end(self, sequence: Sequence, reason: Reason) -> None:
+        """Take note that a sequence emits no more; its pages go, its codec row stays."""
+        sequence.ended, sequence.reason = True, reason
+        self._give_back(sequence)
+
+    def heard(self, sequence: Sequence, frames: int, now_s: float) -> None:
+        """Take note that sound or text left for its listener."""
+        self._listeners.heard(sequence, frames, now_s)
+
+    # -- the snapshot ------------------------------------------------------------------------
+    @property
+    def _num_rows_free(self) -> int:
+        return self._rows.num_available if self._speaks else self._config.max_running
+
+    def _view(
+        self, sequence: Sequence, now_s: float, found: Match | None = None, tight: bool = False
+    ) -> View:
+        request = sequence.request
+        num_positions = request.prompt.num_positions + len(sequence.emitted)
+        held = sequence.held
+        if sequence.input_open:
+            starved = self._facts.positions_ready(sequence) < num_positions
+            sequence.paused = PauseReason.INPUT if starved else None
+            held = held or starved
+        slack, started = self._listeners.urgency(sequence, now_s)
+        num_computed, num_pages = sequence.num_computed, len(sequence.pages)
+        if found is not None:
+            num_computed = min(found.num_positions, num_positions - 1)
+            num_pages = self.memory.num_held_by_others(found)
+        encoded = sequence.encoded
+        return View(
+            sequence.arrival,
+            num_positions,
+            num_computed,
+            num_pages,
+            sum(result is None for result in encoded) if encoded else 0,
+            request.encode_only,
+            held,
+            request.priority,
+            slack,
+            started,
+            self.counts.steps - sequence.last_step,
+            len(sequence.emitted) - sequence.num_vocoded if self._speaks else 0,
+            chunk_frames(sequence.num_chunks, self._config.chunk_ramp) if self._speaks else 0,
+            sequence.ended,
+            False,
+            self.memory.num_shared(sequence.pages) if tight else 0,
+        )
+
+    def _candidates(self, room: int, now_s: float) -> list[View]:
+        """Views of those that may start: as many as there is room for, and a few that may push."""
+        if not self._waiting:
+            return []
+        views, coming = [], set[int]()
+        heads = self._waiting.heads(max(0, room) + _PUSHERS)
+        plain = [(self._view(sequence, now_s), sequence) for sequence in heads]
+        plain.sort(key=lambda pair: self._policy.rank(pair[0]))
+        for view, sequence in plain:
+            if view.held or view.encode_only:
+                if not view.held:
+                    views.append(view)
+                continue
+            found = self.memory.find(self._keys(sequence, view.num_positions - 1))
+            view = self._view(sequence, now_s, found)
+            chain = self._chain(sequence)
+            rest = chain[view.num_computed // self._config.page_size :]
+            if rest and (rest[0] in self._under_way or rest[0] in coming):
+                view = view._replace(deferred=True)
+            else:
+                coming.update(rest)
+            views.append(view)
+        return views
+
+    def _keys(self, sequence: Sequence, count: int) -> list[int]:
+        """Content keys of the first positions; more than `count` of them may be there."""
+        known = len(sequence.keys)
+        if known < count:
+            sequence.keys += self._facts.content_keys(sequence, known, count)
+        return sequence.keys[:count] if len(sequence.keys) > count else sequence.keys
+
+    def _chain(self, sequence: Sequence) -> tuple[int, ...]:
+        if sequence.page_chain is None:
+            keys = self._keys(sequence, sequence.request.prompt.num_positions)
+            sequence.page_chain = tuple(page_chain(keys, self._config.page_size))
+        return sequence.page_chain
+
+    # -- carrying the plan out ---------------------------------------------------------------
+    def _apply(self, plan: Plan) -> Work:
+        for key in plan.preempt:
+            sequence = self._running[key]
+            self._take_out(sequence)
+            sequence.phase, sequence.paused = Phase.PAUSED, PauseReason.MEMORY
+            self._waiting.add(sequence)
+            self.counts.preempted += 1
+        # all newcomers hold what they found before anybody's page is evicted for another
+        rebuild = [s for s in map(self._start, plan.admit) if s is not None]
+        encode: list[tuple[Sequence, int]] = []
+        for key, count in plan.encode:
+            sequence = self._running[key]
+            missing = [i for i, result in enumerate(sequence.encoded) if result is None]
+            encode += [(sequence, i) for i in missing[:count]]
+            sequence.last_step = self.counts.steps
+        rows: list[Row] = []
+        for key, _, stop in plan.forward:
+            sequence = self._running[key]
+            missing_pages = pages_for(stop, self._config.page_size) - len(sequence.pages)
+            if missing_pages > self.memory.num_available:
+                continue  # a prefix that it was planned with went to a newcomer; it runs later
+            if missing_pages > 0:
+                sequence.pages += self.memory.allocate(missing_pages)
+            sequence.last_step = self.counts.steps
+            rows.append(Row(sequence, sequence.num_computed, stop))
+        vocode = tuple(self._running[key] for key, _ in plan.vocode)
+        for sequence in vocode:
+            sequence.last_step = self.counts.steps
+        return Work(tuple(encode), tuple(rebuild), tuple(rows), vocode)
+
+    def _start(self, key: int) -> Sequence | None:
+        """Let a sequence run; it is returned if its codec state must be rebuilt."""
+        sequence = self._waiting[key]
+        self._waiting.remove(sequence)
+        self._running[key] = sequence
+        sequence.phase, sequence.paused = Phase.PREFILL, None
+        if not sequence.request.encode_only:
+            keys = self._keys(sequence, sequence.num_positions - 1)
+            sequence.pages, sequence.num_computed = self.memory.claim(keys)
+            sequence.num_reused = sequence.num_computed
+            sequence.num_published = sequence.num_computed // self._config.page_size
+            self._chain(sequence)
+            self._under_way.start(sequence, sequence.num_published)
+        if not self._speaks or sequence.request.encode_only:
+            return None
+        return sequence if self._rows.take(sequence) else None
+
+    def _take_out(self, sequence: Sequence) -> None:
+        """Take a sequence out of the queues; what it computed stays findable."""
+        self._waiting.remove(sequence)
+        if self._running.pop(sequence.arrival, None) is None:
+            return
+        self._give_back(sequence)
+        if not sequence.ended:  # one that owes sound alone goes on with the row that it has
+            self._rows.rest(sequence)
+
+    def _give_back(self, sequence: Sequence) -> None:
+        """Let go of the pages. The log stays; what the pages hold is found again while it lasts."""
+        self._under_way.stop(sequence)
+        if sequence.pages:
+            whole = sequence.num_computed // self._config.page_size
+            if whole > sequence.num_published and self._worth_keeping(sequence):
+                keys = self._keys(sequence, whole * self._config.page_size)
+                self.memory.publish(keys, sequence.pages[:whole])
+            self.memory.release(sequence.pages)
+        sequence.pages, sequence.num_computed, sequence.num_published = [], 0, 0
+
+    def _worth_keeping(self, sequence: Sequence) -> bool:
+        """Whether anybody may ask for a log's positions again.
+
+        A sequence that goes on later does; after the end, only what text was made of may be part
+        of another prompt. Frames of speech never are.
+        """
+        return not sequence.ended or not self._speaks

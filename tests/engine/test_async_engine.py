@@ -49,7 +49,7 @@ async def test_a_reader_that_leaves_frees_its_place_within_two_steps() -> None:
     rest = await read(stream)
     assert rest[-1].reason is Reason.ABORTED
     assert engine.load["toy"]["running"] == 0
-    assert engine.load["toy"]["free_pages"] == engine.load["toy"]["pages"]
+    assert engine.load["toy"]["available_pages"] == engine.load["toy"]["pages"]
     stream.abort()
     await engine.stop()
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from izwi.cache.content import digest_ints
 from izwi.model import KVSpec, Pick, Row, StateSpec
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput, Request, SamplingParams, Task
@@ -27,6 +28,7 @@ CODEBOOKS = 3
 class ToyPrompt:
     ids: tuple[int, ...]
     audio: tuple[EncodeInput, ...] = ()
+    track: tuple[int, ...] = ()  # text beside the frames; more may be written
 
     @property
     def num_positions(self) -> int:
@@ -37,17 +39,11 @@ class ToyPrompt:
         return self.audio
 
 
-class ToySpeech:
-    """Implements SpeechModel."""
+class ToyModel:
+    """What the three toys share. Frames of several ids or tokens of one."""
 
-    task = Task.SPEECH
     num_codebooks = CODEBOOKS
-    sample_rate = 1000
-    frame_samples = 4
     max_positions = 512
-    speakers: tuple[str, ...] = ()
-    languages: tuple[str, ...] = ()
-    can_clone = False
     config = DecoderConfig(16, 24, 2, 4, 2, 8, 1e-6, 1e4)
 
     def __init__(self) -> None:
@@ -58,9 +54,12 @@ class ToySpeech:
             for name, shape in tensor_shapes(self.config, "").items()
         }
         self.embedding = torch.randn(CODEBOOKS, VOCAB, 16, generator=g)
+        self.text = torch.randn(VOCAB, 16, generator=g)
         self.heads = torch.randn(CODEBOOKS, VOCAB, 16, generator=g)
         self.poison: set[str] = set()
         self.batch_sizes: list[int] = []
+        self.num_tokens = 0
+        self.num_encoded = 0
         self.suppressed = np.zeros(VOCAB, dtype=bool)
         self.suppressed[30:39] = True
 
@@ -68,35 +67,73 @@ class ToySpeech:
     def kv(self) -> KVSpec:
         return self.config.kv
 
-    @property
-    def codec_state(self) -> Mapping[str, StateSpec]:
-        return {"sum": StateSpec((1,))}
+    def content_keys(self, sequence: Any, start: int, stop: int) -> list[int]:
+        prompt = sequence.request.prompt
+        keys = [*prompt.ids, *(piece.digest for piece in prompt.audio)]
+        frames = range(max(0, stop - len(keys)))
+        keys += [digest_ints([*sequence.emitted[k], self._beside(sequence, k)]) for k in frames]
+        return keys[start:stop]
+
+    def _beside(self, sequence: Any, frame: int) -> int:
+        track = [*sequence.request.prompt.track, *sequence.written]
+        return track[frame] if frame < len(track) else 0
 
     def encode(self, inputs: Sequence[EncodeInput]) -> list[Any]:
+        self.num_encoded += len(inputs)
         return [torch.full((1, 16), float(np.tanh(i.values.sum()))) for i in inputs]
 
     def _embed(self, row: Row) -> torch.Tensor:
-        prompt = row.sequence.request.prompt
+        sequence = row.sequence
+        prompt = sequence.request.prompt
         assert isinstance(prompt, ToyPrompt)
-        parts = [self.embedding[0][list(prompt.ids)], *row.sequence.encoded]
-        if row.sequence.emitted:
-            codes = torch.tensor(row.sequence.emitted)
-            parts.append(sum(self.embedding[c][codes[:, c]] for c in range(CODEBOOKS)))
+        encoded = [torch.zeros(1, 16) if e is None else e for e in sequence.encoded]
+        parts = [self.embedding[0][list(prompt.ids)], *encoded]
+        if sequence.emitted:
+            codes = torch.tensor(sequence.emitted)
+            beside = [self._beside(sequence, k) for k in range(len(sequence.emitted))]
+            frames = sum(self.embedding[c][codes[:, c]] for c in range(self.num_codebooks))
+            parts.append(frames + self.text[beside])
         return torch.cat(parts)[row.start : row.stop]
 
     def step(self, rows: Sequence[Row], context: Any, pick: Pick) -> Any:
         if any(row.sequence.request.request_id in self.poison for row in rows):
             raise RuntimeError("poisoned row")
         self.batch_sizes.append(len(rows))
+        self.num_tokens += sum(row.stop - row.start for row in rows)
         x = torch.cat([self._embed(row) for row in rows])
         hidden = decode(self.ops, self.weights, self.config, "", x, context)
         ends = np.cumsum([row.stop - row.start for row in rows]) - 1
         h = hidden[[end for end, row in zip(ends, rows, strict=True) if row.emits]]
         ids = []
-        for codebook in range(CODEBOOKS):
+        for codebook in range(self.num_codebooks):
             ids.append(pick(h @ self.heads[codebook].T, codebook))
             h = h + 0.1 * self.embedding[codebook][ids[-1]]
         return torch.stack(ids, 1)
+
+
+class ToySpeech(ToyModel):
+    """Implements SpeechModel."""
+
+    task = Task.SPEECH
+    sample_rate = 1000
+    frame_samples = 4
+    speakers: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+    can_clone = False
+
+    @property
+    def codec_state(self) -> Mapping[str, StateSpec]:
+        return {"sum": StateSpec((1,))}
+
+    def positions_ready(self, sequence: Any) -> int:
+        known = len(sequence.request.prompt.track) + len(sequence.written)
+        everything = sequence.num_positions
+        if not sequence.input_open:
+            return everything
+        return min(everything, sequence.request.prompt.num_positions + known)
+
+    def max_entries(self, sequence: Any) -> int:
+        return sequence.request.max_entries
 
     def warm_codes(self, sequence: Any) -> None:
         return None
@@ -107,7 +144,16 @@ class ToySpeech:
         return torch.sin(total), {"sum": total[:, -1:]}
 
 
-def toy_request(name: str, length: int, seed: int, frames: int, audio: int = 0) -> Request:
+class ToyText(ToyModel):
+    """Writes tokens, with or without audio in its prompt: shaped like chat and transcription."""
+
+    task = Task.TRANSCRIPTION
+    num_codebooks = 1
+
+
+def toy_request(
+    name: str, length: int, seed: int, frames: int, audio: int = 0, model: str = "toy", **more: Any
+) -> Request:
     rng = np.random.default_rng(seed)
     clips = tuple(
         EncodeInput("clip", rng.standard_normal(3).astype(np.float32)) for _ in range(audio)
@@ -115,7 +161,7 @@ def toy_request(name: str, length: int, seed: int, frames: int, audio: int = 0) 
     sampling = SamplingParams(0.9, 20, 0.95, 1.1) if seed % 3 else SamplingParams()
     return Request(
         request_id=name,
-        model="toy",
+        model=model,
         prompt=ToyPrompt(tuple(rng.integers(0, 30, length).tolist()), clips),
         sampling=sampling,
         codebook_sampling=sampling,
@@ -123,4 +169,5 @@ def toy_request(name: str, length: int, seed: int, frames: int, audio: int = 0) 
         max_entries=frames,
         min_entries=2,
         stop_ids=(STOP,),
+        **more,
     )

@@ -17,12 +17,13 @@ from transformers import (
 )
 
 from izwi.request import SamplingParams, Sequence
-from izwi.runner.sampler import Sampler, draw
+from izwi.runner.sampler import Sampler, Suppressed, draw
 from tests.engine.toy import toy_request
 
 VOCAB, STOP = 50, 49
-SUPPRESSED = np.zeros(VOCAB, dtype=bool)
-SUPPRESSED[40:49] = True
+_BANNED = np.zeros(VOCAB, dtype=bool)
+_BANNED[40:49] = True
+SUPPRESSED = Suppressed.on(torch.device("cpu"), _BANNED)
 
 
 def sequence(emitted: list[int], sampling: SamplingParams) -> Sequence:

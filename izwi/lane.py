@@ -1,0 +1,236 @@
+"""One model in the loop: its queues, its runner, and what happens to the results of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from izwi.cache.memory import PagedMemory
+from izwi.config import EngineConfig
+from izwi.errors import Overloaded
+from izwi.model import Model
+from izwi.ops.torch_ops import TorchOps
+from izwi.request import Chunk, Float32, Phase, Reason, Sequence
+from izwi.runner.budget import MemoryBudget
+from izwi.runner.runner import Runner
+from izwi.scheduler.cost import StepWork
+from izwi.scheduler.playback import frames_to_vocode
+from izwi.scheduler.scheduler import Scheduler, Work
+
+# How often, in steps, the queue is searched for requests that have waited too long.
+_OVERDUE_EVERY = 32
+
+
+@dataclass(slots=True)
+class Results:
+    """What a step's execution gave.
+
+    Attributes:
+        work: What was planned.
+        failed: What failed, by arrival.
+        entries: Rows that ran: sequence, entry drawn or None, positions computed.
+        seconds: Time that it took so far.
+    """
+
+    work: Work
+    failed: dict[int, BaseException] = field(default_factory=dict)
+    entries: list[tuple[Sequence, tuple[int, ...] | None, int]] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Lane:
+    """One model: its queues and its runner."""
+
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, config: EngineConfig, clock: Callable[[], float]
+    ):
+        self.scheduler, self.runner = scheduler, runner
+        self._config, self._clock = config, clock
+        self.rests = True
+
+    @staticmethod
+    def of(
+        model: Model,
+        ops: TorchOps,
+        config: EngineConfig,
+        budget: MemoryBudget,
+        clock: Callable[[], float],
+    ) -> Lane:
+        """Set up a model with its share of the memory."""
+        runner = Runner(model, ops, config, budget)
+        memory = PagedMemory(runner.num_pages, config.page_size, runner.page_tiers)
+        return Lane(Scheduler(config, memory, runner.states, runner), runner, config, clock)
+
+    @property
+    def load(self) -> dict[str, float]:
+        """Sequences, pages and what happened to them."""
+        scheduler, memory = self.scheduler, self.scheduler.memory
+        counts = scheduler.counts
+        return {
+            "running": scheduler.num_running,
+            "waiting": scheduler.num_waiting,
+            "paused": scheduler.num_paused,
+            "pages": memory.num_pages,
+            "free_pages": memory.num_free,
+            "available_pages": memory.num_available,
+            "prefix_positions_asked": memory.positions_asked,
+            "prefix_positions_hit": memory.positions_hit,
+            "pages_demoted": memory.num_demoted,
+            "pages_promoted": memory.num_promoted,
+            "steps": counts.steps,
+            "preempted": counts.preempted,
+            "pauses": counts.paused,
+            "resumes": counts.resumed,
+            "refused": counts.refused,
+            "shadow_steps": counts.shadow_steps,
+            "shadow_differences": sum(counts.shadow),
+        }
+
+    def schedule(self, now_s: float) -> Work:
+        """Decide what this step runs."""
+        work = self.scheduler.schedule(now_s)
+        self.rests = not (work.encode or work.forward or work.vocode)
+        return work
+
+    def execute(self, work: Work) -> Results:
+        """Run the encoders and the forward pass."""
+        began_s = self._clock()
+        results = Results(work)
+        results.failed.update(self.runner.rebuild(work.rebuild))
+        for (sequence, _), error in zip(work.encode, self.runner.encode(work.encode), strict=True):
+            if error is not None:
+                results.failed[sequence.arrival] = error
+        rows = [row for row in work.forward if row.sequence.arrival not in results.failed]
+        for row, entry in zip(rows, self.runner.forward(rows), strict=True):
+            if isinstance(entry, BaseException):
+                results.failed[row.sequence.arrival] = entry
+            else:
+                results.entries.append((row.sequence, entry, row.stop))
+        results.seconds = self._clock() - began_s
+        return results
+
+    def process(self, results: Results, now_s: float) -> list[Chunk]:
+        """Grow the logs, make the sound that is due, finish, free, and say what happened."""
+        fresh: dict[int, tuple[int, ...]] = {}
+        for sequence, entry, stop in results.entries:
+            self.scheduler.computed(sequence, stop)
+            if entry is not None:
+                sequence.phase = Phase.DECODE
+                if self._append(sequence, entry):
+                    fresh[sequence.arrival] = entry
+        sounds = self._sounds(results)
+        chunks: list[Chunk] = []
+        for sequence in results.work.sequences():
+            entry, sound = fresh.get(sequence.arrival), sounds.get(sequence.arrival)
+            failure = results.failed.get(sequence.arrival)
+            if sound is not None or (entry is not None and self.runner.frame_s is None):
+                frames = 0 if sound is None else len(sound) // self.runner.frame_samples
+                self.scheduler.heard(sequence, frames, now_s)
+            if failure is not None:
+                chunks.append(self.finish(sequence, Reason.ERROR, error=failure))
+            elif self._is_done(sequence):
+                assert sequence.reason is not None
+                chunks.append(self.finish(sequence, sequence.reason, entry, sound))
+            elif entry is not None or sound is not None:
+                chunks.append(self._chunk(sequence, entry, sound))
+        return chunks + self._refuse_overdue(now_s)
+
+    def finish(
+        self,
+        sequence: Sequence,
+        reason: Reason,
+        entry: tuple[int, ...] | None = None,
+        sound: Float32 | None = None,
+        error: BaseException | None = None,
+    ) -> Chunk:
+        """End a request, free what it holds, and make its last chunk."""
+        encoded: tuple[npt.NDArray[Any], ...] = ()
+        if sequence.request.encode_only and reason is Reason.STOP:
+            encoded = tuple(self.runner.to_host(result) for result in sequence.encoded)
+        self.scheduler.finish(sequence, reason)
+        return self._chunk(sequence, entry, sound, reason=reason, error=error, encoded=encoded)
+
+    def _append(self, sequence: Sequence, entry: tuple[int, ...]) -> bool:
+        """Put an entry into the log; False if it was a stop id, which is not emitted."""
+        request = sequence.request
+        if entry[0] in request.stop_ids:
+            self.scheduler.end(sequence, Reason.STOP)
+            return False
+        sequence.emitted.append(entry)
+        room = self.scheduler.capacity - request.prompt.num_positions
+        limit = min(self.runner.max_entries(sequence), room)
+        if len(sequence.emitted) >= limit:
+            self.scheduler.end(sequence, Reason.LENGTH)
+        return True
+
+    def _sounds(self, results: Results) -> dict[int, Float32]:
+        """Make the chunks of sound that were planned and are due."""
+        due = []
+        for sequence in results.work.vocode:
+            frames = frames_to_vocode(
+                num_frames=len(sequence.emitted),
+                num_vocoded=sequence.num_vocoded,
+                num_chunks=sequence.num_chunks,
+                ended=sequence.ended,
+                ramp=self._config.chunk_ramp,
+            )
+            if frames and sequence.arrival not in results.failed:
+                due.append((sequence, frames))
+        began_s = self._clock()
+        sounds: dict[int, Float32] = {}
+        for (sequence, frames), sound in zip(due, self.runner.vocode(due), strict=True):
+            if isinstance(sound, BaseException):
+                results.failed[sequence.arrival] = sound
+                continue
+            sequence.num_vocoded += frames
+            sequence.num_chunks += 1
+            sounds[sequence.arrival] = sound
+        seconds = results.seconds + self._clock() - began_s
+        self.scheduler.cost.add(_step_work(results.work, due), seconds)
+        return sounds
+
+    def _is_done(self, sequence: Sequence) -> bool:
+        """Whether the last entry, and its sound, are out."""
+        if sequence.request.encode_only:
+            sequence.reason = Reason.STOP
+            return all(result is not None for result in sequence.encoded)
+        silent = self.runner.frame_s is None or sequence.num_vocoded == len(sequence.emitted)
+        return sequence.ended and silent
+
+    def _refuse_overdue(self, now_s: float) -> list[Chunk]:
+        """End requests that could not start in time, so that their callers may try elsewhere."""
+        if self.scheduler.counts.steps % _OVERDUE_EVERY:
+            return []
+        waited = f"no room to start within {self._config.max_wait_s:.0f} s"
+        refused = self.scheduler.overdue(now_s)
+        self.scheduler.counts.refused += len(refused)
+        return [self.finish(s, Reason.ERROR, error=Overloaded(waited)) for s in refused]
+
+    def _chunk(
+        self,
+        sequence: Sequence,
+        entry: tuple[int, ...] | None,
+        sound: Float32 | None,
+        **rest: Any,
+    ) -> Chunk:
+        entries = np.array([entry] if entry is not None else [], dtype=np.int64)
+        entries = entries.reshape(-1, self.runner.num_codebooks)
+        return Chunk(sequence.request.request_id, entries, sound, **rest)
+
+
+def _step_work(work: Work, due: Seq[tuple[Sequence, int]]) -> StepWork:
+    """Count what a step really ran."""
+    lengths = [row.stop - row.start for row in work.forward]
+    decode_rows = lengths.count(1)
+    return StepWork(
+        decode_rows=decode_rows,
+        prefill_tokens=sum(lengths) - decode_rows,
+        encodes=len(work.encode),
+        vocode_calls=len({frames for _, frames in due}),
+        vocode_frames=sum(frames for _, frames in due),
+    )

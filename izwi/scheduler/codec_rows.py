@@ -1,0 +1,90 @@
+"""Which stream's codec state lies in which row of the arena. Knows no tensors.
+
+A stream that does not run keeps its row until somebody needs it; then the state moves to a lower
+tier, or is made again from the log when the stream goes on.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from izwi.request import Sequence
+
+
+class StateRows(Protocol):
+    """The rows of the arena."""
+
+    @property
+    def num_free(self) -> int:
+        """Rows that nobody holds."""
+        ...
+
+    def allocate(self) -> int:
+        """Hand out a row: the start of a stream."""
+        ...
+
+    def release(self, row: int) -> None:
+        """Take a row back."""
+        ...
+
+    def save(self, row: int) -> int | None:
+        """Keep a row's contents in a lower tier; a handle, or None where there is no room."""
+        ...
+
+    def restore(self, row: int, handle: int) -> bool:
+        """Bring back what `save` kept and forget it; False if it is gone."""
+        ...
+
+    def forget(self, handle: int) -> None:
+        """Let go of what `save` kept."""
+        ...
+
+
+class CodecRows:
+    """The codec rows of one model's streams."""
+
+    def __init__(self, states: StateRows):
+        self._states = states
+        self._idle: dict[int, Sequence] = {}  # do not run; the longest idle first
+
+    @property
+    def num_available(self) -> int:
+        """Rows that a stream can get."""
+        return self._states.num_free + len(self._idle)
+
+    def take(self, sequence: Sequence) -> bool:
+        """Give a stream a row. True if its state must be made again from the log."""
+        if sequence.state_row is not None:
+            self._idle.pop(sequence.arrival, None)
+            return False
+        if self._states.num_free == 0:
+            self._reclaim()
+        sequence.state_row = self._states.allocate()
+        handle, sequence.saved_state = sequence.saved_state, None
+        if handle is not None and self._states.restore(sequence.state_row, handle):
+            return False
+        return sequence.num_vocoded > 0
+
+    def rest(self, sequence: Sequence) -> None:
+        """Let a stream keep its row while nobody else needs it."""
+        if sequence.state_row is not None:
+            self._idle[sequence.arrival] = sequence
+
+    def release(self, sequence: Sequence) -> None:
+        """Free what a stream that has ended holds."""
+        self._idle.pop(sequence.arrival, None)
+        if sequence.state_row is not None:
+            self._states.release(sequence.state_row)
+            sequence.state_row = None
+        if sequence.saved_state is not None:
+            self._states.forget(sequence.saved_state)
+            sequence.saved_state = None
+
+    def _reclaim(self) -> None:
+        """Take the row of the stream that has not run for longest."""
+        owner = self._idle.pop(next(iter(self._idle)))
+        assert owner.state_row is not None
+        if owner.num_vocoded:
+            owner.saved_state = self._states.save(owner.state_row)
+        self._states.release(owner.state_row)
+        owner.state_row = None

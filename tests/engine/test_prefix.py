@@ -1,0 +1,88 @@
+"""Prefixes that are known are not computed again, and equal audio is encoded once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from izwi.request import EncodeInput
+from tests.engine.toy import ToyPrompt, toy_request
+from tests.engine.world import SPEECH, TEXT, World, alone
+
+SHARED = tuple((7 * i) % 30 for i in range(500))
+
+
+def request(name: str, tail: tuple[int, ...], model: str = "text", frames: int = 3):
+    made = toy_request(name, 1, seed=9, frames=frames, model=model)
+    return replace(made, prompt=ToyPrompt(SHARED + tail))
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["at once", "one after the other"])
+def test_64_requests_compute_their_500_common_positions_once(together: bool) -> None:
+    world = World(pages=2000, max_running=64, max_step_tokens=2048)
+    before = TEXT.num_tokens
+    requests = [request(str(i), (i % 30, i // 30)) for i in range(64)]
+    for made in requests:
+        world.submit(made)
+        if not together:
+            world.run()
+    world.run()
+    computed = TEXT.num_tokens - before
+    decoded = sum(len(log.entries) for log in world.logs.values())
+    own = 64 * (2 + world.config.page_size)  # their own two, and at most the split page
+    assert computed <= 500 + own + decoded
+    load = world.engine.load["text"]
+    assert load["prefix_positions_hit"] >= 63 * 496
+    assert load["prefix_positions_hit"] / load["prefix_positions_asked"] > 0.9
+    for made in requests[::9]:
+        assert world.logs[made.request_id].entries == alone(made).entries
+    world.check_nothing_is_lost()
+
+
+def test_prefixes_part_inside_a_page_and_the_rest_of_it_is_copied() -> None:
+    world = World()
+    first, second = request("a", (1, 2, 3, 4, 5)), request("b", (1, 2, 3, 9, 9))
+    world.submit(first)
+    world.run()
+    before = TEXT.num_tokens
+    world.submit(second)
+    world.run()
+    assert TEXT.num_tokens - before == 2 + len(world.logs["b"].entries) - 1
+    assert world.logs["b"].entries == alone(second).entries
+    # the copy was written to, the original was not
+    again = replace(first, request_id="c")
+    world.submit(again)
+    world.run()
+    assert world.logs["c"].entries == world.logs["a"].entries == alone(first).entries
+
+
+def test_a_conversation_goes_on_from_its_own_answer() -> None:
+    world = World()
+    world.submit(request("a", (), frames=12))
+    world.run()
+    answer = tuple(entry[0] for entry in world.logs["a"].entries)
+    follow_up = request("b", (*answer, 4, 4))
+    before = TEXT.num_tokens
+    world.submit(follow_up)
+    world.run()
+    # frames of the toy stand at other keys than ids of a prompt, so only the prompt is shared
+    assert TEXT.num_tokens - before <= len(answer) + 2 + world.config.page_size + 3
+    assert world.logs["b"].entries == alone(follow_up).entries
+
+
+def test_equal_audio_is_encoded_once_and_other_audio_shares_nothing() -> None:
+    clip = EncodeInput("clip", np.float32([0.2, -0.1, 0.3]))
+    other = EncodeInput("clip", -clip.values)
+    assert clip.digest == EncodeInput("clip", clip.values.copy()).digest != other.digest
+    world = World()
+    before = SPEECH.num_encoded
+    for i, audio in enumerate((clip, clip, other)):
+        made = toy_request(str(i), 1, seed=5, frames=8)
+        made = replace(made, prompt=ToyPrompt(SHARED[:9], (audio,)))
+        world.submit(made)
+        world.run()
+        assert world.logs[str(i)].entries == alone(made).entries
+    assert world.logs["0"].entries == world.logs["1"].entries != world.logs["2"].entries
+    assert SPEECH.num_encoded - before == 2 + 3, "two in this world, one in each world alone"

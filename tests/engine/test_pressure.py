@@ -1,0 +1,130 @@
+"""Whatever happens to a request, its log is the one that it would have had undisturbed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from izwi.cache.pages import pages_for
+from izwi.request import Reason, Request
+from tests.engine.toy import toy_request
+from tests.engine.world import PAGE, World, alone
+
+LAST_EVENT = 30 + 60 + 60  # the latest arrival, age and pause
+LONGEST = 20 + 2 + 24  # prompt, audio, entries
+
+
+@dataclass(frozen=True)
+class Life:
+    """One request and what happens to it, in steps."""
+
+    request: Request
+    arrives: int
+    pauses: tuple[tuple[int, int], ...]  # at, for how long
+    aborted: int | None
+    pieces: tuple[int, ...] | None  # text ids that are written at each step, if it is streamed
+
+
+@st.composite
+def lives(draw: st.DrawFn, number: int) -> Life:
+    shared = draw(st.booleans())
+    speaks = draw(st.booleans())
+    seed = draw(st.integers(0, 3)) if shared else 10 + number * 7 + draw(st.integers(0, 3))
+    request = toy_request(
+        str(number),
+        draw(st.integers(1, 20)),
+        seed=seed,
+        frames=draw(st.integers(1, 24)),
+        audio=draw(st.integers(0, 2)),
+        model="toy" if speaks else "text",
+        priority=draw(st.integers(-1, 1)),
+        streams=draw(st.booleans()),
+    )
+    pauses = draw(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60)), max_size=2))
+    aborted = draw(st.one_of(st.none(), st.none(), st.none(), st.integers(0, 60)))
+    pieces = None
+    if speaks and draw(st.booleans()):
+        request = replace(request, open_input=True)
+        pieces = tuple(draw(st.lists(st.integers(0, 3), min_size=1, max_size=12)))
+    return Life(request, draw(st.integers(0, 30)), tuple(pauses), aborted, pieces)
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> list[Life]:
+    return [draw(lives(number)) for number in range(draw(st.integers(1, 7)))]
+
+
+def text_of(life: Life) -> list[int]:
+    return [1 + (7 * i + life.request.seed) % 29 for i in range(sum(life.pieces or ()))]
+
+
+def undisturbed(life: Life) -> Request:
+    """The same request with all its text there from the start."""
+    if life.pieces is None:
+        return life.request
+    prompt = replace(life.request.prompt, track=tuple(text_of(life)))  # type: ignore[type-var]
+    return replace(life.request, prompt=prompt, open_input=False)
+
+
+def live_through(world: World, crowd: list[Life], now: int, written: dict[str, int]) -> None:
+    """Do to the crowd what is due at this step."""
+    for life in crowd:
+        name = life.request.request_id
+        if life.arrives == now:
+            world.submit(life.request)
+        age = now - life.arrives
+        if age < 0 or name not in world.logs:
+            continue
+        for at, duration in life.pauses:
+            if age == at:
+                world.engine.pause(name)
+            if age == at + duration:
+                world.engine.resume(name)
+        if life.aborted == age:
+            world.take(world.engine.abort(name))
+        if life.pieces is not None and age < len(life.pieces):
+            done = written.get(name, 0)
+            written[name] = done + life.pieces[age]
+            text = text_of(life)[done : written[name]]
+            world.engine.write(name, text, closed=age == len(life.pieces) - 1)
+
+
+@given(
+    crowd=crowds(),
+    pages=st.integers(pages_for(LONGEST + 1, PAGE), 40),
+    tokens=st.integers(8, 40),
+    running=st.integers(1, 8),
+    policy=st.sampled_from(["fcfs", "priority", "deadline"]),
+    host_bytes=st.sampled_from([0, 2000, 1 << 20]),
+)
+def test_every_log_is_the_undisturbed_one(
+    crowd: list[Life], pages: int, tokens: int, running: int, policy: str, host_bytes: int
+) -> None:
+    world = World(
+        pages,
+        max_running=running,
+        max_step_tokens=tokens,
+        policy=policy,
+        host_bytes=host_bytes,
+        max_wait_s=1e6,
+    )
+    written: dict[str, int] = {}
+    for now in range(6000):
+        live_through(world, crowd, now, written)
+        world.step()
+        if now > LAST_EVENT and not world.engine.has_work:
+            break
+    assert not world.engine.has_work, "the loop stands still"
+    world.check_nothing_is_lost()
+    for life in crowd:
+        log, single = world.logs[life.request.request_id], alone(undisturbed(life))
+        if log.reason is Reason.ABORTED:
+            assert log.entries == single.entries[: len(log.entries)]
+            assert log.pcm == single.pcm[: len(log.pcm)]
+        else:
+            assert log.error is None
+            assert log.entries == single.entries
+            assert log.pcm == single.pcm
+            assert log.reason == single.reason

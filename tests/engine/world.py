@@ -1,0 +1,124 @@
+"""A small world for the loop's tests: toy models, a clock of its own, and what callers got."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from izwi.cache.pages import pages_for
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.lane import Lane
+from izwi.request import Chunk, Reason, Request
+from izwi.scheduler.scheduler import Work
+from tests.engine.toy import ToySpeech, ToyText
+
+SPEECH, TEXT = ToySpeech(), ToyText()
+PAGE = 4
+STEP_S = 0.01
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Log:
+    """What one request received."""
+
+    def __init__(self) -> None:
+        self.entries: list[list[int]] = []
+        self.pcm: list[float] = []
+        self.chunks: list[int] = []
+        self.reason: Reason | None = None
+        self.error: BaseException | None = None
+
+    def take(self, chunk: Chunk) -> None:
+        assert self.reason is None, "a chunk after the last one"
+        self.entries += chunk.entries.tolist()
+        if chunk.pcm is not None:
+            self.pcm += chunk.pcm.tolist()
+            self.chunks.append(len(chunk.pcm) // SPEECH.frame_samples)
+        self.reason, self.error = chunk.reason, chunk.error
+
+
+class World:
+    """An engine over the toys, whose memory is as small as a test wants it."""
+
+    def __init__(self, pages: int = 400, **settings: object):
+        bytes_per_position = 2 * 2 * 2 * 8 * 4  # k and v, layers, heads, width, float32
+        config = EngineConfig(page_size=PAGE, kv_bytes=2 * pages * PAGE * bytes_per_position)
+        self.clock = Clock()
+        self.config = replace(config, **settings)  # type: ignore[arg-type]
+        models = {"toy": SPEECH, "text": TEXT}
+        self.engine = Engine(models, SPEECH.ops, self.config, self.clock)
+        self.logs: dict[str, Log] = {}
+        for lane in self.engine._lanes.values():
+            lane.schedule = self._checked(lane)  # type: ignore[method-assign]
+
+    def _checked(self, lane: Lane) -> Callable[[float], Work]:
+        """Schedule, and see that the step stays within its budgets."""
+        plan = lane.schedule
+
+        def schedule(now_s: float) -> Work:
+            work = plan(now_s)
+            config = self.config
+            assert sum(row.stop - row.start for row in work.forward) <= config.max_step_tokens
+            assert len(work.encode) <= config.max_step_encodes
+            assert len(work.vocode) <= config.max_step_vocodes
+            assert lane.scheduler.num_running <= config.max_running
+            for row in work.forward:
+                pages = row.sequence.pages
+                assert len(set(pages)) == len(pages) == pages_for(row.stop, config.page_size)
+            return work
+
+        return schedule
+
+    def submit(self, request: Request) -> None:
+        self.logs[request.request_id] = Log()
+        self.engine.submit(request)
+
+    def take(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            self.logs[chunk.request_id].take(chunk)
+
+    def step(self) -> None:
+        self.take(self.engine.step())
+        self.clock.now_s += STEP_S
+
+    def run(self, limit: int = 4000) -> None:
+        for _ in range(limit):
+            if not self.engine.has_work:
+                return
+            self.step()
+        raise AssertionError("the loop stands still")
+
+    def check_nothing_is_lost(self) -> None:
+        """With nobody alive, every page is free or kept by the tree alone, every row is free."""
+        for load in self.engine.load.values():
+            assert load["running"] == load["waiting"] == load["paused"] == 0
+            assert load["available_pages"] == load["pages"]
+        lane = self.engine._lanes["toy"]
+        assert lane.runner.states.num_free == self.config.max_running
+
+
+def run(world: World, requests: list[Request]) -> dict[str, Log]:
+    """Submit all at once and run to the end."""
+    for request in requests:
+        world.submit(request)
+    world.run()
+    return world.logs
+
+
+_ALONE: dict[tuple[object, ...], Log] = {}
+
+
+def alone(request: Request, **settings: object) -> Log:
+    """What a request gives undisturbed."""
+    world = World(**settings)  # type: ignore[arg-type]
+    return run(world, [request])[request.request_id]
