@@ -6,7 +6,7 @@ import os
 
 import typer
 
-from izwi_api.cli import clone, models, say, serve, transcribe, voices
+from izwi_api.cli import clone, models, replay, say, serve, transcribe, voices
 
 app = typer.Typer(
     name="izwi",
@@ -22,6 +22,7 @@ for verb in (
     clone.clone,
     models.models,
     voices.voices,
+    replay.replay,
 ):
     app.command()(verb)
 

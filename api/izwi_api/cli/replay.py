@@ -1,0 +1,100 @@
+"""`izwi replay`: run a trace again, and say whether it still gives the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from izwi_api.cli.options import FAILED, Device, Dtype, Offline, failures_told, messages
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from izwi.replay import Difference
+    from izwi.trace_line import Line
+    from izwi_api.cli.runtime import Where
+
+_TEXT_CHARS = 40
+
+
+def replay(
+    trace: Annotated[Path, typer.Argument(help="What `izwi serve --record-trace` wrote.")],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Folder, hub id or embedded name; again for more. Default: what the trace names."
+        ),
+    ] = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="One request after the other, not all together.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print lines and differences.")] = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    offline: Offline = False,
+) -> None:
+    """Ask again what a trace was asked; exit with 1 if anything differs."""
+    from rich.console import Console
+
+    from izwi.trace_line import read_trace
+    from izwi_api.cli.runtime import Where
+
+    with failures_told():
+        lines = read_trace(trace)
+        sources = model or list(dict.fromkeys(line.model for line in lines))
+        differences = _replay(lines, sources, Where(device, dtype, offline), alone=alone)
+    if as_json:
+        found = [asdict(difference) for difference in differences]
+        typer.echo(json.dumps({"lines": len(lines), "differences": found}, ensure_ascii=False))
+    else:
+        Console(highlight=False).print(_table(lines, differences))
+    if differences:
+        raise typer.Exit(FAILED)
+
+
+def _replay(
+    lines: Sequence[Line], sources: Sequence[str], where: Where, *, alone: bool
+) -> list[Difference]:
+    """Load the models and run the lines in an engine of this thread's own."""
+    from izwi.config import EngineConfig
+    from izwi.engine import Engine
+    from izwi.registry import Registry
+    from izwi.replay import replay
+    from izwi.runner.device import torch_backend
+
+    backend = torch_backend(where.device, where.dtype)
+    registry = Registry(backend)
+    with messages().status("loading") as status:
+        for source in sources:
+            status.update(f"loading {source}")
+            registry.load(source, offline=where.offline)
+        status.update(f"running {len(lines)} requests")
+        engine = Engine(registry.models, backend.ops, EngineConfig())
+        return replay(engine, registry, lines, alone=alone)
+
+
+def _table(lines: Sequence[Line], differences: Sequence[Difference]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("line", "model", "text", "entries", "ended", "now")
+    found = {difference.line: difference for difference in differences}
+    for number, line in enumerate(lines, start=1):
+        difference = found.get(number)
+        now = Text(f"{difference.what}: {difference.message}" if difference else "same")
+        now.stylize("red" if difference else "green")
+        text = Text(_text(line))
+        text.truncate(_TEXT_CHARS, overflow="ellipsis")
+        table.add_row(str(number), Text(line.model), text, str(len(line.entries)), line.reason, now)
+    return table
+
+
+def _text(line: Line) -> str:
+    from izwi.trace_line import SpeechLine
+
+    return line.ask.text if isinstance(line, SpeechLine) else line.text

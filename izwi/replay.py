@@ -1,0 +1,223 @@
+"""Run a trace again and compare: what was asked gives the same entries, in any company."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from izwi.audio.pcm import to_s16le
+from izwi.errors import IzwiError, ModelNotFound
+from izwi.request import Chunk, Reason, Request
+from izwi.trace import Models, transcribed
+from izwi.trace_line import Line, Prepared, SpeechLine, TranscriptionLine
+
+if TYPE_CHECKING:
+    from izwi.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a line says and the engine does not do any more.
+
+    Attributes:
+        line: Number of the line, from 1.
+        what: "model", "checkpoint", "request", "error", "entries", "reason", "sound" or "text".
+        message: The first difference, in words: what was recorded, and what is now.
+    """
+
+    line: int
+    model: str
+    what: str
+    message: str
+
+
+def replay(
+    engine: Engine, models: Models, lines: Sequence[Line], *, alone: bool = False
+) -> list[Difference]:
+    """Prepare what was asked anew, run it, and compare.
+
+    Entries must be equal. So must the sound, bit for bit in 16-bit samples, on the platform where
+    it was recorded; in company it may be one step off where the same request is exact alone.
+    Of a request that was aborted, the log is compared as far as it went.
+
+    Args:
+        engine: Over the models; nothing else runs in it.
+        models: The same models by name.
+        lines: What was recorded.
+        alone: Run one after the other, not together.
+
+    Returns:
+        At most one difference a line, in order.
+    """
+    runs = [_Run.of(number, line, models) for number, line in enumerate(lines, start=1)]
+    for group in [[run] for run in runs] if alone else [runs]:
+        _run_all(engine, group)
+    differences = []
+    for run in runs:
+        difference = run.difference(models)
+        if difference and difference.what == "sound" and not alone:
+            single = _Run.of(run.number, run.line, models)
+            _run_all(engine, [single])
+            if single.difference(models) is None and _within_one_step(run.sound, single.sound):
+                continue
+        if difference:
+            differences.append(difference)
+    return differences
+
+
+@dataclass(slots=True)
+class _Run:
+    """A line that is run again."""
+
+    number: int
+    line: Line
+    request: Request | None = None
+    failure: Difference | None = None
+    entries: list[tuple[int, ...]] = field(default_factory=list)
+    sound: bytes = b""
+    reason: Reason | None = None
+
+    @classmethod
+    def of(cls, number: int, line: Line, models: Models) -> _Run:
+        """Prepare a line; what cannot be run has a failure and no request."""
+        run = cls(number, line)
+        try:
+            here = models.fingerprint(line.model)
+            if here != line.fingerprint:
+                message = (
+                    f"the checkpoint's fingerprint differs: {line.fingerprint} was recorded, {here}"
+                    " is loaded; record the trace anew"
+                )
+                run.fail("checkpoint", message)
+                return run
+            run.request = _prepare(models, line, f"replay-{number}")
+        except ModelNotFound as error:
+            run.fail("model", str(error))
+        except IzwiError as error:
+            run.fail("request", f"it cannot be prepared any more: {error}")
+        return run
+
+    def fail(self, what: str, message: str) -> None:
+        """Note why it is not the same; the first reason stays."""
+        self.failure = self.failure or Difference(self.number, self.line.model, what, message)
+
+    def take(self, chunk: Chunk) -> None:
+        """Add what left the engine."""
+        self.entries += map(tuple, chunk.entries.tolist())
+        if chunk.pcm is not None:
+            self.sound += to_s16le(chunk.pcm)
+        self.reason = chunk.reason
+        if chunk.reason is Reason.ERROR:
+            self.fail("error", f"it fails now: {chunk.error}")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all that was recorded is here."""
+        if self.reason is not None or self.line.reason is not Reason.ABORTED:
+            return self.reason is not None
+        enough = len(self.entries) >= len(self.line.entries)
+        return enough and len(self.sound) >= 2 * _num_samples(self.line)
+
+    def difference(self, models: Models) -> Difference | None:
+        """Compare with the line."""
+        if self.failure is None:
+            self._compare(models)
+        return self.failure
+
+    def _compare(self, models: Models) -> None:
+        line, entries = self.line, self.entries
+        assert self.request is not None
+        now = msgspec.structs.asdict(Prepared.of(self.request))
+        for name, value in msgspec.structs.asdict(line.request).items():
+            if now[name] != value:
+                self.fail("request", f"{name}: {value} recorded, {now[name]} now")
+        aborted = line.reason is Reason.ABORTED
+        if aborted:
+            entries = entries[: len(line.entries)]
+        if tuple(entries) != line.entries:
+            self.fail("entries", _first_difference(line.entries, entries))
+        if not aborted and self.reason is not line.reason:
+            self.fail("reason", f"{line.reason} recorded, {self.reason} now")
+        if isinstance(line, TranscriptionLine):
+            text = transcribed(models, line.model, entries, line.ask.language)
+            if text != line.text:
+                self.fail("text", f"{line.text!r} recorded, {text!r} now")
+        else:
+            self._compare_sound(line, aborted)
+
+    def _compare_sound(self, line: SpeechLine, aborted: bool) -> None:
+        if aborted:
+            self.sound = self.sound[: 2 * line.num_samples]
+        if len(self.sound) != 2 * line.num_samples:
+            message = f"{line.num_samples} samples recorded, {len(self.sound) // 2} now"
+            self.fail("sound", message)
+        elif self.sound and hashlib.sha256(self.sound).hexdigest() != line.pcm_sha256:
+            message = "the entries are equal, their sound is not"
+            if line.platform:
+                message += f"; recorded on {line.platform}"
+            self.fail("sound", message)
+
+
+def _prepare(models: Models, line: Line, request_id: str) -> Request:
+    """Prepare a line's ask anew, by the model's own means.
+
+    Raises:
+        ModelNotFound: No such model is served.
+        IzwiError: It can be asked no more.
+    """
+    if isinstance(line, SpeechLine):
+        speaker = models.speech(line.model)
+        return speaker.prepare_speech(request_id, line.model, line.ask.unpack())
+    listener = models.transcription(line.model)
+    return listener.prepare_transcription(request_id, line.model, line.ask.unpack())
+
+
+def _run_all(engine: Engine, runs: Iterable[_Run]) -> None:
+    """Run requests to their ends, or as far as was recorded."""
+    # of an aborted line nothing may have been made
+    waiting = deque(run for run in runs if run.request is not None and not run.is_done)
+    live: dict[str, _Run] = {}
+    while waiting or live:
+        while waiting and len(live) < engine.config.max_running:
+            run = waiting.popleft()
+            assert run.request is not None
+            try:
+                engine.submit(run.request)
+            except IzwiError as error:
+                run.fail("error", f"the engine refuses it: {error}")
+            else:
+                live[run.request.request_id] = run
+        for chunk in engine.step():
+            run = live[chunk.request_id]
+            run.take(chunk)
+            if run.is_done:
+                if chunk.reason is None:
+                    engine.abort(chunk.request_id)
+                del live[chunk.request_id]
+
+
+def _num_samples(line: Line) -> int:
+    return line.num_samples if isinstance(line, SpeechLine) else 0
+
+
+def _first_difference(recorded: Sequence[tuple[int, ...]], now: Sequence[tuple[int, ...]]) -> str:
+    for place, (was, entry) in enumerate(zip(recorded, now, strict=False)):
+        for codebook, (id_was, id_now) in enumerate(zip(was, entry, strict=False)):
+            if id_was != id_now:
+                where = f"entry {place}" + (f", codebook {codebook}" if len(was) > 1 else "")
+                return f"{where}: {id_was} recorded, {id_now} now"
+    return f"{len(recorded)} entries recorded, {len(now)} now, equal as far as both go"
+
+
+def _within_one_step(one: bytes, other: bytes) -> bool:
+    """Whether two sounds of 16 bits differ nowhere by more than the last bit's worth."""
+    if len(one) != len(other):
+        return False
+    samples = (np.frombuffer(sound, "<i2").astype(np.int32) for sound in (one, other))
+    return bool(np.abs(np.subtract(*samples)).max(initial=0) <= 1)

@@ -1,0 +1,225 @@
+"""Golden traces: record what the engine did. `izwi.replay` finds out whether it still does so.
+
+A request is its log: what was asked, prepared anew and run in any company, gives the same entries.
+`izwi.trace_line` says what a line holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import queue
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from izwi.audio.pcm import to_s16le
+from izwi.model import SpeechModel, TranscriptionModel
+from izwi.request import Chunk, Reason, Request, TranscriptionInput
+from izwi.trace_line import (
+    VERSION,
+    Line,
+    Prepared,
+    SpeechAsk,
+    SpeechLine,
+    TranscriptionAsk,
+    TranscriptionLine,
+)
+
+logger = logging.getLogger(__name__)
+
+# Submissions and chunks that may wait for a slow disk; more and recording stops.
+_MAX_NEWS = 16_384
+_CLOSE_S = 10.0
+
+
+class Models(Protocol):
+    """The models that are served, by name; `izwi.registry.Registry` is one."""
+
+    def speech(self, name: str) -> SpeechModel:
+        """Return a model that speaks. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def transcription(self, name: str) -> TranscriptionModel:
+        """Return a model that transcribes. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def fingerprint(self, name: str) -> str:
+        """Return a short text that changes with the checkpoint behind a name."""
+        ...
+
+
+class Observer(Protocol):
+    """Told by the stepping thread what happens; must be quick, and must not raise."""
+
+    def submitted(self, request: Request) -> None:
+        """Hear that the engine took a request."""
+        ...
+
+    def chunk(self, chunk: Chunk) -> None:
+        """Hear what leaves the engine, for all requests, in order."""
+        ...
+
+
+def platform_of(device: object, dtype: object) -> str:
+    """Name what decides the last bits: the device, its dtype, torch, its kernels, its threads."""
+    import torch  # whoever only reads traces needs no torch
+
+    kernels = torch.backends.cpu.get_cpu_capability()
+    threads = torch.get_num_threads()
+    name = str(dtype).removeprefix("torch.")
+    return f"{device} {name}, torch {torch.__version__}, {kernels}, threads: {threads}"
+
+
+@dataclass(slots=True)
+class _Life:
+    """A request under way and what it gave so far."""
+
+    request: Request
+    entries: list[tuple[int, ...]] = field(default_factory=list)
+    num_samples: int = 0
+    sound: Any = field(default_factory=hashlib.sha256)
+
+    def take(self, chunk: Chunk) -> None:
+        self.entries += map(tuple, chunk.entries.tolist())
+        if chunk.pcm is not None and chunk.pcm.size:
+            self.num_samples += chunk.pcm.size
+            self.sound.update(to_s16le(chunk.pcm))
+
+
+class TraceRecorder:
+    """Appends every request that ends to a trace. An `Observer` that costs the loop a queue put.
+
+    A thread of its own packs and writes. What goes wrong there, a full disk or a slow one, ends
+    the recording with one line in the log, and never the serving.
+
+    Attributes:
+        num_lines: Requests written.
+    """
+
+    def __init__(self, path: Path, models: Models, platform: str):
+        """Open the file, new or to go on with.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self._path, self._models, self._platform = path, models, platform
+        self._news: queue.Queue[Request | Chunk | None] = queue.Queue(_MAX_NEWS)
+        self._lives: dict[str, _Life] = {}
+        self._stopped = False
+        self.num_lines = 0
+        self._file = _open_to_append(path)
+        self._thread = threading.Thread(target=self._run, name="izwi-trace", daemon=True)
+        self._thread.start()
+
+    @property
+    def recording(self) -> bool:
+        """Whether requests are still written."""
+        return not self._stopped
+
+    def submitted(self, request: Request) -> None:
+        """Remember a request, if it can be rebuilt from what was asked."""
+        if request.ask is not None and not request.open_input:
+            self._tell(request)
+
+    def chunk(self, chunk: Chunk) -> None:
+        """Add to a request; its last chunk writes it."""
+        self._tell(chunk)
+
+    def close(self) -> None:
+        """Write what has ended, and close the file. Call it when the engine has stopped."""
+        with suppress(queue.Full):
+            self._news.put(None, timeout=_CLOSE_S)
+        self._thread.join(_CLOSE_S)
+        self._stopped = True
+
+    def _tell(self, news: Request | Chunk) -> None:
+        if self._stopped:
+            return
+        try:
+            self._news.put_nowait(news)
+        except queue.Full:  # what is in the queue is whole, so it is still written
+            self._stop("the disk is too slow")
+
+    def _stop(self, why: object) -> None:
+        self._stopped = True
+        logger.error("recording to %s has stopped: %s", self._path, why)
+
+    def _run(self) -> None:
+        failed = False
+        with self._file:
+            while (news := self._news.get()) is not None:
+                if failed:  # what was under way is let go
+                    continue
+                try:
+                    self._take(news)
+                except Exception as error:  # a trace is never worth a request
+                    failed = True
+                    self._lives.clear()
+                    self._stop(error)
+
+    def _take(self, news: Request | Chunk) -> None:
+        if isinstance(news, Request):
+            self._lives[news.request_id] = _Life(news)
+            return
+        life = self._lives.get(news.request_id)
+        if life is None:
+            return
+        life.take(news)
+        if news.reason is not None:
+            del self._lives[news.request_id]
+            if news.reason is not Reason.ERROR:
+                self._write(msgspec.json.encode(self._line(life, news.reason)) + b"\n")
+
+    def _line(self, life: _Life, reason: Reason) -> Line:
+        request, ask = life.request, life.request.ask
+        known: dict[str, Any] = {
+            "version": VERSION,
+            "model": request.model,
+            "fingerprint": self._models.fingerprint(request.model),
+            "platform": self._platform,
+            "request": Prepared.of(request),
+            "entries": tuple(life.entries),
+            "reason": reason,
+        }
+        if isinstance(ask, TranscriptionInput):
+            text = transcribed(self._models, request.model, life.entries, ask.language)
+            return TranscriptionLine(ask=TranscriptionAsk.of(ask), text=text, **known)
+        assert ask is not None
+        digest = life.sound.hexdigest() if life.num_samples else ""
+        return SpeechLine(
+            ask=SpeechAsk.of(ask), num_samples=life.num_samples, pcm_sha256=digest, **known
+        )
+
+    def _write(self, line: bytes) -> None:
+        whole, num_written = self._file.tell(), 0
+        try:
+            while num_written < len(line):  # a disk that is nearly full takes a part
+                num_written += self._file.write(line[num_written:])
+            self.num_lines += 1
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(whole)
+            raise
+
+
+def _open_to_append(path: Path) -> FileIO:
+    """Open a file that only its owner may read, without what a killed writer left of a line."""
+    if path.is_file():  # a pipe has no lines to cut
+        with path.open("r+b") as file:
+            file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
+    return FileIO(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def transcribed(
+    models: Models, name: str, entries: list[tuple[int, ...]], language: str | None
+) -> str:
+    """Read the text of a transcription's entries."""
+    tokens = [token for (token,) in entries]
+    return models.transcription(name).read(tokens, language).text

@@ -1,0 +1,126 @@
+"""`izwi serve --record-trace` and `izwi replay`, over the embedded checkpoints."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from izwi.async_engine import AsyncEngine
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.request import Chunk, Reason, Request, SpeechInput
+from izwi.trace import TraceRecorder, platform_of
+from izwi.trace_line import SpeechLine, read_trace
+from izwi_api.cli import serve
+from izwi_api.cli.main import app
+from izwi_api.door import Door
+from izwi_api.settings import Settings
+from izwi_api.speech import open_speech
+from izwi_api.voice_store import VoiceStore
+from tests.api.conftest import FakePrompt
+from tests.golden.make_traces import SPEAKER, TRACES, loaded
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """The shortest golden line of speech, in a file of its own."""
+    line = min(read_trace(TRACES / "speech.jsonl"), key=lambda line: len(line.entries))
+    path = tmp_path / "one.jsonl"
+    path.write_bytes(msgspec.json.encode(line) + b"\n")
+    return path
+
+
+def izwi(*arguments, code):
+    result = CliRunner().invoke(app, [*map(str, arguments), "--device", "cpu"])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def change(path, **fields):
+    (line,) = read_trace(path)
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(line, **fields)) + b"\n")
+    return line
+
+
+def test_what_gives_the_same_exits_with_0(trace):
+    result = izwi("replay", trace, "--alone", "--dtype", "float32", code=0)
+    assert "same" in result.stdout
+    assert SPEAKER in result.stdout
+
+
+def test_what_differs_exits_with_1_and_is_named(trace):
+    line = change(trace, reason=Reason.LENGTH)
+    result = izwi("replay", trace, "--json", code=1)
+    told = json.loads(result.stdout)
+    assert told["lines"] == 1
+    message = f"length recorded, {line.reason} now"
+    assert told["differences"] == [
+        {"line": 1, "model": SPEAKER, "what": "reason", "message": message}
+    ]
+
+
+def test_another_checkpoint_is_told_as_such(trace):
+    change(trace, fingerprint="0123456789abcdef")
+    result = izwi("replay", trace, "--json", code=1)
+    (difference,) = json.loads(result.stdout)["differences"]
+    assert difference["what"] == "checkpoint"
+    assert "0123456789abcdef was recorded" in difference["message"]
+    table = izwi("replay", trace, code=1).stdout
+    assert "checkpoint" in table
+
+
+def test_what_is_no_trace_is_bad_input(tmp_path):
+    path = tmp_path / "no.jsonl"
+    path.write_text("hello\n")
+    assert "line 1 is no trace" in izwi("replay", path, code=2).stderr
+    izwi("replay", tmp_path / "missing.jsonl", code=1)
+
+
+@dataclass
+class ObservedEngine:
+    observers: list = field(default_factory=list)
+
+    def observe(self, observer):
+        self.observers.append(observer)
+
+
+def test_serve_gives_the_engine_a_recorder(tmp_path, fake_world):
+    _, registry, named = fake_world()
+    registry.models = named
+    engine = ObservedEngine()
+    door = Door(engine, registry, Settings(home=tmp_path), VoiceStore(tmp_path / "voices"))
+    recorder = serve._recorder(door, tmp_path / "t.jsonl", "cpu", "float32")
+    assert engine.observers == [recorder]
+    recorder.submitted(Request("a", SPEAKER, FakePrompt("speech"), ask=SpeechInput("Hi.")))
+    recorder.chunk(Chunk("a", np.ones((1, 4), np.int64), reason=Reason.STOP))
+    recorder.close()
+    (line,) = read_trace(tmp_path / "t.jsonl")
+    assert isinstance(line, SpeechLine)
+    assert (line.ask.text, line.fingerprint) == ("Hi.", "f")
+    assert "cpu float32" in line.platform
+
+
+async def test_what_a_running_engine_records_is_replayed(tmp_path):
+    backend, registry = loaded()
+    path = tmp_path / "t.jsonl"
+    recorder = TraceRecorder(path, registry, platform_of(backend.ops.device, backend.ops.dtype))
+    engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig()))
+    engine.observe(recorder)
+    engine.start()
+    speech = await open_speech(engine, registry, SPEAKER, SpeechInput("It is warm.", seed=3))
+    num_frames = sum([len(chunk.entries) async for chunk in speech.chunks()])
+    left = await open_speech(engine, registry, SPEAKER, SpeechInput("It is cold."))
+    async for _ in left.chunks():
+        break
+    left.abort()
+    await engine.stop()
+    recorder.close()
+    whole, cut = read_trace(path)
+    assert (len(whole.entries), whole.reason) == (num_frames, Reason.STOP)
+    assert cut.reason is Reason.ABORTED
+    izwi("replay", path, "--alone", "--dtype", "float32", code=0)
