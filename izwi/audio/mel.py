@@ -20,6 +20,8 @@ WHISPER_FFT = 400  # 25 ms
 WHISPER_HOP = 160  # 10 ms a frame
 WHISPER_MELS = 128
 WHISPER_MIN_SAMPLES = WHISPER_FFT // 2 + 1  # fewer cannot be padded by reflection
+# Samples after the hop of a frame that its window reaches over: n frames need 160 n + 40 samples.
+WHISPER_LOOKAHEAD = WHISPER_FFT // 2 - WHISPER_HOP
 
 SPEAKER_RATE = 24_000  # Hz
 SPEAKER_FFT = 1024
@@ -60,6 +62,83 @@ def slaney_filterbank(
     return filters
 
 
+class StreamLogMel:
+    """Whisper's log10 mel power of sound that arrives in pieces. Each frame is computed once.
+
+    A frame is ready when the 200 samples after its centre are there, so the end of a sound lacks
+    at most one, which `whisper_closing_frames` gives. Nothing is clamped yet: what is loudest
+    is known only at the end, see `whisper_scaled`.
+
+    A frame does not depend on how the sound was cut into pieces but for float32 rounding, and
+    equal pieces give equal bits.
+    """
+
+    def __init__(self) -> None:
+        self._is_padded = False  # whether the reflection before the first sample is there
+        self._held: Float32 = np.zeros(0, np.float32)  # from the first sample still needed
+
+    def write(self, samples: Float32) -> Float32:
+        """Take the next samples and return the frames that they complete.
+
+        Args:
+            samples: (n,) mono at 16 kHz, any number.
+
+        Returns:
+            (128, frames) float32, log10 of mel power, at least -10.
+
+        Raises:
+            InvalidAudio: The samples are not mono.
+        """
+        if samples.ndim != 1:
+            raise InvalidAudio(f"audio must be mono, got an array of shape {samples.shape}")
+        self._held = np.concatenate([self._held, samples.astype(np.float32, copy=False)])
+        if not self._is_padded:
+            if len(self._held) < WHISPER_MIN_SAMPLES:
+                return np.zeros((WHISPER_MELS, 0), np.float32)
+            mirrored = self._held[WHISPER_FFT // 2 : 0 : -1]
+            self._held = np.concatenate([mirrored, self._held])
+            self._is_padded = True
+        if len(self._held) < WHISPER_FFT:
+            return np.zeros((WHISPER_MELS, 0), np.float32)
+        power = _log_mel_power(_frames(self._held, WHISPER_FFT, WHISPER_HOP))
+        self._held = self._held[power.shape[1] * WHISPER_HOP :].copy()
+        return power
+
+
+def whisper_closing_frames(samples: Float32) -> Float32:
+    """Compute what the end of a sound completes: the last frame, if its window is cut short.
+
+    Args:
+        samples: (n,) mono at 16 kHz, all of the sound.
+
+    Returns:
+        (128, 0 or 1) float32, as from `StreamLogMel`, which gave the frames before.
+
+    Raises:
+        InvalidAudio: `n` is below 201.
+    """
+    num_frames = len(samples) // WHISPER_HOP
+    num_before = max(0, (len(samples) - WHISPER_LOOKAHEAD) // WHISPER_HOP)
+    # the mirror image at the left matters only where the sound begins here
+    first = max(0, num_before - 3)
+    padded = _reflect(samples[first * WHISPER_HOP :], WHISPER_FFT // 2, WHISPER_MIN_SAMPLES)
+    frames = _frames(padded, WHISPER_FFT, WHISPER_HOP)
+    return _log_mel_power(frames[num_before - first : num_frames - first])
+
+
+def whisper_scaled(log_power: Float32, loudest: float) -> Float32:
+    """Clamp log10 mel power to the 8 decades below `loudest` and scale it to about [-1, 1].
+
+    Args:
+        log_power: Any shape, float32; it is not changed.
+        loudest: The largest value of the whole sound.
+    """
+    scaled: Float32 = np.maximum(log_power, np.float32(loudest) - np.float32(8.0))
+    scaled += np.float32(4.0)
+    scaled *= np.float32(0.25)
+    return scaled
+
+
 def whisper_log_mel(samples: Float32) -> Float32:
     """Compute Whisper's features: log10 mel power within 8 decades of the loudest, scaled to ~1.
 
@@ -75,18 +154,9 @@ def whisper_log_mel(samples: Float32) -> Float32:
     Raises:
         InvalidAudio: `n` is below 201.
     """
-    padded = _reflect(samples, WHISPER_FFT // 2, WHISPER_MIN_SAMPLES)
-    filters = slaney_filterbank(WHISPER_RATE, WHISPER_FFT, WHISPER_MELS, 0.0, WHISPER_RATE / 2)
-    frames = _frames(padded, WHISPER_FFT, WHISPER_HOP)[: len(samples) // WHISPER_HOP]
-    mel = np.empty((WHISPER_MELS, len(frames)), np.float32)
-    for start in range(0, len(frames), _BLOCK_FRAMES):
-        power = _power(frames[start : start + _BLOCK_FRAMES]).astype(np.float32)
-        np.matmul(filters, power.T, out=mel[:, start : start + _BLOCK_FRAMES])
-    np.log10(np.maximum(mel, 1e-10, out=mel), out=mel)
-    np.maximum(mel, mel.max() - np.float32(8.0), out=mel)
-    mel += np.float32(4.0)
-    mel *= np.float32(0.25)
-    return mel
+    closing = whisper_closing_frames(samples)
+    log_power = np.concatenate([StreamLogMel().write(samples), closing], axis=1)
+    return whisper_scaled(log_power, float(log_power.max()))
 
 
 def speaker_log_mel(samples: Float32) -> Float32:
@@ -128,6 +198,17 @@ def _reflect(samples: Float32, pad: int, min_samples: int) -> Float32:
 def _frames(samples: Float32, length: int, hop: int) -> Float32:
     """View (n,) as (frames, length)."""
     return np.lib.stride_tricks.sliding_window_view(samples, length)[::hop]
+
+
+def _log_mel_power(frames: Float32) -> Float32:
+    """Turn (frames, 400) samples into (128, frames) log10 mel power, at least -10."""
+    filters = slaney_filterbank(WHISPER_RATE, WHISPER_FFT, WHISPER_MELS, 0.0, WHISPER_RATE / 2)
+    mel = np.empty((WHISPER_MELS, len(frames)), np.float32)
+    for start in range(0, len(frames), _BLOCK_FRAMES):
+        power = _power(frames[start : start + _BLOCK_FRAMES]).astype(np.float32)
+        np.matmul(filters, power.T, out=mel[:, start : start + _BLOCK_FRAMES])
+    np.log10(np.maximum(mel, 1e-10, out=mel), out=mel)
+    return mel
 
 
 def _power(frames: Float32) -> Float64:

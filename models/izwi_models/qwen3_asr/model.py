@@ -37,8 +37,15 @@ from izwi_models.qwen3_asr.config import (
     tensor_shapes,
 )
 from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
-from izwi_models.qwen3_asr.prompt import WINDOW, AsrPrompt, build_prompt
+from izwi_models.qwen3_asr.prompt import (
+    WINDOW,
+    AsrPrompt,
+    TaggedTokens,
+    build_prompt,
+    cut_windows,
+)
 from izwi_models.qwen3_asr.split import split_at_silence
+from izwi_models.qwen3_asr.streaming import AsrStream, StreamStep, stream_rules
 from izwi_models.qwen3_asr.text import LANGUAGES, TEXT_TAG, language_name, parse_answer
 
 _MAX_SECONDS = 1200.0  # the longest piece of the reference
@@ -126,6 +133,13 @@ class Qwen3ASR:
             x = ops.take(x, ops.array(np.asarray(last)))
         return pick(ops.linear(x, self._head), 0).reshape(len(last), 1)
 
+    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
+        """Keys of positions [start, stop): token ids, and digests where there is sound."""
+        known = _prompt(sequence).content_keys
+        keys: list[int] = known[start:stop].tolist()
+        emitted = sequence.emitted[max(0, start - len(known)) : max(0, stop - len(known))]
+        return keys + [entry[0] for entry in emitted]
+
     def _embed(self, rows: Seq[Row]) -> Array:
         """Embeddings of the rows' positions end to end: tokens, with sound put in its place."""
         ids = self._ops.array(np.asarray(_ids(rows), dtype=np.int64))
@@ -180,25 +194,17 @@ class Qwen3ASR:
             raise InvalidRequest("temperature must not be negative", param="temperature")
         max_entries = ask.max_new_tokens
         if max_entries is None:
-            guard = _SPARE_TOKENS + int(_TOKENS_PER_SECOND * seconds)
-            least = _SHORT_TOKENS if self._config.max_audio_seconds is None else 0
-            max_entries = min(_MAX_TOKENS, max(least, guard))
+            max_entries = self._token_limit(seconds)
         if max_entries < 1:
             raise InvalidRequest("max_new_tokens must be at least 1", param="max_new_tokens")
         prompt = build_prompt(
             self._tokenizer,
             self._config.thinker_config,
-            whisper_log_mel(samples),
+            cut_windows(self._config.audio, whisper_log_mel(samples)),
             context=ask.context,
             language=language,
         )
-        room = self.max_positions - prompt.num_positions
-        if room < max_entries:
-            raise TooLarge(
-                f"the prompt takes {prompt.num_positions} positions and leaves {max(room, 0)} of "
-                f"the {max_entries} asked for: shorten the context",
-                param="prompt",
-            )
+        self._check_room(prompt, max_entries)
         return Request(
             request_id,
             model,
@@ -207,12 +213,71 @@ class Qwen3ASR:
             seed=ask.seed,
             max_entries=max_entries,
             stop_ids=self._stop_ids,
+            ask=ask,
         )
+
+    def open_stream(
+        self, *, language: str | None = None, context: str = "", chunk_s: float | None = None
+    ) -> AsrStream:
+        """Begin to write down sound that is still arriving.
+
+        Args:
+            language: Forced language name or code, None detects it.
+            context: Text that the transcription follows on or whose words are likely.
+            chunk_s: Sound between two decodings, in seconds; None for 2 s.
+
+        Raises:
+            InvalidRequest: The language is not supported, or the chunk is not within 0.2 s and
+                the longest segment.
+        """
+        name = language_name(language, _NAMES)
+        rules = stream_rules(self._config, chunk_s)
+        tokens = TaggedTokens(self._tokenizer)
+        return AsrStream(tokens, self._config.audio, rules, language=name, context=context)
+
+    def prepare_stream_step(
+        self, request_id: str, model: str, stream: AsrStream, step: StreamStep
+    ) -> Request:
+        """Put a step of a stream into the prompt; greedy, as the reference streams.
+
+        Raises:
+            TooLarge: The stream's context is too long.
+        """
+        prompt = build_prompt(
+            self._tokenizer,
+            self._config.thinker_config,
+            step.windows,
+            context=stream.context,
+            language=stream.language,
+            prefix=step.prefix,
+        )
+        if step.is_final and not step.prefix:
+            max_entries = self._token_limit(step.seconds)
+        else:  # what was written before costs no new tokens but for those taken back
+            guard = _SPARE_TOKENS + step.num_again + int(_TOKENS_PER_SECOND * step.new_s)
+            max_entries = min(_MAX_TOKENS, guard)
+        self._check_room(prompt, max_entries)
+        return Request(request_id, model, prompt, max_entries=max_entries, stop_ids=self._stop_ids)
 
     def read(self, token_ids: Seq[int], language: str | None) -> Transcript:
         """Parse what was emitted; `language` is the forced one, a name or a code."""
         raw = self._tokenizer.decode(token_ids, keep=(TEXT_TAG,))
         return parse_answer(raw, language_name(language, _NAMES))
+
+    def _token_limit(self, seconds: float) -> int:
+        """Tokens after which an answer about so much sound is taken for a stuck decoder."""
+        guard = _SPARE_TOKENS + int(_TOKENS_PER_SECOND * seconds)
+        least = _SHORT_TOKENS if self._config.max_audio_seconds is None else 0
+        return min(_MAX_TOKENS, max(least, guard))
+
+    def _check_room(self, prompt: AsrPrompt, max_entries: int) -> None:
+        room = self.max_positions - prompt.num_positions
+        if room < max_entries:
+            raise TooLarge(
+                f"the prompt takes {prompt.num_positions} positions and leaves {max(room, 0)} of "
+                f"the {max_entries} asked for: shorten the context",
+                param="prompt",
+            )
 
     def _checked(self, samples: Float32) -> tuple[Float32, float]:
         """Samples within [-1, 1] and their duration in seconds."""

@@ -33,7 +33,7 @@ def split_at_silence(
         Ranges [start, stop) of sample indices, in order.
     """
     limit, search = int(limit_s * sample_rate), int(search_s * sample_rate)
-    smallest = min(int(_MIN_PIECE_SECONDS * sample_rate), limit // 2)
+    smallest = _smallest(sample_rate, limit)
     pieces, start = [], 0
     while len(samples) - start > limit:
         centre = start + (limit if overrun else limit - search)
@@ -43,6 +43,16 @@ def split_at_silence(
         pieces.append((start, stop))
         start = stop
     return [*pieces, (start, len(samples))]
+
+
+def enough_to_cut(sample_rate: int, limit_s: float) -> int:
+    """Samples from which the first cut is the same whatever follows, without overrun."""
+    limit = int(limit_s * sample_rate)
+    return limit + max(1, _smallest(sample_rate, limit))
+
+
+def _smallest(sample_rate: int, limit: int) -> int:
+    return min(int(_MIN_PIECE_SECONDS * sample_rate), limit // 2)
 
 
 def _quietest(samples: Float32, stretch: int) -> int:

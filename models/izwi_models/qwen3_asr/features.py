@@ -1,0 +1,69 @@
+"""Features of a segment of sound that is still arriving. Knows no text.
+
+The published features are clamped relative to the loudest value of the whole sound, so new sound
+may change all of them. Here a window keeps the scale that it had when it became complete: the
+loudest value of the segment up to then. What differs is the floor of windows before a louder one,
+80 dB below their own loudest value. A segment that is given in one go has the features of
+`whisper_log_mel`, bit for bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from izwi.audio.mel import (
+    WHISPER_HOP,
+    WHISPER_MELS,
+    StreamLogMel,
+    whisper_closing_frames,
+    whisper_scaled,
+)
+from izwi.request import EncodeInput, Float32
+from izwi_models.qwen3_asr.config import AudioConfig
+from izwi_models.qwen3_asr.prompt import window_kind
+
+
+class SegmentFeatures:
+    """Features of one segment, each frame computed once and each complete window made once."""
+
+    def __init__(self, config: AudioConfig, max_samples: int):
+        self._config = config
+        self._mel = StreamLogMel()
+        self._log_power = np.empty((WHISPER_MELS, max_samples // WHISPER_HOP), np.float32)
+        self._num_frames = 0
+        self._complete: list[EncodeInput] = []
+        self.num_samples = 0
+
+    def write(self, samples: Float32) -> None:
+        """Take the next samples of the segment, (n,) float32."""
+        frames = self._mel.write(samples)
+        self._log_power[:, self._num_frames : self._num_frames + frames.shape[1]] = frames
+        self._num_frames += frames.shape[1]
+        self.num_samples += len(samples)
+
+    def windows(self, num_frames: int) -> tuple[EncodeInput, ...]:
+        """The first frames, which must be there, as windows; complete ones are kept."""
+        return self._cut(self._log_power[:, :num_frames])
+
+    def all_windows(self, samples: Float32) -> tuple[EncodeInput, ...]:
+        """The segment as windows, when it ends.
+
+        Args:
+            samples: (n,) all of its samples; sound that was written beyond them is left out.
+        """
+        closing = whisper_closing_frames(samples)
+        stop = len(samples) // WHISPER_HOP - closing.shape[1]
+        return self._cut(np.concatenate([self._log_power[:, :stop], closing], axis=1))
+
+    def _cut(self, log_power: Float32) -> tuple[EncodeInput, ...]:
+        frames, size = log_power.shape[1], self._config.n_window_infer
+        loudest = float(log_power.max())
+        kind = window_kind(self._config, frames)
+        windows = self._complete[: frames // size]
+        for start in range(len(windows) * size, frames, size):
+            part = np.ascontiguousarray(log_power[:, start : start + size])
+            windows.append(EncodeInput(kind, whisper_scaled(part, loudest)))
+        whole = windows[: frames // size]
+        if len(whole) > len(self._complete):
+            self._complete = whole
+        return tuple(windows)

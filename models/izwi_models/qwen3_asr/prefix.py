@@ -1,0 +1,93 @@
+"""What of an answer is settled while its sound still grows. Pure; knows no sound.
+
+Source: qwen_asr 0.0.6, inference/qwen3_asr.py `streaming_transcribe` and
+`finish_streaming_transcribe`. One thing differs: the settled prefix never gets shorter. In the
+reference every answer that adds nothing takes five tokens more from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Protocol
+
+from izwi.audio.mel import WHISPER_HOP, WHISPER_RATE
+
+_BROKEN = "\ufffd"  # stands for bytes that are no character, or not yet
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRules:
+    """When a stream decodes, and what it keeps. The defaults are the reference's.
+
+    Attributes:
+        chunk_s: Sound between two steps, a multiple of 10 ms.
+        unfixed_chunks: Steps at the start of a segment that keep nothing of the one before.
+        unfixed_tokens: Tokens at the end of an answer that the next one may change.
+        segment_s: Longest segment. A minute: its text, some 250 tokens, is what every step puts
+            into the pages again, which costs a fraction of writing the step's own ten tokens;
+            at the published limit of 20 minutes it would be twenty times as much.
+        search_s: A segment ends in silence, at most twice this long before its limit.
+    """
+
+    chunk_s: float = 2.0
+    unfixed_chunks: int = 2
+    unfixed_tokens: int = 5
+    segment_s: float = 60.0
+    search_s: float = 5.0
+
+    @property
+    def chunk_samples(self) -> int:
+        """Samples between two steps."""
+        return round(self.chunk_s * WHISPER_RATE / WHISPER_HOP) * WHISPER_HOP
+
+
+class AnswerTokens(Protocol):
+    """Turns an answer, language and tag included, into ids and back."""
+
+    def encode(self, answer: str) -> list[int]:
+        """Ids of an answer."""
+        ...
+
+    def decode(self, ids: Seq[int]) -> str:
+        """The answer of ids; bytes that are no character (yet) come out as U+FFFD."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StablePrefix:
+    """What of an answer is settled while its sound grows.
+
+    Attributes:
+        raw: The last answer, the language and the tag included.
+        settled: The longest prefix that an answer was made to begin with.
+    """
+
+    raw: str = ""
+    settled: str = ""
+
+    def for_chunk(self, chunk: int, rules: StreamRules, tokens: AnswerTokens) -> str:
+        """The prefix for the step at whole chunk `chunk`, counted from 0.
+
+        The last tokens are left out, and more of them until what stays is whole characters.
+        """
+        if chunk < rules.unfixed_chunks:
+            return ""
+        ids = tokens.encode(self.raw)
+        end = max(0, len(ids) - rules.unfixed_tokens)
+        while end and _BROKEN in (prefix := tokens.decode(ids[:end])):
+            end -= 1
+        return self._longer(prefix if end else "")
+
+    def for_end(self, chunks: int, rules: StreamRules, tokens: AnswerTokens) -> str:
+        """The prefix for the last step of a segment that has `chunks` whole chunks before it.
+
+        As in the reference at least one token stays, whole or not.
+        """
+        if chunks < rules.unfixed_chunks:
+            return ""
+        ids = tokens.encode(self.raw)
+        return self._longer(tokens.decode(ids[: max(1, len(ids) - rules.unfixed_tokens)]))
+
+    def _longer(self, prefix: str) -> str:
+        return prefix if len(prefix) >= len(self.settled) else self.settled

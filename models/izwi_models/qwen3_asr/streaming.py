@@ -1,0 +1,285 @@
+"""Write down sound while it arrives. Pure: samples and tokens in, steps and text out; no clock.
+
+Sound is cut into segments in silence, and a segment is decoded anew with every chunk of 2 s, each
+time from what is settled of the last answer. What a step does again is bounded by the segment and
+not by the recording: the window of the encoder that is not complete yet (8 s at most), and the
+text of the segment. Features and complete windows are made once, and since the prompts of one
+segment begin alike, so are the keys and values of these positions where the engine keeps them.
+
+Source: qwen_asr 0.0.6, inference/qwen3_asr.py `streaming_transcribe` and
+`finish_streaming_transcribe`. Beside what prefix.py and features.py say, this differs:
+
+* The reference has no segments: every 2 s it encodes and decodes all sound since the beginning.
+* A step sees whole chunks and waits for the 2.5 ms after them that their last frame reaches over,
+  where the reference mirrors the sound at its end for now. The end of a segment is mirrored.
+* The last step of a segment always runs; the reference skips it if nothing came after a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from izwi.audio.mel import WHISPER_HOP, WHISPER_LOOKAHEAD, WHISPER_MIN_SAMPLES, WHISPER_RATE
+from izwi.errors import InvalidRequest
+from izwi.request import EncodeInput, Float32
+from izwi_models.qwen3_asr.config import AsrConfig, AudioConfig
+from izwi_models.qwen3_asr.features import SegmentFeatures
+from izwi_models.qwen3_asr.prefix import AnswerTokens, StablePrefix, StreamRules
+from izwi_models.qwen3_asr.split import enough_to_cut, split_at_silence
+from izwi_models.qwen3_asr.text import TEXT_TAG, parse_answer
+
+_MIN_CHUNK_SECONDS = 0.2  # less decodes more often than anybody can read
+# Five tokens of the published vocabulary are some four words, which new sound may still change.
+# A vocabulary of a thousand pieces spells these with twenty.
+_SMALL_VOCABULARY, _SMALL_UNFIXED_TOKENS = 16_384, 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamStep:
+    """One decoding of the segment under way.
+
+    Attributes:
+        segment: Number of segments before it.
+        start: First sample of the segment in the stream.
+        stop: Sample after the last one heard.
+        is_final: The segment ends here, and its text is not written again.
+        windows: Features.
+        prefix: What the answer begins with.
+        num_again: Tokens of the last answer that are not in the prefix.
+        new_s: Sound in seconds since the last answer.
+    """
+
+    segment: int
+    start: int
+    stop: int
+    is_final: bool
+    windows: tuple[EncodeInput, ...]
+    prefix: str
+    num_again: int
+    new_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Sound of the segment so far."""
+        return (self.stop - self.start) / WHISPER_RATE
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a segment says so far.
+
+    Attributes:
+        segment: Number of segments before it.
+        start_s: Where it begins in the stream.
+        end_s: How far it was heard.
+        is_final: It is complete.
+        language: "" while it is unknown.
+        text: All of it.
+        stable: Its beginning that will not change; all of it if it is final.
+    """
+
+    segment: int
+    start_s: float
+    end_s: float
+    is_final: bool
+    language: str
+    text: str
+    stable: str
+
+
+class AsrStream:
+    """One stream of sound. Ask for a step, run it or drop it, give its tokens, ask again.
+
+    It holds the sound and the features of one segment, whatever the length of the stream.
+    """
+
+    def __init__(
+        self,
+        tokens: AnswerTokens,
+        config: AudioConfig,
+        rules: StreamRules,
+        *,
+        language: str | None = None,
+        context: str = "",
+    ):
+        self.language, self.context = language, context
+        self._tokens, self._config, self._rules = tokens, config, rules
+        self._limit = int(rules.segment_s * WHISPER_RATE)
+        self._enough = enough_to_cut(WHISPER_RATE, rules.segment_s)
+        self._pieces: list[Float32] = []
+        self._held = 0  # samples in the pieces, the segment's first one first
+        self._start = 0
+        self._is_closed = False
+        self._earliest_cut = self._limit - 2 * int(rules.search_s * WHISPER_RATE)
+        self._segment = -1
+        self._begin_segment(0)
+
+    @property
+    def room(self) -> int:
+        """Samples to write before the next step; more would only be held."""
+        return max(0, self._enough - self._held)
+
+    def write(self, samples: Float32) -> None:
+        """Take the next samples, (n,) float32 mono at 16 kHz; what is over full scale is clipped.
+
+        Before `close`, from any thread, but not while another call runs.
+        """
+        self._pieces.append(np.clip(samples, -1.0, 1.0))
+        self._held += len(samples)
+
+    def close(self) -> None:
+        """Say that no more comes."""
+        self._is_closed = True
+
+    def is_due(self, more: int = 0) -> bool:
+        """Whether there would be a new step if `more` samples were written."""
+        held = self._held + more
+        return (
+            held >= self._enough
+            or self._num_chunks(held) > self._asked_chunks
+            or (self._is_closed and held >= WHISPER_MIN_SAMPLES)
+        )
+
+    def next_step(self) -> StreamStep | None:
+        """What to decode now, the latest that can be; None if more sound is needed.
+
+        After `close`, None means that everything is written. What is left then is shorter than
+        13 ms and no sound. Computes features: some milliseconds for each second of new sound.
+        """
+        if not self.is_due():
+            return None
+        if self._held >= self._enough or self._is_closed:
+            return self._last_step()
+        chunks = self._num_chunks(self._held)
+        stop = chunks * self._rules.chunk_samples
+        samples = self._gathered()
+        self._features.write(samples[self._features.num_samples : stop + WHISPER_LOOKAHEAD])
+        self._asked_chunks = chunks
+        windows = self._features.windows(stop // WHISPER_HOP)
+        return self._step(stop, windows, is_final=False)
+
+    def take(self, step: StreamStep, token_ids: Seq[int]) -> Heard:
+        """Take what the model emitted for the last step asked for; stop ids left out."""
+        answer = StablePrefix(step.prefix + self._tokens.decode(token_ids), step.prefix)
+        transcript = parse_answer(answer.raw, self.language)
+        heard = Heard(
+            segment=step.segment,
+            start_s=step.start / WHISPER_RATE,
+            end_s=step.stop / WHISPER_RATE,
+            is_final=step.is_final,
+            language=transcript.language,
+            text=transcript.text,
+            stable=transcript.text,
+        )
+        if step.is_final:
+            self._begin_segment(step.stop)
+            return heard
+        self._answers.append((step.stop - step.start, answer))
+        # until the tag is there the tokens may be spelling the language, and not what was said
+        if not self._has_text(answer.raw):
+            return replace(heard, text="", stable="")
+        return replace(heard, stable=_common(self._settled_text(), heard.text))
+
+    def _last_step(self) -> StreamStep:
+        rules, samples = self._rules, self._gathered()
+        pieces = split_at_silence(
+            samples[: self._enough],
+            WHISPER_RATE,
+            limit_s=rules.segment_s,
+            search_s=rules.search_s,
+            overrun=False,
+        )
+        stop = pieces[0][1]
+        self._features.write(samples[self._features.num_samples : stop])
+        windows = self._features.all_windows(samples[:stop])
+        return self._step(stop, windows, is_final=True)
+
+    def _step(self, length: int, windows: tuple[EncodeInput, ...], *, is_final: bool) -> StreamStep:
+        rules, tokens = self._rules, self._tokens
+        # what was heard behind the cut belongs to the next segment
+        heard, answer = self._answer_until(length)
+        chunks = length // rules.chunk_samples
+        if is_final:
+            prefix = answer.for_end(chunks, rules, tokens)
+        else:
+            prefix = answer.for_chunk(chunks - 1, rules, tokens)
+        return StreamStep(
+            segment=self._segment,
+            start=self._start,
+            stop=self._start + length,
+            is_final=is_final,
+            windows=windows,
+            prefix=prefix,
+            num_again=max(0, len(tokens.encode(answer.raw)) - len(tokens.encode(prefix))),
+            new_s=(length - heard) / WHISPER_RATE,
+        )
+
+    def _answer_until(self, length: int) -> tuple[int, StablePrefix]:
+        """The last answer about no more than `length` samples, and how many it was about."""
+        fitting = [entry for entry in self._answers if entry[0] <= length]
+        return fitting[-1] if fitting else (0, StablePrefix())
+
+    def _settled_text(self) -> str:
+        """Text that no later answer changes, wherever the segment will be cut."""
+        rules = self._rules
+        heard, answer = self._answer_until(self._earliest_cut)
+        kept = answer.for_chunk(heard // rules.chunk_samples, rules, self._tokens)
+        return parse_answer(kept, self.language).text if self._has_text(kept) else ""
+
+    def _has_text(self, raw: str) -> bool:
+        return self.language is not None or TEXT_TAG in raw
+
+    def _begin_segment(self, start: int) -> None:
+        """Forget what is before `start`, a sample of the stream."""
+        if start > self._start:
+            rest = self._gathered()[start - self._start :].copy()
+            self._pieces, self._held = [rest], len(rest)
+        self._start = start
+        self._segment += 1
+        self._features = SegmentFeatures(self._config, self._limit)
+        self._answers: list[tuple[int, StablePrefix]] = []
+        self._asked_chunks = 0
+
+    def _num_chunks(self, held: int) -> int:
+        ready = min(held - WHISPER_LOOKAHEAD, self._limit)
+        return max(0, ready) // self._rules.chunk_samples
+
+    def _gathered(self) -> Float32:
+        samples = np.concatenate(self._pieces)
+        self._pieces = [samples]
+        return samples
+
+
+def stream_rules(config: AsrConfig, chunk_s: float | None) -> StreamRules:
+    """The rules for a checkpoint.
+
+    Raises:
+        InvalidRequest: The chunk is not within 0.2 s and the longest segment.
+    """
+    rules = StreamRules()
+    segment_s = min(rules.segment_s, config.max_audio_seconds or rules.segment_s)
+    if chunk_s is None:
+        chunk_s = min(rules.chunk_s, segment_s)
+    if not _MIN_CHUNK_SECONDS <= chunk_s <= segment_s:
+        raise InvalidRequest(
+            f"chunk_s must be within {_MIN_CHUNK_SECONDS} and {segment_s:g}, got {chunk_s}",
+            param="chunk_s",
+        )
+    is_small = config.text.vocab_size < _SMALL_VOCABULARY
+    return StreamRules(
+        chunk_s=chunk_s,
+        unfixed_tokens=_SMALL_UNFIXED_TOKENS if is_small else rules.unfixed_tokens,
+        segment_s=segment_s,
+        search_s=min(rules.search_s, segment_s / 8),
+    )
+
+
+def _common(prefix: str, text: str) -> str:
+    """The longest beginning that both have; all of `prefix`, but for runs that were collapsed."""
+    if text.startswith(prefix):
+        return prefix
+    same = next((i for i, (a, b) in enumerate(zip(prefix, text, strict=False)) if a != b), None)
+    return text[: min(len(prefix), len(text)) if same is None else same]
