@@ -49,6 +49,10 @@ class Engine(Protocol):
         """Take all requests in, or none, so that they start together; raises as `submit`."""
         ...
 
+    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
+        """Add text ids to a request with open input; nothing if it has ended."""
+        ...
+
 
 class Registry(Protocol):
     """The models that are served, by name."""

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Protocol
 from uuid import uuid4
 
 from izwi.audio.encode import StreamEncoder
@@ -19,6 +20,16 @@ from izwi.request import Chunk, Request, SpeechInput
 from izwi_api.door import Engine, Registry, Stream, chunks_of
 
 _SEED_RANGE = 1 << 63
+
+
+class Sound(Protocol):
+    """Speech under way, of a text that is there or of one that is still being written."""
+
+    sample_rate: int
+
+    def chunks(self) -> AsyncGenerator[Chunk]:
+        """Yield the chunks of all pieces in order."""
+        ...
 
 
 class Speech:
@@ -73,7 +84,7 @@ async def open_speech(
 
 
 async def encoded_sound(
-    speech: Speech, encoder: StreamEncoder, speed: float = 1.0
+    speech: Sound, encoder: StreamEncoder, speed: float = 1.0
 ) -> AsyncGenerator[bytes]:
     """Yield a speech as the bytes of a file, as soon as there are any.
 
@@ -93,21 +104,26 @@ async def encoded_sound(
         yield content
 
 
+def new_speech_id() -> str:
+    """Name a speech; its pieces are `{id}-{number}`, and they are heard one after the other."""
+    return f"speech-{uuid4().hex}"
+
+
+def piece_seed(seed: int, index: int) -> int:
+    """Seed of a piece: equal noise in every piece would repeat an unlucky pick.
+
+    The first piece keeps the caller's seed, whatever its sign.
+    """
+    return seed if index == 0 else (seed + index) % _SEED_RANGE
+
+
 def _prepare(model: SpeechModel, model_name: str, ask: SpeechInput) -> list[Request]:
     if not ask.text.strip():
         raise InvalidRequest("there is no text to say", param="input")
-    request_id = f"speech-{uuid4().hex}"
-    # A piece of its own seed: equal noise in every piece would repeat an unlucky pick.
-    return [
-        model.prepare_speech(
-            f"{request_id}-{index}",
-            model_name,
-            replace(ask, text=text, seed=_next_seed(ask.seed, index)),
-        )
-        for index, text in enumerate(model.split_text(ask.text))
-    ]
-
-
-def _next_seed(seed: int, index: int) -> int:
-    # The first piece keeps the caller's seed whatever its sign.
-    return seed if index == 0 else (seed + index) % _SEED_RANGE
+    speech_id = new_speech_id()
+    requests = []
+    for index, text in enumerate(model.split_text(ask.text)):
+        wish = replace(ask, text=text, seed=piece_seed(ask.seed, index))
+        request = model.prepare_speech(f"{speech_id}-{index}", model_name, wish)
+        requests.append(replace(request, listener=speech_id))
+    return requests

@@ -7,6 +7,7 @@ templates put special tokens in by id.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,8 @@ _SPLIT = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _CONTROL = re.compile(r"<\|.+\|>")
-
+# Vowels and final consonants of Hangul: they join the letter before them, yet are no marks.
+_HANGUL_JOINING = range(0x1160, 0x1200)
 
 Vocabulary = dict[str, int]
 
@@ -66,11 +68,9 @@ class QwenTokenizer:
             ) from error
         self._tokenizer = Tokenizer(bpe)
         self._tokenizer.normalizer = normalizers.NFC()
+        self._split = pre_tokenizers.Split(Regex(_SPLIT), behavior="isolated")
         self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(_SPLIT), behavior="isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
+            [self._split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
         )
         self._tokenizer.decoder = decoders.ByteLevel()
         self._vocab = vocab
@@ -91,6 +91,20 @@ class QwenTokenizer:
     def encode(self, text: str) -> list[int]:
         """Ids of plain text; special tokens in it are spelled out as text."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def normalize(self, text: str) -> str:
+        """Text as it is split: NFC."""
+        return str(self._tokenizer.normalizer.normalize_str(text))
+
+    def split(self, normalized: str) -> list[tuple[str, int]]:
+        """Pieces of normalised text that no merge crosses, each with where it ends."""
+        pieces = self._split.pre_tokenize_str(normalized)
+        return [(piece, stop) for piece, (_, stop) in pieces]
+
+    def encode_pieces(self, pieces: list[str]) -> list[int]:
+        """Ids of pieces that `split` gave, each on its own."""
+        encoded = self._tokenizer.encode(pieces, is_pretokenized=True, add_special_tokens=False)
+        return list(encoded.ids)
 
     def decode(self, ids: Iterable[int], keep: Iterable[str] = ()) -> str:
         """Text of ids without special tokens, but for those in `keep`.
@@ -117,6 +131,73 @@ class QwenTokenizer:
         text = str(self._tokenizer.decode(run, skip_special_tokens=False)) if run else ""
         run.clear()
         return text
+
+
+class IncrementalTokenizer:
+    """Ids of a text that is still being written. An id that was given never changes.
+
+    What later text could still change is kept back: the last character with its accents (they may
+    compose), the last piece that merges act within, and white space at the end, whose split
+    depends on what follows. So a word comes out with the first character after it; writing
+    without spaces comes out at the next punctuation mark. The ids of all calls are
+    `QwenTokenizer.encode` of the whole text, however it was cut.
+    """
+
+    def __init__(self, tokenizer: QwenTokenizer):
+        self._tokenizer = tokenizer
+        self._raw = ""  # not normalised yet
+        self._text = ""  # normalised, its ids not given yet
+
+    def write(self, text: str, *, word_ends: bool = False) -> list[int]:
+        """Take more text and return the ids that are settled by it.
+
+        Args:
+            text: May be cut anywhere.
+            word_ends: Nothing follows but the end or a space, so nothing is kept back.
+        """
+        self._raw += text
+        stop = len(self._raw) if word_ends else _normal_boundary(self._raw)
+        if stop == 0:
+            return []
+        self._text += self._tokenizer.normalize(self._raw[:stop])
+        self._raw = self._raw[stop:]
+        return self._encode_settled(word_ends)
+
+    def close(self) -> list[int]:
+        """Return the rest, as no text follows."""
+        ids = self._tokenizer.encode(self._text + self._raw)
+        self._raw = self._text = ""
+        return ids
+
+    def _encode_settled(self, word_ends: bool) -> list[int]:
+        # White space as Python counts it is more than the split's: keeping more back is safe.
+        solid = len(self._text.rstrip())
+        settled: list[str] = []
+        start = 0
+        for piece, stop in self._tokenizer.split(self._text):
+            if start >= solid or (stop == len(self._text) and not word_ends):
+                break
+            settled.append(piece)
+            start = stop
+        self._text = self._text[start:]
+        return self._tokenizer.encode_pieces(settled) if settled else []
+
+
+def _normal_boundary(text: str) -> int:
+    """Up to where NFC of `text` is the same whatever follows: before its last base character."""
+    for index in range(len(text) - 1, -1, -1):
+        if not _joins(text[index]):
+            return index
+    return 0
+
+
+def _joins(character: str) -> bool:
+    """Whether a character may compose with, or be sorted among, those before it.
+
+    Marks and joining Hangul, and what this Unicode version does not know.
+    """
+    category = unicodedata.category(character)
+    return category[0] == "M" or category == "Cn" or ord(character) in _HANGUL_JOINING
 
 
 def _read_files(folder: Path) -> tuple[Vocabulary, list[tuple[str, str]], dict[str, Added]]:

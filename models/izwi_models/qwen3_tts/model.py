@@ -18,11 +18,12 @@ from izwi.request import EncodeInput, Request, Sequence, SpeechInput, Task, Voic
 from izwi_models import qwen3_codec as codec
 from izwi_models.qwen3_tts import prepare, speaker, talker
 from izwi_models.qwen3_tts.config import CONTROL_IDS
+from izwi_models.qwen3_tts.cutting import split_text
 from izwi_models.qwen3_tts.embedding import Positions
 from izwi_models.qwen3_tts.prepare import Checkpoint
-from izwi_models.qwen3_tts.prompt import ENCODE_SPEAKER, SpeechPrompt
-from izwi_models.qwen3_tts.spoken import sentences, spell_out
-from izwi_models.qwen3_tts.text import split_text
+from izwi_models.qwen3_tts.prompt import ENCODE_SPEAKER, SpeechPrompt, frame_key
+from izwi_models.qwen3_tts.spoken import sentences
+from izwi_models.qwen3_tts.text_stream import TextStream
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +111,7 @@ class Qwen3TTS:
         limit = self._config.max_text_characters
         if not self._config.plain_english:
             return split_text(text, limit)
-        plain = sentences(spell_out(text))
+        plain = sentences(text)
         if not plain:
             raise InvalidRequest("nothing in the text is English that can be said", param="input")
         return [piece for sentence in plain for piece in split_text(sentence, limit)]
@@ -118,6 +119,10 @@ class Qwen3TTS:
     def prepare_speech(self, request_id: str, model: str, ask: SpeechInput) -> Request:
         """Check and tokenise; see `prepare.prepare_speech` for what is raised."""
         return prepare.prepare_speech(self._checkpoint, request_id, model, ask)
+
+    def text_stream(self, request_id: str, model: str, ask: SpeechInput) -> TextStream:
+        """Say a text that is still being written; see `text_stream.TextStream`."""
+        return TextStream(self._checkpoint, request_id, model, ask)
 
     def prepare_voice(
         self, request_id: str, model: str, samples: npt.NDArray[np.float32], text: str | None
@@ -130,6 +135,42 @@ class Qwen3TTS:
         codes = encoded[1].astype(np.int64) if len(encoded) > 1 else None
         vector = encoded[0].astype(np.float32)
         return VoicePrompt(vector, codes, text if codes is not None else None)
+
+    # -- the log -----------------------------------------------------------------------------
+    def positions_ready(self, sequence: Sequence) -> int:
+        """Positions of prompt and log whose inputs are known; all, once the text is complete."""
+        if not sequence.input_open:
+            return sequence.num_positions
+        prompt = _prompt(sequence)
+        known = prompt.num_positions + len(prompt.text_track) + len(sequence.written)
+        return min(known, sequence.num_positions)
+
+    def max_entries(self, sequence: Sequence) -> int:
+        """Frames after which it ends: as many as if all its text had been there at once."""
+        request, prompt = sequence.request, _prompt(sequence)
+        if (
+            not request.open_input
+            or sequence.input_open
+            or not isinstance(request.ask, SpeechInput)
+        ):
+            return request.max_entries
+        num_text_ids = prompt.num_text_ids + len(sequence.written)
+        return prepare.max_frames(self._checkpoint, request.ask, num_text_ids, prompt.num_positions)
+
+    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
+        """Name positions [start, stop): equal keys mean equal inputs to the talker.
+
+        Raises:
+            ValueError: The text beside one of them is not written yet.
+        """
+        prompt = _prompt(sequence)
+        length = prompt.num_positions
+        keys: list[int] = prompt.keys[start:stop].tolist()
+        first, end = max(start - length, 0), stop - length
+        if end > first:
+            beside = self._beside(sequence, first, end).tolist()
+            keys += map(frame_key, sequence.emitted[first:end], beside)
+        return keys
 
     # -- a step ------------------------------------------------------------------------------
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
@@ -181,16 +222,32 @@ class Qwen3TTS:
     def _add(self, positions: Positions, row: Row) -> None:
         sequence = row.sequence
         prompt = _prompt(sequence)
-        length, track = prompt.num_positions, prompt.text_track
+        length = prompt.num_positions
         if row.start < length:
             vector, clip = self._voice(sequence)
             positions.add_prompt(prompt, row.start, min(row.stop, length), vector, clip)
         first, stop = max(row.start - length, 0), row.stop - length
         if stop > first:
-            text_ids = np.full(stop - first, self._pad[0], np.int64)
-            beside = track[first:stop]
-            text_ids[: len(beside)] = beside
-            positions.add_frames(sequence.emitted[first:stop], text_ids)
+            positions.add_frames(sequence.emitted[first:stop], self._beside(sequence, first, stop))
+
+    def _beside(self, sequence: Sequence, first: int, stop: int) -> npt.NDArray[np.int64]:
+        """(stop - first,) text ids that go beside frames [first, stop) of the log.
+
+        Raises:
+            ValueError: Some are not written yet.
+        """
+        track, written = _prompt(sequence).text_track, sequence.written
+        known = len(track) + len(written)
+        if sequence.input_open and stop > known:
+            raise ValueError(f"frame {stop - 1} needs text that is not written yet")
+        ids = np.full(stop - first, self._pad[0], np.int64)
+        beside = track[first:stop]
+        ids[: len(beside)] = beside
+        more = written[max(first - len(track), 0) : max(stop - len(track), 0)]
+        ids[len(beside) : len(beside) + len(more)] = more
+        if sequence.request.open_input and first <= known < stop:  # a closed track has its own
+            ids[known - first] = self._config.tts_eos_token_id
+        return ids
 
     def _voice(self, sequence: Sequence) -> tuple[Array, Array]:
         """The cloned speaker's vector and the clip's codes, None where the prompt has none."""

@@ -78,25 +78,78 @@ class _Voice:
     prompt: VoicePrompt | None = None
 
 
-def prepare_speech(
-    checkpoint: Checkpoint, request_id: str, model: str, ask: SpeechInput
-) -> Request:
-    """Check and tokenise one utterance.
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """A checked wish without its text: what every piece of one speech has in common."""
+
+    checkpoint: Checkpoint
+    ask: SpeechInput
+    mode: TextMode
+    script: Script
+    voice: _Voice
+
+    @property
+    def first_ids(self) -> int:
+        """Ids of text that an open request needs to begin with."""
+        return prompts.first_ids(self.voice.reference)
+
+    def request(
+        self,
+        request_id: str,
+        model: str,
+        role: list[int],
+        text: list[int],
+        *,
+        is_open: bool = False,
+    ) -> Request:
+        """Lay out one piece.
+
+        Args:
+            request_id: Of the request.
+            model: Name under which the model is served.
+            role: The three ids that open the turn.
+            text: Ids of what is said or, of an open one, of how it begins.
+            is_open: More text will be written; the limit on frames is then the widest one, and
+                `max_frames` gives the true one once all text is there.
+
+        Raises:
+            TooLarge: The prompt does not fit.
+        """
+        config, ask = self.checkpoint.config, self.ask
+        script = replace(self.script, role=role, text=text, is_open=is_open)
+        voice = self.voice
+        prompt = prompts.assemble(config, script, self.mode, voice.encode_inputs, voice.prompt)
+        sampling, codebook_sampling = _sampling(self.checkpoint.generation, ask)
+        num_text = None if is_open else len(text)
+        return Request(
+            request_id=request_id,
+            model=model,
+            prompt=prompt,
+            sampling=sampling,
+            codebook_sampling=codebook_sampling,
+            seed=ask.seed,
+            max_entries=max_frames(self.checkpoint, ask, num_text, prompt.num_positions),
+            min_entries=MIN_FRAMES,
+            stop_ids=(config.talker_config.codec_eos_token_id,),
+            open_input=is_open,
+            ask=ask,
+        )
+
+
+def draft(checkpoint: Checkpoint, ask: SpeechInput) -> Draft:
+    """Check everything but the text.
 
     Raises:
         InvalidRequest: Something cannot be done as asked; `param` names it.
         VoiceNotFound: The checkpoint has no such speaker.
         InvalidAudio: The reference clip cannot be used.
-        TooLarge: The text or the clip does not fit.
+        TooLarge: The clip does not fit.
     """
     config = checkpoint.config
-    if not ask.text.strip():
-        raise InvalidRequest("the text is empty", param="input")
-    role, text = checkpoint.text.role_and_text(ask.text)
     voice = _resolve_voice(checkpoint, ask.voice)
     script = Script(
-        role=role,
-        text=text,
+        role=(),
+        text=(),
         instruct=checkpoint.text.instruct(_instruct(config, ask.instruct)),
         language=_language(config, ask.language, voice.dialect),
         speaker=voice.speaker,
@@ -104,19 +157,23 @@ def prepare_speech(
     )
     cloned = voice.speaker == prompts.SPEAKER
     mode = ask.text_mode or (TextMode.STREAMING if cloned else TextMode.FULL)
-    prompt = prompts.assemble(config, script, mode, voice.encode_inputs, voice.prompt)
-    sampling, codebook_sampling = _sampling(checkpoint.generation, ask)
-    return Request(
-        request_id=request_id,
-        model=model,
-        prompt=prompt,
-        sampling=sampling,
-        codebook_sampling=codebook_sampling,
-        seed=ask.seed,
-        max_entries=_max_frames(checkpoint, ask, len(text), prompt.num_positions),
-        min_entries=MIN_FRAMES,
-        stop_ids=(config.talker_config.codec_eos_token_id,),
-    )
+    _check_sampling(ask)
+    return Draft(checkpoint, ask, mode, script, voice)
+
+
+def prepare_speech(
+    checkpoint: Checkpoint, request_id: str, model: str, ask: SpeechInput
+) -> Request:
+    """Check and tokenise one utterance.
+
+    Raises:
+        InvalidRequest: The text is empty; else see `draft`.
+        TooLarge: The text or the clip does not fit.
+    """
+    if not ask.text.strip():
+        raise InvalidRequest("the text is empty", param="input")
+    role, text = checkpoint.text.role_and_text(ask.text)
+    return draft(checkpoint, ask).request(request_id, model, role, text)
 
 
 def prepare_voice(
@@ -261,7 +318,6 @@ def _sampling(
     generation: GenerationConfig, ask: SpeechInput
 ) -> tuple[SamplingParams, SamplingParams]:
     """How codebook 0 and the others are drawn. A temperature of 0 is greedy in both."""
-    _check_sampling(ask)
     temperature = generation.temperature if generation.do_sample else 0.0
     others = generation.subtalker_temperature if generation.subtalker_dosample else 0.0
     if ask.temperature is not None:
@@ -285,23 +341,34 @@ def _check_sampling(ask: SpeechInput) -> None:
         raise InvalidRequest("top_k must be 0 (all) or more", param="top_k")
     if ask.top_p is not None and not (0.0 < ask.top_p <= 1.0):
         raise InvalidRequest("top_p must be above 0 and at most 1", param="top_p")
-
-
-def _max_frames(
-    checkpoint: Checkpoint, ask: SpeechInput, text_tokens: int, prompt_positions: int
-) -> int:
-    """Frames after which the request ends, which are one fewer than tokens, as in the reference."""
-    config = checkpoint.config
-    if ask.max_new_tokens is None:
-        guard = config.guard_frames + config.guard_frames_per_token * text_tokens
-        frames = min(checkpoint.generation.max_new_tokens - 1, guard)
-    elif ask.max_new_tokens < 2:
+    if ask.max_new_tokens is not None and ask.max_new_tokens < 2:
         raise InvalidRequest(
             "max_new_tokens must be at least 2: the last token gives no frame",
             param="max_new_tokens",
         )
-    else:
+
+
+def max_frames(
+    checkpoint: Checkpoint, ask: SpeechInput, text_tokens: int | None, prompt_positions: int
+) -> int:
+    """Frames after which a request ends, which are one fewer than tokens, as in the reference.
+
+    Args:
+        checkpoint: What speaks.
+        ask: With the caller's own limit, if any.
+        text_tokens: Ids of the text, None while it is written.
+        prompt_positions: Positions that the prompt takes.
+
+    Raises:
+        TooLarge: The prompt leaves no room for speech.
+    """
+    config = checkpoint.config
+    frames = checkpoint.generation.max_new_tokens - 1
+    if ask.max_new_tokens is not None:
         frames = ask.max_new_tokens - 1
+    elif text_tokens is not None:
+        guard = config.guard_frames + config.guard_frames_per_token * text_tokens
+        frames = min(frames, guard)
     room = config.talker_config.max_position_embeddings - prompt_positions
     if room < MIN_FRAMES:
         raise TooLarge(

@@ -17,13 +17,14 @@ Source: qwen-tts 0.1.1, Qwen3TTSForConditionalGeneration.generate and generate_i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
 
+from izwi.cache.content import digest_array, digest_ints
 from izwi.request import EncodeInput, TextMode, VoicePrompt
 from izwi_models.qwen3_tts.config import TTSConfig
 
@@ -33,6 +34,9 @@ Int64 = npt.NDArray[np.int64]
 NOTHING = -1
 SPEAKER = -2
 FIRST_FRAME = -3  # frame k of the reference clip is FIRST_FRAME - k
+
+# A content key packs the text id over the codec id, or it is a digest with the top bit set.
+_CODEC_BITS, _DIGEST_BIT = 32, 1 << 62
 
 # Encoders of the model, as `EncodeInput.kind`.
 ENCODE_SPEAKER = "speaker"  # (frames, mel_dim) log mel -> (hidden,)
@@ -46,11 +50,13 @@ class SpeechPrompt:
     Attributes:
         text: (positions,) text id of each position.
         codec: (positions,) codec id of each position, or one of the negative marks above.
-        text_track: (n,) text ids that go beside the frames, the last one being tts_eos; beside
-            frames past its end goes tts_pad.
+        text_track: (n,) text ids that go beside the frames, the last one being tts_eos, unless
+            text is still to be written: it goes on there. Past the end goes tts_pad.
         encode_inputs: The clip of a cloned voice that was not encoded before: the speaker first,
             then, where its frames are in the prompt, the codes.
         voice: The cloned voice where it was.
+        num_text_ids: Ids of the text that the prompt and its track hold.
+        keys: (positions,) int64 content keys: equal keys mean equal inputs to the talker.
     """
 
     text: Int64
@@ -58,6 +64,11 @@ class SpeechPrompt:
     text_track: Int64
     encode_inputs: tuple[EncodeInput, ...] = ()
     voice: VoicePrompt | None = None
+    num_text_ids: int = 0
+    keys: Int64 = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", _content_keys(self))
 
     @property
     def num_positions(self) -> int:
@@ -89,6 +100,8 @@ class Script:
         language: Codec id of the language, or None to let the model choose.
         speaker: Codec id of a speaker, SPEAKER for a cloned one, or None.
         reference: The clip to continue, or None.
+        is_open: The text goes on beside the frames, so tts_eos does not follow it yet. There are
+            at least `first_ids` of it, since what the prompt holds cannot wait.
     """
 
     role: Sequence[int]
@@ -97,6 +110,14 @@ class Script:
     language: int | None = None
     speaker: int | None = None
     reference: Reference | None = None
+    is_open: bool = False
+
+
+def first_ids(reference: Reference | None) -> int:
+    """Ids of text that a prompt with the text beside must have before its first frame."""
+    if reference is None:
+        return 1
+    return max(1, reference.frames + 1 - len(reference.text))
 
 
 def assemble(
@@ -111,7 +132,7 @@ def assemble(
     Args:
         config: The checkpoint's ids.
         script: What to lay out.
-        mode: All text first, or one token beside each frame.
+        mode: All text first, or one token beside each frame; an open script knows only the latter.
         encode_inputs: Passed on.
         voice: Passed on.
     """
@@ -124,13 +145,37 @@ def assemble(
         text_track=np.array(track, np.int64),
         encode_inputs=encode_inputs,
         voice=voice,
+        num_text_ids=len(script.text),
     )
+
+
+def frame_key(codes: Iterable[int], text_id: int) -> int:
+    """Content key of a position that holds a frame of codes and a text id beside it."""
+    return digest_ints((*codes, text_id)) % _DIGEST_BIT | _DIGEST_BIT
 
 
 def encode_only(encode_inputs: tuple[EncodeInput, ...]) -> SpeechPrompt:
     """Make a prompt without positions, for a request that only encodes."""
     empty = np.zeros(0, np.int64)
     return SpeechPrompt(empty, empty, empty, encode_inputs)
+
+
+def _content_keys(prompt: SpeechPrompt) -> Int64:
+    """Pack the two ids of a position; where there is no codec id, digest what stands for it."""
+    keys = prompt.text << _CODEC_BITS | (prompt.codec - NOTHING)
+    for position in np.flatnonzero(prompt.codec < NOTHING).tolist():
+        mark, text_id = int(prompt.codec[position]), int(prompt.text[position])
+        voice, frame = prompt.voice, FIRST_FRAME - mark
+        if voice is not None and voice.codes is not None and mark != SPEAKER:
+            keys[position] = frame_key(voice.codes[frame].tolist(), text_id)
+            continue
+        if voice is not None:
+            source = digest_array(voice.speaker_embedding)
+        else:
+            source = prompt.encode_inputs[mark != SPEAKER].digest
+        # marks are negative and codes are not, so these are never a frame's
+        keys[position] = frame_key((mark, source), text_id)
+    return keys
 
 
 _Tail = tuple[list[int], list[int], list[int]]  # text, codec, text beside the frames
@@ -150,9 +195,13 @@ def _head(config: TTSConfig, script: Script) -> tuple[list[int], list[int]]:
     return bare + text, [NOTHING] * len(bare) + codec
 
 
+def _spoken(config: TTSConfig, script: Script) -> list[int]:
+    return list(script.text) if script.is_open else [*script.text, config.tts_eos_token_id]
+
+
 def _text_tail(config: TTSConfig, script: Script, mode: TextMode) -> _Tail:
     talker = config.talker_config
-    text = [*script.text, config.tts_eos_token_id]
+    text = _spoken(config, script)
     if mode is TextMode.STREAMING:
         return text[:1], [talker.codec_bos_id], text[1:]
     codec = [talker.codec_pad_id] * len(text)
@@ -163,7 +212,7 @@ def _reference_tail(config: TTSConfig, script: Script, mode: TextMode) -> _Tail:
     talker, pad = config.talker_config, config.tts_pad_token_id
     reference = script.reference
     assert reference is not None
-    text = [*reference.text, *script.text, config.tts_eos_token_id]
+    text = [*reference.text, *_spoken(config, script)]
     clip = [talker.codec_bos_id, *(FIRST_FRAME - k for k in range(reference.frames))]
     if mode is TextMode.FULL:
         codec = [talker.codec_pad_id] * len(text)

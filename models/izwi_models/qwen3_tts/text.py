@@ -1,4 +1,4 @@
-"""Text of a speech request: to ids in the chat template, and into pieces a checkpoint can say.
+"""Text of a speech request to ids in the chat template.
 
 Source of the template: qwen-tts 0.1.1, inference/qwen3_tts_model.py. It tokenises a whole turn
 and cuts it by counting ids, whatever they stand for: a text that begins with a line break is joined
@@ -8,20 +8,11 @@ cut in the same places, but the special tokens go in by id: a user's text cannot
 
 from __future__ import annotations
 
-import re
-
-from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3.tokenizer import IncrementalTokenizer, QwenTokenizer
 
 _START, _END = "<|im_start|>", "<|im_end|>"
 # Ids at the edges of a turn that are not its text.
 _ROLE_IDS, _CLOSING_IDS, _REFERENCE_CLOSING_IDS = 3, 5, 2
-
-# Where a piece may end, best first. A closing quote or bracket stays with its sentence.
-_ENDS = (
-    re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]+[”’」』）]*|\n+"),
-    re.compile(r"[,;:–—]+[\"'”’)\]]*(?=\s)|[，、；：]"),
-    re.compile(r"\s+"),
-)
 
 
 class SpeechText:
@@ -38,8 +29,16 @@ class SpeechText:
 
     def role_and_text(self, text: str) -> tuple[list[int], list[int]]:
         """Ids of the role's three positions and of the text after them."""
-        ids = self._turn("assistant", text) + self._opening("assistant", "")
-        return ids[:_ROLE_IDS], ids[_ROLE_IDS:-_CLOSING_IDS]
+        turn = self.open_turn()
+        ids = [*turn.write(text), *turn.close()]
+        return turn.role, ids
+
+    def open_turn(self) -> OpenTurn:
+        """A turn whose text is still to be written."""
+        closing = [self._end, *self._tokenizer.encode("\n"), *self._opening("assistant", "")]
+        # a tokenizer of bytes alone leaves some of the closing in the text
+        last = closing[: len(closing) - _CLOSING_IDS]
+        return OpenTurn(IncrementalTokenizer(self._tokenizer), self._start, last)
 
     def reference(self, text: str) -> list[int]:
         """Ids of what a reference clip says."""
@@ -56,33 +55,31 @@ class SpeechText:
         return [*self._opening(role, text), self._end, *self._tokenizer.encode("\n")]
 
 
-def split_text(text: str, limit: int | None) -> list[str]:
-    """Cut text into pieces of at most `limit` characters.
+class OpenTurn:
+    """The assistant's turn while its text is written. An id that was given never changes.
 
-    A piece ends after a sentence where one ends within the limit, else after a clause, else after
-    a word, else (no space within the limit) anywhere. Pieces lose the white space at their edges
-    and nothing else, and stay in order.
-
-    Args:
-        text: Any text.
-        limit: At least 1; None leaves the text whole.
+    Attributes:
+        role: Ids of the role's three positions, complete once there is an id of the text.
     """
-    rest = text.strip()
-    if limit is None or len(rest) <= limit:
-        return [text]
-    pieces = []
-    while len(rest) > limit:
-        cut = _cut(rest, limit)
-        pieces.append(rest[:cut].rstrip())
-        rest = rest[cut:].lstrip()
-    return [*pieces, rest] if rest else pieces
 
+    def __init__(self, tokenizer: IncrementalTokenizer, start: int, last: list[int]):
+        """Begin with the id `start`; `last` goes after the text."""
+        self.role = [start]
+        self._tokenizer, self._last = tokenizer, last
+        self._take(tokenizer.write("assistant\n"))
 
-def _cut(text: str, limit: int) -> int:
-    """Where the first piece of `text`, which is longer than `limit`, ends."""
-    window = text[: limit + 1]  # a mark on the limit counts if white space follows
-    for end in _ENDS:
-        cuts = [match.end() for match in end.finditer(window) if match.end() <= limit]
-        if cuts:
-            return cuts[-1]
-    return limit
+    def write(self, text: str, *, word_ends: bool = False) -> list[int]:
+        """Take more text and return the ids of text that are settled by it.
+
+        See `IncrementalTokenizer.write` for `word_ends`.
+        """
+        return self._take(self._tokenizer.write(text, word_ends=word_ends))
+
+    def close(self) -> list[int]:
+        """Return the ids of the rest."""
+        return self._take(self._tokenizer.close()) + self._last
+
+    def _take(self, ids: list[int]) -> list[int]:
+        missing = _ROLE_IDS - len(self.role)
+        self.role += ids[:missing]
+        return ids[missing:]

@@ -1,0 +1,116 @@
+"""Cut text into pieces that a checkpoint can say, while the text is still being written. Pure.
+
+Where a piece ends depends on the text alone, never on how it was cut or when it came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+# Where a piece may end, best first. A closing quote or bracket stays with its sentence.
+_ENDS = (
+    re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]+[”’」』）]*|\n+"),
+    re.compile(r"[,;:–—]+[\"'”’)\]]*(?=\s)|[，、；：]"),
+    re.compile(r"\s+"),
+)
+# Characters that are looked at in one go, so that a long text costs no more than its length.
+_BLOCK = 4096
+
+
+class Part(NamedTuple):
+    """Text to add to the piece under way, and whether the piece is complete with it."""
+
+    text: str
+    ends: bool = False
+
+
+class Cutter:
+    """Cuts text into pieces of at most `limit` characters.
+
+    A piece ends after a sentence where one ends within the limit, else after a clause, else after
+    a word, else (no space within the limit) anywhere. Pieces lose the white space at their edges
+    and nothing else, and stay in order.
+
+    Text is given out as soon as the piece is sure to reach that far, whatever follows: up to its
+    last sentence end, else its last clause end, else its last whole word. So the words after a
+    clause wait until the text ends or is longer than the limit, since the piece may end there.
+    """
+
+    def __init__(self, limit: int | None):
+        """Bind a limit of at least 1; None leaves the text whole."""
+        self.limit = limit
+        self._rest = ""  # from the start of the piece, or, without a limit, not given out yet
+        self._given = 0  # characters of it that are out
+        self._started = False  # the piece has a character
+
+    def write(self, text: str) -> list[Part]:
+        """Take more text and return what is settled by it. No part is empty but for an end."""
+        parts: list[Part] = []
+        for start in range(0, len(text), _BLOCK):
+            self._rest += text[start : start + _BLOCK]
+            if not self._started:
+                self._rest = self._rest.lstrip()
+            while self.limit is not None and len(self._rest.rstrip()) > self.limit:
+                cut = _last_end(self._rest[: self.limit + 1], self.limit) or self.limit
+                parts.append(Part(self._rest[:cut].rstrip()[self._given :], ends=True))
+                self._begin(self._rest[cut:].lstrip())
+            parts += self._settled()
+        return parts
+
+    def close(self) -> list[Part]:
+        """Return the rest of the last piece, as no text follows; nothing if there is no piece."""
+        text, started = self._rest.rstrip()[self._given :], self._started or bool(self._rest)
+        self._begin("")
+        return [Part(text, ends=True)] if started else []
+
+    def _begin(self, rest: str) -> None:
+        self._rest, self._given, self._started = rest, 0, False
+
+    def _settled(self) -> list[Part]:
+        rest = self._rest
+        stop = len(rest)
+        if self.limit is not None:
+            # an end counts once the character after it is there: a run of marks may go on
+            stop = _last_end(rest, min(self.limit, len(rest) - 1))
+        text = rest[:stop].rstrip()[self._given :]
+        if not text:
+            return []
+        self._started = True
+        self._given += len(text)
+        if self.limit is None:
+            self._rest, self._given = rest[len(text) :], 0
+        return [Part(text)]
+
+
+def split_text(text: str, limit: int | None) -> list[str]:
+    """Cut a whole text as `Cutter` does; white space alone is one empty piece.
+
+    Args:
+        text: Any text.
+        limit: At least 1; None leaves the text whole.
+    """
+    cutter = Cutter(limit)
+    return joined([*cutter.write(text), *cutter.close()]) or [""]
+
+
+def joined(parts: Iterable[Part]) -> list[str]:
+    """The complete pieces that parts add up to."""
+    pieces: list[str] = []
+    texts: list[str] = []
+    for part in parts:
+        texts.append(part.text)
+        if part.ends:
+            pieces.append("".join(texts))
+            texts.clear()
+    return pieces
+
+
+def _last_end(text: str, limit: int) -> int:
+    """The best place up to `limit` where a piece may end; 0 where there is none."""
+    for end in _ENDS:
+        cuts = [match.end() for match in end.finditer(text) if match.end() <= limit]
+        if cuts:
+            return cuts[-1]
+    return 0

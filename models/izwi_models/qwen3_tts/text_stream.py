@@ -1,0 +1,146 @@
+"""Say a text that is still being written: its pieces as requests, and ids written to them.
+
+    text ─▶ (plain English) ─▶ pieces ─▶ settled ids ─▶ requests, and what is written to them
+
+Pure but for the checks at the start. Requests and ids depend on the text alone: cut in any way, it
+gives the pieces of `Qwen3TTS.split_text` and, joined, the ids of `prepare_speech`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from izwi.errors import InvalidRequest
+from izwi.request import Request, SpeechInput, TextMode
+from izwi_models.qwen3_tts.cutting import Cutter, Part
+from izwi_models.qwen3_tts.prepare import Checkpoint, draft
+from izwi_models.qwen3_tts.spoken import SpokenStream
+from izwi_models.qwen3_tts.text import OpenTurn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextPart:
+    """What newly written text means for one piece. Implements `izwi.model.TextPart`.
+
+    Attributes:
+        piece: Its number; the parts of a piece come before those of the next.
+        request_id: Of its request.
+        request: To submit first, on the first part of a piece.
+        ids: Text ids to write to it, in order.
+        closed: Nothing follows for this piece.
+    """
+
+    piece: int
+    request_id: str
+    request: Request | None
+    ids: tuple[int, ...]
+    closed: bool
+
+
+class TextStream:
+    """The pieces of one speech while its text is written.
+
+    With `TextMode.FULL` a piece begins when its text is complete; otherwise as soon as there is
+    enough of it for its prompt: one id, or as many as are to lie beside the clip that it continues.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, request_id: str, model: str, ask: SpeechInput):
+        """Check all but the text.
+
+        Args:
+            checkpoint: What speaks.
+            request_id: Piece n is `request_id`-n.
+            model: Name under which the checkpoint is served.
+            ask: What is asked; its text is not looked at.
+
+        Raises:
+            InvalidRequest: See `prepare.draft`.
+        """
+        mode = ask.text_mode or TextMode.STREAMING
+        self._checkpoint = checkpoint
+        self._draft = draft(checkpoint, replace(ask, text="", text_mode=mode))
+        self._name, self._model = request_id, model
+        self._spoken = SpokenStream() if checkpoint.config.plain_english else None
+        self._cutter = Cutter(checkpoint.config.max_text_characters)
+        # a sentence of plain English that may be cut comes word by word, one space between them
+        self._word_ends = checkpoint.config.plain_english and self._cutter.limit is not None
+        self._half = ""  # a first surrogate: clients cut text between UTF-16 units, too
+        self._piece = 0
+        self._turn: OpenTurn | None = None
+        self._begun = False  # the request of the piece under way is out
+        self._first: list[int] = []  # ids of the piece before it is
+        self._said: list[str] = []
+
+    def write(self, text: str) -> list[TextPart]:
+        """Take more text and return what is settled by it.
+
+        Raises:
+            TooLarge: The clip leaves no room for speech.
+        """
+        text, self._half = _whole_characters(self._half + text)
+        parts = self._spoken.write(text) if self._spoken else [Part(text)]
+        return self._pieces(parts)
+
+    def close(self) -> list[TextPart]:
+        """Return the rest, as no text follows.
+
+        Raises:
+            InvalidRequest: There was nothing to say in all of the text.
+        """
+        parts = self._spoken.close() if self._spoken else []
+        made = self._pieces([*parts, Part("", ends=True)])
+        if self._piece == 0:
+            raise InvalidRequest("there is no text that can be said", param="input")
+        return made
+
+    def _pieces(self, sentences: Iterable[Part]) -> list[TextPart]:
+        """Cut sentences, or a whole text, into pieces, and these into ids."""
+        made: list[TextPart] = []
+        for sentence in sentences:
+            cut = self._cutter.write(sentence.text)
+            if sentence.ends:
+                cut += self._cutter.close()
+            for part in cut:
+                self._add(made, part)
+        return made
+
+    def _add(self, made: list[TextPart], part: Part) -> None:
+        turn = self._turn = self._turn or self._checkpoint.text.open_turn()
+        ids = turn.write(part.text, word_ends=self._word_ends)
+        if part.ends:
+            ids += turn.close()
+        name, request = f"{self._name}-{self._piece}", None
+        if not self._begun:
+            self._first += ids
+            self._said.append(part.text)
+            request, ids = self._begin(name, turn, part.ends)
+        if self._begun and (request or ids or part.ends):
+            if made and made[-1].piece == self._piece:
+                before = made.pop()
+                request, ids = before.request, [*before.ids, *ids]
+            made.append(TextPart(self._piece, name, request, tuple(ids), part.ends))
+        if part.ends:
+            self._piece += 1
+            self._turn, self._begun, self._first, self._said = None, False, [], []
+
+    def _begin(self, name: str, turn: OpenTurn, complete: bool) -> tuple[Request | None, list[int]]:
+        """The request of the piece under way, if it can begin, and the ids to write to it."""
+        enough = self._draft.first_ids
+        is_open = self._draft.mode is TextMode.STREAMING and len(self._first) >= enough
+        if not (is_open or complete):
+            return None, []
+        self._begun = True
+        text = self._first[:enough] if is_open else self._first
+        request = self._draft.request(name, self._model, turn.role, text, is_open=is_open)
+        if not is_open:  # then its text is complete, and it is what it would be without a stream
+            ask = replace(self._draft.ask, text="".join(self._said))
+            request = replace(request, ask=ask)
+        return request, self._first[len(text) :]
+
+
+def _whole_characters(text: str) -> tuple[str, str]:
+    """Join surrogate pairs, replace halves that stand alone, and keep back one at the end."""
+    half = text[-1:] if "\ud800" <= text[-1:] < "\udc00" else ""
+    units = text[: len(text) - len(half)].encode("utf-16-le", "surrogatepass")
+    return units.decode("utf-16-le", "replace"), half
