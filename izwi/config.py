@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from izwi.errors import InvalidRequest
 
+POLICIES = ("deadline", "priority", "fcfs")
 KV_DTYPES = ("auto", "int8", "fp8")
-_MAY_BE_ZERO = ("host_bytes", "disk_bytes", "encoded_bytes")
+_MAY_BE_ZERO = ("kv_bytes", "host_bytes", "disk_bytes", "encoded_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,8 @@ class EngineConfig:
         max_running: Sequences of one model that hold pages at the same time.
         max_waiting: Sequences of one model that wait to run; one more is Overloaded.
         page_size: Positions of one page.
-        kv_bytes: Memory for keys and values, divided equally among the models.
+        kv_bytes: Memory for keys and values, divided equally among the models; 0 takes what the
+            device has free when the models are loaded, but for a reserve.
         max_step_tokens: Positions that one step of one model runs, decodes included.
         max_step_encodes: Pieces of audio that one step of one model encodes.
         max_step_vocodes: Streams whose sound one step of one model makes.
@@ -38,7 +40,7 @@ class EngineConfig:
     max_running: int = 64
     max_waiting: int = 512
     page_size: int = 16
-    kv_bytes: int = 1 << 30
+    kv_bytes: int = 0
     max_step_tokens: int = 2048
     max_step_encodes: int = 16
     max_step_vocodes: int = 64
@@ -70,6 +72,11 @@ class EngineConfig:
                 f"max_running ({self.max_running}) sequences",
                 param="max_step_tokens",
             )
+        for name in filter(None, (self.policy, self.shadow_policy)):
+            if name not in POLICIES:
+                raise InvalidRequest(
+                    f"policy must be one of {', '.join(POLICIES)}, got {name!r}", param="policy"
+                )
         if self.kv_dtype not in KV_DTYPES:
             raise InvalidRequest(
                 f"kv_dtype must be one of {', '.join(KV_DTYPES)}, got {self.kv_dtype!r}",

@@ -128,7 +128,7 @@ class Engine:
 
     @property
     def load(self) -> dict[str, dict[str, float]]:
-        """Sequences, pages and what happened to them, by model, for metrics and tests."""
+        """What is counted of each model; see `izwi.metrics.FIGURES`."""
         return {name: lane.load for name, lane in self._lanes.items()}
 
     def _busy_lanes(self) -> list[Lane]:

@@ -68,7 +68,7 @@ class Lane:
 
     @property
     def load(self) -> dict[str, float]:
-        """Sequences, pages and what happened to them."""
+        """Sequences, pages and what happened to them: the keys of `izwi.metrics.FIGURES`."""
         scheduler, memory = self.scheduler, self.scheduler.memory
         counts = scheduler.counts
         return {
@@ -78,6 +78,10 @@ class Lane:
             "pages": memory.num_pages,
             "free_pages": memory.num_free,
             "available_pages": memory.num_available,
+            "page_bytes": self.runner.page_bytes,
+            "host_pages": self.runner.store.num_host,
+            "disk_pages": self.runner.store.num_disk,
+            "step_seconds": scheduler.cost.cost.seconds(StepWork(scheduler.num_running)),
             "prefix_positions_asked": memory.positions_asked,
             "prefix_positions_hit": memory.positions_hit,
             "pages_demoted": memory.num_demoted,

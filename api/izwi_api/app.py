@@ -12,7 +12,7 @@ from izwi import __version__
 from izwi_api import http_errors
 from izwi_api.app_state import AppState, set_state
 from izwi_api.door import Door, Engine, Registry
-from izwi_api.metrics import CountRequests, DoorMetrics
+from izwi_api.metrics import CountRequests, DoorMetrics, EngineFigures
 from izwi_api.request_id import RequestId
 from izwi_api.routes import ROUTERS
 from izwi_api.settings import Settings
@@ -34,6 +34,7 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
     # With redirect_slashes a POST to ".../speech/" would be answered 307 and its body sent twice.
     app = FastAPI(title="izwi", version=__version__, lifespan=life, redirect_slashes=False)
     metrics = DoorMetrics()
+    metrics.registry.register(EngineFigures(engine))
     door = Door(engine, registry, settings, VoiceStore(settings.home / "voices"))
     set_state(app, AppState(door, metrics, int(time.time())))
     http_errors.install(app)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,6 +31,11 @@ class Engine(Protocol):
     @property
     def alive(self) -> bool:
         """Whether it takes requests."""
+        ...
+
+    @property
+    def load(self) -> Mapping[str, Mapping[str, float]]:
+        """What it counts of each model; see `izwi.metrics.FIGURES`."""
         ...
 
     def start(self) -> None:

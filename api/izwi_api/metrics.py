@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from izwi.metrics import FIGURES
+from izwi_api.door import Engine
 
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
 
@@ -31,6 +38,23 @@ class DoorMetrics:
             buckets=_LATENCY_BUCKETS_S,
             registry=self.registry,
         )
+
+
+class EngineFigures(Collector):
+    """The engine's own figures, read when they are asked for."""
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield a family for each figure, with a sample for each model."""
+        load = self._engine.load
+        for name, figure in FIGURES.items():
+            family = CounterMetricFamily if figure.grows else GaugeMetricFamily
+            metric = family(f"izwi_engine_{name}", figure.help, labels=["model"])
+            for model, figures in load.items():
+                metric.add_metric([model], figures[name])
+            yield metric
 
 
 class CountRequests:

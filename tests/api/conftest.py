@@ -18,6 +18,7 @@ import uvicorn
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi.errors import InvalidRequest, IzwiError, ModelNotFound, Overloaded
+from izwi.metrics import FIGURES
 from izwi.request import Chunk, Reason, Request, Task, Transcript, VoicePrompt
 from izwi_api.app import create_app
 from izwi_api.settings import Settings
@@ -197,6 +198,10 @@ class FakeEngine:
     num_frames: int = 0
     live: dict = field(default_factory=dict)
     aborted: list = field(default_factory=list)
+
+    @property
+    def load(self):
+        return {"tts": dict.fromkeys(FIGURES, 7.0)}
 
     def start(self):
         self.alive = True

@@ -84,6 +84,8 @@ def test_probes_and_metrics(client):
     text = client.get("/metrics").text
     assert 'izwi_http_requests_total{route="/v1/audio/speech",status="200"}' in text
     assert "made" not in text
+    assert 'izwi_engine_prefix_positions_hit_total{model="tts"} 7.0' in text
+    assert 'izwi_engine_available_pages{model="tts"} 7.0' in text
 
 
 def test_openapi(client):

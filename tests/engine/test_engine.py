@@ -7,9 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from izwi import config
 from izwi.errors import InvalidRequest, Overloaded
+from izwi.metrics import FIGURES
 from izwi.request import Reason
 from izwi.runner.sampler import uniforms
+from izwi.scheduler import policy
 from tests.engine.toy import CODEBOOKS, toy_request
 from tests.engine.world import SPEECH, World, alone, run
 
@@ -45,6 +48,16 @@ def test_seeds_differ_and_streams_of_noise_are_uniform() -> None:
     assert abs(noise.mean() - 0.5) < 0.01
     assert np.unique(noise).size == noise.size
     assert abs(np.corrcoef(noise)[np.triu_indices(16, 1)]).max() < 0.1
+
+
+def test_what_is_counted_is_named_and_policies_are_those_that_there_are() -> None:
+    world = World(shadow_policy="fcfs")
+    world.submit(toy_request("a", 6, seed=3, frames=20))
+    world.run()
+    for load in world.engine.load.values():
+        assert load.keys() == FIGURES.keys()
+    assert world.engine.load["toy"]["shadow_steps"] > 0
+    assert tuple(sorted(policy.POLICIES, key=config.POLICIES.index)) == config.POLICIES
 
 
 def test_abort_frees_everything_at_once() -> None:

@@ -31,7 +31,7 @@ class Where:
     offline: bool = False
 
 
-def open_door(sources: Sequence[str], where: Where) -> Door:
+def open_door(sources: Sequence[str], where: Where, config: EngineConfig | None = None) -> Door:
     """Load checkpoints and build the engine over them; it does not step yet.
 
     Raises:
@@ -46,7 +46,7 @@ def open_door(sources: Sequence[str], where: Where) -> Door:
         for source in sources:
             status.update(f"loading {source}")
             registry.load(source, offline=where.offline)
-    engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig()))
+    engine = AsyncEngine(Engine(registry.models, backend.ops, config or EngineConfig()))
     return Door(engine, registry, settings, VoiceStore(settings.home / "voices"))
 
 

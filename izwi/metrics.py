@@ -1,0 +1,51 @@
+"""What the engine counts of each model, by name. The doors put it into their own formats."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Figure(NamedTuple):
+    """One thing that is counted.
+
+    Attributes:
+        help: What it is.
+        grows: It only grows, from 0 at the start; otherwise it is a level.
+    """
+
+    help: str
+    grows: bool
+
+
+def _level(text: str) -> Figure:
+    return Figure(text, grows=False)
+
+
+def _count(text: str) -> Figure:
+    return Figure(text, grows=True)
+
+
+# The keys of `Engine.load`.
+FIGURES: dict[str, Figure] = {
+    "running": _level("Sequences that take part in steps."),
+    "waiting": _level("Sequences that wait to run."),
+    "paused": _level("Sequences that were paused."),
+    "pages": _level("Pages of keys and values."),
+    "free_pages": _level("Pages that hold nothing."),
+    "available_pages": _level("Pages that can be handed out: free, or kept for prefixes alone."),
+    "page_bytes": _level("Bytes of one page."),
+    "host_pages": _level("Pages in host memory."),
+    "disk_pages": _level("Pages on disk."),
+    "step_seconds": _level("Predicted seconds of a step with everybody that runs now."),
+    "steps": _count("Steps."),
+    "prefix_positions_asked": _count("Positions that sequences started with."),
+    "prefix_positions_hit": _count("Of these, positions whose keys and values were known."),
+    "pages_demoted": _count("Pages that went down a tier."),
+    "pages_promoted": _count("Pages that came back from a lower tier."),
+    "preempted": _count("Sequences whose pages or place went to others."),
+    "pauses": _count("Sequences paused on request."),
+    "resumes": _count("Sequences resumed on request."),
+    "refused": _count("Sequences that could not start in time."),
+    "shadow_steps": _count("Steps that a second policy planned too."),
+    "shadow_differences": _count("Differences between its plans and those that ran."),
+}
