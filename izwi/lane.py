@@ -52,6 +52,7 @@ class Lane:
         self.scheduler, self.runner = scheduler, runner
         self._config, self._clock = config, clock
         self.rests = True
+        self._nothing = np.zeros((0, runner.num_codebooks), dtype=np.int64)
 
     @staticmethod
     def of(
@@ -137,7 +138,7 @@ class Lane:
                 self.scheduler.heard(sequence, frames, now_s)
             if failure is not None:
                 chunks.append(self.finish(sequence, Reason.ERROR, error=failure))
-            elif self._is_done(sequence):
+            elif (sequence.ended or sequence.request.encode_only) and self._is_done(sequence):
                 assert sequence.reason is not None
                 chunks.append(self.finish(sequence, sequence.reason, entry, sound))
             elif entry is not None or sound is not None:
@@ -166,7 +167,7 @@ class Lane:
             self.scheduler.end(sequence, Reason.STOP)
             return False
         sequence.emitted.append(entry)
-        room = self.scheduler.capacity - request.prompt.num_positions
+        room = self.scheduler.capacity - sequence.num_prompt
         limit = min(self.runner.max_entries(sequence), room)
         if len(sequence.emitted) >= limit:
             self.scheduler.end(sequence, Reason.LENGTH)
@@ -222,8 +223,7 @@ class Lane:
         sound: Float32 | None,
         **rest: Any,
     ) -> Chunk:
-        entries = np.array([entry] if entry is not None else [], dtype=np.int64)
-        entries = entries.reshape(-1, self.runner.num_codebooks)
+        entries = self._nothing if entry is None else np.array((entry,), dtype=np.int64)
         return Chunk(sequence.request.request_id, entries, sound, **rest)
 
 

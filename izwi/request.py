@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -179,6 +179,7 @@ class Sequence:
         saved_state: The codec's state while it holds no row, or None: rebuilt from the log.
         last_step: The scheduler's step in which it last had a row, or arrived.
         seen: What the sampler keeps of the log: how much of it, and the ids in it.
+        num_prompt: Positions of the prompt.
     """
 
     request: Request
@@ -205,19 +206,20 @@ class Sequence:
     saved_state: Any = None
     last_step: int = 0
     seen: Any = None
+    num_prompt: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.num_prompt = self.request.prompt.num_positions
         self.encoded = [None] * len(self.request.prompt.encode_inputs)
         self.input_open = self.request.open_input
 
     @property
     def num_positions(self) -> int:
         """Positions that are known: the prompt and one for each entry emitted."""
-        return self.request.prompt.num_positions + len(self.emitted)
+        return self.num_prompt + len(self.emitted)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
+class Chunk(NamedTuple):
     """What leaves the engine for one request at the end of a step.
 
     Attributes:

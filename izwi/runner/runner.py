@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from functools import partial
+from itertools import compress
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -86,6 +87,8 @@ class Runner:
 
         Equal pieces run once, in this step and as long as the results are kept.
         """
+        if not pieces:
+            return []
         inputs = [sequence.request.prompt.encode_inputs[i] for sequence, i in pieces]
         missing = {(p.kind, p.digest): p for p in inputs if self._encoded.get(p) is None}
         made = _each(self._model.encode, list(missing.values()))
@@ -116,11 +119,11 @@ class Runner:
         """
 
         def run(batch: Seq[Row]) -> list[tuple[int, ...] | None]:
-            emitting = [row.sequence for row in batch if row.emits]
-            sampler = Sampler(emitting, self._suppressed)
+            emits = [row.emits for row in batch]
+            sampler = Sampler([row.sequence for row in compress(batch, emits)], self._suppressed)
             drawn = self._model.step(batch, self._kv.context(batch), sampler.pick)
-            entries = iter(self._ops.numpy(drawn).tolist() if emitting else [])
-            return [tuple(next(entries)) if row.emits else None for row in batch]
+            entries = iter(self._ops.numpy(drawn).tolist() if any(emits) else [])
+            return [tuple(next(entries)) if emitted else None for emitted in emits]
 
         return _each(run, rows)
 

@@ -48,6 +48,7 @@ class Listeners:
         """
         self._frame_s, self._target_s = frame_s, target_s
         self._clocks: dict[str, Listener] = {}
+        self._clock_of: dict[int, Listener] = {}  # by arrival
 
     def knows(self, sequence: Sequence) -> bool:
         """Whether its listener has another live request that has been heard."""
@@ -58,11 +59,12 @@ class Listeners:
         """Take note of a new request."""
         clock = self._clocks.setdefault(_name(sequence), Listener(sequence.submitted_s))
         clock.queue.append(sequence)
+        self._clock_of[sequence.arrival] = clock
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a request that has ended."""
-        clock = self._clocks.get(_name(sequence))
-        if clock is None or sequence not in clock.queue:
+        clock = self._clock_of.pop(sequence.arrival, None)
+        if clock is None:
             return
         clock.queue.remove(sequence)
         if not clock.queue:
@@ -70,7 +72,7 @@ class Listeners:
 
     def heard(self, sequence: Sequence, frames: int, now_s: float) -> None:
         """Note that sound, or for text an entry, left for its listener."""
-        clock = self._clocks[_name(sequence)]
+        clock = self._clock_of[sequence.arrival]
         if clock.first_sound_s is None:
             clock.first_sound_s = now_s
         elif self._frame_s is not None:
@@ -79,7 +81,7 @@ class Listeners:
 
     def shift(self, sequence: Sequence, pause_s: float) -> None:
         """Move a clock on by the time for which its listener was paused."""
-        clock = self._clocks[_name(sequence)]
+        clock = self._clock_of[sequence.arrival]
         clock.submitted_s += pause_s
         if clock.first_sound_s is not None:
             clock.first_sound_s += pause_s
@@ -88,7 +90,7 @@ class Listeners:
         """Slack in seconds, and whether its listener has heard something of it or before it."""
         if not sequence.request.streams:
             return inf, True
-        clock = self._clocks[_name(sequence)]
+        clock = self._clock_of[sequence.arrival]
         started = clock.first_sound_s is not None
         if started and self._frame_s is None:
             return _TEXT_SLACK_S, True

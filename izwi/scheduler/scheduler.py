@@ -223,7 +223,7 @@ class Scheduler:
         """Take note that a row has run, and share the whole pages of its prompt."""
         sequence.num_computed = num_positions
         size = self._config.page_size
-        prompt_pages = min(num_positions, sequence.request.prompt.num_positions) // size
+        prompt_pages = min(num_positions, sequence.num_prompt) // size
         if prompt_pages > sequence.num_published:
             self.memory.publish(sequence.keys, sequence.pages[:prompt_pages])
             sequence.num_published = prompt_pages
@@ -247,7 +247,8 @@ class Scheduler:
         self, sequence: Sequence, now_s: float, found: Match | None = None, tight: bool = False
     ) -> View:
         request = sequence.request
-        num_positions = request.prompt.num_positions + len(sequence.emitted)
+        num_emitted = len(sequence.emitted)
+        num_positions = sequence.num_prompt + num_emitted
         held = sequence.held
         if sequence.input_open:
             starved = self._facts.positions_ready(sequence) < num_positions
@@ -271,7 +272,7 @@ class Scheduler:
             slack,
             started,
             self.counts.steps - sequence.last_step,
-            len(sequence.emitted) - sequence.num_vocoded if self._speaks else 0,
+            num_emitted - sequence.num_vocoded if self._speaks else 0,
             chunk_frames(sequence.num_chunks, self._config.chunk_ramp) if self._speaks else 0,
             sequence.ended,
             False,
@@ -335,9 +336,9 @@ class Scheduler:
         for key, _, stop in plan.forward:
             sequence = self._running[key]
             missing_pages = pages_for(stop, self._config.page_size) - len(sequence.pages)
-            if missing_pages > self.memory.num_available:
-                continue  # a prefix that it was planned with went to a newcomer; it runs later
             if missing_pages > 0:
+                if missing_pages > self.memory.num_available:
+                    continue  # a prefix that it was planned with went to others; it runs later
                 sequence.pages += self.memory.allocate(missing_pages)
             sequence.last_step = self.counts.steps
             rows.append(Row(sequence, sequence.num_computed, stop))

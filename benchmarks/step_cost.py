@@ -1,0 +1,172 @@
+"""What does the loop itself cost? Host time of a step, the model's own time left out.
+
+The model here answers at once with fixed ids, so that what is left is planning, building the
+batch (block tables, what the sampler needs), and processing the results (logs, chunks, pages).
+Sequences arrive, decode, make sound and end all the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.measure import arguments, write_result
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.model import KVSpec, Pick, Row, StateSpec
+from izwi.ops.torch_ops import TorchOps
+from izwi.request import EncodeInput, Request, SamplingParams, Sequence, Task
+
+CODEBOOKS = 16
+PROMPT = 40
+FRAMES = 120
+FRAME_S = 0.08
+STEP_S = 0.02  # of the engine's clock; the steps themselves take much less
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPrompt:
+    """Text ids, each prompt its own."""
+
+    ids: tuple[int, ...]
+    encode_inputs: tuple[EncodeInput, ...] = ()
+
+    @property
+    def num_positions(self) -> int:
+        return len(self.ids)
+
+
+class InstantSpeech:
+    """A speech model that takes no time: the stopwatch is stopped while it works."""
+
+    task = Task.SPEECH
+    kv = KVSpec(1, 1, 8)
+    max_positions = 512
+    num_codebooks = CODEBOOKS
+    suppressed = None
+    sample_rate = 24_000
+    frame_samples = 1920
+    codec_state: Mapping[str, StateSpec] = {"history": StateSpec((64,))}
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
+        prompt = sequence.request.prompt
+        assert isinstance(prompt, FixedPrompt)
+        frames = range(len(prompt.ids), stop)
+        return [*prompt.ids, *(1 << 40 | position for position in frames)][start:stop]
+
+    def step(self, rows: Seq[Row], context: Any, pick: Pick) -> torch.Tensor:  # noqa: ARG002
+        return torch.ones(sum(row.emits for row in rows), CODEBOOKS, dtype=torch.int64)
+
+    def warm_codes(self, sequence: Sequence) -> None:  # noqa: ARG002
+        return None
+
+    def vocode(
+        self, codes: np.ndarray[Any, Any], state: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        began = time.perf_counter()
+        sound = torch.zeros(len(codes), codes.shape[1] * self.frame_samples)
+        self.seconds += time.perf_counter() - began
+        return sound, dict(state)
+
+
+def request(number: int, length: int) -> Request:
+    """One stream; the ids of its prompt are its own."""
+    ids = tuple((number * 64 + position) % 100_000 for position in range(PROMPT))
+    sampling = SamplingParams(0.9, 50)
+    return Request(
+        f"r{number}", "m", FixedPrompt(ids), sampling, sampling, seed=number, max_entries=length
+    )
+
+
+class Stopwatch:
+    """Times the parts of a step by wrapping them."""
+
+    def __init__(self) -> None:
+        self.parts: defaultdict[str, float] = defaultdict(float)
+
+    def wrap(self, owner: Any, method: str, part: str) -> None:
+        work: Callable[..., Any] = getattr(owner, method)
+
+        def timed(*args: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return work(*args)
+            finally:
+                self.parts[part] += time.perf_counter() - began
+
+        setattr(owner, method, timed)
+
+
+def measure(running: int, steps: int, policy: str) -> dict[str, Any]:
+    """Host time of so many steps with so many sequences, in microseconds."""
+    model, ops, now_s = InstantSpeech(), TorchOps(), 0.0
+    config = EngineConfig(
+        max_running=running,
+        max_waiting=running,
+        max_step_tokens=max(2048, running),
+        max_step_vocodes=running,
+        kv_bytes=1 << 28,
+        policy=policy,
+        max_step_s=1.0,
+    )
+    engine = Engine({"m": model}, ops, config, clock=lambda: now_s)  # type: ignore[dict-item]
+    (lane,) = engine._lanes.values()
+    watch = Stopwatch()
+    watch.wrap(lane, "schedule", "plan")
+    watch.wrap(lane, "execute", "batch")
+    watch.wrap(lane, "process", "process")
+    generator = np.random.default_rng(0)
+    samples: dict[str, list[float]] = {"plan": [], "batch": [], "process": [], "total": []}
+    number = live = 0
+    for step in range(steps + FRAMES):
+        while live < running and (number < running or step > 0):
+            # staggered at the start, as long afterwards as they are
+            length = int(generator.integers(8, FRAMES)) if number < running else FRAMES
+            engine.submit(request(number, length))
+            number, live = number + 1, live + 1
+        watch.parts.clear()
+        model.seconds = 0.0
+        ended = sum(chunk.reason is not None for chunk in engine.step())
+        live -= ended
+        now_s += STEP_S
+        if step >= FRAMES:  # what comes before warms up
+            parts = {name: 1e6 * seconds for name, seconds in watch.parts.items()}
+            parts["process"] -= 1e6 * model.seconds
+            parts["total"] = sum(parts.values())
+            for name, microseconds in parts.items():
+                samples[name].append(microseconds)
+    row: dict[str, Any] = {"sequences": running, "policy": policy}
+    for name, values in samples.items():
+        row[f"{name}_us_p50"] = round(float(np.percentile(values, 50)))
+        row[f"{name}_us_p95"] = round(float(np.percentile(values, 95)))
+    return row
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = arguments(__doc__)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--sequences", type=int, nargs="+", default=[1, 8, 64, 128, 256, 512])
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = [measure(n, options.steps, "deadline") for n in options.sequences]
+    rows += [measure(64, options.steps, policy) for policy in ("fcfs", "priority")]
+    by_number = {row["sequences"]: row for row in rows if row["policy"] == "deadline"}
+    growth = None
+    if {64, 512} <= by_number.keys():
+        growth = round(by_number[512]["total_us_p95"] / by_number[64]["total_us_p95"] / 8, 2)
+    write_result("step_cost", rows, growth_64_to_512_against_linear=growth)
+
+
+if __name__ == "__main__":
+    main()
