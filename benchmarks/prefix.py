@@ -20,7 +20,7 @@ from izwi.request import Request, TranscriptionInput
 from izwi.runner.device import torch_backend
 
 POSITIONS = 500
-WORDS = ["the", "train", "to", "the", "river", "leaves", "at", "seven", "and", "comes", "back", "late", "in", "the", "evening"]
+WORDS = ("the", "train", "river", "leaves", "seven", "comes", "back", "late", "evening", "and")
 
 
 def context(seed: int, model: TranscriptionModel) -> str:

@@ -30,13 +30,13 @@ class Life:
 @st.composite
 def lives(draw: st.DrawFn, number: int) -> Life:
     shared = draw(st.booleans())
-    speaks = draw(st.booleans())
+    speaks = draw(st.sampled_from([True, True, False]))
     seed = draw(st.integers(0, 3)) if shared else 10 + number * 7 + draw(st.integers(0, 3))
     request = toy_request(
         str(number),
         draw(st.integers(1, 20)),
         seed=seed,
-        frames=draw(st.integers(1, 24)),
+        frames=draw(st.sampled_from([24, 24, 16, 8, 1])),
         audio=draw(st.integers(0, 2)),
         model="toy" if speaks else "text",
         priority=draw(st.integers(-1, 1)),
@@ -48,12 +48,14 @@ def lives(draw: st.DrawFn, number: int) -> Life:
     if speaks and draw(st.booleans()):
         request = replace(request, open_input=True)
         pieces = tuple(draw(st.lists(st.integers(0, 3), min_size=1, max_size=12)))
-    return Life(request, draw(st.integers(0, 30)), tuple(pauses), aborted, pieces)
+    # half of them are spared the end that chance would bring early
+    request = replace(request, stop_ids=()) if draw(st.booleans()) else request
+    return Life(request, draw(st.integers(0, 20)), tuple(pauses), aborted, pieces)
 
 
 @st.composite
 def crowds(draw: st.DrawFn) -> list[Life]:
-    return [draw(lives(number)) for number in range(draw(st.integers(1, 7)))]
+    return [draw(lives(number)) for number in range(draw(st.integers(2, 8)))]
 
 
 def text_of(life: Life) -> list[int]:
@@ -93,17 +95,17 @@ def live_through(world: World, crowd: list[Life], now: int, written: dict[str, i
 
 @given(
     crowd=crowds(),
-    pages=st.integers(pages_for(LONGEST + 1, PAGE), 40),
+    spare_pages=st.sampled_from([0, 0, 1, 3, 8, 24]),
     tokens=st.integers(8, 40),
-    running=st.integers(1, 8),
+    running=st.sampled_from([1, 2, 4, 8]),
     policy=st.sampled_from(["fcfs", "priority", "deadline"]),
-    host_bytes=st.sampled_from([0, 2000, 1 << 20]),
+    host_bytes=st.sampled_from([0, 20_000, 1 << 20]),
 )
 def test_every_log_is_the_undisturbed_one(
-    crowd: list[Life], pages: int, tokens: int, running: int, policy: str, host_bytes: int
+    crowd: list[Life], spare_pages: int, tokens: int, running: int, policy: str, host_bytes: int
 ) -> None:
     world = World(
-        pages,
+        pages_for(LONGEST + 1, PAGE) + spare_pages,
         max_running=running,
         max_step_tokens=tokens,
         policy=policy,
