@@ -20,7 +20,8 @@ from izwi.runner.budget import MemoryBudget
 from izwi.runner.runner import Runner
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
-from izwi.scheduler.scheduler import Scheduler, Work
+from izwi.scheduler.scheduler import Scheduler
+from izwi.scheduler.work import Work
 
 # How often, in steps, the queue is searched for requests that have waited too long.
 _OVERDUE_EVERY = 32

@@ -5,8 +5,8 @@ Knows no tensors: pages and codec rows are numbers here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterator
 from typing import Protocol
 
 from izwi.cache.memory import PagedMemory
@@ -21,10 +21,12 @@ from izwi.scheduler.cost import OnlineCost
 from izwi.scheduler.listeners import Listeners
 from izwi.scheduler.playback import chunk_frames
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
-from izwi.scheduler.shadow import Difference, add, compare
+from izwi.scheduler.shadow import add, compare
 from izwi.scheduler.waiting import PromptsUnderWay, WaitingRoom
+from izwi.scheduler.work import Counts, Work
 
-_SAME = Difference()
+logger = logging.getLogger(__name__)
+
 # Waiting sequences that are looked at although there is no room: a policy may make some.
 _PUSHERS = 4
 
@@ -44,44 +46,6 @@ class ModelFacts(Protocol):
     def positions_ready(self, sequence: Sequence) -> int:
         """Positions whose inputs are known, for a sequence whose text is still written."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one step of one model runs.
-
-    Attributes:
-        encode: Pieces of audio: a sequence and the piece's index.
-        rebuild: Streams whose codec state is made again from their log, before anything else.
-        forward: Rows of the one forward pass, which comes after the encoders.
-        vocode: Streams whose next chunk of sound is made after the forward pass, if it is due.
-    """
-
-    encode: tuple[tuple[Sequence, int], ...] = ()
-    rebuild: tuple[Sequence, ...] = ()
-    forward: tuple[Row, ...] = ()
-    vocode: tuple[Sequence, ...] = ()
-
-    def sequences(self) -> Iterable[Sequence]:
-        """Everybody who takes part, once."""
-        taking_part = {sequence.arrival: sequence for sequence in self.rebuild}
-        taking_part.update((sequence.arrival, sequence) for sequence, _ in self.encode)
-        taking_part.update((row.sequence.arrival, row.sequence) for row in self.forward)
-        taking_part.update((sequence.arrival, sequence) for sequence in self.vocode)
-        return taking_part.values()
-
-
-@dataclass(slots=True)
-class Counts:
-    """What happened since the start, for metrics."""
-
-    steps: int = 0
-    preempted: int = 0
-    paused: int = 0
-    resumed: int = 0
-    refused: int = 0
-    shadow_steps: int = 0
-    shadow: Difference = _SAME
 
 
 class Scheduler:
@@ -183,6 +147,7 @@ class Scheduler:
     def finish(self, sequence: Sequence, reason: Reason) -> None:
         """Take a sequence out for good and free all it holds."""
         self._paused.pop(sequence.arrival, None)
+        sequence.ended = True  # so that nothing is kept for its going on
         self._take_out(sequence)
         self._listeners.remove(sequence)
         self._rows.release(sequence)
@@ -213,11 +178,22 @@ class Scheduler:
         running = [self._view(s, now_s, None, tight) for s in self._running.values()]
         waiting = self._candidates(room - len(running), now_s)
         plan = self._policy.plan(running, waiting, budgets)
-        if self._shadow is not None:
-            other = self._shadow.plan(running, waiting, budgets)
-            self.counts.shadow_steps += 1
-            self.counts.shadow = add(self.counts.shadow, compare(plan, other))
+        self._compare(plan, running, waiting, budgets)
         return self._apply(plan)
+
+    def _compare(
+        self, plan: Plan, running: list[View], waiting: list[View], budgets: Budgets
+    ) -> None:
+        """Let the second policy plan the same step, and count what it would have done otherwise."""
+        if self._shadow is None:
+            return
+        difference = compare(plan, self._shadow.plan(running, waiting, budgets))
+        self.counts.shadow_steps += 1
+        self.counts.shadow = add(self.counts.shadow, difference)
+        if difference:
+            logger.debug(
+                "step %d: %s would differ: %s", self.counts.steps, self._shadow.name, difference
+            )
 
     def computed(self, sequence: Sequence, num_positions: int) -> None:
         """Take note that a row has run, and share the whole pages of its prompt."""

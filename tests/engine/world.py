@@ -10,7 +10,7 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.lane import Lane
 from izwi.request import Chunk, Reason, Request
-from izwi.scheduler.scheduler import Work
+from izwi.scheduler.work import Work
 from tests.engine.toy import ToySpeech, ToyText
 
 SPEECH, TEXT = ToySpeech(), ToyText()

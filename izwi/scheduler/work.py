@@ -1,0 +1,50 @@
+"""What a plan comes to: the sequences and rows of one step, and what is counted of all steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from izwi.model import Row
+from izwi.request import Sequence
+from izwi.scheduler.shadow import Difference
+
+_SAME = Difference()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one step of one model runs.
+
+    Attributes:
+        encode: Pieces of audio: a sequence and the piece's index.
+        rebuild: Streams whose codec state is made again from their log, before anything else.
+        forward: Rows of the one forward pass, which comes after the encoders.
+        vocode: Streams whose next chunk of sound is made after the forward pass, if it is due.
+    """
+
+    encode: tuple[tuple[Sequence, int], ...] = ()
+    rebuild: tuple[Sequence, ...] = ()
+    forward: tuple[Row, ...] = ()
+    vocode: tuple[Sequence, ...] = ()
+
+    def sequences(self) -> Iterable[Sequence]:
+        """Everybody who takes part, once."""
+        taking_part = {sequence.arrival: sequence for sequence in self.rebuild}
+        taking_part.update((sequence.arrival, sequence) for sequence, _ in self.encode)
+        taking_part.update((row.sequence.arrival, row.sequence) for row in self.forward)
+        taking_part.update((sequence.arrival, sequence) for sequence in self.vocode)
+        return taking_part.values()
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened since the start, for metrics."""
+
+    steps: int = 0
+    preempted: int = 0
+    paused: int = 0
+    resumed: int = 0
+    refused: int = 0
+    shadow_steps: int = 0
+    shadow: Difference = _SAME
