@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import soxr
+import torch
 
 from benchmarks.measure import write_result
 from izwi.async_engine import AsyncEngine
@@ -29,6 +30,7 @@ from izwi_api.transcribe import open_transcription
 from izwi_models.tiny.recipes.speech import SAMPLE_RATE, Espeak
 from izwi_models.tiny.recipes.text import HELDOUT
 from izwi_models.tiny.recipes.voices import NAMED, Voice, all_voices
+from izwi_models.tiny.recipes.voicing import log_correlation, track_pitch
 
 IN_FLIGHT = 8
 T = TypeVar("T")
@@ -96,45 +98,34 @@ def word_error_rate(pairs: Iterable[tuple[str, str]]) -> float:
     return round(100 * sum(errors(truth, heard) for truth, heard in split) / total, 2)
 
 
-def median_f0_hz(samples: Float32, below_hz: float | None) -> float:
-    """Median pitch of the voiced windows, by normalised autocorrelation; nan if none is voiced.
+def pitch_row(clips: Sequence[Float32], outputs: Sequence[Float32]) -> dict[str, float]:
+    """Does the pitch of the outputs follow that of the clips, over the full band, by YIN?
 
-    Args:
-        samples: 24 kHz sound.
-        below_hz: Look at the fundamental alone, in 80 ms windows of what is left below this
-            frequency; None looks at all of the sound, in 40 ms windows.
+    Medians are over the windows with a clear period; a sound with fewer than four has no pitch.
     """
-    size, voiced = (960, 0.5) if below_hz is None else (1920, 0.3)
-    if below_hz is not None:
-        spectrum = np.fft.rfft(samples)
-        spectrum /= 1 + (np.fft.rfftfreq(len(samples), 1 / SAMPLE_RATE) / below_hz) ** 8
-        samples = np.fft.irfft(spectrum, len(samples)).astype(np.float32)
-    hop, low, high = 480, SAMPLE_RATE // 400, SAMPLE_RATE // 60
-    found = []
-    for start in range(0, len(samples) - size - high, hop):
-        window = samples[start : start + size]
-        if window.std() < 0.015:
-            continue
-        stretch = samples[start : start + size + high]
-        lagged = np.lib.stride_tricks.sliding_window_view(stretch, size)
-        energy = np.sqrt((lagged**2).sum(1) * (window**2).sum() + 1e-9)
-        score = (lagged @ window / energy)[low:]
-        peaks = np.flatnonzero((score[1:-1] > score[:-2]) & (score[1:-1] >= score[2:])) + 1
-        if len(peaks) and score[peaks].max() > voiced:
-            # the first peak nearly as high as the best: later ones are multiples of the period
-            peak = peaks[np.argmax(score[peaks] > 0.9 * score[peaks].max())]
-            found.append(SAMPLE_RATE / (low + peak))
-    return float(np.median(found)) if len(found) > 3 else float("nan")
+    theirs, ours = (
+        [track_pitch(torch.from_numpy(_at_least(x))[None]) for x in sounds]
+        for sounds in (clips, outputs)
+    )
+    correlation, count = log_correlation(
+        *([t.median_f0_hz()[0] for t in x] for x in (theirs, ours))
+    )
+    audible, _ = log_correlation(*([t.median_f0_hz(False)[0] for t in x] for x in (theirs, ours)))
+    voiced, wanted = (
+        100 * float(np.mean([float(t.voiced.sum() / t.audible.sum().clamp_min(1)) for t in x]))
+        for x in (ours, theirs)
+    )
+    return {
+        "log_f0_correlation": round(correlation, 3),
+        "voices_with_pitch": count,
+        "log_f0_correlation_all_audible": round(audible, 3),
+        "voiced_percent": round(voiced, 1),
+        "voiced_in_clips_percent": round(wanted, 1),
+    }
 
 
-def pitch_correlation(
-    clips: Sequence[Float32], outputs: Sequence[Float32], below_hz: float | None
-) -> tuple[float, int]:
-    """Correlation of log F0 over pairs, and how many pairs have a pitch on both sides."""
-    pairs = zip(clips, outputs, strict=True)
-    pitch = np.log([(median_f0_hz(a, below_hz), median_f0_hz(b, below_hz)) for a, b in pairs])
-    pitch = pitch[np.isfinite(pitch).all(1)]
-    return round(float(np.corrcoef(pitch.T)[0, 1]), 3), len(pitch)
+def _at_least(samples: Float32, count: int = SAMPLE_RATE // 4) -> Float32:
+    return np.pad(samples, (0, max(0, count - len(samples))))
 
 
 async def gather(items: Sequence[T], work: Callable[[int, T], Awaitable[Any]]) -> list[Any]:
@@ -207,8 +198,6 @@ async def cloning_rows(world: World, espeak: Espeak, texts: list[str]) -> list[d
         return await world.say(text, voice=ReferenceClip(clip), seed=index)
 
     outputs = await gather(clips, clone)
-    fundamental, with_fundamental = pitch_correlation(clips, outputs, 300.0)
-    full_band, with_full_band = pitch_correlation(clips, outputs, None)
     near = np.array(await gather(clips, lambda i, clip: world.embed(clip, f"clip-{i}")))
     made = np.array(await gather(outputs, lambda i, sound: world.embed(sound, f"output-{i}")))
     near, made = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (near, made))
@@ -220,10 +209,7 @@ async def cloning_rows(world: World, espeak: Espeak, texts: list[str]) -> list[d
         {
             "what": "cloning, unseen voices",
             "voices": len(voices),
-            "log_f0_correlation_fundamental": fundamental,
-            "voices_with_fundamental": with_fundamental,
-            "log_f0_correlation_full_band": full_band,
-            "voices_with_pitch_full_band": with_full_band,
+            **pitch_row(clips, outputs),
             "nearer_to_own_percent": round(
                 100 * float((own > alike[np.arange(len(voices)), others]).mean()), 1
             ),

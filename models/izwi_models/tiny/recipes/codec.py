@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +19,30 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from safetensors.torch import load_file
 from torch import Tensor
 
-from izwi.ops.torch_ops import TorchOps
 from izwi_models.qwen3_codec.config import CodecConfig, codec_config
 from izwi_models.qwen3_codec.decoder import decode_latents, zero_state
 from izwi_models.qwen3_codec.encoder import encode_latents
 from izwi_models.qwen3_codec.tensors import tensor_shapes
+from izwi_models.tiny.recipes.adversary import Adversary
 from izwi_models.tiny.recipes.data import Corpus
+from izwi_models.tiny.recipes.fused import FusedOps
 from izwi_models.tiny.recipes.harness import (
     Clock,
     FlatWeights,
     Log,
     Optimizer,
     initial_weights,
+    join_ranks,
     learning_rate,
+    leave_ranks,
     resume_weights,
     save_tensors,
 )
 from izwi_models.tiny.recipes.residual import Codebooks
 from izwi_models.tiny.recipes.settings import CODEC
-from izwi_models.tiny.recipes.spectral import log_mel, spectral_loss
-from izwi_models.tiny.recipes.speech import SAMPLE_RATE, UNKNOWN_PHONE
+from izwi_models.tiny.recipes.spectral import log_mel, low_band_loss, spectral_loss
+from izwi_models.tiny.recipes.speech import FRAME, SAMPLE_RATE, UNKNOWN_PHONE
+from izwi_models.tiny.recipes.voicing import compare_pitch
 
 _SEMANTIC = "encoder.quantizer.semantic_residual_vector_quantizer"
 _ACOUSTIC = "encoder.quantizer.acoustic_residual_vector_quantizer"
@@ -46,41 +51,42 @@ _PHONE_HEAD = "phone_head.weight"
 _PHONES = UNKNOWN_PHONE + 1
 _WARMUP_SHARE = 0.15  # of the time without quantiser
 _SHAPES = ((24, 40), (72, 14))  # (frames, rows) of a batch: crops, and starts of utterances
+_JUDGED = (24, 16)  # rows and frames of a batch that the discriminators hear
+_ADVERSARY_RAMP = 300  # steps over which their say rises
 
 
-def snake(x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    """The activation of `izwi.ops.torch_ops.TorchOps.snake`, for the compiler to fuse."""
-    frequency = torch.exp(alpha)[:, None]
-    amplitude = 1.0 / (torch.exp(beta) + 1e-9)[:, None]
-    return x + amplitude * torch.sin(x * frequency).square()
+@dataclass(frozen=True, slots=True)
+class Aims:
+    """What the codec is pulled towards beside the spectra.
 
+    Attributes:
+        low_band: Weight of the low band's wave.
+        cutoff_hz: Where that band ends.
+        adversary: Weight of the discriminators.
+        adversary_from: Share of the time after which they join; 1 is never.
+    """
 
-class FusedOps(TorchOps):
-    """The same operations with the decoder's activation compiled: it takes most of a step."""
-
-    def __init__(self, device: torch.device, compiled: bool):
-        super().__init__(device)
-        torch._dynamo.config.recompile_limit = 64
-        self._snake = torch.compile(snake, dynamic=True) if compiled else snake
-
-    def snake(self, x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-        """See `Ops.snake`."""
-        return self._snake(x, alpha, beta)
-
-    def clip(self, x: Tensor, low: float | None, high: float | None) -> Tensor:
-        """Leave `x` as it is: sound beyond full scale must keep its gradient."""
-        del low, high
-        return x
+    low_band: float
+    cutoff_hz: float
+    adversary: float
+    adversary_from: float
 
 
 class CodecTrainer:
     """The codec, its codebooks and their optimiser."""
 
     def __init__(
-        self, device: torch.device, checkpoint: Path, seed: int, decoder_only: bool = False
+        self,
+        device: torch.device,
+        checkpoint: Path,
+        seed: int,
+        aims: Aims,
+        decoder_only: bool = False,
     ):
         torch.manual_seed(seed)
-        self.decoder_only = decoder_only
+        self.aims, self.decoder_only = aims, decoder_only
+        self.adversary = Adversary(device, seed)
+        self.adversary_steps = 0  # that it had a say in
         self.config: CodecConfig = codec_config(CODEC, "settings.CODEC")
         self.device = device
         self.ops = FusedOps(device, compiled=device.type == "cuda")
@@ -110,11 +116,11 @@ class CodecTrainer:
                 if name.startswith("encoder."):
                     views[name].zero_()
         self.optimizer = Optimizer(self.weights, clip=1.0, betas=(0.8, 0.99), decay=0.01)
-        self.metrics = torch.zeros(5, device=device)
+        self.metrics = torch.zeros(6, device=device)
         self.gate = torch.full((), float(self.resumed), device=device)
 
-    def loss(self, sound: Tensor, labels: Tensor) -> Tensor:
-        """Spectral, phoneme and commitment loss of (rows, samples); moves the codebooks."""
+    def hold(self, sound: Tensor, labels: Tensor) -> None:
+        """Compute the gradient of (rows, samples) and their phonemes; moves the codebooks."""
         weights = self.weights.views(torch.float32)
         with torch.set_grad_enabled(not self.decoder_only):
             latents = encode_latents(self.ops, weights, self.config, sound)
@@ -127,14 +133,42 @@ class CodecTrainer:
         mixed_rest = rest + self.gate * (coded_rest - rest)
         made = self.decode(weights, mixed_first, mixed_rest, len(sound))
         spectral = spectral_loss(made, sound, SAMPLE_RATE)
+        low_band = low_band_loss(made, sound, SAMPLE_RATE, self.aims.cutoff_hz)
         logits = F.linear(mixed_first, weights[_PHONE_HEAD]).view(-1, _PHONES)
         phone = F.cross_entropy(logits, labels.flatten())
         right = (logits.argmax(-1) == labels.flatten()).float().mean()
-        values = torch.stack([spectral, commitment, phone, right, self.optimizer.norm])
+        values = torch.stack([spectral, low_band, commitment, phone, right, self.optimizer.norm])
         self.metrics.copy_(values.detach())
-        if self.decoder_only:
-            return spectral
-        return spectral + 0.1 * phone + 0.25 * self.gate * commitment
+        loss = spectral + self.aims.low_band * low_band
+        if self.adversary_steps:
+            loss = loss + self._objection(made, sound)
+        if not self.decoder_only:
+            loss = loss + 0.1 * phone + 0.25 * self.gate * commitment
+        self.optimizer.hold(loss)
+
+    def _objection(self, made: Tensor, sound: Tensor) -> Tensor:
+        """The discriminators' loss of a part of the batch, faded in."""
+        rows, samples = _JUDGED[0], _JUDGED[1] * FRAME
+        first = int(torch.randint(0, max(0, made.shape[1] - samples) + 1, ()))
+        ours, theirs = (x[:rows, first : first + samples] for x in (made, sound))
+        say = self.aims.adversary * min(1.0, self.adversary_steps / _ADVERSARY_RAMP)
+        return say * self.adversary.oppose(ours, theirs)
+
+    def apply(self, share: float, rate: float) -> None:
+        """Step the codec, and the discriminators once their time has come."""
+        self.optimizer.apply()
+        if share >= self.aims.adversary_from:
+            if self.adversary_steps:
+                self.adversary.optimizer.rate.fill_(rate)
+                self.adversary.optimizer.apply()
+            self.adversary_steps += 1
+
+    def shown(self) -> str:
+        """The losses of the last batch."""
+        names = ["spectral", "low band", "commitment", "phone", "phone right", "norm"]
+        names += ["adversary", "layers apart"]
+        values = self.metrics.tolist() + self.adversary.metrics.tolist()
+        return ", ".join(f"{n} {v:.3f}" for n, v in zip(names, values, strict=True))
 
     def project(self, weights: dict[str, Tensor], latents: Tensor) -> tuple[Tensor, Tensor]:
         """What codebook 0 and the others code, (n, width) each."""
@@ -164,7 +198,7 @@ class CodecTrainer:
 
     @torch.no_grad()
     def evaluate(self, corpus: Corpus, count: int = 64) -> str:
-        """Distance of log mels (80 bands) on held-out speech, and how many entries are used."""
+        """Distance of log mels (80 bands) on held-out speech, voicing, entries used."""
         weights = self.weights.views(torch.float32, self.optimizer.averaged)
         rows = torch.arange(min(count, len(corpus)), device=self.device)
         frames = corpus.device_frames[rows]
@@ -176,6 +210,11 @@ class CodecTrainer:
             made = self.decode(weights, a, b, len(rows))
             mels = [log_mel(x, SAMPLE_RATE, 1024, 256, 80) for x in (made, sound)]
             parts.append(f"{name} {(mels[0] - mels[1]).abs().mean().item():.3f}")
+            voiced, kept, off = compare_pitch(made, sound)
+            low_band = low_band_loss(made, sound, SAMPLE_RATE, self.aims.cutoff_hz).item()
+            parts.append(
+                f"low band {low_band:.3f}, voiced {voiced:.2f}, kept {kept:.3f}, off {off:.3f}"
+            )
         used = [len(codes[:, book].unique()) for book in range(self.books.count)]
         return f"held-out mel L1 {', '.join(parts)}, entries used {used}"
 
@@ -205,44 +244,47 @@ def _is_fixed(name: str) -> bool:
     return unused or "codebook" in name
 
 
-def train(trainer: CodecTrainer, corpus: Corpus, heldout: Corpus, args: argparse.Namespace) -> None:
-    """Train for the time given and write the checkpoint as it goes."""
+def train(
+    trainer: CodecTrainer, corpus: Corpus, heldout: Corpus, args: argparse.Namespace, rank: int = 0
+) -> None:
+    """Train for the time given; rank 0 writes the checkpoint as it goes."""
     clock = Clock(args.seconds)
-    log = Log(args.out / "codec.log", clock)
-    generator = np.random.default_rng(args.seed)
+    log = Log(args.out / f"codec{rank}.log", clock)
+    generator = np.random.default_rng(args.seed + 100 * rank)
+    torch.manual_seed(args.seed + 100 * rank)
     shapes = _SHAPES if trainer.device.type == "cuda" else ((8, 4),)
-    batches = [torch.zeros(rows, dtype=torch.long, device=trainer.device) for _, rows in shapes]
+    counts = [max(1, round(rows * args.batch)) for _, rows in shapes]
+    batches = [torch.zeros(rows, dtype=torch.long, device=trainer.device) for rows in counts]
     long_enough = np.flatnonzero(corpus.frames >= shapes[0][0])
     number = sum(t.numel() for t in trainer.checkpoint().values())
     log(f"codec: {number / 1e6:.2f} M parameters, {len(corpus)} utterances")
-    quantised, step, saved = trainer.resumed, 0, 0.0
-    while clock.share < 1:
+    quantised, step, saved, share = trainer.resumed, 0, 0.0, 0.0
+    while share < 1:
         kind = step % len(shapes)
-        frames, rows = shapes[kind]
         items = long_enough if kind == 0 else np.arange(len(corpus))
-        batches[kind].copy_(torch.from_numpy(generator.choice(items, rows)))
-        trainer.optimizer.rate.fill_(learning_rate(clock.share, step, args.rate))
-        _step(trainer, corpus, batches[kind], frames, crop=kind == 0)
-        trainer.optimizer.apply()
+        batches[kind].copy_(torch.from_numpy(generator.choice(items, counts[kind])))
+        trainer.optimizer.rate.fill_(learning_rate(share, step, args.rate))
+        _step(trainer, corpus, batches[kind], shapes[kind][0], crop=kind == 0)
+        trainer.apply(share, learning_rate(share, step, args.rate))
         step += 1
-        if not quantised and clock.share > _WARMUP_SHARE:
+        if step % 20 == 0:
+            share = clock.joint_share(trainer.device)
+        if not quantised and share > _WARMUP_SHARE:
             trainer.books.start(*_latents(trainer, corpus, long_enough, generator))
             trainer.gate.fill_(1.0)
             quantised = True
-            log(f"step {step}: quantiser on; {trainer.evaluate(heldout)}")
-        elif step % 200 == 0 and clock.share < 0.8 and not trainer.decoder_only:
+            log(f"step {step}: quantiser on")
+        elif step % 200 == 0 and share < 0.8 and not trainer.decoder_only:
             trainer.books.revive(*_latents(trainer, corpus, long_enough, generator))
         if step in (2, 20, 100) or step % 500 == 0:
-            values = trainer.metrics.tolist()
-            names = ("spectral", "commitment", "phone", "phone right", "norm")
-            shown = ", ".join(f"{n} {v:.3f}" for n, v in zip(names, values, strict=True))
-            log(f"step {step}: {shown}")
-        if clock.elapsed - saved > 90:
+            log(f"step {step}: {trainer.shown()}")
+        if rank == 0 and clock.elapsed - saved > args.save_every:
             saved = clock.elapsed
             export(trainer, args.out)
             log(f"step {step}: {trainer.evaluate(heldout)}")
-    export(trainer, args.out)
-    log(f"done after {step} steps: {trainer.evaluate(heldout)}")
+    if rank == 0:
+        export(trainer, args.out)
+        log(f"done after {step} steps: {trainer.evaluate(heldout)}")
 
 
 def _step(trainer: CodecTrainer, corpus: Corpus, items: Tensor, frames: int, crop: bool) -> None:
@@ -254,7 +296,7 @@ def _step(trainer: CodecTrainer, corpus: Corpus, items: Tensor, frames: int, cro
         first, lengths = first + shift, lengths - shift
     sound = corpus.sound(first, frames, lengths)
     sound = sound * (0.4 + 0.6 * torch.rand(len(items), 1, device=trainer.device))
-    trainer.optimizer.hold(trainer.loss(sound, corpus.labels(first, frames)))
+    trainer.hold(sound, corpus.labels(first, frames))
 
 
 @torch.no_grad()
@@ -307,15 +349,29 @@ def main() -> None:
         action="store_true",
         help="go on with the decoder alone: codes, and talkers that speak them, stay valid",
     )
+    parser.add_argument(
+        "--requantise", action="store_true", help="start with new codebooks, after a warm-up"
+    )
+    parser.add_argument("--low-band", type=float, default=2.0, help="see Aims, as the next three")
+    parser.add_argument("--cutoff", type=float, default=600.0)
+    parser.add_argument("--adversary", type=float, default=0.5)
+    parser.add_argument("--adversary-from", type=float, default=1.0)
+    parser.add_argument("--batch", type=float, default=1.0, help="times the rows, on each device")
+    parser.add_argument("--save-every", type=float, default=90, help="seconds")
     args = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rank, world, device = join_ranks()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
-    corpus = Corpus(args.data, "train", device, args.jobs)
+    corpus = Corpus(args.data, "train", device, args.jobs, share=(rank, world))
     heldout = Corpus(args.data, "heldout", device)
     checkpoint = args.out / "speech_tokenizer" / "model.safetensors"
-    trainer = CodecTrainer(device, checkpoint, args.seed, args.decoder_only)
-    train(trainer, corpus, heldout, args)
+    aims = Aims(args.low_band, args.cutoff, args.adversary, args.adversary_from)
+    trainer = CodecTrainer(device, checkpoint, args.seed, aims, args.decoder_only)
+    if args.requantise:
+        trainer.resumed = False
+        trainer.gate.zero_()
+    train(trainer, corpus, heldout, args, rank)
+    leave_ranks()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from torch import Tensor
 from izwi.ops.attention.torch_dense import RopeTable, attend, rope_table
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import TextMode
+from izwi.request import TextMode, VoicePrompt
 from izwi_models.qwen3.decoder import DecoderConfig, decode
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr import config as asr_config
@@ -170,7 +170,8 @@ class Speaker:
             speaker = config.spk_id[voices[row]] if isinstance(voices, list) else SPEAKER
             language = config.codec_language_id["english"]
             script = Script(role=role, text=ids, language=language, speaker=speaker)
-            prompts.append(assemble(self.config, script, mode))
+            voice = None if isinstance(voices, list) else VoicePrompt(voices[row].cpu().numpy())
+            prompts.append(assemble(self.config, script, mode, voice=voice))
         text_ids, lengths = text_table([p.text.tolist() for p in prompts], self.device)
         codec_ids, _ = text_table([p.codec.tolist() for p in prompts], self.device)
         x = talker.embed_text(self.ops, self._weights, text_ids)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,10 @@ from izwi.request import TextMode
 from izwi_models.qwen3_codec.encoder import encode
 from izwi_models.tiny.recipes.data import Corpus
 from izwi_models.tiny.recipes.decoding import Listener, Sampling, Speaker
-from izwi_models.tiny.recipes.speech import FRAME, SAMPLE_RATE
+from izwi_models.tiny.recipes.speech import FRAME
 from izwi_models.tiny.recipes.text import words
 from izwi_models.tiny.recipes.voices import NAMED
+from izwi_models.tiny.recipes.voicing import compare_pitch, log_correlation, track_pitch
 
 _CLIP_FRAMES = 30
 
@@ -47,27 +47,6 @@ def word_error_rate(said: list[str], heard: list[str]) -> float:
     return 100 * sum(e for e, _ in pairs) / max(1, sum(n for _, n in pairs))
 
 
-def pitch(sound: np.ndarray) -> float:
-    """Median fundamental of the loud frames, Hz: where a comb of harmonics fits the log spectrum.
-
-    A comb, because the embedded codec's harmonics are right where its phases are not, and
-    methods that look for a period then find none in low voices.
-    """
-    window, padded, harmonics = 4096, 16384, np.arange(1, 9)
-    candidates = np.exp(np.linspace(np.log(60), np.log(420), 240))
-    bins = np.outer(candidates, harmonics) * padded / SAMPLE_RATE
-    peaks = np.round(bins).astype(int)
-    valleys = np.round(bins - bins[:, :1] / 2).astype(int)
-    found = []
-    for start in range(0, len(sound) - window, 960):
-        frame = sound[start : start + window]
-        if frame.std() > 0.01:
-            spectrum = np.abs(np.fft.rfft(frame * np.hanning(window), padded))
-            level = np.log(spectrum + 1e-2)
-            found.append(candidates[(level[peaks] - level[valleys]).mean(1).argmax()])
-    return float(np.median(found)) if found else math.nan
-
-
 def listen(listener: Listener, corpus: Corpus, items: np.ndarray) -> dict[str, float]:
     """Word error rate of the synthesiser's speech."""
     sounds = [_sound(corpus, item) for item in items]
@@ -81,15 +60,23 @@ def listen(listener: Listener, corpus: Corpus, items: np.ndarray) -> dict[str, f
 def listen_through_codec(
     listener: Listener, speaker: Speaker, corpus: Corpus, items: np.ndarray
 ) -> dict[str, float]:
-    """Word error rate of the synthesiser's speech, encoded and decoded."""
-    codes = []
-    for item in items:
-        sound = _sound(corpus, item)[None]
+    """Word error rate and pitch of the synthesiser's speech, encoded and decoded."""
+    sounds, codes = [_sound(corpus, item) for item in items], []
+    for sound in sounds:
         with torch.no_grad():
-            codes.append(encode(speaker.ops, speaker.codec_weights, speaker.codec, sound)[0])
-    heard = listener.transcribe(speaker.sound(codes))
+            codes.append(encode(speaker.ops, speaker.codec_weights, speaker.codec, sound[None])[0])
+    made = speaker.sound(codes)
+    heard = listener.transcribe(made)
     said = [corpus.texts[item] for item in items]
-    return {"wer": word_error_rate(said, heard), "sentences": len(items)}
+    pairs = zip(made, sounds, strict=True)
+    voicing = np.mean([compare_pitch(ours[None], theirs[None]) for ours, theirs in pairs], 0)
+    return {
+        "wer": word_error_rate(said, heard),
+        "sentences": len(items),
+        "voiced": float(voicing[0]),
+        "voiced_kept": float(voicing[1]),
+        "pitch_off": float(voicing[2]),
+    }
 
 
 def speak_and_listen(
@@ -130,18 +117,19 @@ def clone(
     said = torch.cat([speaker.embed_clips(_at_least(sound)[None]) for sound in made])
     alike = torch.cosine_similarity(said[:, None], vectors[None], dim=-1)
     nearer = (alike.diagonal()[:, None] > alike).float()
-    pitches = np.array(
-        [
-            [pitch(a.cpu().numpy()), pitch(b.cpu().numpy())]
-            for a, b in zip(references, made, strict=True)
-        ]
-    )
-    voiced = np.isfinite(pitches).all(1)
-    correlation = float(np.corrcoef(np.log(pitches[voiced]).T)[0, 1]) if voiced.sum() > 2 else 0.0
+    tracks = [track_pitch(_at_least(sound)[None]) for sound in made]
+    wanted = track_pitch(references)
+    figures: dict[str, float] = {"voices": len(items)}
+    for name, voiced_only in (("", True), ("_all_audible", False)):
+        theirs = wanted.median_f0_hz(voiced_only)
+        ours = [track.median_f0_hz(voiced_only)[0] for track in tracks]
+        correlation, count = log_correlation(ours, theirs)
+        figures |= {f"log_f0_correlation{name}": correlation, f"voices_with_pitch{name}": count}
+    shares = [float(track.voiced.sum() / track.audible.sum()) for track in (*tracks, wanted)]
     return {
-        "voices": len(items),
-        "voices_with_pitch": int(voiced.sum()),
-        "log_f0_correlation": correlation,
+        **figures,
+        "voiced": float(np.mean(shares[:-1])),
+        "voiced_in_clips": shares[-1],
         "nearer_to_own": float(nearer.sum() / (len(items) * (len(items) - 1))),
         "wer": word_error_rate(texts, heard),
     }
@@ -186,7 +174,9 @@ def main() -> None:
     if not args.only_cloning:
         note("asr, seen voices", listen(listener, corpus, seen))
         note("asr, unseen voices", listen(listener, corpus, unseen[unseen < len(corpus)]))
-        note("codec, seen voices", listen_through_codec(listener, speaker, corpus, seen[:200]))
+        for name, items in (("seen", seen), ("unseen", unseen[unseen < len(corpus)])):
+            figures = listen_through_codec(listener, speaker, corpus, items[:200])
+            note(f"codec, {name} voices", figures)
     texts = [corpus.texts[i] for i in seen]
     for temperature in args.temperatures:
         sampling = Sampling(temperature, args.top_k)

@@ -8,6 +8,7 @@ of kernels, and a whole step is captured as a CUDA graph, since tiny models are 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -103,9 +104,14 @@ class Optimizer:
         self.rate = torch.zeros((), device=flat.device)
         self.norm = torch.zeros((), device=flat.device)
 
-    def hold(self, loss: Tensor) -> None:
-        """Keep the gradient of `loss` for `apply`. May be captured."""
-        (gradient,) = torch.autograd.grad(loss, [self._weights.flat])
+    def hold(self, loss: Tensor, retain: bool = False) -> None:
+        """Keep the gradient of `loss` for `apply`. May be captured.
+
+        Args:
+            loss: A scalar.
+            retain: Whether its graph is needed again.
+        """
+        (gradient,) = torch.autograd.grad(loss, [self._weights.flat], retain_graph=retain)
         self._gradient.copy_(gradient)
 
     @torch.no_grad()
@@ -114,7 +120,8 @@ class Optimizer:
         flat = self._weights.flat
         gradient = self._gradient
         if torch.distributed.is_initialized():
-            torch.distributed.all_reduce(gradient, op=torch.distributed.ReduceOp.AVG)
+            torch.distributed.all_reduce(gradient)
+            gradient /= torch.distributed.get_world_size()
         norm = gradient.norm()
         self.norm.copy_(norm)
         sound = torch.isfinite(norm)
@@ -166,6 +173,25 @@ class Stepper:
         self._graphs[shape].replay()
 
 
+def join_ranks() -> tuple[int, int, torch.device]:
+    """This process among those that torchrun started: its rank, their number, its device."""
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if world > 1 and device.type == "cuda":
+        torch.distributed.init_process_group("nccl", device_id=device)
+    elif world > 1:
+        torch.distributed.init_process_group("gloo")
+    return rank, world, device
+
+
+def leave_ranks() -> None:
+    """Say goodbye to the others."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 class Clock:
     """How much of the time that a recipe was given is spent."""
 
@@ -181,6 +207,14 @@ class Clock:
     def share(self) -> float:
         """Part of the time that is spent, 0 to 1 and beyond."""
         return self.elapsed / self._seconds
+
+    def joint_share(self, device: torch.device) -> float:
+        """`share`, the same on every rank: all ask at the same steps."""
+        if not torch.distributed.is_initialized():
+            return self.share
+        share = torch.tensor([self.share], device=device)
+        torch.distributed.all_reduce(share, op=torch.distributed.ReduceOp.MAX)
+        return share.item()
 
 
 def learning_rate(share: float, step: int, peak: float, warmup: int = 300) -> float:

@@ -7,6 +7,7 @@ without, then the codebooks start from latents (k-means) and entries that die ar
 from __future__ import annotations
 
 import torch
+import torch.distributed
 import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
@@ -66,10 +67,11 @@ class Codebooks:
             self._sums[book] = points[chosen] * self._usage[book][:, None]
             for _ in range(rounds):
                 code = self._distance(book, points).argmin(-1)
-                self._move(book, points, code, 1.0)
+                self._move(book, points, code, 1.0, shared=False)
                 self._revive(book, points)
             if book > 0:
                 rest = rest - self.entries[book][self._distance(book, rest).argmin(-1)]
+        self._follow_first()
 
     @torch.no_grad()
     def revive(self, first: Tensor, rest: Tensor) -> None:
@@ -79,6 +81,13 @@ class Codebooks:
             self._revive(book, points)
             if book > 0:
                 rest = rest - self.entries[book][self._distance(book, rest).argmin(-1)]
+        self._follow_first()
+
+    def _follow_first(self) -> None:
+        """Take the first rank's codebooks where several train: each drew its own."""
+        if torch.distributed.is_initialized():
+            for tensor in (self.entries, self._usage, self._sums):
+                torch.distributed.broadcast(tensor, 0)
 
     def _distance(self, book: int, points: Tensor) -> Tensor:
         entries = self.entries[book]
@@ -89,15 +98,18 @@ class Codebooks:
         code = self._distance(book, points).argmin(-1)
         if learn:
             # what was found is read before the entries move
-            self._move(book, points, code, _PACE)
+            self._move(book, points, code, _PACE, shared=True)
         return code
 
     @torch.no_grad()
-    def _move(self, book: int, points: Tensor, code: Tensor, pace: float) -> None:
+    def _move(self, book: int, points: Tensor, code: Tensor, pace: float, *, shared: bool) -> None:
         hits = torch.zeros_like(self._usage[book]).index_add_(
             0, code, torch.ones_like(points[:, 0])
         )
         sums = torch.zeros_like(self._sums[book]).index_add_(0, code, points)
+        if shared and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(hits)
+            torch.distributed.all_reduce(sums)
         self._usage[book].lerp_(hits, pace)
         self._sums[book].lerp_(sums, pace)
         used = self._usage[book][:, None] > 1e-3

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed
 import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
@@ -35,7 +33,9 @@ from izwi_models.tiny.recipes.harness import (
     Optimizer,
     Stepper,
     initial_weights,
+    join_ranks,
     learning_rate,
+    leave_ranks,
     resume_weights,
     save_tensors,
 )
@@ -285,7 +285,7 @@ def train(trainer: TalkerTrainer, args: argparse.Namespace, rank: int) -> None:
     step, epoch, saved, stopped = 0, 0, 0.0, False
     while not stopped:  # ranks must ask at the same steps, and their epochs differ in length
         for length, items in bucket_batches(usable, _EDGES, args.positions, generator):
-            stopped = step % 20 == 0 and _stop(clock, trainer.device)
+            stopped = step % 20 == 0 and clock.joint_share(trainer.device) >= 1
             if stopped:
                 break
             buffer = buffers.setdefault(
@@ -312,15 +312,6 @@ def train(trainer: TalkerTrainer, args: argparse.Namespace, rank: int) -> None:
     log(f"done after {step} steps, {epoch} epochs")
 
 
-def _stop(clock: Clock, device: torch.device) -> bool:
-    """Whether the time is up, the same answer on every rank."""
-    if not torch.distributed.is_initialized():
-        return clock.share >= 1
-    share = torch.tensor([clock.share], device=device)
-    torch.distributed.all_reduce(share, op=torch.distributed.ReduceOp.MAX)
-    return share.item() >= 1
-
-
 def main() -> None:
     """Train, or go on from the checkpoint in the output folder."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -333,17 +324,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, help="read only so many parts of the corpus")
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     args = parser.parse_args()
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    if world > 1:
-        torch.distributed.init_process_group("nccl", device_id=device)
+    rank, world, device = join_ranks()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     corpus = Corpus(args.data, "train", device, args.jobs, share=(rank, world))
     train(TalkerTrainer(args, corpus, device), args, rank)
-    if world > 1:
-        torch.distributed.destroy_process_group()
+    leave_ranks()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,120 @@
+"""Is it voiced, and how high? YIN (de Cheveigné and Kawahara, 2002) over batches of sound.
+
+For every lag, the difference between a window and the sound that much later, over the mean of
+the differences at all shorter lags: near nothing at the period of a voice, near one in noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
+from torch import Tensor
+
+LOWEST_HZ, HIGHEST_HZ = 60.0, 420.0
+_WINDOW_SECONDS = 1024 / 24_000
+_HOP_SECONDS = 0.02
+_DIP = 0.1  # the first dip below this is the period; without one it is the deepest
+_VOICED = 0.3  # aperiodicity of a window that counts as voiced
+_AUDIBLE = 0.015  # level of a window that counts at all; speech here peaks at 0.6
+_LEAST_VOICED = 4  # windows that a median takes
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """Pitch of (rows, windows).
+
+    Attributes:
+        f0_hz: The period's frequency, also where nothing is voiced.
+        voiced: Audible, with a clear period.
+        audible: Loud enough to count.
+    """
+
+    f0_hz: Tensor
+    voiced: Tensor
+    audible: Tensor
+
+    def median_f0_hz(self, voiced_only: bool = True) -> list[float]:
+        """Median pitch of each row over its voiced (or all audible) windows, nan if few are."""
+        counted = self.voiced if voiced_only else self.audible
+        return [
+            float(f0[mask].median()) if int(mask.sum()) >= _LEAST_VOICED else float("nan")
+            for f0, mask in zip(self.f0_hz, counted, strict=True)
+        ]
+
+
+def track_pitch(samples: Tensor, rate: int = 24_000) -> Track:
+    """Follow the pitch between 60 and 420 Hz in windows of 43 ms, every 20 ms.
+
+    Args:
+        samples: (rows, n) floats in [-1, 1], n at least 60 ms.
+        rate: Samples a second.
+    """
+    window, hop = round(_WINDOW_SECONDS * rate), round(_HOP_SECONDS * rate)
+    low, high = int(rate / HIGHEST_HZ), int(rate / LOWEST_HZ) + 1
+    stretches = samples.float().unfold(-1, window + high + 1, hop)
+    score = _normalised_difference(stretches, window)
+    lag, aperiodicity = _period(score, low, high)
+    audible = stretches[..., :window].square().mean(-1).sqrt() > _AUDIBLE
+    return Track(rate / lag, audible & (aperiodicity < _VOICED), audible)
+
+
+def compare_pitch(made: Tensor, true: Tensor) -> tuple[float, float, float]:
+    """How well (rows, n) sound keeps the pitch of the sound it was made from.
+
+    Returns:
+        Share of the audible windows that are voiced in the original; how many of those still are;
+        and in how many of those the pitch is off by more than 6 per cent, a semitone.
+    """
+    ours, theirs = track_pitch(made), track_pitch(true)
+    voiced = theirs.voiced.sum().clamp_min(1)
+    kept = ours.voiced & theirs.voiced
+    off = (torch.log(ours.f0_hz / theirs.f0_hz).abs() > 0.06) & kept
+    shares = (
+        theirs.voiced.sum() / theirs.audible.sum().clamp_min(1),
+        kept.sum() / voiced,
+        off.sum() / kept.sum().clamp_min(1),
+    )
+    first, second, third = torch.stack(shares).tolist()
+    return first, second, third
+
+
+def log_correlation(first: Sequence[float], second: Sequence[float]) -> tuple[float, int]:
+    """Correlation of the logarithms of paired pitches, and how many pairs have both."""
+    pairs = torch.tensor([first, second]).log()
+    pairs = pairs[:, pairs.isfinite().all(0)]
+    return (float(torch.corrcoef(pairs)[0, 1]) if pairs.shape[1] > 2 else 0.0), pairs.shape[1]
+
+
+def _normalised_difference(stretches: Tensor, window: int) -> Tensor:
+    """Cumulative mean normalised difference of (..., window + lags): (..., lags), 1 at lag 0."""
+    length = stretches.shape[-1]
+    lags = length - window
+    size = 1 << (length - 1).bit_length()
+    head = torch.fft.rfft(stretches[..., :window], size)
+    product = torch.fft.irfft(torch.fft.rfft(stretches, size) * head.conj(), size)[..., :lags]
+    energy = F.pad(stretches.double().square().cumsum(-1), (1, 0))
+    energies = (energy[..., window:] - energy[..., : length - window + 1])[..., :lags].float()
+    difference = (energies[..., :1] + energies - 2 * product).clamp_min(0)
+    sums = difference.cumsum(-1)
+    steps = torch.arange(lags, device=stretches.device)
+    normalised = difference * steps / sums.clamp_min(1e-9)
+    return torch.where(steps == 0, torch.ones_like(normalised), normalised)
+
+
+def _period(score: Tensor, low: int, high: int) -> tuple[Tensor, Tensor]:
+    """Lag of the period, refined by a parabola, and the score there; of (..., lags)."""
+    before, here, after = (
+        score[..., low - 1 : high - 1],
+        score[..., low:high],
+        score[..., low + 1 :],
+    )
+    after = after[..., : here.shape[-1]]
+    dips = (here < before) & (here <= after) & (here < _DIP)
+    first = torch.where(dips.any(-1), dips.int().argmax(-1), here.argmin(-1))[..., None]
+    a, b, c = (x.gather(-1, first)[..., 0] for x in (before, here, after))
+    bend = a - 2 * b + c
+    shift = torch.where(bend > 1e-6, 0.5 * (a - c) / bend.clamp_min(1e-6), 0.0).clamp(-0.5, 0.5)
+    return low + first[..., 0] + shift, b
