@@ -12,7 +12,8 @@ from izwi.config import EngineConfig
 # What is left alone: activations, the codec's buffers, the doors, other programs.
 _DEVICE_SHARE = 0.8
 _HOST_SHARE = 0.25
-_MOST_HOST_BYTES = 4 << 30
+# Known prefixes fill whatever they are given, and a laptop has other things to keep.
+_MOST_HOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,35 @@
+"""Memory is divided once, at the start, and never more than there is."""
+
+from __future__ import annotations
+
+import torch
+
+from izwi.config import EngineConfig
+from izwi.runner.budget import divide, free_kv_bytes
+from tests.engine.toy import toy_request
+from tests.engine.world import World, alone
+
+CPU = torch.device("cpu")
+
+
+def test_models_share_equally_and_a_cpu_keeps_most_of_its_memory() -> None:
+    config = EngineConfig(kv_bytes=1000, host_bytes=800, disk_bytes=60, encoded_bytes=20)
+    one, two = divide(config, CPU, 1), divide(config, CPU, 2)
+    assert (one.kv_bytes, two.kv_bytes) == (1000, 500)
+    assert one.page_bytes + one.state_bytes == 800
+    assert two.page_bytes + two.state_bytes == 400
+    assert (two.disk_bytes, two.encoded_bytes) == (30, 10)
+    assert 0 < free_kv_bytes(CPU) <= 1 << 30
+    assert 0 < divide(EngineConfig(), CPU, 2).kv_bytes <= 1 << 29
+
+
+def test_eight_bit_pages_are_smaller_and_still_speak() -> None:
+    exact, small = World(pages=100), World(pages=100, kv_dtype="int8")
+    assert small.engine.load["toy"]["page_bytes"] < exact.engine.load["toy"]["page_bytes"]
+    request = toy_request("a", 9, seed=4, frames=20)
+    small.submit(request)
+    small.run()
+    assert small.logs["a"].error is None
+    assert len(small.logs["a"].pcm) == 4 * len(small.logs["a"].entries) > 0
+    # the same request is the same again, though not as with exact pages
+    assert small.logs["a"].entries == alone(request, kv_dtype="int8").entries
