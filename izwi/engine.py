@@ -16,7 +16,7 @@ from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.lane import Lane
 from izwi.model import Model
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import Chunk, Reason, Request, Sequence
+from izwi.request import Chunk, PauseReason, Reason, Request, Sequence
 from izwi.runner.budget import divide
 
 
@@ -110,6 +110,8 @@ class Engine:
             if sequence.input_open:
                 sequence.written.extend(text_ids)
                 sequence.input_open = not closed
+                if closed and sequence.paused is PauseReason.INPUT:
+                    sequence.paused = None
 
     def hold(self, request_id: str, held: bool) -> None:
         """Stop or go on emitting for a request whose reader is behind."""

@@ -309,8 +309,10 @@ class Scheduler:
             encode += [(sequence, i) for i in missing[:count]]
             sequence.last_step = self.counts.steps
         rows: list[Row] = []
-        for key, _, stop in plan.forward:
+        for key, start, stop in plan.forward:
             sequence = self._running[key]
+            # less than was found may be left, if a lower tier has dropped something meanwhile
+            stop = min(stop, sequence.num_computed + stop - start)
             missing_pages = pages_for(stop, self._config.page_size) - len(sequence.pages)
             if missing_pages > 0:
                 if missing_pages > self.memory.num_available:
