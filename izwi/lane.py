@@ -23,8 +23,8 @@ from izwi.scheduler.playback import frames_to_vocode
 from izwi.scheduler.scheduler import Scheduler
 from izwi.scheduler.work import Work
 
-# How often, in steps, the queue is searched for requests that have waited too long.
-_OVERDUE_EVERY = 32
+# How often, in steps, prices are taken over and the queue is searched for who waits too long.
+_CHECK_EVERY = 32
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class Lane:
                 chunks.append(self.finish(sequence, sequence.reason, entry, sound))
             elif entry is not None or sound is not None:
                 chunks.append(self._chunk(sequence, entry, sound))
-        return chunks + self._refuse_overdue(now_s)
+        return chunks + self._check(now_s)
 
     def finish(
         self,
@@ -208,10 +208,11 @@ class Lane:
         silent = self.runner.frame_s is None or sequence.num_vocoded == len(sequence.emitted)
         return sequence.ended and silent
 
-    def _refuse_overdue(self, now_s: float) -> list[Chunk]:
-        """End requests that could not start in time, so that their callers may try elsewhere."""
-        if self.scheduler.counts.steps % _OVERDUE_EVERY:
+    def _check(self, now_s: float) -> list[Chunk]:
+        """Now and then: learn prices, and refuse who could not start in time."""
+        if self.scheduler.counts.steps % _CHECK_EVERY:
             return []
+        self.runner.learn(self.scheduler.cost.cost)
         waited = f"no room to start within {self._config.max_wait_s:.0f} s"
         refused = self.scheduler.overdue(now_s)
         self.scheduler.counts.refused += len(refused)

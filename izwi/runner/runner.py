@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from functools import partial
 from itertools import compress
 from typing import Any, TypeVar, cast
@@ -24,6 +25,7 @@ from izwi.runner.budget import MemoryBudget
 from izwi.runner.encoded import EncodedCache
 from izwi.runner.sampler import Sampler, Suppressed
 from izwi.runner.tiered import TieredPages, TieredStates
+from izwi.scheduler.cost import StepCost
 from izwi.scheduler.playback import chunk_frames
 
 # Rebuilding a position, until steps have been measured.
@@ -65,6 +67,13 @@ class Runner:
         """Samples of one frame."""
         assert self.speech is not None
         return self.speech.frame_samples
+
+    def learn(self, cost: StepCost) -> None:
+        """Take measured prices over: what rebuilding costs decides where evicted pages go."""
+        if cost.prefill_token_s > 0.0:
+            self.store.costs = replace(
+                self.store.costs, rebuild_s_per_position=cost.prefill_token_s
+            )
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Content keys of positions [start, stop) of prompt and log."""
