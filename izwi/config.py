@@ -44,11 +44,11 @@ class EngineConfig:
     max_step_tokens: int = 2048
     max_step_encodes: int = 16
     max_step_vocodes: int = 64
-    chunk_ramp: tuple[int, ...] = (1, 2, 4, 8, 12)
+    chunk_ramp: tuple[int, ...] = (1, 2, 4, 8)
     max_backlog: int = 256
     policy: str = "deadline"
     shadow_policy: str | None = None
-    max_step_s: float = 0.02
+    max_step_s: float = 0.012
     first_sound_target_s: float = 0.1
     max_wait_s: float = 60.0
     kv_dtype: str = "auto"

@@ -5,8 +5,9 @@ A step is filled in this order:
 1. urgent rows: a listener has heard nothing yet, or would hear a gap soon; decodes, then prompts;
 2. one row of background work (nobody listens) that has been idle for long;
 3. new urgent streams, which may take the pages and places of background work;
-4. streams that are ahead, least slack first, and then background work in arrival order, as long
-   as the predicted time of the step allows.
+4. as long as the predicted time of the step allows: what can wait, which are streams that are
+   ahead, least slack first, and then background work in arrival order. Of them first the sound
+   that is due, then prompts, then rows (see `_fill`).
 
 Pages are kept by slack as well: background work gives them first, the latest arrival before all,
 then the stream that is furthest ahead.
@@ -23,19 +24,23 @@ from math import inf
 from typing import NamedTuple
 
 from izwi.scheduler.cost import StepWork
-from izwi.scheduler.draft import LEAST_CHUNK_TOKENS, Draft, is_decode, is_stuck
+from izwi.scheduler.draft import LEAST_CHUNK_TOKENS, Draft, is_decode, is_due, is_stuck
 from izwi.scheduler.plan import Budgets, Plan, View
 from izwi.scheduler.playback import margin_s
 
 # A stream whose next chunk would arrive with less than this to spare runs in every step.
 URGENT_S = 0.2
 # Steps without a part after which a running background sequence runs whatever the time; one a
-# step, so that each of n waits for at most BACKGROUND_STEPS + n.
-BACKGROUND_STEPS = 32
+# step, so that each of n waits for at most BACKGROUND_STEPS + n. More than a full house of chunks
+# takes one after the other, or their wait for the codec would make the steps of streams long.
+BACKGROUND_STEPS = 128
 # Steps after which the first waiting background sequence starts before new streams, if none runs.
 PATIENCE_STEPS = 1000
 # What can wait lengthens a step with somebody's first sound in it by at most this factor.
-FIRST_SOUND_STRETCH = 1.25
+FIRST_SOUND_STRETCH = 1.1
+# Where nobody is urgent a step may always take this times what a step of one row takes: on a
+# machine so slow that the time allows one row at most, what can wait would run one by one.
+ONE_ROW_STRETCH = 1.25
 
 
 def rank_deadline(view: View) -> tuple[float, ...]:
@@ -74,9 +79,13 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
         hurried |= listened and not view.started
 
     limit_s = budgets.step_s
-    if hurried:
+    if draft.is_empty:
+        one_row_s = budgets.cost.seconds(StepWork(decode_rows=1))
+        limit_s = max(limit_s, ONE_ROW_STRETCH * one_row_s)
+    elif hurried:
         limit_s = min(limit_s, FIRST_SOUND_STRETCH * draft.seconds)
-    _fill(draft, crowd, running, limit_s, blocked)
+    tight = budgets.free_pages < len(running)
+    _fill(draft, crowd, running, limit_s, blocked, tight)
     return draft.finish(sounds=lambda view: (view.key != favoured, view.slack_s, view.key))
 
 
@@ -163,20 +172,38 @@ def _take_idle(draft: Draft, background: Sequence[View]) -> int | None:
 
 
 def _fill(
-    draft: Draft, crowd: _Crowd, running: Sequence[View], limit_s: float, blocked: bool
+    draft: Draft, crowd: _Crowd, running: Sequence[View], limit_s: float, blocked: bool, tight: bool
 ) -> None:
-    """Take what can wait, as long as the step is predicted to end within `limit_s`."""
+    """Take what can wait, as long as the step is predicted to end within `limit_s`.
+
+    A row and the sound that it makes due go to different steps, which keeps steps short. Sound
+    goes first, then prompts: both are soon done, and rows then run in as large a batch as can be.
+    The other way round, rows would leave no time for the prompts that are to join them. Where
+    pages are short the rows go first, for nobody can join, and a prompt must not keep pages from
+    who came earlier.
+    """
 
     def least_tokens() -> int:
         return LEAST_CHUNK_TOKENS if draft.is_empty else 0  # a step that could run something does
 
+    def take_rows() -> None:
+        for view in (*crowd.ahead, *crowd.background):
+            if is_decode(view) and not is_due(view):
+                draft.take(view, limit_s, least_tokens(), sound=False)
+
+    for view in (*crowd.ahead, *crowd.background):
+        draft.take_sound(view, inf if draft.is_empty else limit_s)
+    if tight:
+        take_rows()
     for rows, newcomers in ((crowd.ahead, crowd.patient), (crowd.background, crowd.idle)):
         for view in rows:
-            draft.take(view, limit_s, least_tokens())
+            if not is_decode(view):
+                draft.take(view, limit_s, least_tokens(), sound=False)
         for view in newcomers:
             if blocked:
                 break
-            blocked = not draft.admit(view, _stuck(running), limit_s, least_tokens())
+            blocked = not draft.admit(view, _stuck(running), limit_s, least_tokens(), sound=False)
+    take_rows()
     for view in crowd.held if not blocked else ():
         draft.admit(view, (), limit_s)
 

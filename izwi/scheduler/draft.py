@@ -36,6 +36,11 @@ def is_decode(view: View) -> bool:
     )
 
 
+def is_due(view: View) -> bool:
+    """Whether it has the frames for its next chunk of sound."""
+    return 0 < view.chunk <= view.frames or (view.ended and view.frames > 0)
+
+
 def is_stuck(view: View) -> bool:
     """Whether it holds pages and can run nothing, because it may not emit."""
     return view.held and view.num_positions - view.num_computed <= 1 and not view.num_encodes
@@ -98,14 +103,17 @@ class Draft:
         if computing and not view.encode_only and not view.ended:
             self._owe(view.key, self._pages_short(view, view.num_positions + 1))
 
-    def take(self, view: View, limit_s: float = inf, least_tokens: int = 0) -> bool:
-        """Plan a running sequence's whole share: encode, a row, and the sound that comes due.
+    def take(
+        self, view: View, limit_s: float = inf, least_tokens: int = 0, sound: bool = True
+    ) -> bool:
+        """Plan a running sequence's share: encode, a row, and the sound that comes due by it.
 
         Args:
             view: The sequence.
             limit_s: Leave out what would make the step longer than this, as predicted.
             least_tokens: If not 0, it gets a share whatever the limit: of a prompt, so many
                 positions or one piece of audio.
+            sound: False leaves the sound that its row makes due to another step.
 
         Returns:
             Whether anything was planned.
@@ -113,10 +121,14 @@ class Draft:
         if view.key in self._settled:
             return False
         if is_decode(view):
-            return self._take_decode(view, inf if least_tokens else limit_s)
+            return self._take_decode(view, inf if least_tokens else limit_s, sound)
         if view.ended or is_stuck(view):
             return self._take_sound(view, inf if least_tokens else limit_s)
-        return self._take_prompt(view, limit_s, least_tokens)
+        return self._take_prompt(view, limit_s, least_tokens, sound)
+
+    def take_sound(self, view: View, limit_s: float = inf) -> bool:
+        """Plan the chunk of sound alone that a running sequence has the frames for, if any."""
+        return view.key not in self._settled and self._take_sound(view, limit_s)
 
     def admit(
         self,
@@ -124,6 +136,7 @@ class Draft:
         victims: Iterable[View] = (),
         limit_s: float = inf,
         least_tokens: int = 0,
+        sound: bool = True,
     ) -> bool:
         """Start a waiting sequence with its first share, if there is room for both.
 
@@ -133,6 +146,7 @@ class Draft:
                 is if it would not help.
             limit_s: As for `take`.
             least_tokens: As for `take`.
+            sound: As for `take`.
         """
         overtakes = self._best_preempted is not None and self._best_preempted < self._grade(view)
         if overtakes or not self._has_share(view, limit_s, least_tokens):
@@ -140,7 +154,7 @@ class Draft:
         if not self._make_way(view, victims):
             return False
         free_before = self._free_pages
-        self._take_prompt(view, limit_s, least_tokens)
+        self._take_prompt(view, limit_s, least_tokens, sound)
         self._admitted.append(view.key)
         self._slots -= 1
         self._owe(view.key, self._pages_to_start(view) - (free_before - self._free_pages))
@@ -166,11 +180,11 @@ class Draft:
                 return True
         return False
 
-    def _take_decode(self, view: View, limit_s: float) -> bool:
+    def _take_decode(self, view: View, limit_s: float, with_sound: bool) -> bool:
         if self._tokens <= 0:
             return False
         frames = view.frames + 1
-        sound = view.chunk if 0 < view.chunk <= frames else 0
+        sound = view.chunk if with_sound and 0 < view.chunk <= frames else 0
         cost = self._budgets.cost
         seconds = self.seconds + cost.decode_row_s + (0.0 if self._forward else cost.base_s)
         if sound:
@@ -201,7 +215,7 @@ class Draft:
         self._chunk_sizes.add(sound)
         return True
 
-    def _take_prompt(self, view: View, limit_s: float, least_tokens: int) -> bool:
+    def _take_prompt(self, view: View, limit_s: float, least_tokens: int, with_sound: bool) -> bool:
         """Encode what is left of the audio, then run as much of the prompt as there is room for."""
         if view.num_encodes:
             count = self._encodes_within(view, limit_s, least_tokens)
@@ -230,7 +244,7 @@ class Draft:
         self._owe(view.key, max(0, self._owed.get(view.key, 0) - pages))
         self._settled.add(view.key)
         self._forward.append(Forward(view.key, view.num_computed, stop))
-        if stop == view.num_positions:
+        if with_sound and stop == view.num_positions:
             self._take_sound(view, inf, emitted=1)
         return True
 

@@ -1,0 +1,228 @@
+"""Do new listeners wait when twice as much is asked for as the machine can do?
+
+Long texts that nobody listens to are offered at twice the rate that the engine can work off, and
+short streams come in between. Each setting runs in an engine of its own: first the streams alone
+(idle), then long work alone with a full queue (its throughput), then both. The embedded checkpoint
+was made for single sentences, so long work is kept from stopping before it has 10 s of speech.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import TEXTS, arguments, write_result
+from benchmarks.pictures import Curve, Panel, draw, shares
+from benchmarks.simulation.arrivals import Arrival, Heard, percentile_ms, poisson
+from benchmarks.simulation.live import play
+from izwi.async_engine import AsyncEngine
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.model import SpeechModel
+from izwi.registry import Registry
+from izwi.request import Chunk, Request, SpeechInput
+from izwi.runner.device import torch_backend
+
+LEAST_S = 10.0  # of speech in a long request
+OVERLOAD = 2.0
+# A listener who has heard nothing after so long leaves; the time counts as waited.
+PATIENCE_S = 20.0
+
+
+@dataclass(slots=True)
+class Background:
+    """Long work that nobody listens to, and the sound that it gave so far."""
+
+    model: SpeechModel
+    name: str
+    engine: AsyncEngine
+    audio_s: float = 0.0
+    refused: int = 0
+
+    def requests(self) -> Iterator[Request]:
+        """Yield long requests for ever, no two of equal length."""
+        frame_s = self.model.frame_samples / self.model.sample_rate
+        least = round(LEAST_S / frame_s)
+        for number in count():
+            text = " ".join(TEXTS[(number + place) % len(TEXTS)] for place in range(4))
+            ask = SpeechInput(text=text, seed=number)
+            request = self.model.prepare_speech(f"long-{number}", self.name, ask)
+            yield replace(
+                request, streams=False, min_entries=least, max_entries=least + 7 * number % 32
+            )
+
+    async def read(self, request: Request) -> None:
+        """Run one request to its end."""
+        async for chunk in self.engine.submit(request):
+            self._count(chunk)
+
+    def _count(self, chunk: Chunk) -> None:
+        self.refused += chunk.error is not None
+        if chunk.pcm is not None:
+            self.audio_s += len(chunk.pcm) / self.model.sample_rate
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What one engine is run with."""
+
+    policy: str
+    max_step_s: float
+    chunk_ramp: tuple[int, ...]
+
+    @property
+    def config(self) -> EngineConfig:
+        """Everything else is as by default."""
+        return EngineConfig(
+            policy=self.policy, max_step_s=self.max_step_s, chunk_ramp=self.chunk_ramp
+        )
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        if self.policy != "deadline":
+            return self.policy
+        step_ms, longest = self.max_step_s * 1e3, self.chunk_ramp[-1]
+        return f"{self.policy}, steps of {step_ms:g} ms, chunks to {longest}"
+
+
+def read_setting(text: str) -> Setting:
+    """Read POLICY, POLICY:SECONDS or POLICY:SECONDS:FRAMES, FRAMES of the longest chunk."""
+    policy, step_s, longest = (*text.split(":"), "", "")[:3]
+    config = EngineConfig()
+    ramp = config.chunk_ramp
+    if longest:
+        ramp = (*(frames for frames in ramp if frames < int(longest)), int(longest))
+    return Setting(policy, float(step_s or config.max_step_s), ramp)
+
+
+async def run_setting(
+    registry: Registry, engine: AsyncEngine, name: str, options: argparse.Namespace
+) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """Measure one setting; figures for the table, and all times to first audio in seconds."""
+    model = registry.speech(name)
+    background = Background(model, name, engine)
+    await play(engine, foreground(model, name, options, "warm-up")[:3], model.sample_rate)
+    idle = await play(engine, foreground(model, name, options, "idle"), model.sample_rate)
+
+    long = background.requests()
+    tasks = {asyncio.create_task(background.read(next(long))) for _ in range(options.queue)}
+    await asyncio.sleep(options.settle_s)
+    audio_s, began_s = background.audio_s, time.perf_counter()
+    while time.perf_counter() - began_s < options.capacity_s:  # whoever ends is followed
+        await asyncio.sleep(0.02)
+        done = {task for task in tasks if task.done()}
+        tasks = tasks - done | {asyncio.create_task(background.read(next(long))) for _ in done}
+    capacity = (background.audio_s - audio_s) / (time.perf_counter() - began_s)
+
+    gap_s = (LEAST_S + 1.2) / (OVERLOAD * capacity)
+    offer = asyncio.create_task(_offer(background, long, gap_s, tasks))
+    audio_s, began_s = background.audio_s, time.perf_counter()
+    arrivals = foreground(model, name, options, "loaded")
+    loaded = await play(engine, arrivals, model.sample_rate, PATIENCE_S)
+    throughput = (background.audio_s - audio_s) / (time.perf_counter() - began_s)
+    offer.cancel()
+    await engine.stop()
+    await asyncio.gather(offer, *tasks, return_exceptions=True)
+    ttfa_s = {"idle": waited_s(idle), "overload": waited_s(loaded)}
+    p95_s = {phase: float(np.percentile(seconds, 95)) for phase, seconds in ttfa_s.items()}
+    row = {
+        **figures(idle, "idle"),
+        **figures(loaded, "overload"),
+        "ttfa_p95_ratio": round(p95_s["overload"] / p95_s["idle"], 2),
+        "gave_up": sum(not one.chunks for one in loaded),
+        "background_alone_audio_s_per_s": round(capacity, 2),
+        "background_offered_audio_s_per_s": round(OVERLOAD * capacity, 2),
+        "background_audio_s_per_s": round(throughput, 2),
+    }
+    return row, ttfa_s
+
+
+async def _offer(
+    background: Background,
+    long: Iterator[Request],
+    gap_s: float,
+    tasks: set[asyncio.Task[None]],
+) -> None:
+    """Submit long requests at fixed gaps, for ever."""
+    start_s = time.perf_counter()
+    for number in count():
+        await asyncio.sleep(start_s + number * gap_s - time.perf_counter())
+        tasks.add(asyncio.create_task(background.read(next(long))))
+
+
+def foreground(
+    model: SpeechModel, name: str, options: argparse.Namespace, phase: str
+) -> list[Arrival]:
+    """Short streams by Poisson; the same in every phase and for every setting."""
+    times = poisson(options.rate, seed=1)
+    return [
+        Arrival(
+            at_s,
+            model.prepare_speech(
+                f"{phase}-{number}", name, SpeechInput(TEXTS[number % len(TEXTS)], seed=number)
+            ),
+        )
+        for number, at_s in zip(range(options.streams), times, strict=False)
+    ]
+
+
+def waited_s(heard: list[Heard]) -> list[float]:
+    """Times to first audio; who left without any has waited for `PATIENCE_S`."""
+    return [min(one.first_sound_s, PATIENCE_S) for one in heard]
+
+
+def figures(heard: list[Heard], phase: str) -> dict[str, Any]:
+    """Percentiles of one phase."""
+    first_s = waited_s(heard)
+    return {
+        f"{phase}_ttfa_p50_ms": percentile_ms(first_s, 50),
+        f"{phase}_ttfa_p95_ms": percentile_ms(first_s, 95),
+        f"{phase}_underruns": sum(one.gaps_s > 0 for one in heard),
+    }
+
+
+async def main(options: argparse.Namespace) -> None:
+    """Run every setting in turn, then draw the times to first audio."""
+    backend = torch_backend(options.device, options.dtype)
+    registry = Registry(backend)
+    name = registry.load(options.model)
+    rows = []
+    curves: dict[str, Curve] = {}
+    for place, setting in enumerate(options.settings):
+        engine = AsyncEngine(Engine(registry.models, backend.ops, setting.config))
+        engine.start()
+        row, ttfa_s = await run_setting(registry, engine, name, options)
+        rows.append({**asdict(setting), **row})
+        print(rows[-1], flush=True)
+        for phase, style in (("idle", "--"), ("overload", "-")):
+            curves[f"{setting.label}: {phase}"] = shares(ttfa_s[phase], place, style)
+    write_result("overload", rows, model=name, foreground_per_s=options.rate, overload=OVERLOAD)
+    panel = Panel("time to first audio, ms", "share of streams", curves, log_x=True)
+    draw(
+        "overload", "New short streams beside twice as much long work as there is time for", [panel]
+    )
+
+
+if __name__ == "__main__":
+    parser = arguments(__doc__)
+    parser.add_argument(
+        "--settings",
+        type=read_setting,
+        nargs="+",
+        default=[read_setting("deadline::4"), read_setting("deadline"), read_setting("fcfs")],
+        metavar="POLICY[:MAX_STEP_S[:LONGEST_CHUNK]]",
+    )
+    parser.add_argument("--streams", type=int, default=64, help="short ones, in each phase")
+    parser.add_argument("--rate", type=float, default=1.0, help="short streams a second")
+    parser.add_argument("--queue", type=int, default=64, help="long requests when saturated")
+    parser.add_argument("--settle-s", type=float, default=3.0)
+    parser.add_argument("--capacity-s", type=float, default=10.0)
+    asyncio.run(main(parser.parse_args()))

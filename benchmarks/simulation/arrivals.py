@@ -1,0 +1,84 @@
+"""Who asks when, and what the listeners heard: shared by real runs and simulated ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from izwi.request import Request
+from izwi.scheduler.playback import underrun_s
+
+
+class Arrival(NamedTuple):
+    """One request and when it comes, seconds after the start."""
+
+    at_s: float
+    request: Request
+
+
+@dataclass(slots=True)
+class Heard:
+    """One request as its listener saw it.
+
+    Attributes:
+        submitted_s: When it came, seconds after the start.
+        chunks: When each chunk of sound was there, and the seconds of sound in it.
+        ended_s: When the last chunk came; None: the listener left, or the request failed.
+        refused: It failed.
+    """
+
+    request: Request
+    submitted_s: float
+    chunks: list[tuple[float, float]] = field(default_factory=list)
+    ended_s: float | None = None
+    refused: bool = False
+
+    @property
+    def first_sound_s(self) -> float:
+        """Time to first audio in seconds; infinite if there was none."""
+        return self.chunks[0][0] - self.submitted_s if self.chunks else inf
+
+    @property
+    def audio_s(self) -> float:
+        """Seconds of sound that came."""
+        return sum(audio_s for _, audio_s in self.chunks)
+
+    @property
+    def gaps_s(self) -> float:
+        """Seconds of silence in the middle of the sound."""
+        return underrun_s(self.chunks)
+
+
+def poisson(rate_per_s: float, seed: int) -> Iterator[float]:
+    """Yield times of arrival for ever, seconds."""
+    rng = random.Random(seed)
+    return accumulate(iter(lambda: rng.expovariate(rate_per_s), None))
+
+
+def percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
+    """A percentile in milliseconds; None: there is no value, or so many are infinite."""
+    if not seconds:
+        return None
+    value = float(np.percentile(seconds, percent, method="higher"))
+    return round(value * 1e3, 2) if value < inf else None
+
+
+def summary(heard: Iterable[Heard]) -> dict[str, Any]:
+    """What the listeners of streams got: time to first audio and gaps."""
+    streams = [one for one in heard if one.request.streams]
+    first_s = [one.first_sound_s for one in streams]
+    gaps_s = [one.gaps_s for one in streams]
+    return {
+        "streams": len(streams),
+        "ttfa_p50_ms": percentile_ms(first_s, 50),
+        "ttfa_p95_ms": percentile_ms(first_s, 95),
+        "ttfa_p99_ms": percentile_ms(first_s, 99),
+        "underrun_share": round(sum(gap > 0 for gap in gaps_s) / max(1, len(streams)), 4),
+        "underrun_p95_ms": percentile_ms(gaps_s, 95),
+    }

@@ -1,0 +1,137 @@
+"""Measure what the simulator must know of this machine: steps, scripts, and the way to the ear."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from benchmarks.measure import TEXTS
+from benchmarks.simulation.arrivals import Heard
+from benchmarks.simulation.device import PaperModel, Script
+from benchmarks.simulation.machine import Machine
+from benchmarks.simulation.recording import RecordedEngine
+from izwi.async_engine import AsyncEngine
+from izwi.config import EngineConfig
+from izwi.model import SpeechModel
+from izwi.registry import Registry
+from izwi.request import Chunk, Request, SpeechInput
+from izwi.runner.device import TorchBackend
+
+
+@dataclass(slots=True)
+class Calibration:
+    """What was measured.
+
+    Attributes:
+        name: Under which the checkpoint is served.
+        requests: Prepared ones, to be repeated under other ids.
+        scripts: What each of them says, in the same order.
+        machine: Prices, variance and hand-over.
+        model: Of the checkpoint.
+        streams_per_s: How many of these streams the engine ends in a second when it is full.
+        prepare_s: Checking and tokenising one text, median.
+    """
+
+    name: str
+    requests: list[Request]
+    scripts: list[Script]
+    machine: Machine
+    model: PaperModel
+    streams_per_s: float
+    prepare_s: float
+
+
+@dataclass(slots=True)
+class _Alone:
+    """A request that ran alone."""
+
+    heard: Heard
+    codes: list[tuple[int, ...]] = field(default_factory=list)
+
+
+def prepare(model: SpeechModel, name: str, count: int) -> tuple[list[Request], float]:
+    """Prepare short streams, no two alike, and say how long one takes."""
+    requests, seconds = [], []
+    for number in range(count):
+        began_s = time.perf_counter()
+        ask = SpeechInput(TEXTS[number % len(TEXTS)], seed=number)
+        requests.append(model.prepare_speech(f"prepared-{number}", name, ask))
+        seconds.append(time.perf_counter() - began_s)
+    return requests, median(seconds)
+
+
+def start(
+    registry: Registry, backend: TorchBackend, config: EngineConfig
+) -> tuple[RecordedEngine, AsyncEngine]:
+    """Start an engine that keeps its steps, on the listeners' clock."""
+    recorded = RecordedEngine(registry.models, backend.ops, config, clock=time.perf_counter)
+    engine = AsyncEngine(recorded)
+    engine.start()
+    return recorded, engine
+
+
+async def calibrate(
+    registry: Registry, backend: TorchBackend, name: str, config: EngineConfig, count: int
+) -> Calibration:
+    """Run streams alone, then in company, and fit the machine to their steps."""
+    model = registry.speech(name)
+    requests, prepare_s = prepare(model, name, count)
+    recorded, engine = start(registry, backend, config)
+    await _run(engine, replace(requests[0], request_id="warm-up"))
+    recorded.steps.clear()
+    alone, wakes_s, reaches_s = [], [], []
+    for request in requests:
+        first_step = len(recorded.steps)
+        one = await _run(engine, request)
+        alone.append(one)
+        await asyncio.sleep(0.02)  # the engine notes its last step and falls asleep
+        step = recorded.steps[first_step]
+        wakes_s.append(step.began_s - one.heard.submitted_s)
+        reaches_s.append(one.heard.chunks[0][0] - step.began_s - step.whole_s)
+    streams_per_s = 0.0
+    for company in (2, 3, 5, 8):
+        streams_per_s = await _together(engine, requests, company)
+    await engine.stop()
+    (lane,) = recorded._lanes.values()
+    frame_s = lane.runner.frame_s
+    assert frame_s is not None
+    return Calibration(
+        name,
+        requests,
+        [one.codes for one in alone],
+        Machine.of(recorded.steps, median(wakes_s), max(0.0, median(reaches_s))),
+        PaperModel(frame_s, model.num_codebooks, lane.runner.num_pages, model.content_keys),
+        streams_per_s,
+        prepare_s,
+    )
+
+
+async def _run(engine: AsyncEngine, request: Request) -> _Alone:
+    one = _Alone(Heard(request, time.perf_counter()))
+    async for chunk in engine.submit(request):
+        _note(one, chunk)
+    return one
+
+
+def _note(one: _Alone, chunk: Chunk) -> None:
+    if chunk.error is not None:
+        raise RuntimeError(f"{chunk.request_id} failed") from chunk.error
+    one.codes += [tuple(entry) for entry in chunk.entries.tolist()]
+    if chunk.pcm is not None:
+        one.heard.chunks.append((time.perf_counter(), 0.0))
+
+
+async def _together(engine: AsyncEngine, requests: Sequence[Request], company: int) -> float:
+    """Keep so many streams alive until all have run; how many ended in a second."""
+    waiting = [replace(one, request_id=f"{company}-{one.request_id}") for one in requests]
+
+    async def slot() -> None:
+        while waiting:
+            await _run(engine, waiting.pop())
+
+    began_s = time.perf_counter()
+    await asyncio.gather(*(slot() for _ in range(company)))
+    return len(requests) / (time.perf_counter() - began_s)

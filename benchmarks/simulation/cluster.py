@@ -1,0 +1,109 @@
+"""Many devices on paper, one list of arrivals, events in order of time."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+from benchmarks.simulation.arrivals import Arrival, Heard
+from benchmarks.simulation.device import Device, PaperModel, Script
+from benchmarks.simulation.machine import Machine
+from izwi.config import EngineConfig
+from izwi.errors import Overloaded
+from izwi.request import Chunk, Reason, Request
+
+
+class Cluster:
+    """Devices behind a router that sends each request where the fewest are alive."""
+
+    def __init__(
+        self,
+        num_devices: int,
+        model: PaperModel,
+        machine: Machine,
+        config: EngineConfig,
+        scripts: Mapping[str, Script],
+        seed: int = 0,
+    ):
+        """Set up equal devices; see `Device` for the arguments."""
+        self._machine, self._frame_s = machine, model.frame_s
+        self.devices = [
+            Device(model, machine, config, scripts, seed * num_devices + place)
+            for place in range(num_devices)
+        ]
+        self._inbox: list[list[Request]] = [[] for _ in self.devices]
+        self._ended = [0] * num_devices  # in the step under way
+        self._busy = [False] * num_devices
+        self._cold = [False] * num_devices  # the next step comes after a sleep
+        self._heard: dict[str, Heard] = {}
+        self.num_steps = 0
+
+    def run(self, arrivals: Sequence[Arrival], until_s: float = float("inf")) -> list[Heard]:
+        """Play a list of arrivals.
+
+        Args:
+            arrivals: In order of time.
+            until_s: Steps that would begin later are not run.
+
+        Returns:
+            What each listener of a request that came heard, in the same order.
+        """
+        begins: list[tuple[float, int]] = []  # when the next step of a busy device begins
+        pending = iter(arrivals)
+        arrival = next(pending, None)
+        while arrival is not None or begins:
+            if arrival is not None and (not begins or arrival.at_s <= begins[0][0]):
+                self._arrive(arrival, begins)
+                arrival = next(pending, None)
+                continue
+            now_s, place = heapq.heappop(begins)
+            if now_s > until_s:
+                break
+            end_s = self._step(place, now_s)
+            if end_s is not None:
+                heapq.heappush(begins, (end_s, place))
+        return list(self._heard.values())
+
+    def _arrive(self, arrival: Arrival, begins: list[tuple[float, int]]) -> None:
+        self._heard[arrival.request.request_id] = Heard(arrival.request, arrival.at_s)
+        place = min(range(len(self.devices)), key=lambda at: self.devices[at].num_live)
+        self.devices[place].num_live += 1
+        self._inbox[place].append(arrival.request)
+        if not self._busy[place]:
+            self._busy[place] = self._cold[place] = True
+            heapq.heappush(begins, (arrival.at_s + self._machine.wake_s, place))
+
+    def _step(self, place: int, now_s: float) -> float | None:
+        """Run a device's next step; when it ends, or None if there was nothing to do."""
+        device, inbox = self.devices[place], self._inbox[place]
+        device.num_live -= self._ended[place]
+        self._ended[place] = 0
+        device.runner.now_s = now_s
+        for request in inbox:
+            try:
+                device.submit(request)
+            except Overloaded:
+                self._heard[request.request_id].refused = True
+                self._ended[place] += 1
+        inbox.clear()
+        if not device.has_work:
+            self._busy[place] = False
+            return None
+        chunks = device.step(now_s, self._cold[place])
+        self._cold[place] = False
+        self.num_steps += 1
+        for chunk in chunks:
+            self._deliver(place, chunk, device.runner.now_s + self._machine.reach_s)
+        return float(device.runner.now_s)
+
+    def _deliver(self, place: int, chunk: Chunk, now_s: float) -> None:
+        one = self._heard[chunk.request_id]
+        if chunk.pcm is not None:
+            one.chunks.append((now_s, len(chunk.pcm) * self._frame_s))
+        if chunk.reason is None:
+            return
+        self._ended[place] += 1
+        if chunk.reason is Reason.ERROR:
+            one.refused = True
+        else:
+            one.ended_s = now_s

@@ -1,0 +1,263 @@
+"""One device on paper: the engine's own `Lane` and `Scheduler` over a runner that computes nothing.
+
+Views, slack, chunks, pages, prefix tree, logs and the learning of costs are the engine's code.
+The runner only moves the device's clock on and reads entries from a script.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.simulation.machine import Machine
+from benchmarks.simulation.recording import Kind
+from izwi.cache.memory import PagedMemory
+from izwi.config import EngineConfig
+from izwi.lane import Lane
+from izwi.model import Row
+from izwi.request import Chunk, Float32, Request, Sequence
+from izwi.scheduler.cost import StepCost, StepWork
+from izwi.scheduler.scheduler import Scheduler, Work
+
+# What a request will say: its entries, after which it stops by itself if it can.
+Script = Seq[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class PaperModel:
+    """What a device must know of a model.
+
+    Attributes:
+        frame_s: Seconds of sound in a frame.
+        num_codebooks: Ids in an entry.
+        num_pages: Pages for keys and values.
+        content_keys: Of a real model, for real prompts; None takes those of `PaperPrompt`.
+    """
+
+    frame_s: float
+    num_codebooks: int
+    num_pages: int
+    content_keys: Any = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PaperPrompt:
+    """A prompt of a given length: so many positions that all have, then its own."""
+
+    num_positions: int
+    num_shared: int
+    seed: int
+    encode_inputs: tuple[Any, ...] = ()
+
+    def keys(self, start: int, stop: int) -> list[int]:
+        """Content keys of positions [start, stop), beyond the prompt as well."""
+        own = (self.seed + 1) << 20
+        return [at if at < self.num_shared else own + at for at in range(start, stop)]
+
+
+class PaperRunner:
+    """Stands in for `izwi.runner.runner.Runner`; every call takes time on the device's clock."""
+
+    num_codebooks: int
+    frame_samples = 1  # chunks carry their length alone
+
+    def __init__(
+        self, model: PaperModel, machine: Machine, scripts: Mapping[str, Script], seed: int
+    ):
+        self._model, self._machine, self._scripts = model, machine, scripts
+        self.num_codebooks = model.num_codebooks
+        self.frame_s: float = model.frame_s
+        self.now_s = 0.0
+        self.factor = 1.0
+        self._random = random.Random(seed)
+
+    def clock(self) -> float:
+        """Seconds on paper."""
+        return self.now_s
+
+    def begin_step(self, kind: Kind) -> None:
+        """Draw by how much the coming step is slower than predicted."""
+        if self._machine.factors:
+            self.factor = self._random.choice(self._machine.factors[kind])
+
+    def end_step(self, work: StepWork) -> None:
+        """Pay for what is not computing."""
+        self.now_s += self.factor * self._machine.host.seconds(work)
+
+    def _compute(self, work: StepWork) -> None:
+        self.now_s += self.factor * self._machine.compute.seconds(work)
+
+    # -- what the lane asks of a runner ------------------------------------------------------
+    def rebuild(self, sequences: Seq[Sequence]) -> dict[int, BaseException]:
+        """Make codec states again: every frame that was sound goes through the codec."""
+        for sequence in sequences:
+            self._compute(StepWork(0, 0, 0, sequence.num_chunks, sequence.num_vocoded))
+        return {}
+
+    def encode(self, pieces: Seq[tuple[Sequence, int]]) -> list[BaseException | None]:
+        """Encode pieces of audio."""
+        self._compute(StepWork(encodes=len(pieces)))
+        for sequence, index in pieces:
+            sequence.encoded[index] = ()
+        return [None] * len(pieces)
+
+    def forward(self, rows: Seq[Row]) -> list[tuple[int, ...] | None]:
+        """Run rows; who emits says the next entry of its script."""
+        lengths = [row.stop - row.start for row in rows]
+        decode_rows = lengths.count(1)
+        self._compute(StepWork(decode_rows, sum(lengths) - decode_rows))
+        return [self._next_entry(row.sequence) if row.emits else None for row in rows]
+
+    def vocode(self, pieces: Seq[tuple[Sequence, int]]) -> list[Float32]:
+        """Make chunks of sound, one sample a frame."""
+        if not pieces:
+            return []
+        sizes = [frames for _, frames in pieces]
+        self._compute(StepWork(vocode_calls=len(set(sizes)), vocode_frames=sum(sizes)))
+        return [np.zeros(frames, dtype=np.float32) for frames in sizes]
+
+    def _next_entry(self, sequence: Sequence) -> tuple[int, ...]:
+        script, said = self._scripts[sequence.request.request_id], len(sequence.emitted)
+        return script[said] if said < len(script) else (sequence.request.stop_ids[0],)
+
+    def learn(self, cost: StepCost) -> None:
+        """Take note of what steps cost; nothing is stored here, so no tier is chosen by it."""
+
+    def max_entries(self, sequence: Sequence) -> int:
+        """Entries after which a request ends."""
+        return sequence.request.max_entries
+
+    # -- what the queues must know of a model ------------------------------------------------
+    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
+        """Content keys of positions [start, stop)."""
+        if self._model.content_keys is not None:
+            keys: list[int] = self._model.content_keys(sequence, start, stop)
+            return keys
+        prompt = sequence.request.prompt
+        assert isinstance(prompt, PaperPrompt)
+        return prompt.keys(start, stop)
+
+    def positions_ready(self, sequence: Sequence) -> int:
+        """All: no text is written here while it is spoken."""
+        return sequence.num_positions
+
+
+class PaperRows:
+    """Rows of a codec arena that hold nothing, and no tier below it."""
+
+    def __init__(self, count: int):
+        self._free = list(range(count))
+
+    @property
+    def num_free(self) -> int:
+        """Rows that nobody holds."""
+        return len(self._free)
+
+    def allocate(self) -> int:
+        """Hand out a row."""
+        return self._free.pop()
+
+    def release(self, row: int) -> None:
+        """Take a row back."""
+        self._free.append(row)
+
+    def save(self, row: int) -> None:
+        """Keep nothing."""
+
+    def restore(self, row: int, handle: int) -> bool:
+        """Nothing was kept."""
+        del row, handle
+        return False
+
+    def forget(self, handle: int) -> None:
+        """Nothing was kept."""
+
+
+class PaperPages:
+    """Pages that hold nothing; what leaves the device is gone."""
+
+    def copy(self, source: int, target: int, num_slots: int) -> None:
+        """Nothing to copy."""
+
+    def demote(self, page: int) -> None:
+        """Keep nothing."""
+
+    def promote(self, handle: int, page: int) -> bool:
+        """Nothing was kept."""
+        del handle, page
+        return False
+
+    def drop(self, handle: int) -> None:
+        """Nothing was kept."""
+
+    def take_dropped(self) -> list[int]:
+        """Nothing was kept."""
+        return []
+
+
+class Device:
+    """One simulated engine of one model."""
+
+    def __init__(
+        self,
+        model: PaperModel,
+        machine: Machine,
+        config: EngineConfig,
+        scripts: Mapping[str, Script],
+        seed: int,
+    ):
+        """Start idle at time 0.
+
+        Args:
+            model: What it serves.
+            machine: What its steps cost.
+            config: Policy and budgets, as for a real engine.
+            scripts: What every request will say, by request id.
+            seed: For the variance of its steps.
+        """
+        self.runner: Any = PaperRunner(model, machine, scripts, seed)
+        memory = PagedMemory(model.num_pages, config.page_size, PaperPages())
+        rows: Any = PaperRows(config.max_running)
+        self.lane = Lane(
+            Scheduler(config, memory, rows, self.runner), self.runner, config, self.runner.clock
+        )
+        self.num_live = 0
+        self.steps: list[tuple[StepWork, float]] = []
+        self._arrivals = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything runs or wants to."""
+        return self.lane.scheduler.has_work
+
+    def submit(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            Overloaded: The queue is full.
+        """
+        self.lane.scheduler.add(Sequence(request, self._arrivals, self.runner.now_s))
+        self._arrivals += 1
+
+    def step(self, now_s: float, cold: bool = False) -> list[Chunk]:
+        """Run the step that begins now, as `Engine.step` does; `now_s` of the runner is its end."""
+        runner = self.runner
+        runner.now_s = now_s
+        work = self.lane.schedule(now_s)
+        forward = _forward_work(work)
+        runner.begin_step((cold, forward.prefill_tokens > 0, bool(work.vocode)))
+        results = self.lane.execute(work)
+        chunks = self.lane.process(results, runner.now_s)
+        runner.end_step(forward)
+        return chunks
+
+
+def _forward_work(work: Work) -> StepWork:
+    lengths = [row.stop - row.start for row in work.forward]
+    decode_rows = lengths.count(1)
+    return StepWork(decode_rows, sum(lengths) - decode_rows, len(work.encode), 0, 0)

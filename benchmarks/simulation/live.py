@@ -1,0 +1,59 @@
+"""Offer a list of requests to a real engine, each at its time, whatever has come of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from benchmarks.simulation.arrivals import Arrival, Heard
+from izwi.async_engine import AsyncEngine, Stream
+from izwi.request import Reason
+
+
+async def play(
+    engine: AsyncEngine,
+    arrivals: Sequence[Arrival],
+    sample_rate: int,
+    patience_s: float | None = None,
+) -> list[Heard]:
+    """Submit every request when it is due and listen to all of them.
+
+    Args:
+        engine: Runs already.
+        arrivals: In order of time.
+        sample_rate: Of the sound that comes, Hz.
+        patience_s: After so long without sound a listener leaves; None: nobody does.
+
+    Returns:
+        What was heard, in the same order. Times count from the call.
+    """
+    start_s = time.perf_counter()
+    heard: list[Heard] = []
+    listeners: list[asyncio.Task[None]] = []
+    for arrival in arrivals:
+        await asyncio.sleep(start_s + arrival.at_s - time.perf_counter())
+        one = Heard(arrival.request, time.perf_counter() - start_s)
+        stream = engine.submit(arrival.request)
+        heard.append(one)
+        listeners.append(asyncio.create_task(_listen(stream, one, start_s, sample_rate)))
+        if patience_s is not None:
+            asyncio.get_running_loop().call_later(patience_s, _leave, stream, one)
+    await asyncio.gather(*listeners)
+    return heard
+
+
+async def _listen(stream: Stream, one: Heard, start_s: float, sample_rate: int) -> None:
+    async for chunk in stream:
+        now_s = time.perf_counter() - start_s
+        if chunk.pcm is not None:
+            one.chunks.append((now_s, len(chunk.pcm) / sample_rate))
+        if chunk.reason is Reason.ERROR:
+            one.refused = True
+        elif chunk.reason in (Reason.STOP, Reason.LENGTH):
+            one.ended_s = now_s
+
+
+def _leave(stream: Stream, one: Heard) -> None:
+    if not one.chunks:
+        stream.abort()
