@@ -40,6 +40,7 @@ class FixedPrompt:
 
     @property
     def num_positions(self) -> int:
+        """Positions that the prompt takes."""
         return len(self.ids)
 
 
@@ -59,20 +60,24 @@ class InstantSpeech:
         self.seconds = 0.0
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
+        """Name positions by their ids."""
         prompt = sequence.request.prompt
         assert isinstance(prompt, FixedPrompt)
         frames = range(len(prompt.ids), stop)
         return [*prompt.ids, *(1 << 40 | position for position in frames)][start:stop]
 
     def step(self, rows: Seq[Row], context: Any, pick: Pick) -> torch.Tensor:  # noqa: ARG002
+        """Answer with ones."""
         return torch.ones(sum(row.emits for row in rows), CODEBOOKS, dtype=torch.int64)
 
     def warm_codes(self, sequence: Sequence) -> None:  # noqa: ARG002
-        return None
+        """Nothing comes before."""
+        return
 
     def vocode(
         self, codes: np.ndarray[Any, Any], state: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Make silence."""
         began = time.perf_counter()
         sound = torch.zeros(len(codes), codes.shape[1] * self.frame_samples)
         self.seconds += time.perf_counter() - began
@@ -95,6 +100,7 @@ class Stopwatch:
         self.parts: defaultdict[str, float] = defaultdict(float)
 
     def wrap(self, owner: Any, method: str, part: str) -> None:
+        """Count the time of a method as part of a step."""
         work: Callable[..., Any] = getattr(owner, method)
 
         def timed(*args: Any) -> Any:
