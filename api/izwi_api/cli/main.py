@@ -6,13 +6,12 @@ import os
 
 import typer
 
-from izwi_api.cli import clone, models, replay, say, serve, transcribe, voices
+from izwi_api.cli import bench, clone, doctor, keys, models, replay, say, serve, transcribe, voices
 
 app = typer.Typer(
     name="izwi",
     help="Speech in one engine: say, transcribe, clone, serve.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 for verb in (
@@ -23,8 +22,11 @@ for verb in (
     models.models,
     voices.voices,
     replay.replay,
+    bench.bench,
+    doctor.doctor,
 ):
     app.command()(verb)
+app.add_typer(keys.app, name="keys")
 
 
 def main() -> None:

@@ -1,4 +1,8 @@
-"""Options that several verbs share, and how a failure is told: one line, and a code."""
+"""Options that several verbs share, and how a failure is told: one line, and a code.
+
+A verb ends with 0 when all is well, with BAD_INPUT when what it was given cannot be used, and with
+FAILED when something else went wrong.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,21 @@ FAILED = 1
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto for the best there.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto for the device's.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never ask the Hugging Face hub.")]
+ServerUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        envvar="IZWI_SERVER",
+        show_default=False,
+        help="Address of a running server that does the work. Default: this process does it.",
+    ),
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key", envvar="IZWI_API_KEY", show_default=False, help="What that server asks for."
+    ),
+]
 
 
 def messages() -> Console:
@@ -24,15 +43,23 @@ def messages() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+def tell_failure(what: object) -> None:
+    """Say in one line what went wrong."""
+    messages().print(f"izwi: {what}", style="red", markup=False)
+
+
+def code_of(error: IzwiError | OSError) -> int:
+    """Return the exit code for an error."""
+    return BAD_INPUT if isinstance(error, InvalidRequest) else FAILED
+
+
 @contextmanager
 def failures_told() -> Generator[None]:
     """Turn an error of ours into one line on stderr and an exit code."""
     try:
         yield
-    except IzwiError as error:
-        messages().print(f"izwi: {error}", style="red", markup=False)
-        code = BAD_INPUT if isinstance(error, InvalidRequest) else FAILED
-        raise typer.Exit(code) from error
-    except OSError as error:
-        messages().print(f"izwi: {error}", style="red", markup=False)
-        raise typer.Exit(FAILED) from error
+    except BrokenPipeError:
+        raise  # whoever read our output has enough of it: typer ends the process without a word
+    except (IzwiError, OSError) as error:
+        tell_failure(error)
+        raise typer.Exit(code_of(error)) from error

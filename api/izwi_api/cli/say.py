@@ -1,21 +1,29 @@
-"""`izwi say`: speak a text to the speakers or into a file."""
+"""`izwi say`: speak a text to the speakers, into a file, or into a pipe, while it is written."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from izwi_api.cli.options import Device, Dtype, Offline, failures_told
+from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl, failures_told
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
-    from izwi.request import ReferenceClip, SpeechInput
+    from izwi.request import SpeechInput
+    from izwi_api.cli.remote import RemoteSpeech, Server
     from izwi_api.cli.runtime import Where
-    from izwi_api.cli.sound_out import Saved
+    from izwi_api.cli.sound_out import Saved, Speech
+    from izwi_api.cli.text_in import ArrivingText
+    from izwi_api.door import Door
+
+# A text on stdin that is complete and no longer than this when the model is loaded is said as if it
+# were an argument; any other is said while it is read.
+_SHORT_TEXT_CHARS = 4096
 
 
 class Mode(StrEnum):
@@ -25,11 +33,19 @@ class Mode(StrEnum):
     FULL = "full"
 
 
-Text = Annotated[str, typer.Argument(help="What to say; - reads it from stdin.")]
+Text = Annotated[str, typer.Argument(help="What to say; - reads it from stdin, as it comes.")]
 Voice = Annotated[str | None, typer.Option(help="A speaker of the checkpoint, or a cloned voice.")]
-ModelSource = Annotated[str, typer.Option(help="Folder, hub id or embedded name.")]
+ModelSource = Annotated[
+    str | None,
+    typer.Option(help="Folder, hub id or embedded name. Default: embedded, or the server's first."),
+]
 Out = Annotated[
-    Path | None, typer.Option(help="File to write: .wav .mp3 .opus .ogg .flac .aac .pcm")
+    Path | None,
+    typer.Option(help="File to write: .wav .mp3 .opus .ogg .flac .aac .pcm; - is stdout."),
+]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="Format of the sound. Default: by the suffix; WAV on stdout."),
 ]
 Seed = Annotated[int, typer.Option(help="The same seed says it the same way.")]
 Temperature = Annotated[
@@ -49,11 +65,28 @@ XVectorOnly = Annotated[
 MaxNewTokens = Annotated[int | None, typer.Option(min=1, help="At most one frame less than this.")]
 
 
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A voice to follow for one speech: what `--ref-audio` and its companions say."""
+
+    path: Path
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the sound goes: a file or stdout, or None for the player or the default file."""
+
+    out: Path | None
+    audio_format: str | None
+
+
 def say(
     text: Text,
     voice: Voice = None,
-    model: ModelSource = DEFAULT_MODELS[0],
+    model: ModelSource = None,
     out: Out = None,
+    audio_format: Format = None,
     seed: Seed = 0,
     temperature: Temperature = None,
     save_codes: SaveCodes = None,
@@ -64,30 +97,30 @@ def say(
     ref_text: RefText = None,
     x_vector_only: XVectorOnly = False,
     max_new_tokens: MaxNewTokens = None,
+    server: ServerUrl = None,
+    api_key: ApiKey = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     offline: Offline = False,
 ) -> None:
-    """Say a text aloud, or write it to a file."""
+    """Say a text aloud, or write it to a file or a pipe."""
     import asyncio
 
     from izwi.errors import InvalidRequest
     from izwi.request import SpeechInput, TextMode
     from izwi_api.cli.options import messages
+    from izwi_api.cli.remote import Server
     from izwi_api.cli.runtime import Where
-    from izwi_api.cli.sound_out import format_of, save_codes_to
+    from izwi_api.cli.sound_out import save_codes_to
 
     with failures_told():
-        words = sys.stdin.read() if text == "-" else text
-        if not words.strip():
+        if not text.strip():
             raise InvalidRequest("there is no text to say", param="text")
         if not -(2**63) <= seed < 2**63:
             raise InvalidRequest("the seed must fit in 64 bits", param="seed")
-        if out is not None:
-            format_of(out)  # a wrong suffix is said before the models load
         ask = SpeechInput(
-            text=words,
-            voice=_reference(ref_audio, ref_text, x_vector_only, voice),
+            text="" if text == "-" else text,
+            voice=voice,
             language=language,
             instruct=instruct,
             text_mode=TextMode(text_mode.value) if text_mode else None,
@@ -95,19 +128,39 @@ def say(
             seed=seed,
             max_new_tokens=max_new_tokens,
         )
-        saved = asyncio.run(_say(model, Where(device, dtype, offline), ask, voice, out))
+        target = _target(out, audio_format, piped_text=text == "-")
+        clip = _clip(ref_audio, ref_text, x_vector_only, voice)
+        if server:
+            if save_codes is not None:
+                raise InvalidRequest("a server sends no codes; use --save-codes without --server")
+            saved = asyncio.run(_say_there(Server(server, api_key), model, ask, clip, target))
+        else:
+            where = Where(device, dtype, offline)
+            saved = asyncio.run(_say_here(where, model or DEFAULT_MODELS[0], ask, clip, target))
         if save_codes is not None:
             save_codes_to(save_codes, saved.codes)
         messages().print(f"{saved.place}: {saved.seconds:.2f} s of sound", markup=False)
 
 
-def _reference(
-    ref_audio: Path | None, ref_text: str | None, x_vector_only: bool, voice: str | None
-) -> ReferenceClip | None:
-    from izwi.audio.decode import decode_audio
+def _target(out: Path | None, audio_format: str | None, *, piped_text: bool) -> Target:
+    """Check where the sound is to go, before a model is loaded for it."""
+    from izwi.audio.encode import FORMATS
     from izwi.errors import InvalidRequest
-    from izwi.request import ReferenceClip
-    from izwi_api.voice_store import REFERENCE_RATE
+    from izwi_api.cli.sound_out import STDOUT, format_of, is_piped
+
+    if audio_format is not None and audio_format not in FORMATS:
+        raise InvalidRequest(f"--format must be one of {', '.join(FORMATS)}", param="format")
+    if out is None and piped_text and is_piped():
+        out = STDOUT  # `echo hi | izwi say - | aplay`
+    if out is not None and audio_format is None:
+        audio_format = format_of(out)
+    return Target(out, audio_format)
+
+
+def _clip(
+    ref_audio: Path | None, ref_text: str | None, x_vector_only: bool, voice: str | None
+) -> Clip | None:
+    from izwi.errors import InvalidRequest
 
     if ref_audio is None:
         if ref_text is not None or x_vector_only:
@@ -117,26 +170,105 @@ def _reference(
         raise InvalidRequest("--voice and --ref-audio name two voices; give one")
     if ref_text is None and not x_vector_only:
         raise InvalidRequest("--ref-audio needs --ref-text, what it says, or --x-vector-only")
-    samples = decode_audio(ref_audio, REFERENCE_RATE)
-    return ReferenceClip(samples, None if x_vector_only else ref_text)
+    return Clip(ref_audio, None if x_vector_only else ref_text)
 
 
-async def _say(
-    model: str, where: Where, ask: SpeechInput, voice: str | None, out: Path | None
+async def _say_here(
+    where: Where, model: str, ask: SpeechInput, clip: Clip | None, target: Target
 ) -> Saved:
+    """Load the model and say it. An empty text is on stdin."""
     from dataclasses import replace
 
+    from izwi.audio.decode import decode_audio
+    from izwi.request import ReferenceClip
     from izwi_api.cli.runtime import running_door
-    from izwi_api.cli.sound_out import DEFAULT_FILE, find_player, play, save
+    from izwi_api.cli.text_in import ArrivingText, stdin_reader
     from izwi_api.speech import open_speech
+    from izwi_api.voice_store import REFERENCE_RATE
     from izwi_api.voices import resolve_voice
 
+    arriving = None if ask.text else ArrivingText(stdin_reader())
+    if clip is not None:
+        samples = decode_audio(clip.path, REFERENCE_RATE)
+        ask = replace(ask, voice=ReferenceClip(samples, clip.text))
     async with running_door([model], where) as door:
         name = door.registry.names()[0]
-        if voice is not None:
-            ask = replace(ask, voice=await resolve_voice(door, name, voice))
-        speech = await open_speech(door.engine, door.registry, name, ask)
-        player = find_player() if out is None and sys.stdout.isatty() else None
-        if player is not None:
-            return await play(speech, player)
-        return await save(speech, out or DEFAULT_FILE)
+        if isinstance(ask.voice, str):
+            ask = replace(ask, voice=await resolve_voice(door, name, ask.voice))
+        speech: Speech
+        if arriving is not None:
+            speech = await _open_arriving(door, name, ask, arriving)
+        else:
+            speech = await open_speech(door.engine, door.registry, name, ask)
+        return await _put(speech, target)
+
+
+async def _open_arriving(door: Door, name: str, ask: SpeechInput, arriving: ArrivingText) -> Speech:
+    """Say the text on stdin: whole if it is short and there, else while it comes."""
+    from dataclasses import replace
+
+    from izwi.streamed import WritableModel
+    from izwi_api.cli.text_in import DictatedSpeech
+    from izwi_api.speech import open_speech
+    from izwi_api.speech_writer import open_speech_writer
+
+    text, complete = arriving.arrived()
+    if not isinstance(door.registry.speech(name), WritableModel):
+        text, complete = text + await arriving.whole(), True
+    elif not complete or len(text) > _SHORT_TEXT_CHARS:
+        writer = await open_speech_writer(door.engine, door.registry, name, ask)
+        return DictatedSpeech(writer, text, arriving)
+    return await open_speech(door.engine, door.registry, name, replace(ask, text=text))
+
+
+async def _say_there(
+    server: Server, model: str | None, ask: SpeechInput, clip: Clip | None, target: Target
+) -> Saved:
+    """Let a server say it. It takes a text whole, so one on stdin is read to its end first."""
+    from dataclasses import replace
+
+    from izwi.request import Task
+    from izwi_api.cli.text_in import ArrivingText, stdin_reader
+
+    if not ask.text:
+        ask = replace(ask, text=await ArrivingText(stdin_reader()).whole())
+    name = await server.model(Task.SPEECH, model)
+    return await _put(await _open_remote(server, name, ask, clip), target)
+
+
+async def _open_remote(
+    server: Server, name: str, ask: SpeechInput, clip: Clip | None
+) -> RemoteSpeech:
+    import base64
+
+    voice = ask.voice
+    if voice is None and clip is None:
+        voice = await server.first_speaker(name)
+    content = clip and clip.path.read_bytes()
+    return await server.speech(
+        {
+            "model": name,
+            "input": ask.text,
+            "voice": voice,
+            "language": ask.language,
+            "instructions": ask.instruct,
+            "text_mode": ask.text_mode and ask.text_mode.value,
+            "temperature": ask.temperature,
+            "seed": ask.seed,
+            "max_new_tokens": ask.max_new_tokens,
+            "ref_audio": content and base64.b64encode(content).decode("ascii"),
+            "ref_text": clip and clip.text,
+            "x_vector_only": clip is not None and clip.text is None,
+        }
+    )
+
+
+async def _put(speech: Speech, target: Target) -> Saved:
+    """Play the sound where somebody listens and no file is named, else write it."""
+    from izwi_api.cli.sound_out import DEFAULT_FILE, find_player, play, save
+
+    player = find_player() if target.out is None and sys.stdout.isatty() else None
+    if player is not None:
+        return await play(speech, player)
+    path = target.out or DEFAULT_FILE.with_suffix(f".{target.audio_format or 'wav'}")
+    return await save(speech, path, target.audio_format)

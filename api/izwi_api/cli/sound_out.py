@@ -1,16 +1,18 @@
-"""Where a speech goes on the command line: a player, or a file that is whole or not there."""
+"""Where a speech goes on the command line: a player, stdout, or a file, whole or not there."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
+import stat
+import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import numpy as np
 
@@ -18,10 +20,20 @@ from izwi.audio.encode import FORMATS, StreamEncoder, stream_encoder, with_lengt
 from izwi.errors import InvalidRequest
 from izwi.request import Int64
 from izwi_api.cli.options import messages
-from izwi_api.speech import Speech
+from izwi_api.speech import Sound
 
 DEFAULT_FILE = Path("speech.wav")
+# Stands for stdout, as a file's name.
+STDOUT = Path("-")
 _HEAD_BYTES = 64
+
+
+class Speech(Sound, Protocol):
+    """Speech under way, here or at a server, that can be stopped."""
+
+    def abort(self) -> None:
+        """Stop what still runs."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +52,13 @@ class Saved:
 
 
 def format_of(path: Path) -> str:
-    """Return the audio format that a file's suffix asks for. Raises InvalidRequest."""
+    """Return the audio format that a file's suffix asks for, WAV on stdout.
+
+    Raises:
+        InvalidRequest: The suffix stands for none.
+    """
+    if path == STDOUT:
+        return "wav"
     suffix = path.suffix.lower().removeprefix(".")
     audio_format = "opus" if suffix == "ogg" else suffix
     if audio_format not in FORMATS:
@@ -57,12 +75,33 @@ def find_player() -> str | None:
     return shutil.which("aplay") or shutil.which("afplay")
 
 
-async def save(speech: Speech, path: Path) -> Saved:
-    """Write a speech to a file. A failure leaves no file, and an old one as it was."""
-    encoder = stream_encoder(format_of(path), speech.sample_rate)
+def is_piped() -> bool:
+    """Whether stdout is a pipe to another program."""
     try:
-        with _whole_file(path) as file:
-            num_samples, codes = await _drain(speech, encoder, file.write)
+        return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+    except OSError:  # a stand-in without a descriptor
+        return False
+
+
+async def save(speech: Speech, path: Path, audio_format: str | None = None) -> Saved:
+    """Write a speech to a file, or to stdout. A failure leaves no file, and an old one as it was.
+
+    Args:
+        speech: What to write.
+        path: The file, or STDOUT.
+        audio_format: One of FORMATS; None takes it from the suffix.
+    """
+    encoder = stream_encoder(audio_format or format_of(path), speech.sample_rate)
+    try:
+        if path == STDOUT:
+            num_samples, codes = await _drain(speech, encoder, _to_stdout)
+            return Saved("stdout", num_samples / speech.sample_rate, codes)
+        with whole_file(path) as file:
+
+            async def write(content: bytes) -> None:
+                file.write(content)
+
+            num_samples, codes = await _drain(speech, encoder, write)
             file.seek(0)
             head = file.read(_HEAD_BYTES)
             file.seek(0)
@@ -81,10 +120,15 @@ async def play(speech: Speech, player: str) -> Saved:
             await process.wait()
         return Saved("played", saved.seconds, saved.codes)
     process = await asyncio.create_subprocess_exec(player, "-q", "-", stdin=asyncio.subprocess.PIPE)
-    assert process.stdin is not None
+    to_player = process.stdin
+    assert to_player is not None
+
+    async def write(content: bytes) -> None:
+        to_player.write(content)
+
     encoder = stream_encoder("wav", speech.sample_rate)
-    num_samples, codes = await _drain(speech, encoder, process.stdin.write)
-    process.stdin.close()
+    num_samples, codes = await _drain(speech, encoder, write)
+    to_player.close()
     await process.wait()
     return Saved("played", num_samples / speech.sample_rate, codes)
 
@@ -96,7 +140,7 @@ def save_codes_to(path: Path, codes: Int64) -> None:
 
 
 async def _drain(
-    speech: Speech, encoder: StreamEncoder, write: Callable[[bytes], object]
+    speech: Speech, encoder: StreamEncoder, write: Callable[[bytes], Awaitable[None]]
 ) -> tuple[int, Int64]:
     """Encode a speech to the end, showing how far it is; return its samples and codes."""
     num_samples = 0
@@ -109,14 +153,24 @@ async def _drain(
                     codes.append(chunk.entries)
                 if chunk.pcm is not None:
                     num_samples += chunk.pcm.size
-                    write(encoder.write(chunk.pcm))
+                    await write(encoder.write(chunk.pcm))
                     status.update(f"speaking: {num_samples / speech.sample_rate:.1f} s")
-    write(encoder.finish())
+    await write(encoder.finish())
     return num_samples, np.concatenate(codes) if codes else np.zeros((0, 0), np.int64)
 
 
+async def _to_stdout(content: bytes) -> None:
+    # In a thread: a reader that plays takes it no faster than it sounds, and the loop must go on.
+    await asyncio.to_thread(_write_through, content)
+
+
+def _write_through(content: bytes) -> None:
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
+
+
 @contextmanager
-def _whole_file(path: Path) -> Generator[BinaryIO]:
+def whole_file(path: Path) -> Generator[BinaryIO]:
     """Open a new file that takes its name when the block ends well, and is gone otherwise."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     scratch = Path(name)

@@ -1,92 +1,262 @@
-"""`izwi transcribe`: write down what files say."""
+"""`izwi transcribe`: write down what files say, many at a time."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from izwi_api.cli.options import Device, Dtype, Offline, failures_told
+from izwi.errors import (
+    InvalidAudio,
+    InvalidRequest,
+    IzwiError,
+    Overloaded,
+    TooLarge,
+)
+from izwi_api.cli.options import (
+    FAILED,
+    ApiKey,
+    Device,
+    Dtype,
+    Offline,
+    ServerUrl,
+    code_of,
+    failures_told,
+    messages,
+    tell_failure,
+)
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
-    from izwi.request import TranscriptionInput
-    from izwi_api.cli.runtime import Where
-    from izwi_api.transcribe import Transcription
+    from contextlib import AbstractAsyncContextManager
+
+    from izwi_api.cli.listeners import Heard, Listener
+    from izwi_api.cli.sound_files import SoundFile
+
+# So many times the files that run may be begun before the oldest of them is written out.
+_AHEAD = 4
+
+
+class Format(StrEnum):
+    """What is written of a sound."""
+
+    TEXT = "text"
+    JSON = "json"
+    SRT = "srt"
+    VTT = "vtt"
+
+
+_ENDINGS = {Format.TEXT: ".txt", Format.JSON: ".json", Format.SRT: ".srt", Format.VTT: ".vtt"}
+
+Files = Annotated[list[Path], typer.Argument(help="Audio files, folders, patterns; - is stdin.")]
+ModelSource = Annotated[
+    str | None,
+    typer.Option(help="Folder, hub id or embedded name. Default: embedded, or the server's first."),
+]
+Language = Annotated[str | None, typer.Option(help="Language that is spoken. Default: detect it.")]
+Prompt = Annotated[str, typer.Option(help="What came before, or words to expect.")]
+MaxNewTokens = Annotated[
+    int | None, typer.Option(min=1, help="At most this many tokens a piece of sound.")
+]
+TextFormat = Annotated[
+    Format | None, typer.Option("--format", help="What to write. Default: text.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print text, language and token_ids, a line a file.")
+]
+OutDir = Annotated[Path | None, typer.Option(help="Write a file for each sound into this folder.")]
+Beside = Annotated[bool, typer.Option("--beside", help="Write a file for each sound beside it.")]
+Jobs = Annotated[int, typer.Option(min=1, help="So many files at a time.")]
 
 
 def transcribe(
-    files: Annotated[list[Path], typer.Argument(help="Audio files.")],
-    model: Annotated[str, typer.Option(help="Folder, hub id or embedded name.")] = DEFAULT_MODELS[
-        1
-    ],
-    language: Annotated[
-        str | None, typer.Option(help="Language that is spoken. Default: detect it.")
-    ] = None,
-    prompt: Annotated[str, typer.Option(help="What came before, or words to expect.")] = "",
-    max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="At most this many tokens a piece of sound.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print text, language and token_ids, a line a file.")
-    ] = False,
+    files: Files,
+    model: ModelSource = None,
+    language: Language = None,
+    prompt: Prompt = "",
+    max_new_tokens: MaxNewTokens = None,
+    text_format: TextFormat = None,
+    as_json: AsJson = False,
+    out_dir: OutDir = None,
+    beside: Beside = False,
+    jobs: Jobs = 4,
+    server: ServerUrl = None,
+    api_key: ApiKey = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     offline: Offline = False,
 ) -> None:
-    """Print what audio files say."""
-    import asyncio
-
+    """Print what audio files say, or write it to a file for each."""
     import numpy as np
 
     from izwi.request import TranscriptionInput
+    from izwi_api.cli.listeners import HereListener, ServerListener
+    from izwi_api.cli.remote import Server
     from izwi_api.cli.runtime import Where
-
-    def show(path: Path, result: Transcription) -> None:
-        typer.echo(_line(path, result, as_json=as_json, alone=len(files) == 1))
+    from izwi_api.cli.sound_files import find_sounds
 
     with failures_told():
-        where = Where(device, dtype, offline)
-        ask = TranscriptionInput(
-            np.zeros(0, np.float32),  # each file's sound takes this place
-            language=language,
-            context=prompt,
-            max_new_tokens=max_new_tokens,
-        )
-        asyncio.run(_transcribe(files, model, where, ask, show))
+        if as_json and text_format not in (None, Format.JSON):
+            raise InvalidRequest("--json and --format name two formats; give one")
+        sounds = find_sounds([str(file) for file in files])
+        chosen = Format.JSON if as_json else text_format or Format.TEXT
+        paper = _paper(sounds, chosen, out_dir, beside=beside)
+        listener: AbstractAsyncContextManager[Listener]
+        if server:
+            if max_new_tokens is not None:
+                raise InvalidRequest("a server takes no --max-new-tokens; leave --server out")
+            asked = Server(server, api_key)
+            listener = nullcontext(ServerListener(asked, model, language, prompt))
+        else:
+            nothing = np.zeros(0, np.float32)  # each file's sound takes this place
+            ask = TranscriptionInput(nothing, language, prompt, max_new_tokens=max_new_tokens)
+            where = Where(device, dtype, offline)
+            listener = HereListener(model or DEFAULT_MODELS[1], where, ask)
+        code = asyncio.run(_transcribe(sounds, listener, jobs, paper))
+    if code:
+        raise typer.Exit(code)
+
+
+@dataclass(frozen=True, slots=True)
+class _Paper:
+    """Where texts are written: stdout, or a file for each sound.
+
+    Attributes:
+        text_format: How.
+        named: Each text on stdout says whose it is.
+        paths: The files in the order of the sounds, or None for stdout.
+    """
+
+    text_format: Format
+    named: bool
+    paths: list[Path] | None
+
+    def write(self, index: int, sound: SoundFile, heard: Heard) -> None:
+        """Write what one sound says. Raises OSError."""
+        from izwi_api.cli.sound_out import whole_file
+
+        page = _page(self.text_format, heard, sound.shown if self.named else None)
+        if self.paths is None:
+            sys.stdout.write(page)
+            sys.stdout.flush()
+            return
+        path = self.paths[index]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as file:
+            file.write(page.encode())
+
+
+def _paper(
+    sounds: Sequence[SoundFile], text_format: Format, out_dir: Path | None, *, beside: bool
+) -> _Paper:
+    from izwi_api.cli.sound_files import text_paths
+
+    if out_dir is not None and beside:
+        raise InvalidRequest("--out-dir and --beside name two places; give one")
+    if out_dir is not None or beside:
+        return _Paper(text_format, False, text_paths(sounds, out_dir, _ENDINGS[text_format]))
+    if len(sounds) > 1 and text_format in (Format.SRT, Format.VTT):
+        raise InvalidRequest(f"{text_format} is a file a sound; give --out-dir or --beside")
+    return _Paper(text_format, len(sounds) > 1, None)
+
+
+def _page(text_format: Format, heard: Heard, name: str | None) -> str:
+    """Return what is written of one sound, its last line ended."""
+    from izwi_api.schemas.transcription import srt, vtt
+
+    match text_format:
+        case Format.TEXT:
+            return f"{heard.text}\n" if name is None else f"{name}: {heard.text}\n"
+        case Format.SRT:
+            return srt(heard.segments)
+        case Format.VTT:
+            return vtt(heard.segments)
+    fields: dict[str, object] = {} if name is None else {"file": name}
+    fields |= {"text": heard.text, "language": heard.language, "token_ids": heard.token_ids}
+    return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
 async def _transcribe(
-    files: list[Path],
-    model: str,
-    where: Where,
-    ask: TranscriptionInput,
-    show: Callable[[Path, Transcription], None],
-) -> None:
-    import asyncio
-    from dataclasses import replace
+    sounds: Sequence[SoundFile],
+    opened: AbstractAsyncContextManager[Listener],
+    jobs: int,
+    paper: _Paper,
+) -> int:
+    """Write all sounds down, several at a time, in their order; return the exit code.
 
-    from izwi.audio.decode import decode_audio
-    from izwi_api.cli.runtime import running_door
-    from izwi_api.transcribe import SAMPLE_RATE, open_transcription
+    A sound that cannot be written down is told and left out. What would fail for each of them ends
+    it all: raises IzwiError, and OSError where a text cannot be written.
+    """
+    codes: list[int] = []
+    with _progress(len(sounds)) as advance:
+        async with opened as listener:
+            slots = asyncio.Semaphore(jobs)
 
-    # Unreadable files are said before the model loads.
-    sounds = [await asyncio.to_thread(decode_audio, path, SAMPLE_RATE) for path in files]
-    async with running_door([model], where) as door:
-        name = door.registry.names()[0]
-        for path, samples in zip(files, sounds, strict=True):
-            of_file = replace(ask, samples=samples)
-            result = await open_transcription(door.engine, door.registry, name, of_file)
-            await result.finish()
-            show(path, result)
+            async def hear(sound: SoundFile) -> Heard:
+                async with slots:
+                    return await listener.hear(sound)
+
+            rest = iter(enumerate(sounds))
+            begun: deque[tuple[int, SoundFile, asyncio.Task[Heard]]] = deque()
+            try:
+                while True:
+                    while len(begun) < jobs * _AHEAD and (following := next(rest, None)):
+                        begun.append((*following, asyncio.create_task(hear(following[1]))))
+                    if not begun:
+                        break
+                    index, sound, task = begun.popleft()
+                    try:
+                        heard = await task
+                    except IzwiError as error:
+                        if not _is_of_one_sound(error):
+                            raise
+                        tell_failure(_named(sound, error))
+                        codes.append(code_of(error))
+                    else:
+                        paper.write(index, sound, heard)
+                    advance()
+            finally:
+                for _, _, task in begun:
+                    task.cancel()
+                await asyncio.gather(*(task for *_, task in begun), return_exceptions=True)
+    # Of a sound alone, its own; among many, some of what was asked was done.
+    return codes[0] if codes and len(sounds) == 1 else FAILED if codes else 0
 
 
-def _line(path: Path, result: Transcription, *, as_json: bool, alone: bool) -> str:
-    if not as_json:
-        return result.text if alone else f"{path}: {result.text}"
-    fields: dict[str, object] = {} if alone else {"file": str(path)}
-    fields |= {"text": result.text, "language": result.language, "token_ids": result.token_ids}
-    return json.dumps(fields, ensure_ascii=False)
+def _is_of_one_sound(error: IzwiError) -> bool:
+    """Whether another sound may still go well."""
+    # The root itself is what the engine raises when it failed on one request.
+    return type(error) is IzwiError or isinstance(error, InvalidAudio | TooLarge | Overloaded)
+
+
+def _named(sound: SoundFile, error: IzwiError) -> str:
+    message = str(error)
+    return message if sound.shown in message else f"{sound.shown}: {message}"
+
+
+@contextmanager
+def _progress(num_sounds: int) -> Generator[Callable[[], None]]:
+    """Show on a terminal how many sounds are done; what the block gives counts one more."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = messages()
+    columns = ("transcribing", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # Lines to the same terminal have to pass through the bar; those to a file must not.
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal or num_sounds == 1,
+        redirect_stdout=sys.stdout.isatty(),
+    ) as progress:
+        task = progress.add_task("", total=num_sounds)
+        yield lambda: progress.advance(task)

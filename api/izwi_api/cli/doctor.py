@@ -1,0 +1,301 @@
+"""`izwi doctor`: can this machine serve, with what, and what is missing?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from izwi.errors import IzwiError
+from izwi_api.cli.options import FAILED, ApiKey, Device, Dtype, ServerUrl, messages
+
+if TYPE_CHECKING:
+    from izwi.runner.device import TorchBackend
+
+_ONLINE_TIMEOUT_S = 5
+_GPU_FILES = ("/dev/nvidia0", "/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg")
+_CODECS = ("libmp3lame", "libopus", "flac", "aac")
+_LITTLE_DISK_BYTES = 5_000_000_000
+
+
+class Status(StrEnum):
+    """What a finding means for whoever wants to serve."""
+
+    OK = "ok"
+    NOTE = "note"  # works, but something that could be there is not
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        area: "system", "device", "packages", "checkpoints", "home", "hub",
+            "sound" or "server".
+        name: Of the thing.
+        detail: What was found, in words.
+    """
+
+    area: str
+    name: str
+    status: Status
+    detail: str
+
+
+def doctor(
+    online: Annotated[
+        bool, typer.Option("--online", help="Ask the Hugging Face hub whether it answers.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    server: ServerUrl = None,
+    api_key: ApiKey = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+) -> None:
+    """Look at this machine; exit with 1 if something that izwi needs is missing or broken."""
+    with messages().status("looking"):
+        findings = list(_findings(device, dtype, online=online))
+        if server:
+            findings.append(_server(server, api_key))
+    broken = any(finding.status is Status.FAILED for finding in findings)
+    if as_json:
+        fields = {"ok": not broken, "findings": [asdict(finding) for finding in findings]}
+        typer.echo(json.dumps(fields, ensure_ascii=False))
+    else:
+        _show(findings)
+    if broken:
+        raise typer.Exit(FAILED)
+
+
+def _show(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    colours = {Status.OK: "green", Status.NOTE: "yellow", Status.FAILED: "red"}
+    console = Console(highlight=False, soft_wrap=True)
+    for finding in findings:
+        mark = Text(f"{finding.status:>6}", colours[finding.status])
+        console.print(mark, Text(f"{finding.area:<12}{finding.name}: {finding.detail}"))
+
+
+def _findings(device: str, dtype: str, *, online: bool) -> Iterator[Finding]:
+    yield from _system()
+    yield from _packages()
+    backend = None
+    try:
+        from izwi.runner.device import torch_backend
+
+        backend = torch_backend(device, dtype)
+    except (ImportError, OSError, IzwiError) as error:
+        yield Finding("device", device, Status.FAILED, str(error))
+    if backend is not None:
+        yield from _devices(backend)
+        yield from _checkpoints(backend)
+    yield from _home()
+    yield from _hub(online=online)
+    yield from _sound()
+
+
+def _system() -> Iterator[Finding]:
+    version = platform.python_version()
+    detail = f"{version} on {platform.system()} {platform.machine()}"
+    enough = sys.version_info >= (3, 11)
+    yield Finding("system", "python", Status.OK if enough else Status.FAILED, detail)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if {"SC_PHYS_PAGES", "SC_AVPHYS_PAGES"} <= os.sysconf_names.keys():
+        page_bytes = os.sysconf("SC_PAGE_SIZE")
+        total, free = (os.sysconf(key) * page_bytes for key in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
+        memory = f"{_gib(free)} of {_gib(total)} memory free"
+    else:
+        memory = "memory unknown"
+    yield Finding("system", "cpu", Status.OK, f"{cores} cores, {memory}")
+
+
+def _packages() -> Iterator[Finding]:
+    """What the distribution asks for, and what is installed of it."""
+    try:
+        wanted = metadata.requires("izwi") or []
+        yield Finding("packages", "izwi", Status.OK, metadata.version("izwi"))
+    except metadata.PackageNotFoundError:
+        yield Finding("packages", "izwi", Status.FAILED, "not installed: no model family is known")
+        return
+    for name in filter(None, map(_needed_here, wanted)):
+        version = _version(name)
+        status = Status.OK if version else Status.FAILED
+        yield Finding("packages", name, status, version or "missing")
+
+
+def _needed_here(requirement: str) -> str | None:
+    """Return a requirement's name, or None if only an extra or another system needs it."""
+    head, _, marker = requirement.partition(";")
+    system = re.search(r"""sys_platform\s*==\s*['"](\w+)['"]""", marker)
+    if "extra" in marker or (system and system[1] != sys.platform):
+        return None
+    return re.split(r"[\[<>=!~ ]", head.strip())[0]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _devices(backend: TorchBackend) -> Iterator[Finding]:
+    import torch
+
+    from izwi.config import EngineConfig
+    from izwi.runner.budget import divide
+
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        free, total = torch.cuda.mem_get_info(index)
+        detail = (
+            f"{properties.name}, compute capability {properties.major}.{properties.minor},"
+            f" {_gib(free)} of {_gib(total)} free"
+        )
+        yield Finding("device", f"cuda:{index}", Status.OK, detail)
+    if torch.backends.mps.is_available():
+        yield Finding("device", "mps", Status.OK, "Metal is available")
+    yield from _gpu_gaps()
+    ops = backend.ops
+    budget = divide(EngineConfig(), ops.device, 1)
+    dtype = str(ops.dtype).removeprefix("torch.")
+    detail = (
+        f"{ops.device} in {dtype}; {_gib(budget.kv_bytes)} for keys and values,"
+        f" {_gib(budget.page_bytes + budget.state_bytes)} of host memory below it"
+    )
+    yield Finding("device", "used", Status.OK, detail)
+
+
+def _gpu_gaps() -> Iterator[Finding]:
+    """What a GPU still needs, where there is one."""
+    import torch
+
+    if torch.cuda.is_available():
+        for name in ("sgl-kernel", "torchaudio", "triton"):
+            if (version := _version(name)) is None:
+                detail = "not installed: some kernels run slower; pip install 'izwi[cuda]'"
+                yield Finding("device", name, Status.NOTE, detail)
+            else:
+                yield Finding("device", name, Status.OK, version)
+        return
+    if not any(Path(path).exists() for path in _GPU_FILES):
+        return
+    if torch.version.cuda is None and torch.version.hip is None:
+        detail = f"a GPU is here, but torch {torch.__version__} was built without CUDA"
+    else:
+        detail = "a GPU is here, but torch cannot use it: driver too old, or not allowed"
+    yield Finding("device", "cuda", Status.NOTE, detail)
+
+
+def _checkpoints(backend: TorchBackend) -> Iterator[Finding]:
+    from izwi.registry import Registry, embedded
+    from izwi_api.settings import DEFAULT_MODELS
+
+    found = embedded()
+    for name in dict.fromkeys((*DEFAULT_MODELS, *found)):
+        if name not in found:
+            yield Finding("checkpoints", name, Status.FAILED, "missing")
+            continue
+        try:
+            registry = Registry(backend)
+            task = registry.model(registry.load(name, offline=True)).task
+        except (IzwiError, OSError) as error:
+            yield Finding("checkpoints", name, Status.FAILED, str(error))
+            continue
+        yield Finding("checkpoints", name, Status.OK, f"loads, does {task}")
+
+
+def _home() -> Iterator[Finding]:
+    from izwi_api.settings import read_settings
+
+    try:
+        home = read_settings(os.environ).home
+        # Nothing is made that was not there: the first folder that exists has to take the rest.
+        there = next(folder for folder in (home, *home.absolute().parents) if folder.exists())
+        with tempfile.TemporaryFile(dir=there):
+            free = shutil.disk_usage(there).free
+    except (IzwiError, OSError) as error:
+        yield Finding("home", "writable", Status.FAILED, str(error))
+        return
+    status = Status.OK if free >= _LITTLE_DISK_BYTES else Status.NOTE
+    yield Finding("home", str(home), status, f"writable, {_gib(free)} free")
+
+
+def _hub(*, online: bool) -> Iterator[Finding]:
+    from huggingface_hub import constants
+
+    cache = Path(constants.HF_HUB_CACHE)
+    kept = sorted(path.name for path in cache.glob("models--*")) if cache.is_dir() else []
+    yield Finding("hub", "cache", Status.OK, f"{cache}, {len(kept)} checkpoints")
+    if constants.HF_HUB_OFFLINE:
+        detail = "HF_HUB_OFFLINE is set: only checkpoints in the cache are found"
+        yield Finding("hub", "mode", Status.NOTE, detail)
+    elif not online:
+        yield Finding("hub", "mode", Status.OK, "online when asked; --online tries it")
+    if online:
+        yield _tried(constants.ENDPOINT)
+
+
+def _tried(address: str) -> Finding:
+    import urllib.request
+
+    try:
+        request = urllib.request.Request(address, method="HEAD")
+        with urllib.request.urlopen(request, timeout=_ONLINE_TIMEOUT_S):
+            return Finding("hub", address, Status.OK, "answers")
+    except (OSError, ValueError) as error:
+        return Finding("hub", address, Status.FAILED, f"does not answer: {error}")
+
+
+def _server(url: str, api_key: str | None) -> Finding:
+    from izwi_api.cli.remote import Server
+
+    try:
+        served = asyncio.run(Server(url, api_key).get("/v1/models")).get("data", [])
+    except IzwiError as error:
+        return Finding("server", url, Status.FAILED, str(error))
+    names = ", ".join(str(entry["id"]) for entry in served)
+    return Finding("server", url, Status.OK, f"serves {names or 'no model'}")
+
+
+def _sound() -> Iterator[Finding]:
+    from izwi_api.cli.sound_out import find_player
+
+    yield _codecs()
+    player = find_player()
+    status = Status.OK if player else Status.NOTE
+    yield Finding("sound", "player", status, player or "none: izwi say writes files")
+    for program in ("ffmpeg", "espeak-ng"):
+        where = shutil.which(program)
+        yield Finding("sound", program, Status.OK, f"not needed; {where or 'not here'}")
+
+
+def _codecs() -> Finding:
+    try:
+        import av.codec
+    except (ImportError, OSError) as error:
+        return Finding("sound", "codecs", Status.FAILED, str(error))
+    missing = [name for name in _CODECS if name not in av.codec.codecs_available]
+    status = Status.FAILED if missing else Status.OK
+    detail = f"missing: {', '.join(missing)}" if missing else ", ".join(_CODECS)
+    return Finding("sound", "codecs", status, detail)
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 30):.1f} GiB"

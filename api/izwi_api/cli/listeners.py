@@ -1,0 +1,153 @@
+"""Who writes down what the sounds say: the engine of this process, or a running server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+from izwi.audio.decode import decode_audio
+from izwi.errors import EngineStopped
+from izwi.request import Float32, Task, TranscriptionInput
+from izwi_api.cli.remote import Server, Upload
+from izwi_api.cli.runtime import Where, running_door
+from izwi_api.cli.sound_files import SoundFile
+from izwi_api.door import Door
+from izwi_api.transcribe import SAMPLE_RATE, Segment, open_transcription
+
+# Sound that is decoded and not written down yet, over all files; one file may be longer alone.
+_MAX_DECODED_S = 1200
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a sound says.
+
+    Attributes:
+        language: The first one heard, empty if none was.
+        token_ids: What the model emitted.
+        segments: The pieces, with their times.
+    """
+
+    text: str
+    language: str
+    token_ids: list[int]
+    segments: list[Segment]
+
+
+class Listener(Protocol):
+    """Writes sounds down; several calls may run at the same time."""
+
+    async def hear(self, sound: SoundFile) -> Heard:
+        """Write one down. Raises InvalidAudio, TooLarge and other kinds of IzwiError."""
+        ...
+
+
+class HereListener:
+    """The engine of this process. The model is loaded when the first sound was decoded.
+
+    So a lone file that cannot be read is told at once. Sounds are decoded one after the other and
+    run in the engine together; the memory they take does not grow with their number.
+    """
+
+    def __init__(self, model: str, where: Where, ask: TranscriptionInput):
+        """Write down as `ask` says; its samples are not looked at."""
+        self._model, self._where, self._ask = model, where, ask
+        self._decoding = asyncio.Lock()
+        self._room = _Room(_MAX_DECODED_S * SAMPLE_RATE)
+        self._stack = AsyncExitStack()
+        self._door: Door | None = None
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop the engine."""
+        await self._stack.aclose()
+
+    async def hear(self, sound: SoundFile) -> Heard:
+        """Write one down; raises as `Listener`."""
+        async with AsyncExitStack() as taken:
+            async with self._decoding:
+                samples = await asyncio.to_thread(_decode, sound)
+                door = await self._open_door()
+                await taken.enter_async_context(self._room.taken(len(samples)))
+            name = door.registry.names()[0]
+            ask = replace(self._ask, samples=samples)
+            result = await open_transcription(door.engine, door.registry, name, ask)
+            await result.finish()
+        return Heard(result.text, result.language, result.token_ids, result.segments)
+
+    async def _open_door(self) -> Door:
+        if self._door is None:
+            opened = running_door([self._model], self._where)
+            self._door = await self._stack.enter_async_context(opened)
+        return self._door
+
+
+class ServerListener:
+    """A running server. Files are sent as they are."""
+
+    def __init__(self, server: Server, model: str | None, language: str | None, prompt: str):
+        self._server, self._model = server, model
+        self._fields = {
+            "language": language,
+            "prompt": prompt or None,
+            "response_format": "verbose_json",
+        }
+        self._name: str | None = None
+
+    async def hear(self, sound: SoundFile) -> Heard:
+        """Write one down; raises as `Listener`, and EngineStopped where nobody answers."""
+        content = await asyncio.to_thread(sound.read)
+        if self._name is None:
+            self._name = await self._server.model(Task.TRANSCRIPTION, self._model)
+        upload = Upload("file", f"sound{sound.within.suffix}", content)
+        fields = {"model": self._name, **self._fields}
+        answer = await self._server.post_form("/v1/audio/transcriptions", fields, upload)
+        try:
+            # Names of languages come in small letters, as Whisper writes them.
+            language = str(answer["language"]).title()
+            segments = [
+                Segment(
+                    start_s=float(segment["start"]),
+                    end_s=float(segment["end"]),
+                    text=str(segment["text"]),
+                    language=language,
+                    token_ids=tuple(int(token) for token in segment["tokens"]),
+                )
+                for segment in answer["segments"]
+            ]
+            text = str(answer["text"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise EngineStopped(f"{self._server.url} gave no transcription") from error
+        return Heard(text, language, [t for s in segments for t in s.token_ids], segments)
+
+
+class _Room:
+    """Room for so much at a time; what is larger than all of it waits until it is alone."""
+
+    def __init__(self, amount: int):
+        self._amount = self._free = amount
+        self._change = asyncio.Condition()
+
+    @asynccontextmanager
+    async def taken(self, amount: int) -> AsyncGenerator[None]:
+        """Wait for room, and hold it until the block ends."""
+        amount = min(amount, self._amount)
+        async with self._change:
+            await self._change.wait_for(lambda: self._free >= amount)
+            self._free -= amount
+        try:
+            yield
+        finally:
+            async with self._change:
+                self._free += amount
+                self._change.notify_all()
+
+
+def _decode(sound: SoundFile) -> Float32:
+    return decode_audio(sound.read(), SAMPLE_RATE)

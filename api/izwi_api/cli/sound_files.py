@@ -1,0 +1,123 @@
+"""Which sounds a command line means: files, folders, patterns, stdin; and where their texts go."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from izwi.errors import InvalidAudio, InvalidRequest
+
+# What is taken from a folder. A file that is named is tried whatever its ending.
+ENDINGS = frozenset(
+    (
+        *(".aac", ".aif", ".aiff", ".amr", ".au", ".caf", ".flac", ".m4a", ".mka", ".mkv"),
+        *(".mov", ".mp3", ".mp4", ".oga", ".ogg", ".opus", ".w64", ".wav", ".weba", ".webm"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SoundFile:
+    """One sound to transcribe.
+
+    Attributes:
+        path: The file, None for stdin.
+        within: Its path inside the folder that was named, or its name: where its text goes.
+    """
+
+    path: Path | None
+    within: Path
+
+    @property
+    def shown(self) -> str:
+        """How it is called in messages."""
+        return "stdin" if self.path is None else str(self.path)
+
+    def read(self) -> bytes:
+        """Return the file's bytes. Raises InvalidAudio if it cannot be read."""
+        try:
+            return sys.stdin.buffer.read() if self.path is None else self.path.read_bytes()
+        except OSError as error:
+            raise InvalidAudio(
+                f"cannot read {self.shown}: {error.strerror}", param="file"
+            ) from error
+
+
+def find_sounds(names: Sequence[str]) -> list[SoundFile]:
+    """Return the sounds that arguments name, in their order; a folder's by path.
+
+    A name that is no file stays, so that it is told as one that cannot be read.
+
+    Raises:
+        InvalidRequest: A folder or a pattern holds no sound, or stdin is named twice.
+    """
+    found: list[SoundFile] = []
+    for name in names:
+        path = Path(name)
+        if name == "-":
+            found.append(SoundFile(None, Path("stdin")))
+        elif path.is_dir():
+            found += _in_folder(path)
+        elif glob.has_magic(name) and not path.exists():
+            found += _matching(name)
+        else:
+            found.append(SoundFile(path, Path(path.name)))
+    if sum(sound.path is None for sound in found) > 1:
+        raise InvalidRequest("stdin can be read once", param="files")
+    return found
+
+
+def text_paths(sounds: Sequence[SoundFile], folder: Path | None, ending: str) -> list[Path]:
+    """Return where each sound's text goes: into a folder, or beside its sound.
+
+    The ending takes the place of the sound's own, except where two sounds would share a text.
+
+    Args:
+        sounds: All of them.
+        folder: Where the texts go, or None for beside.
+        ending: Of the texts, with its dot.
+
+    Raises:
+        InvalidRequest: stdin has no place of its own, or two sounds would share a text.
+    """
+    if folder is None and any(sound.path is None for sound in sounds):
+        raise InvalidRequest("stdin lies beside nothing; give --out-dir", param="beside")
+    places = [folder / s.within if folder else (s.path or s.within) for s in sounds]
+    short = [place.with_suffix(ending) for place in places]
+    shared = {path for path, count in Counter(short).items() if count > 1}
+    texts = [
+        place.with_name(place.name + ending) if path in shared else path
+        for place, path in zip(places, short, strict=True)
+    ]
+    for path, count in Counter(texts).items():
+        if count > 1:
+            raise InvalidRequest(f"{count} of the sounds would be written to {path}", param="files")
+    return texts
+
+
+def _in_folder(folder: Path) -> list[SoundFile]:
+    paths: list[Path] = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths += [Path(parent, name) for name in names if _is_sound(name)]
+    if not paths:
+        raise InvalidRequest(f"the folder {folder} holds no sound file", param="files")
+    return [SoundFile(path, path.relative_to(folder)) for path in sorted(paths)]
+
+
+def _matching(pattern: str) -> list[SoundFile]:
+    """Files that a pattern means, where no shell has looked it up before."""
+    paths = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207
+    sounds = [SoundFile(path, Path(path.name)) for path in paths if path.is_file()]
+    if not sounds:
+        raise InvalidRequest(f"no file matches {pattern}", param="files")
+    return sounds
+
+
+def _is_sound(name: str) -> bool:
+    return not name.startswith(".") and Path(name).suffix.lower() in ENDINGS

@@ -1,0 +1,448 @@
+"""Many files, pipes, servers, clips and the machine itself: what the verbs do beyond one file."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+from functools import partial
+
+import numpy as np
+import pytest
+import soundfile as sf
+from typer.testing import CliRunner
+
+from izwi.async_engine import AsyncEngine
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.errors import InvalidRequest
+from izwi.registry import Registry
+from izwi.request import SpeechInput
+from izwi.runner.device import torch_backend
+from izwi_api.cli import listeners, runtime, sound_out
+from izwi_api.cli.main import app
+from izwi_api.cli.text_in import ArrivingText, DictatedSpeech
+from izwi_api.clip_check import clip_faults, measure_clip
+from izwi_api.door import Door
+from izwi_api.settings import Settings
+from izwi_api.speech_writer import open_speech_writer
+from izwi_api.voice_store import VoiceStore
+from tests.models.tiny_tts import write_tiny_tts
+
+
+@pytest.fixture
+def cli(monkeypatch, tmp_path, fake_world):
+    engine, registry, named = fake_world()
+    settings = Settings(home=tmp_path / "home")
+
+    def open_door(sources, where):
+        registry.models = {source: named[source] for source in sources}
+        return Door(engine, registry, settings, VoiceStore(settings.home / "voices"))
+
+    monkeypatch.setattr(runtime, "open_door", open_door)
+    monkeypatch.delenv("IZWI_SERVER", raising=False)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+    def run(*arguments, code=0, **options):
+        result = CliRunner().invoke(app, list(arguments), **options)
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    run.engine = engine
+    run.speech = named["izwi-tiny-tts"]
+    run.voices = VoiceStore(settings.home / "voices")
+    run.folder = tmp_path / "work"
+    return run
+
+
+@pytest.fixture
+def sounds(cli, tone_wav):
+    """A folder with three sounds of one to three words, one broken, and what is no sound."""
+    folder = cli.folder / "in"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "a.wav").write_bytes(tone_wav(1.0))
+    (folder / "b.WAV").write_bytes(tone_wav(2.0))
+    (folder / "broken.wav").write_bytes(b"this is no sound " * 99)
+    (folder / "z.wav").write_bytes(tone_wav(3.0))
+    (folder / "notes.txt").write_text("no sound")
+    (folder / ".hidden.wav").write_bytes(tone_wav(1.0))
+    return folder
+
+
+def files_in(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+# -- many files ----------------------------------------------------------------------------------
+def test_a_broken_file_is_named_and_the_others_are_written_in_order(cli, sounds):
+    result = cli("transcribe", "in", code=1)
+    assert result.stdout.splitlines() == [
+        "in/b.WAV: word word",
+        "in/deep/a.wav: word",
+        "in/z.wav: word word word",
+    ]
+    (line,) = result.stderr.strip().splitlines()
+    assert "in/broken.wav" in line
+    assert "not audio" in line
+    assert not cli.engine.live
+
+
+def test_json_of_many_says_whose_it_is(cli, sounds):
+    lines = cli("transcribe", "in", "--json", code=1).stdout.splitlines()
+    fields = [json.loads(line) for line in lines]
+    assert [one["file"] for one in fields] == ["in/b.WAV", "in/deep/a.wav", "in/z.wav"]
+    assert all(one.keys() == {"file", "text", "language", "token_ids"} for one in fields)
+
+
+def test_texts_go_into_a_folder_or_beside(cli, sounds):
+    result = cli("transcribe", "in", "--out-dir", "out", "--format", "srt", code=1)
+    assert result.stdout == ""
+    assert files_in(cli.folder / "out") == ["b.srt", "deep/a.srt", "z.srt"]
+    cue = "1\n00:00:00,000 --> 00:00:03,000\nword word word\n\n"
+    assert (cli.folder / "out" / "z.srt").read_text() == cue
+    cli("transcribe", "in/deep", "in/z.wav", "--beside", "--format", "vtt")
+    assert (sounds / "deep" / "a.vtt").read_text().startswith("WEBVTT\n\n00:00:00.000 --> ")
+    cli("transcribe", "in/z.wav", "--beside")
+    assert (sounds / "z.txt").read_text() == "word word word\n"
+
+
+def test_sounds_that_differ_in_their_ending_do_not_share_a_text(cli, sounds, tone_wav):
+    (sounds / "z.flac").write_bytes((sounds / "z.wav").read_bytes())
+    cli("transcribe", "in/z.wav", "in/z.flac", "in/b.WAV", "--out-dir", "out")
+    assert files_in(cli.folder / "out") == ["b.txt", "z.flac.txt", "z.wav.txt"]
+    again = cli("transcribe", "in/z.wav", "in/z.wav", "--out-dir", "out", code=2)
+    assert "2 of the sounds" in again.stderr
+
+
+def test_patterns_and_stdin(cli, sounds, tone_wav):
+    listed = cli("transcribe", "in/**/[az].wav").stdout
+    assert listed == "in/deep/a.wav: word\nin/z.wav: word word word\n"
+    assert cli("transcribe", "-", input=tone_wav(2.0)).stdout == "word word\n"
+    srt = cli("transcribe", "-", "--format", "srt", input=tone_wav(1.0)).stdout
+    assert srt == "1\n00:00:00,000 --> 00:00:01,000\nword\n\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["in/none*.wav"], "no file matches"),
+        (["empty"], "holds no sound"),
+        (["-", "-"], "once"),
+        (["in", "--format", "srt"], "--out-dir"),
+        (["in", "--format", "srt", "--json"], "two formats"),
+        (["in", "--out-dir", "x", "--beside"], "two places"),
+        (["-", "--beside"], "beside nothing"),
+        (["in/broken.wav"], "in/broken.wav"),
+        (["in", "--server", "file:///etc/passwd"], "address"),
+    ],
+)
+def test_what_cannot_be_asked_is_code_2(cli, sounds, arguments, message):
+    (cli.folder / "empty").mkdir()
+    result = cli("transcribe", *arguments, code=2)
+    assert message in result.stderr
+    assert not result.stdout
+
+
+def test_several_files_run_at_a_time_and_no_more(cli, tone_wav):
+    for index in range(12):
+        (cli.folder / f"{index:02}.wav").write_bytes(tone_wav(1.0))
+    cli.engine.step_s = 0.005
+    seen = []
+    submit_all = cli.engine.submit_all
+
+    def counting(requests):
+        streams = submit_all(requests)
+        seen.append(len(cli.engine.live))
+        return streams
+
+    cli.engine.submit_all = counting
+    lines = cli("transcribe", ".", "--jobs", "3").stdout.splitlines()
+    assert [line.split(".")[0] for line in lines] == [f"{index:02}" for index in range(12)]
+    assert max(seen) == 3
+
+
+async def test_decoded_sound_has_bounded_room():
+    room, held, most = listeners._Room(10), [0], [0]
+
+    async def take(amount):
+        async with room.taken(amount):
+            held[0] += amount
+            most[0] = max(most[0], held[0] if amount <= 10 else 10)
+            assert held[0] <= 10 or held[0] == amount, "a larger one must be alone"
+            await asyncio.sleep(0)
+            held[0] -= amount
+
+    await asyncio.gather(*(take(amount) for amount in (4, 6, 3, 40, 10, 1, 9, 2)))
+    assert most[0] == 10
+
+
+def test_a_checkpoint_that_is_missing_ends_it_once(cli, sounds, monkeypatch):
+    def open_door(sources, where):
+        raise InvalidRequest(f"no checkpoint {sources[0]!r}")
+
+    monkeypatch.setattr(runtime, "open_door", open_door)
+    result = cli("transcribe", "in/b.WAV", "in/z.wav", "--model", "none", code=2)
+    assert result.stderr.count("no checkpoint") == 1
+
+
+# -- pipes ---------------------------------------------------------------------------------------
+def test_stdout_holds_the_sound_and_nothing_else(cli):
+    result = cli("say", "hello", "--out", "-")
+    samples, rate = sf.read(io.BytesIO(result.stdout_bytes))
+    assert (len(samples), rate) == (5 * 1920, 24_000)
+    assert "0.40 s" in result.stderr
+    pcm = cli("say", "-", "--out", "-", "--format", "pcm", input="hello").stdout_bytes
+    assert pcm == result.stdout_bytes[44:]
+    assert files_in(cli.folder) == []
+    assert "--format" in cli("say", "hello", "--format", "doc", code=2).stderr
+
+
+def test_text_that_is_not_utf8_or_blank(cli):
+    assert "UTF-8" in cli("say", "-", input=b"hello \xff", code=2).stderr
+    assert "no text" in cli("say", "-", input=b" \n ", code=2).stderr
+
+
+@pytest.fixture(scope="module")
+def tiny_voice(tmp_path_factory):
+    return str(write_tiny_tts(tmp_path_factory.mktemp("cli") / "voice", "custom_voice"))
+
+
+async def spoken(tiny_voice, write, close_after):
+    """Say what arrives in a pipe; its end is written once so many chunks were heard."""
+    backend = torch_backend("cpu", "float32")
+    registry = Registry(backend)
+    name = registry.load(tiny_voice)
+    config = EngineConfig(kv_bytes=1 << 23)
+    engine = AsyncEngine(Engine(registry.models, backend.ops, config))
+    engine.start()
+    reading, writing = os.pipe()
+    os.write(writing, write[0])
+    try:
+        arriving = ArrivingText(partial(os.read, reading))
+        ask = SpeechInput("", "ryan", seed=7, max_new_tokens=16)
+        speech = DictatedSpeech(await open_speech_writer(engine, registry, name, ask), "", arriving)
+        codes = []
+        is_open = True
+        async for chunk in speech.chunks():
+            codes += chunk.entries.tolist()
+            if is_open and len(codes) >= close_after:
+                os.write(writing, write[1])
+                os.close(writing)
+                is_open = False
+        return codes
+    finally:
+        os.close(reading)
+        await engine.stop()
+
+
+async def test_text_is_said_while_it_is_written(tiny_voice):
+    text = "One, two, three. Then some more wörds came.".encode()
+    cut = text.index(b"\xc3") + 1  # inside a character
+    # One frame is heard while the text is not complete: were it waited for, this would hang.
+    piecewise = await spoken(tiny_voice, (text[:cut], text[cut:]), close_after=1)
+    assert len(piecewise) > 4
+    assert piecewise == await spoken(tiny_voice, (text[:20], text[20:]), close_after=1)
+
+
+async def test_text_that_breaks_off_is_the_reason_that_is_told(tiny_voice):
+    with pytest.raises(InvalidRequest, match="UTF-8"):
+        await spoken(tiny_voice, (b"One, two, three. ", b"four \xff five"), close_after=1)
+
+
+# -- a running server ----------------------------------------------------------------------------
+def test_a_server_says_it(cli, server, monkeypatch):
+    cli("say", "hello", "--out", "here.wav")
+    monkeypatch.setenv("IZWI_SERVER", server.url)
+    cli("say", "hello", "--out", "there.wav")
+    assert (cli.folder / "there.wav").read_bytes() == (cli.folder / "here.wav").read_bytes()
+    cli("say", "-", "--out", "bob.wav", "--voice", "bob", "--seed", "3", input="hello")
+    ask = server.registry.speech("tts").asked[-1]
+    assert (ask.text, ask.voice, ask.seed) == ("hello", "Bob", 3)
+    assert len(cli.speech.asked) == 1  # nothing but the first was made here
+
+
+def test_a_clip_goes_to_the_server(cli, server, tone_wav):
+    (cli.folder / "ref.wav").write_bytes(tone_wav(1.0))
+    cli("say", "hello", "--server", server.url, "--ref-audio", "ref.wav", "--ref-text", "la")
+    ask = server.registry.speech("tts").asked[-1]
+    assert (ask.voice.text, len(ask.voice.samples)) == ("la", 24_000)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["hi", "--voice", "nobody"], 2, "nobody"),
+        (["hi", "--model", "none"], 2, "no such model"),
+        (["hi", "--save-codes", "c.npy"], 2, "--save-codes"),
+        (["hello\x01"], 1, "broke off"),
+        (["hi", "--server", "http://127.0.0.1:9"], 1, "no server answers"),
+        (["hi", "--server", "127.0.0.1:8000"], 2, "address"),
+    ],
+)
+def test_what_a_server_cannot_do_leaves_no_file(cli, server, arguments, code, message):
+    result = cli(*("say", "--out", "a.wav", "--server", server.url), *arguments, code=code)
+    assert message in result.stderr
+    assert result.stderr.strip().count("\n") == 0
+    assert files_in(cli.folder) == []
+
+
+def test_a_server_transcribes_as_this_process_does(cli, server, sounds):
+    here = cli("transcribe", "in", "--json", code=1)
+    there = cli("transcribe", "in", "--json", "--server", f"{server.url}/v1", code=1)
+    assert there.stdout == here.stdout
+    assert "in/broken.wav" in there.stderr
+    srt = [cli("transcribe", "in/z.wav", "--format", "srt", *more).stdout
+           for more in ([], ["--server", server.url])]  # fmt: skip
+    assert srt[0] == srt[1]
+    assert (
+        "no server answers"
+        in cli("transcribe", "in", "--server", "http://127.0.0.1:9", code=1).stderr
+    )
+
+
+def test_a_server_clones_and_lists(cli, server, tone_wav):
+    (cli.folder / "ref.wav").write_bytes(tone_wav(3.0))
+    there = ("--server", server.url)
+    said = cli("clone", "ref.wav", "--name", "far", "--yes", "--sample", "s.wav", *there).stderr
+    assert "far is ready; it says: word word word" in said
+    assert sf.info(cli.folder / "s.wav").duration > 1
+    assert "far\tcloned\n" in cli("voices", *there).stdout
+    assert (
+        '{"name": "alloy", "kind": "alias", "speaker": "Bob"}'
+        in cli("voices", "--json", *there).stdout.splitlines()
+    )
+    assert cli("models", *there).stdout == "tts\tspeech\norg/asr\ttranscription\n"
+
+
+# -- clips ---------------------------------------------------------------------------------------
+RATE = 24_000
+
+
+def clip(seconds=6.0, level=0.2, noise=0.0, gain=1.0):
+    """Syllables of a buzz with pauses between, as loud as asked, cut at full scale."""
+    at = np.arange(int(seconds * RATE)) / RATE
+    voice = sum(np.sin(2 * np.pi * 130 * k * at) / k for k in (1, 2, 3))
+    voice *= level * (np.sin(2 * np.pi * 1.1 * at) > -0.4)
+    voice += noise * np.random.default_rng(0).standard_normal(len(at))
+    return np.clip(gain * voice, -1, 1).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("samples", "faults"),
+    [
+        (clip(), []),
+        (clip(noise=0.003), []),
+        (clip(seconds=2.0), ["length"]),
+        (clip(seconds=45.0), ["length"]),
+        (clip(level=0.005), ["level"]),
+        (clip(gain=9.0), ["level", "clipping"]),
+        (clip(level=0.05, gain=1.0, noise=0.02), ["noise"]),
+        (0.5 * clip(level=0.2, gain=9.0), ["clipping"]),
+        (np.zeros(RATE, np.float32), ["length", "level"]),
+        (np.zeros(3, np.float32), ["length", "level"]),
+        (np.full(3 * RATE, 0.5, np.float32), ["length", "level"]),
+    ],
+)
+def test_faults_of_a_clip(samples, faults):
+    figures = measure_clip(samples, RATE)
+    assert [fault.name for fault in clip_faults(figures)] == faults, figures
+
+
+def test_figures_of_a_clip():
+    figures = measure_clip(clip(level=0.2, noise=0.002), RATE)
+    assert figures.duration_s == pytest.approx(6.0)
+    at = np.arange(6 * RATE) / RATE
+    voiced_s = 6.0 * (np.sin(2 * np.pi * 1.1 * at) > -0.4).mean()
+    assert figures.speech_s == pytest.approx(voiced_s, abs=0.2)  # frames are 20 ms
+    rms = 0.2 * np.sqrt((1 + 1 / 4 + 1 / 9) / 2)
+    assert figures.level_dbfs == pytest.approx(20 * np.log10(rms), abs=0.5)
+    assert figures.snr_db == pytest.approx(20 * np.log10(rms / 0.002), abs=1.5)
+    assert figures.clipped_share == 0
+
+
+def test_clone_tells_faults_before_it_asks_and_says_a_sentence(cli):
+    sf.write(cli.folder / "good.wav", clip(), RATE)
+    sf.write(cli.folder / "bad.wav", clip(seconds=1.0, gain=9.0), RATE)
+    asked = cli("clone", "bad.wav", "--name", "bad", code=2, input="n\n").stderr
+    assert asked.index("clipping") < asked.index("agree")
+    assert cli.voices.names() == []
+    said = cli("clone", "good.wav", "--name", "good", "--yes", "--text", "la").stderr
+    assert "clip's" not in said
+    assert cli.speech.asked[-1].voice.text == "la"
+    assert "good says" in said
+    assert files_in(cli.folder) == ["bad.wav", "good.wav"]
+    count = len(cli.speech.asked)
+    cli("clone", "good.wav", "--name", "mute", "--yes", "--text", "la", "--quiet")
+    assert len(cli.speech.asked) == count
+    assert cli.voices.names() == ["good", "mute"]
+
+
+def test_clone_plays_the_sentence_to_who_listens(cli, monkeypatch, tmp_path):
+    heard = tmp_path / "heard.wav"
+    player = tmp_path / "aplay"
+    player.write_text(f"#!/bin/sh\ncat > {heard}\n")
+    player.chmod(0o755)
+    monkeypatch.setattr(sound_out, "find_player", lambda: str(player))
+    monkeypatch.setattr("izwi_api.cli.clone._is_heard", lambda: True)
+    sf.write(cli.folder / "good.wav", clip(), RATE)
+    cli("clone", "good.wav", "--name", "good", "--yes", "--x-vector-only")
+    assert heard.stat().st_size > 24_000
+
+
+# -- the machine ---------------------------------------------------------------------------------
+def test_doctor_finds_this_machine_well(cli, monkeypatch):
+    monkeypatch.setenv("IZWI_HOME", str(cli.folder / "not" / "made"))
+    report = json.loads(cli("doctor", "--json", "--device", "cpu").stdout)
+    found = {(one["area"], one["name"]): one for one in report["findings"]}
+    assert report["ok"] is True
+    assert found["packages", "torch"]["status"] == "ok"
+    assert "loads, does speech" in found["checkpoints", "izwi-tiny-tts"]["detail"]
+    assert "GiB for keys and values" in found["device", "used"]["detail"]
+    assert ("packages", "ruff") not in found  # only what serving needs
+    assert files_in(cli.folder) == []
+    assert not (cli.folder / "not").exists()
+
+
+def test_doctor_asks_the_server_that_is_named(cli, server):
+    found = cli("doctor", "--device", "cpu", "--server", server.url).stdout.splitlines()[-1]
+    assert found.endswith("serves tts, org/asr")
+    broken = cli("doctor", "--device", "cpu", "--server", "http://127.0.0.1:9", code=1).stdout
+    assert "no server answers" in broken.splitlines()[-1]
+
+
+def test_doctor_says_what_is_broken(cli, monkeypatch):
+    (cli.folder / "file").write_text("a file is no home")
+    monkeypatch.setenv("IZWI_HOME", str(cli.folder / "file" / "home"))
+    monkeypatch.setattr("izwi.registry.embedded", dict)
+    result = cli("doctor", "--device", "cuda:99", code=1)
+    failed = [line for line in result.stdout.splitlines() if "failed" in line.split()[0]]
+    assert len(failed) == 2, result.stdout
+    assert "cuda:99" in failed[0]
+    assert "home" in failed[1]
+    monkeypatch.delenv("IZWI_HOME")
+    report = json.loads(cli("doctor", "--json", "--device", "cpu", code=1).stdout)
+    missing = [one["name"] for one in report["findings"] if one["status"] == "failed"]
+    assert missing == ["izwi-tiny-tts", "izwi-tiny-asr"]
+
+
+def test_bench_times_every_model(cli):
+    report = json.loads(cli("bench", "--rounds", "2", "--streams", "3", "--json").stdout)
+    speech, transcription = report["models"]
+    assert report["rounds"] == 2
+    assert (speech["model"], speech["task"], speech["streams"]) == ("izwi-tiny-tts", "speech", 3)
+    assert speech["first_audio_ms"] > 0
+    assert 0 < speech["rtf"] < 1
+    assert speech["throughput"] > 1 / speech["rtf"]  # three streams of a fake that only waits
+    assert transcription["task"] == "transcription"
+    # the fake says a frame a character
+    assert transcription["audio_s"] == pytest.approx(47 * 4 * 0.08, rel=0.1)
+    assert transcription["rtf"] > 0
+    shown = cli("bench", "--rounds", "1", "--streams", "1", "--model", "izwi-tiny-asr").stdout
+    assert shown.startswith("izwi-tiny-asr: transcription")
+    assert shown.count("\n") == 1
+
+
+def test_shells_can_complete(cli):
+    assert "--install-completion" in cli("--help").stdout
