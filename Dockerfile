@@ -14,4 +14,5 @@ USER izwi
 EXPOSE 8000
 HEALTHCHECK CMD python -c "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/readyz')"
 ENTRYPOINT ["izwi"]
+# a public address needs a key: docker run -e IZWI_API_KEY=... -p 8000:8000 izwi
 CMD ["serve", "--host", "0.0.0.0"]

@@ -7,21 +7,32 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from izwi import __version__
-from izwi_api import http_errors
+from izwi_api import auth, http_errors
 from izwi_api.app_state import AppState, set_state
+from izwi_api.audit import Audit, AuditLog
 from izwi_api.door import Door, Engine, Registry
+from izwi_api.keys import KeyRing
 from izwi_api.metrics import CountRequests, DoorMetrics, EngineFigures
 from izwi_api.request_id import RequestId
 from izwi_api.routes import ROUTERS
-from izwi_api.settings import Settings
+from izwi_api.settings import Access, Settings
 from izwi_api.unread_body import CloseUnread
+from izwi_api.usage import CountedEngine
 from izwi_api.voice_store import VoiceStore
 
 
 def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAPI:
-    """Build the app. It starts the engine when it starts, and stops it when it ends."""
+    """Build the app. It starts the engine when it starts, and stops it when it ends.
+
+    Raises:
+        InvalidRequest: The keys file is broken.
+        OSError: The keys file cannot be read, or the audit log not written.
+    """
+    access = settings.access
+    audit_log = AuditLog(access.audit_log) if access.audit_log is not None else None
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncGenerator[None]:
@@ -30,17 +41,39 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
             yield
         finally:
             await engine.stop()
+            if audit_log is not None:
+                audit_log.close()
 
     # With redirect_slashes a POST to ".../speech/" would be answered 307 and its body sent twice.
     app = FastAPI(title="izwi", version=__version__, lifespan=life, redirect_slashes=False)
     metrics = DoorMetrics()
     metrics.registry.register(EngineFigures(engine))
-    door = Door(engine, registry, settings, VoiceStore(settings.home / "voices"))
+    counted = CountedEngine(engine, registry) if access.asks_for_key or audit_log else engine
+    door = Door(counted, registry, settings, VoiceStore(settings.home / "voices"))
     set_state(app, AppState(door, metrics, int(time.time())))
     http_errors.install(app)
+    auth.install(app)
+    _guard(app, access)
+    if audit_log is not None:
+        app.add_middleware(Audit, log=audit_log)
     app.add_middleware(CountRequests, metrics=metrics)
     app.add_middleware(CloseUnread)
     app.add_middleware(RequestId)  # added last, so it runs first
     for router in ROUTERS:
         app.include_router(router)
     return app
+
+
+def _guard(app: FastAPI, access: Access) -> None:
+    """Put before the routes who may come in."""
+    ring = KeyRing(access.api_keys_file, access.api_key_digest)
+    app.add_middleware(auth.Auth, ring=ring, origins=access.cors_origins)
+    if access.cors_origins:
+        # Before Auth: a browser asks for permission without the key, and a page may read a refusal.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=access.cors_origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),  # the SDK sends a dozen of its own
+            expose_headers=auth.ANSWER_HEADERS,
+        )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from izwi.audio.decode import DecodeLimits
 from izwi.errors import InvalidRequest
+from izwi_api.keys import check_key, digest_of
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_MODELS = ("izwi-tiny-tts", "izwi-tiny-asr")
 
@@ -18,6 +23,30 @@ OPENAI_VOICES = (
     *("nova", "sage", "shimmer", "verse", "marin", "cedar"),
 )
 _MEGABYTE = 1024 * 1024
+_SHORT_KEY_CHARS = 16
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/?#@,]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may come in, and what is written down about it.
+
+    Attributes:
+        api_key_digest: SHA-256 of a key without limits; the key itself is not kept.
+        api_keys_file: File of keys, see `izwi_api.keys`.
+        cors_origins: Origins of web pages elsewhere that may call, or "*".
+        audit_log: File of the audit log, see `izwi_api.audit`.
+    """
+
+    api_key_digest: bytes | None = field(default=None, repr=False)
+    api_keys_file: Path | None = None
+    cors_origins: tuple[str, ...] = ()
+    audit_log: Path | None = None
+
+    @property
+    def asks_for_key(self) -> bool:
+        """Whether only who has a key may come in."""
+        return self.api_key_digest is not None or self.api_keys_file is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +63,7 @@ class Settings:
         max_reference_bytes: Bytes of one reference clip.
         max_reference_s: Seconds of one reference clip.
         voice_aliases: OpenAI voice name -> speaker of the checkpoint.
+        access: Who may come in.
     """
 
     home: Path = field(default_factory=lambda: Path.home() / ".izwi")
@@ -45,6 +75,7 @@ class Settings:
     max_reference_bytes: int = 10 * _MEGABYTE
     max_reference_s: float = 60.0
     voice_aliases: Mapping[str, str] = field(default_factory=dict)
+    access: Access = Access()
 
     @property
     def upload_limits(self) -> DecodeLimits:
@@ -69,7 +100,54 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         max_upload_bytes=int(_number(environ, "IZWI_MAX_UPLOAD_MB", 25) * _MEGABYTE),
         max_audio_s=_number(environ, "IZWI_MAX_AUDIO_S", default.max_audio_s),
         voice_aliases=_aliases(environ.get("IZWI_VOICE_ALIASES", "")),
+        access=read_access(environ),
     )
+
+
+def read_access(environ: Mapping[str, str]) -> Access:
+    """Read IZWI_API_KEY, IZWI_API_KEYS, IZWI_AUDIT_LOG and IZWI_CORS_ORIGINS ("https://a.example,..").
+
+    A variable that is empty counts as not there.
+
+    Raises:
+        InvalidRequest: A value cannot be used; the message names its variable.
+    """
+    origins = filter(None, map(str.strip, environ.get("IZWI_CORS_ORIGINS", "").split(",")))
+    return Access(
+        key_digest(environ["IZWI_API_KEY"], "IZWI_API_KEY")
+        if environ.get("IZWI_API_KEY")
+        else None,
+        _path(environ.get("IZWI_API_KEYS")),
+        tuple(check_origin(origin, "IZWI_CORS_ORIGINS") for origin in origins),
+        _path(environ.get("IZWI_AUDIT_LOG")),
+    )
+
+
+def key_digest(key: str, param: str) -> bytes:
+    """Return what is kept of a key that an operator chose. Raises InvalidRequest as `check_key`."""
+    check_key(key, param)
+    if len(key) < _SHORT_KEY_CHARS:
+        logger.warning("%s is so short that it can be guessed", param)
+    return digest_of(key)
+
+
+def check_origin(text: str, param: str) -> str:
+    """Return the origin of a web page, as browsers write it, or "*".
+
+    Raises:
+        InvalidRequest: It is not one.
+    """
+    origin = text.lower()
+    if not _ORIGIN.fullmatch(origin):
+        raise InvalidRequest(
+            f"{param} must be like 'https://page.example:8443', without a path, got {text!r}",
+            param=param,
+        )
+    return origin
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text).expanduser() if text else None
 
 
 def _number(environ: Mapping[str, str], name: str, default: float) -> float:

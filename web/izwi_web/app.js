@@ -8,13 +8,26 @@ function note(id, text, bad = false) {
   byId(id).classList.toggle("bad", bad);
 }
 
+// A server with keys answers 401 to those without: ask once, and keep the key for this tab.
+async function call(path, options = {}) {
+  const headers = new Headers(options.headers);
+  const key = sessionStorage.getItem("key");
+  if (key) headers.set("Authorization", `Bearer ${key}`);
+  const response = await fetch(path, { ...options, headers });
+  if (response.status !== 401) return response;
+  const typed = prompt("This server asks for a key:");
+  if (!typed) return response;
+  sessionStorage.setItem("key", typed.trim());
+  return call(path, options);
+}
+
 async function failureOf(response) {
   const body = await response.json().catch(() => null);
   return new Error(body?.error?.message ?? `the server answered ${response.status}`);
 }
 
 async function getJson(path) {
-  const response = await fetch(path);
+  const response = await call(path);
   if (!response.ok) throw await failureOf(response);
   return response.json();
 }
@@ -88,7 +101,7 @@ async function speak() {
   byId("stop").disabled = false;
   byId("save").hidden = true;
   note("speak-note", "asking");
-  const response = await fetch("/v1/audio/speech", {
+  const response = await call("/v1/audio/speech", {
     method: "POST",
     signal: left.signal,
     headers: { "content-type": "application/json" },
@@ -145,7 +158,7 @@ async function transcribe(blob, name) {
   form.append("stream", "true");
   byId("transcript").textContent = "";
   note("listen-note", "listening");
-  const response = await fetch("/v1/audio/transcriptions", { method: "POST", body: form });
+  const response = await call("/v1/audio/transcriptions", { method: "POST", body: form });
   if (!response.ok) throw await failureOf(response);
   for await (const event of eventsOf(response.body)) {
     if (event.error) throw new Error(event.error.message);
