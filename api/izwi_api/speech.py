@@ -68,9 +68,16 @@ class Speech:
 
 
 async def open_speech(
-    engine: Engine, registry: Registry, model_name: str, ask: SpeechInput
+    engine: Engine, registry: Registry, model_name: str, ask: SpeechInput, *, streams: bool = True
 ) -> Speech:
     """Start to say a text.
+
+    Args:
+        engine: Which makes the sound.
+        registry: Where the model is found.
+        model_name: Who speaks.
+        ask: What is said, and how.
+        streams: Somebody listens while it is made; otherwise it is background work.
 
     Raises:
         ModelNotFound: No such model.
@@ -78,9 +85,8 @@ async def open_speech(
         Overloaded: The engine's queue is full; nothing was started.
     """
     model = registry.speech(model_name)
-    requests = await asyncio.to_thread(_prepare, model, model_name, ask)
-    streams = engine.submit_all(requests)
-    return Speech(requests, streams, model.sample_rate)
+    requests = await asyncio.to_thread(_prepare, model, model_name, ask, streams)
+    return Speech(requests, engine.submit_all(requests), model.sample_rate)
 
 
 async def encoded_sound(
@@ -117,7 +123,7 @@ def piece_seed(seed: int, index: int) -> int:
     return seed if index == 0 else (seed + index) % _SEED_RANGE
 
 
-def _prepare(model: SpeechModel, model_name: str, ask: SpeechInput) -> list[Request]:
+def _prepare(model: SpeechModel, model_name: str, ask: SpeechInput, streams: bool) -> list[Request]:
     if not ask.text.strip():
         raise InvalidRequest("there is no text to say", param="input")
     speech_id = new_speech_id()
@@ -125,5 +131,5 @@ def _prepare(model: SpeechModel, model_name: str, ask: SpeechInput) -> list[Requ
     for index, text in enumerate(model.split_text(ask.text)):
         wish = replace(ask, text=text, seed=piece_seed(ask.seed, index))
         request = model.prepare_speech(f"{speech_id}-{index}", model_name, wish)
-        requests.append(replace(request, listener=speech_id))
+        requests.append(replace(request, listener=speech_id, streams=streams))
     return requests

@@ -138,6 +138,7 @@ class FakeStream:
     def __init__(self, engine, request):
         self.engine, self.request = engine, request
         self.queue = asyncio.Queue()
+        self.written = asyncio.Queue()  # text that came after the prompt; "" ends it
         self.ended = False
         engine.live[request.request_id] = self
         self.task = asyncio.get_running_loop().create_task(self._run())
@@ -175,6 +176,9 @@ class FakeStream:
         if prompt.kind == "voice":
             self._put([], encoded=(np.ones(8, np.float32),), reason=Reason.STOP)
             return
+        if self.request.open_input:
+            await self._run_open()
+            return
         for index, character in enumerate(prompt.text[:limit]):
             await asyncio.sleep(self.engine.step_s)
             if character == "\x01":
@@ -185,10 +189,25 @@ class FakeStream:
             if prompt.kind == "listen":
                 self._put([[ord(character)]], **last)
                 continue
-            at = np.arange(index * FRAME, (index + 1) * FRAME) / RATE
-            pcm = (0.3 * np.sin(2 * np.pi * prompt.hertz * at)).astype(np.float32)
-            self._put([[ord(character)] * 4], pcm=pcm, **last)
-            self.engine.num_frames += 1
+            self._sing(index, character, **last)
+
+    async def _run_open(self):
+        count = 0
+        while text := await self.written.get():
+            for character in text:
+                await asyncio.sleep(self.engine.step_s)
+                if character == "\x01":
+                    self._put([], reason=Reason.ERROR, error=IzwiError("the tensor broke"))
+                    return
+                self._sing(count, character)
+                count += 1
+        self._put([], reason=Reason.STOP)
+
+    def _sing(self, index, character, **last):
+        at = np.arange(index * FRAME, (index + 1) * FRAME) / RATE
+        pcm = (0.3 * np.sin(2 * np.pi * self.request.prompt.hertz * at)).astype(np.float32)
+        self._put([[ord(character)] * 4], pcm=pcm, **last)
+        self.engine.num_frames += 1
 
 
 @dataclass
@@ -220,6 +239,11 @@ class FakeEngine:
             stream.refused = any("\x02" in request.prompt.text for request in requests)
         return streams
 
+    def write(self, request_id, text_ids, closed):
+        if stream := self.live.get(request_id):
+            for text in ("".join(map(chr, text_ids)), *([""] if closed else [])):
+                stream.written.put_nowait(text)
+
 
 @pytest.fixture
 def tone_wav():
@@ -242,9 +266,9 @@ def fake_world():
 
 
 @contextmanager
-def listening(app):
+def listening(app, ws="none"):
     """Serve an app at a free port of this machine, in a thread."""
-    config = uvicorn.Config(app, port=0, log_level="critical", ws="none")
+    config = uvicorn.Config(app, port=0, log_level="critical", ws=ws)
     runner = uvicorn.Server(config)
     thread = threading.Thread(target=runner.run)
     thread.start()

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import os
+import urllib.request
 from functools import partial
 
 import numpy as np
@@ -302,7 +303,16 @@ def test_a_server_transcribes_as_this_process_does(cli, server, sounds):
     )
 
 
-def test_a_server_clones_and_lists(cli, server, tone_wav):
+@pytest.fixture
+def forgotten(server):
+    """The server's voices are those of the session: what a test adds, it takes away."""
+    yield
+    urllib.request.urlopen(
+        urllib.request.Request(f"{server.url}/v1/audio/voices/far", method="DELETE")
+    ).close()
+
+
+def test_a_server_clones_and_lists(cli, server, tone_wav, forgotten):
     (cli.folder / "ref.wav").write_bytes(tone_wav(3.0))
     there = ("--server", server.url)
     said = cli("clone", "ref.wav", "--name", "far", "--yes", "--sample", "s.wav", *there).stderr

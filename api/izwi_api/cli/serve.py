@@ -182,7 +182,17 @@ def _listen(app: FastAPI, host: str, port: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
     for name in ("uvicorn.access", "uvicorn.error"):
         logging.getLogger(name).addFilter(WithoutQueries())
-    uvicorn.run(app, host=host, port=port, server_header=False, timeout_graceful_shutdown=_DRAIN_S)
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        server_header=False,
+        timeout_graceful_shutdown=_DRAIN_S,
+        # the answer of a client that is slowed down waits behind its own text; our doors have
+        # time limits of their own
+        ws_ping_timeout=None,
+        ws_per_message_deflate=False,  # sound does not shrink
+    )
 
 
 def _show_memory(door: Door) -> None:

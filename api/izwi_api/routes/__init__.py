@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from izwi_api.routes import health, metrics, models, page, speech, transcriptions, voices
+from izwi_api.routes import (
+    health,
+    metrics,
+    models,
+    page,
+    speech,
+    speech_batch,
+    speech_stream,
+    transcriptions,
+    voices,
+)
 
 ROUTERS: tuple[APIRouter, ...] = (
     speech.router,
+    speech_batch.router,
+    speech_stream.router,
     transcriptions.router,
     models.router,
     voices.router,

@@ -42,23 +42,12 @@ async def create_speech(request: Request) -> Response:
     """Say a text."""
     door = door_of(request)
     body = SpeechBody.model_validate(await read_json(request, door.settings.max_json_bytes))
-    _check_texts(body, door.settings)
+    check_texts(body, door.settings)
     return await unless_left(request.receive, _answer(door, body))
 
 
 async def _answer(door: Door, body: SpeechBody) -> Response:
-    ask = SpeechInput(
-        text=body.input,
-        voice=await _voice(door, body),
-        language=body.language,
-        instruct=body.instructions,
-        text_mode=TextMode(body.text_mode) if body.text_mode else None,
-        temperature=body.temperature,
-        top_k=body.top_k,
-        top_p=body.top_p,
-        seed=body.seed,
-        max_new_tokens=body.max_new_tokens,
-    )
+    ask = speech_input(body, await find_voice(door, body))
     speech = await open_speech(door.engine, door.registry, body.model, ask)
     encoder = stream_encoder(body.response_format, speech.sample_rate)
     sound = encoded_sound(speech, encoder, body.speed)
@@ -98,7 +87,8 @@ def _event(fields: dict[str, object]) -> bytes:
     return b"data: " + json.dumps(fields).encode() + b"\n\n"
 
 
-def _check_texts(body: SpeechBody, settings: Settings) -> None:
+def check_texts(body: SpeechBody, settings: Settings) -> None:
+    """Check how long the texts are, and that there is one to say. Raises InvalidRequest."""
     for name, text in (
         ("input", body.input),
         ("instructions", body.instructions),
@@ -113,7 +103,29 @@ def _check_texts(body: SpeechBody, settings: Settings) -> None:
         raise InvalidRequest("input holds no text", param="input")
 
 
-async def _voice(door: Door, body: SpeechBody) -> str | VoicePrompt | ReferenceClip | None:
+def speech_input(body: SpeechBody, voice: str | VoicePrompt | ReferenceClip | None) -> SpeechInput:
+    """Return what a body asks of a model."""
+    return SpeechInput(
+        text=body.input,
+        voice=voice,
+        language=body.language,
+        instruct=body.instructions,
+        text_mode=TextMode(body.text_mode) if body.text_mode else None,
+        temperature=body.temperature,
+        top_k=body.top_k,
+        top_p=body.top_p,
+        seed=body.seed,
+        max_new_tokens=body.max_new_tokens,
+    )
+
+
+async def find_voice(door: Door, body: SpeechBody) -> str | VoicePrompt | ReferenceClip | None:
+    """Return the voice that a body names or carries.
+
+    Raises:
+        ModelNotFound: No such model.
+        InvalidRequest: There is no such voice, or the model cannot follow a clip.
+    """
     model = door.registry.speech(body.model)
     if body.ref_audio is not None:
         if not model.can_clone:

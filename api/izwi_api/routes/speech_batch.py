@@ -1,0 +1,179 @@
+"""POST /v1/audio/speech/batch: say many texts at once, as background work.
+
+The answer is one JSON object. It leaves result by result, in the order of the items, so that
+nobody has to hold all the sound of a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from uuid import uuid4
+
+from fastapi import APIRouter, Request
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from izwi.audio.encode import CONTENT_TYPES, stream_encoder, with_length
+from izwi.audio.tempo import StreamTempo
+from izwi.errors import IzwiError, TooLarge
+from izwi.request import Float32, Task
+from izwi_api.app_state import door_of
+from izwi_api.bodies import read_json
+from izwi_api.door import Door
+from izwi_api.http_errors import body_of, error_body, invalid_body
+from izwi_api.live_response import live_response
+from izwi_api.routes.speech import check_texts, find_voice, speech_input
+from izwi_api.schemas.speech_batch import BatchItem, SpeechBatchBody, parse_batch, parse_item
+from izwi_api.speech import Speech, open_speech
+
+logger = logging.getLogger(__name__)
+router = APIRouter()
+
+# Bytes of sound of one batch: results wait in memory for those before them.
+MAX_BATCH_BYTES = 256 << 20
+# Of a file; formats with a length have it there.
+_HEAD_BYTES = 64
+
+_BODY_SCHEMA = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": SpeechBatchBody.model_json_schema()}},
+    }
+}
+
+
+@router.post("/v1/audio/speech/batch", openapi_extra=_BODY_SCHEMA)
+async def create_speech_batch(request: Request) -> Response:
+    """Say many texts."""
+    door = door_of(request)
+    batch = parse_batch(await read_json(request, door.settings.max_json_bytes))
+    # A batch whose own model is not there is refused as a whole.
+    model_name = batch.model or door.registry.default(Task.SPEECH)
+    door.registry.speech(model_name)
+    return await live_response(_answer(_Batch(door, batch, model_name)), "application/json")
+
+
+async def _answer(batch: _Batch) -> AsyncGenerator[bytes]:
+    head = {"id": f"speech-batch-{uuid4().hex}", "object": "audio.speech.batch"}
+    yield json.dumps(head)[:-1].encode() + b', "results": ['
+    # All start together; the engine decides how many run at a time.
+    items = batch.body.items
+    tasks = deque(asyncio.create_task(batch.result(i, item)) for i, item in enumerate(items))
+    num_succeeded, comma = 0, b""
+    try:
+        while tasks:
+            succeeded, result = await tasks[0]
+            tasks.popleft()
+            num_succeeded += succeeded
+            yield comma + result
+            comma = b", "
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    total = len(items)
+    counts = {"total": total, "succeeded": num_succeeded, "failed": total - num_succeeded}
+    yield b"], " + json.dumps(counts)[1:].encode()
+
+
+class _Batch:
+    """What the items of one batch share."""
+
+    def __init__(self, door: Door, body: SpeechBatchBody, model_name: str):
+        self.body = body
+        self._door, self._model_name = door, model_name
+        self._num_bytes = 0
+
+    async def result(self, index: int, item: object) -> tuple[bool, bytes]:
+        """Say one item; return whether that went well, and its result as JSON."""
+        try:
+            told = await self._say(parse_item(self.body, self._model_name, item))
+        except ValidationError as error:
+            told = {"status": "error"} | invalid_body(list(error.errors()))
+        except IzwiError as error:
+            told = {"status": "error"} | body_of(error)
+        except Exception:
+            logger.exception("an item of a batch failed")
+            internal = error_body("internal error", "server_error", code="internal_error")
+            told = {"status": "error"} | internal
+        result = await asyncio.to_thread(json.dumps, {"index": index} | told)
+        return told["status"] == "success", result.encode()
+
+    async def _say(self, item: BatchItem) -> dict[str, object]:
+        door = self._door
+        check_texts(item, door.settings)
+        ask = speech_input(item, await find_voice(door, item))
+        speech = await open_speech(door.engine, door.registry, item.model, ask, streams=False)
+        file = _File(item, speech.sample_rate)
+        try:
+            await self._fill(file, speech)
+        finally:
+            speech.abort()
+        audio = await asyncio.to_thread(base64.b64encode, file.content)
+        return {
+            "status": "success",
+            "audio_data": audio.decode("ascii"),
+            "media_type": CONTENT_TYPES[item.response_format],
+            "usage": {
+                "input_tokens": speech.num_prompt_positions,
+                "output_tokens": speech.num_frames,
+                "total_tokens": speech.num_prompt_positions + speech.num_frames,
+            },
+        }
+
+    async def _fill(self, file: _File, speech: Speech) -> None:
+        async with aclosing(speech.chunks()) as chunks:
+            async for chunk in chunks:
+                if chunk.pcm is not None and chunk.pcm.size:
+                    # In a thread: nobody waits for it, and streams are sent by this loop.
+                    self._count(await asyncio.to_thread(file.write, chunk.pcm))
+        self._count(await asyncio.to_thread(file.finish))
+
+    def _count(self, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        if self._num_bytes > MAX_BATCH_BYTES:
+            raise TooLarge(
+                f"the sound of the batch is larger than {MAX_BATCH_BYTES} bytes; ask for fewer "
+                "items at a time, or for a compressed format",
+                param="items",
+            )
+
+
+class _File:
+    """The file that an item becomes.
+
+    Attributes:
+        content: Its bytes so far.
+    """
+
+    def __init__(self, item: BatchItem, rate: int):
+        self.content = bytearray()
+        self._tempo = StreamTempo(rate, item.speed)
+        self._encoder = stream_encoder(item.response_format, rate)
+        self._num_samples = 0
+
+    def write(self, pcm: Float32) -> int:
+        """Take samples, (n,) float32, and return the number of bytes that they became."""
+        stretched = self._tempo.write(pcm)
+        self._num_samples += stretched.size
+        return self._add(self._encoder.write(stretched))
+
+    def finish(self) -> int:
+        """Write the end, and the length into the head; return the number of new bytes."""
+        rest = self._tempo.finish()
+        self._num_samples += rest.size
+        num_bytes = self._add(self._encoder.write(rest) + self._encoder.finish())
+        self.content[:_HEAD_BYTES] = with_length(
+            bytes(self.content[:_HEAD_BYTES]), self._num_samples
+        )
+        return num_bytes
+
+    def _add(self, piece: bytes) -> int:
+        self.content += piece
+        return len(piece)

@@ -1,0 +1,179 @@
+"""What clients of the WebSocket /v1/audio/speech/stream send, checked, and how text is cut.
+
+The names are those of vLLM-Omni's endpoint; `input.cancel` and `audio_encoding` are ours.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from izwi.errors import InvalidRequest, TooLarge
+from izwi_api.schemas.speech import SpeechBody
+
+Granularity = Literal["none", "sentence", "clause"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """Limits of one session.
+
+    Attributes:
+        config_bytes: Of a `session.config`, which may hold a reference clip.
+        message_bytes: Of any other message.
+        utterance_chars: Characters between two `input.done`.
+        pending_chars: Characters that are not said yet; beyond, no message is read.
+        pending_utterances: The same for utterances.
+        config_s: Seconds within which a session must be configured.
+        idle_s: Seconds after which a session is closed in which nothing moves in any direction.
+        bad_messages: So many in a row end the session.
+    """
+
+    config_bytes: int = 4 << 20
+    message_bytes: int = 128 << 10
+    utterance_chars: int = 1 << 20
+    pending_chars: int = 1 << 18
+    pending_utterances: int = 64
+    config_s: float = 10.0
+    idle_s: float = 30.0
+    bad_messages: int = 100
+
+
+class Message(BaseModel):
+    """A message; its `type` says which. An unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class SessionConfig(SpeechBody):
+    """How to speak from the next utterance on: the keys of a single speech without its text.
+
+    Attributes:
+        model: "" for the first model that speaks.
+        input: Of no use here; the text comes in messages of its own.
+        stream_audio: Send sound while it is made; otherwise each file is one message.
+        audio_encoding: Binary messages, or base64 within JSON.
+        split_granularity: What is one file: an utterance, or each of its sentences or clauses.
+        word_timestamps: Not served yet.
+    """
+
+    type: Literal["session.config"]
+    model: str = ""
+    input: Literal[""] = ""
+    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "pcm"
+    stream_format: Literal["audio"] = "audio"
+    stream_audio: bool = True
+    audio_encoding: Literal["binary", "base64"] = "binary"
+    split_granularity: Granularity = "none"
+    word_timestamps: Literal[False] = False
+
+
+class InputText(Message):
+    """The next piece of the text, cut anywhere."""
+
+    type: Literal["input.text"]
+    text: str
+
+
+class InputDone(Message):
+    """The text of this utterance is complete; the session goes on."""
+
+    type: Literal["input.done"]
+
+
+class InputCancel(Message):
+    """Stop what is being said, and forget what was to be said."""
+
+    type: Literal["input.cancel"]
+
+
+class SessionClose(Message):
+    """Say what was written to its end, then close."""
+
+    type: Literal["session.close"]
+
+
+ClientMessage = SessionConfig | InputText | InputDone | InputCancel | SessionClose
+_MESSAGES: dict[object, type[ClientMessage]] = {
+    "session.config": SessionConfig,
+    "input.text": InputText,
+    "input.done": InputDone,
+    "input.cancel": InputCancel,
+    "session.close": SessionClose,
+}
+
+
+def parse_message(text: str | None, limits: StreamLimits) -> ClientMessage:
+    """Read a message; None stands for one that was not text.
+
+    Raises:
+        InvalidRequest: It is not JSON, not an object, or of no known type.
+        TooLarge: It is over the limit of its type.
+        ValidationError: A key of it cannot be used.
+    """
+    if text is None:
+        raise InvalidRequest("messages are JSON text, not binary")
+    size = len(text.encode())
+    if size > limits.config_bytes:
+        raise TooLarge(f"the message is larger than {limits.config_bytes} bytes")
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest("the message is not valid JSON") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest("a message must be a JSON object")
+    kind = value.get("type")
+    if not isinstance(kind, str) or kind not in _MESSAGES:
+        known = ", ".join(str(name) for name in _MESSAGES)
+        raise InvalidRequest(f"type must be one of {known}", param="type")
+    if kind != "session.config" and size > limits.message_bytes:
+        raise TooLarge(f"the message is larger than {limits.message_bytes} bytes", param="text")
+    if "\\u" in text:
+        _check_characters(value)
+    given = {key: item for key, item in value.items() if item is not None}
+    return _MESSAGES[kind].model_validate(given)
+
+
+# Punctuation ends a unit where white space follows, so that 3.5 and 10:30 stay whole; that of
+# Chinese and Japanese, and a new line, always do.
+_ENDS = {
+    "sentence": re.compile(r"[.!?]+[\"'”’)\]]*(?=\s)|[。！？]+[”’」』）]*|\n+"),
+    "clause": re.compile(r"[.!?,;:]+[\"'”’)\]]*(?=\s)|[。！？，；：、]+[”’」』）]*|\n+"),
+}
+
+
+def unit_end(text: str, granularity: Granularity, max_chars: int) -> int:
+    """Return where the first unit of a growing text ends, 0 while that is not known.
+
+    Args:
+        text: What is written so far.
+        granularity: "sentence" or "clause".
+        max_chars: A unit that is longer is cut, between words if there are any.
+    """
+    for match in _ENDS[granularity].finditer(text, 0, max_chars):
+        if has_word(text[: match.end()]):
+            return match.end()
+    if len(text) <= max_chars:
+        return 0
+    return text.rfind(" ", 1, max_chars) + 1 or max_chars
+
+
+def has_word(text: str) -> bool:
+    """Whether there is a letter or a digit in it."""
+    return any(map(str.isalnum, text))
+
+
+def _check_characters(value: dict[str, object]) -> None:
+    """Refuse halves of characters: a text that was cut within one cannot be said."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("the text holds half a character", param="text") from error
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
