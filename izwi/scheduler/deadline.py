@@ -36,6 +36,11 @@ URGENT_S = 0.2
 BACKGROUND_STEPS = 128
 # Steps after which the first waiting background sequence starts before new streams, if none runs.
 PATIENCE_STEPS = 1000
+# Streams that are ahead may make a step longer than `step_s` by this factor, where nobody waits for
+# a first sound: in company they are far cheaper. Background work may not.
+AHEAD_STRETCH = 4.0
+# Rows that can wait and run together where nothing else runs, whatever time is predicted.
+LEAST_ROWS = 2
 # What can wait lengthens a step with somebody's first sound in it by at most this factor.
 FIRST_SOUND_STRETCH = 1.1
 # Where nobody is urgent a step may always take this times what a step of one row takes: on a
@@ -85,7 +90,8 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     elif hurried:
         limit_s = min(limit_s, FIRST_SOUND_STRETCH * draft.seconds)
     tight = budgets.free_pages < len(running)
-    _fill(draft, crowd, running, limit_s, blocked, tight)
+    ahead_s = limit_s if hurried else max(limit_s, AHEAD_STRETCH * budgets.step_s)
+    _fill(draft, crowd, running, (limit_s, ahead_s), blocked, tight)
     return draft.finish(sounds=lambda view: (view.key != favoured, view.slack_s, view.key))
 
 
@@ -172,9 +178,16 @@ def _take_idle(draft: Draft, background: Sequence[View]) -> int | None:
 
 
 def _fill(
-    draft: Draft, crowd: _Crowd, running: Sequence[View], limit_s: float, blocked: bool, tight: bool
+    draft: Draft,
+    crowd: _Crowd,
+    running: Sequence[View],
+    limits: tuple[float, float],
+    blocked: bool,
+    tight: bool,
 ) -> None:
-    """Take what can wait, as long as the step is predicted to end within `limit_s`.
+    """Take what can wait, as long as the step is predicted to end within its limit.
+
+    `limits` are seconds for background work and for streams that are ahead.
 
     A row and the sound that it makes due go to different steps, which keeps steps short. Sound
     goes first, then prompts: both are soon done, and rows then run in as large a batch as can be.
@@ -187,17 +200,29 @@ def _fill(
         return LEAST_CHUNK_TOKENS if draft.is_empty else 0  # a step that could run something does
 
     def take_rows() -> None:
-        for view in (*crowd.ahead, *crowd.background):
-            if is_decode(view) and not is_due(view):
-                draft.take(view, limit_s, least_tokens(), sound=False)
+        # two rows run whatever is predicted: from one alone nobody learns what another one costs
+        num_free = LEAST_ROWS if draft.is_empty else 0
+        for view in rows:
+            limit_s = limits[view.slack_s < inf]
+            if draft.take(view, limit_s, num_free and LEAST_CHUNK_TOKENS, sound=False):
+                num_free = max(0, num_free - 1)
+            elif draft.seconds >= limit_s:
+                return
 
-    for view in (*crowd.ahead, *crowd.background):
-        draft.take_sound(view, inf if draft.is_empty else limit_s)
+    waiting_rows = (*crowd.ahead, *crowd.background)
+    rows = []
+    for view in waiting_rows:
+        if is_due(view):
+            draft.take_sound(view, inf if draft.is_empty else limits[view.slack_s < inf])
+        elif is_decode(view):
+            rows.append(view)
     if tight:
         take_rows()
-    for rows, newcomers in ((crowd.ahead, crowd.patient), (crowd.background, crowd.idle)):
-        for view in rows:
-            if not is_decode(view):
+    prompts = {view.key for view in crowd.prompts}
+    for others, newcomers in ((crowd.ahead, crowd.patient), (crowd.background, crowd.idle)):
+        limit_s = limits[others is crowd.ahead]
+        for view in others if prompts else ():
+            if view.key in prompts:
                 draft.take(view, limit_s, least_tokens(), sound=False)
         for view in newcomers:
             if blocked:
@@ -205,7 +230,7 @@ def _fill(
             blocked = not draft.admit(view, _stuck(running), limit_s, least_tokens(), sound=False)
     take_rows()
     for view in crowd.held if not blocked else ():
-        draft.admit(view, (), limit_s)
+        draft.admit(view, (), limits[0])
 
 
 def _victims(running: Sequence[View], draft: Draft) -> Iterator[View]:

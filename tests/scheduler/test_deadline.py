@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.deadline import (
+    AHEAD_STRETCH,
     BACKGROUND_STEPS,
     FIRST_SOUND_STRETCH,
     LEAST_CHUNK_TOKENS,
@@ -36,14 +37,15 @@ def test_urgent_streams_run_whatever_the_time_and_others_as_far_as_it_goes() -> 
     urgent = [decode(key, 0.05) for key in range(4)]
     ahead = [decode(key, 5.0 - key / 100) for key in range(10, 40)]
     background = [decode(key) for key in range(40, 44)]
-    step = plan([*background, *ahead, *urgent], [], SPEND._replace(step_s=0.0151))
+    spend = SPEND._replace(step_s=0.0151 / AHEAD_STRETCH)
+    step = plan([*background, *ahead, *urgent], [], spend)
     assert [row.key for row in step.forward] == [0, 1, 2, 3, *range(39, 33, -1)]
     assert COST.seconds(step.work) <= 0.0151
     assert {row.key for row in plan(urgent, [], SPEND._replace(step_s=0.0)).forward} == {0, 1, 2, 3}
 
 
 def test_a_stream_is_urgent_when_its_next_chunk_would_come_late() -> None:
-    slow = COST.__class__(base_s=0.05)
+    slow = COST.__class__(base_s=0.05, decode_row_s=0.2)  # no time for who is not urgent
     spend = SPEND._replace(step_s=0.049, cost=slow)
     # 0.5 s in hand: 10 frames to make take 0.49 s, 3 frames 0.15 s
     near, far = decode(0, 0.5, frames=2), decode(1, 0.5, frames=9)
