@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -197,7 +196,10 @@ class Lane:
             sequence.num_chunks += 1
             sounds[sequence.arrival] = sound
         seconds = results.seconds + self._clock() - began_s
-        self.scheduler.cost.add(_step_work(results.work, due), seconds)
+        work = results.work
+        lengths = [row.stop - row.start for row in work.forward]
+        ran = StepWork.of(lengths, len(work.encode), [frames for _, frames in due])
+        self.scheduler.cost.add(ran, seconds)
         return sounds
 
     def _is_done(self, sequence: Sequence) -> bool:
@@ -227,16 +229,3 @@ class Lane:
     ) -> Chunk:
         entries = self._nothing if entry is None else np.array((entry,), dtype=np.int64)
         return Chunk(sequence.request.request_id, entries, sound, **rest)
-
-
-def _step_work(work: Work, due: Seq[tuple[Sequence, int]]) -> StepWork:
-    """Count what a step really ran."""
-    lengths = [row.stop - row.start for row in work.forward]
-    decode_rows = lengths.count(1)
-    return StepWork(
-        decode_rows=decode_rows,
-        prefill_tokens=sum(lengths) - decode_rows,
-        encodes=len(work.encode),
-        vocode_calls=len({frames for _, frames in due}),
-        vocode_frames=sum(frames for _, frames in due),
-    )

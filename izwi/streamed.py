@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -11,33 +12,23 @@ import numpy.typing as npt
 from izwi.request import Request, SpeechInput
 
 
-class TextPart(Protocol):
-    """What newly written text means for one piece."""
+@dataclass(frozen=True, slots=True, eq=False)
+class TextPart:
+    """What newly written text means for one piece.
 
-    @property
-    def piece(self) -> int:
-        """Number of the piece."""
-        ...
+    Attributes:
+        piece: Its number; the parts of a piece come before those of the next.
+        request_id: Of its request.
+        request: To submit first, on the first part of a piece.
+        ids: Text ids to write to it, in order.
+        closed: Nothing follows for this piece.
+    """
 
-    @property
-    def request_id(self) -> str:
-        """Name of the piece's request."""
-        ...
-
-    @property
-    def request(self) -> Request | None:
-        """The request itself, on the first part of a piece."""
-        ...
-
-    @property
-    def ids(self) -> Sequence[int]:
-        """Text ids to write to it."""
-        ...
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing follows for this piece."""
-        ...
+    piece: int
+    request_id: str
+    request: Request | None
+    ids: tuple[int, ...]
+    closed: bool
 
 
 class TextStream(Protocol):
@@ -70,8 +61,19 @@ class DecodingStep(Protocol):
         ...
 
 
-class Heard(Protocol):
-    """What a segment says so far; the attributes are those of the events below."""
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a segment says so far.
+
+    Attributes:
+        segment: Number of segments before it.
+        start_s: Where it begins in the stream.
+        end_s: How far it was heard.
+        is_final: It is complete.
+        language: "" while it is unknown.
+        text: All of it.
+        stable: Its beginning that will not change; all of it if it is final.
+    """
 
     segment: int
     start_s: float

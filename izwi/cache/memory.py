@@ -102,16 +102,15 @@ class PagedMemory:
         if match.stored:
             whole = self._bring_back(match, pages)
         slots = match.num_positions % self._page_size
-        if not whole or match.copy_from is None or not self.num_available:
-            return pages, len(pages) * self._page_size
-        self._pool.share([match.copy_from])  # not to be evicted for its own copy
-        if not self.num_available:
+        num_positions = len(pages) * self._page_size
+        if whole and match.copy_from is not None:
+            self._pool.share([match.copy_from])  # not to be evicted for its own copy
+            if self.num_available:
+                pages += self.allocate(1)
+                self._mover.copy(match.copy_from, pages[-1], slots)
+                num_positions = match.num_positions
             self._pool.release([match.copy_from])
-            return pages, len(pages) * self._page_size
-        (own,) = self.allocate(1)
-        self._mover.copy(match.copy_from, own, slots)
-        self._pool.release([match.copy_from])
-        return [*pages, own], match.num_positions
+        return pages, num_positions
 
     def allocate(self, count: int) -> list[int]:
         """Hand out pages, for which prefixes that nobody uses may be forgotten or demoted.

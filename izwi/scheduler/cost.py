@@ -39,6 +39,24 @@ class StepWork(NamedTuple):
     vocode_calls: int = 0
     vocode_frames: int = 0
 
+    @staticmethod
+    def of(lengths: Sequence[int], encodes: int, sounds: Sequence[int]) -> StepWork:
+        """Count a step.
+
+        Args:
+            lengths: Positions of each row.
+            encodes: Pieces of audio.
+            sounds: Frames of each chunk of sound.
+        """
+        decode_rows = lengths.count(1)
+        return StepWork(
+            decode_rows=decode_rows,
+            prefill_tokens=sum(lengths) - decode_rows,
+            encodes=encodes,
+            vocode_calls=len(set(sounds)),
+            vocode_frames=sum(sounds),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class StepCost:

@@ -106,14 +106,10 @@ class Plan(NamedTuple):
     @property
     def work(self) -> StepWork:
         """The step as counts, for the cost model."""
-        lengths = [stop - start for _, start, stop in self.forward]
-        decode_rows = lengths.count(1)
-        return StepWork(
-            decode_rows=decode_rows,
-            prefill_tokens=sum(lengths) - decode_rows,
-            encodes=sum([count for _, count in self.encode]),
-            vocode_calls=len({frames for _, frames in self.vocode}),
-            vocode_frames=sum([frames for _, frames in self.vocode]),
+        return StepWork.of(
+            [stop - start for _, start, stop in self.forward],
+            sum([count for _, count in self.encode]),
+            [frames for _, frames in self.vocode],
         )
 
 

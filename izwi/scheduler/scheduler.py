@@ -6,12 +6,11 @@ Knows no tensors: pages and codec rows are numbers here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Protocol
 
 from izwi.cache.memory import PagedMemory
 from izwi.cache.pages import pages_for
-from izwi.cache.radix import Match, page_chain
+from izwi.cache.radix import page_chain
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.model import Row
@@ -94,12 +93,6 @@ class Scheduler:
         """Sequences that somebody paused."""
         return len(self._paused)
 
-    def alive(self) -> Iterator[Sequence]:
-        """All sequences, running ones first."""
-        yield from list(self._running.values())
-        yield from list(self._waiting)
-        yield from [sequence for sequence, _ in self._paused.values()]
-
     # -- what callers ask --------------------------------------------------------------------
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence.
@@ -175,7 +168,7 @@ class Scheduler:
         )
         # who shares pages matters to preemption alone
         tight = budgets.free_pages < 2 * len(self._running) + _PUSHERS
-        running = [self._view(s, now_s, None, tight) for s in self._running.values()]
+        running = [self._view(s, now_s, tight) for s in self._running.values()]
         waiting = self._candidates(room - len(running), now_s)
         plan = self._policy.plan(running, waiting, budgets)
         self._compare(plan, running, waiting, budgets)
@@ -219,9 +212,7 @@ class Scheduler:
     def _num_rows_free(self) -> int:
         return self._rows.num_available if self._speaks else self._config.max_running
 
-    def _view(
-        self, sequence: Sequence, now_s: float, found: Match | None = None, tight: bool = False
-    ) -> View:
+    def _view(self, sequence: Sequence, now_s: float, tight: bool = False) -> View:
         request = sequence.request
         num_emitted = len(sequence.emitted)
         num_positions = sequence.num_prompt + num_emitted
@@ -231,16 +222,12 @@ class Scheduler:
             sequence.paused = PauseReason.INPUT if starved else None
             held = held or starved
         slack, started = self._listeners.urgency(sequence, now_s)
-        num_computed, num_pages = sequence.num_computed, len(sequence.pages)
-        if found is not None:
-            num_computed = min(found.num_positions, num_positions - 1)
-            num_pages = self.memory.num_held_by_others(found)
         encoded = sequence.encoded
         return View(
             sequence.arrival,
             num_positions,
-            num_computed,
-            num_pages,
+            sequence.num_computed,
+            len(sequence.pages),
             sum(result is None for result in encoded) if encoded else 0,
             request.encode_only,
             held,
@@ -269,7 +256,10 @@ class Scheduler:
                     views.append(view)
                 continue
             found = self.memory.find(self._keys(sequence, view.num_positions - 1))
-            view = self._view(sequence, now_s, found)
+            view = view._replace(
+                num_computed=min(found.num_positions, view.num_positions - 1),
+                num_pages=self.memory.num_held_by_others(found),
+            )
             chain = self._chain(sequence)
             rest = chain[view.num_computed // self._config.page_size :]
             if rest and (rest[0] in self._under_way or rest[0] in coming):

@@ -19,12 +19,13 @@ from izwi.engine import Engine
 from izwi.errors import InvalidRequest, TooLarge
 from izwi.request import Request, Sequence, TranscriptionInput
 from izwi.runner.device import torch_backend
+from izwi.streamed import Heard
 from izwi_models.qwen3_asr.features import SegmentFeatures
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.prefix import StablePrefix, StreamRules
 from izwi_models.qwen3_asr.prompt import TaggedTokens, build_prompt, cut_windows
 from izwi_models.qwen3_asr.split import split_at_silence
-from izwi_models.qwen3_asr.streaming import AsrStream, Heard, StreamStep
+from izwi_models.qwen3_asr.streaming import AsrStream, StreamStep
 from tests.models.tiny_asr import SPECIALS, sound, write_tiny_asr
 
 GOLDEN = json.loads(

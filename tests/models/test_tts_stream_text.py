@@ -18,11 +18,11 @@ from izwi.model import Row
 from izwi.request import ReferenceClip, Request, Sequence, SpeechInput, TextMode, VoicePrompt
 from izwi.runner.device import torch_backend
 from izwi.runner.sampler import Sampler, Suppressed
+from izwi.streamed import TextPart
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prompt import SpeechPrompt
 from izwi_models.qwen3_tts.spoken import sentences
-from izwi_models.qwen3_tts.text_stream import TextPart
 from tests.models.test_text_cuts import cut, prose
 from tests.models.tiny_tts import tiny_config, write_json, write_tiny_tts
 from tests.models.tts_loop import Cache, PackedContext, start

@@ -63,17 +63,11 @@ def _replay(
     """Load the models and run the lines in an engine of this thread's own."""
     from izwi.config import EngineConfig
     from izwi.engine import Engine
-    from izwi.registry import Registry
     from izwi.replay import replay
-    from izwi.runner.device import torch_backend
+    from izwi_api.cli.runtime import load_models
 
-    backend = torch_backend(where.device, where.dtype)
-    registry = Registry(backend)
-    with messages().status("loading") as status:
-        for source in sources:
-            status.update(f"loading {source}")
-            registry.load(source, offline=where.offline)
-        status.update(f"running {len(lines)} requests")
+    registry, backend = load_models(sources, where)
+    with messages().status(f"running {len(lines)} requests"):
         engine = Engine(registry.models, backend.ops, EngineConfig())
         return replay(engine, registry, lines, alone=alone)
 

@@ -11,7 +11,7 @@ from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.registry import Registry
-from izwi.runner.device import torch_backend
+from izwi.runner.device import TorchBackend, torch_backend
 from izwi_api.cli.options import messages
 from izwi_api.door import Door
 from izwi_api.settings import read_settings
@@ -31,21 +31,32 @@ class Where:
     offline: bool = False
 
 
-def open_door(sources: Sequence[str], where: Where, config: EngineConfig | None = None) -> Door:
-    """Load checkpoints and build the engine over them; it does not step yet.
+def load_models(sources: Sequence[str], where: Where) -> tuple[Registry, TorchBackend]:
+    """Load checkpoints onto a device, telling which one it is at.
 
     Raises:
         ModelNotFound: A source is no checkpoint.
         CheckpointError: A checkpoint is broken.
-        InvalidRequest: The device, the dtype or a setting cannot be used.
+        InvalidRequest: The device or the dtype cannot be used.
     """
-    settings = read_settings(os.environ)
     backend = torch_backend(where.device, where.dtype)
     registry = Registry(backend)
     with messages().status("loading") as status:
         for source in sources:
             status.update(f"loading {source}")
             registry.load(source, offline=where.offline)
+    return registry, backend
+
+
+def open_door(sources: Sequence[str], where: Where, config: EngineConfig | None = None) -> Door:
+    """Load checkpoints and build the engine over them; it does not step yet.
+
+    Raises:
+        InvalidRequest: A setting cannot be used.
+        IzwiError: As `load_models`.
+    """
+    settings = read_settings(os.environ)
+    registry, backend = load_models(sources, where)
     engine = AsyncEngine(Engine(registry.models, backend.ops, config or EngineConfig()))
     return Door(engine, registry, settings, VoiceStore(settings.home / "voices"))
 

@@ -11,9 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from izwi.config import KV_DTYPES
 from izwi.errors import InvalidRequest
-
-KV_DTYPES = ("auto", "int8", "fp8")
 
 # largest magnitude that a stored number can have
 _LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}

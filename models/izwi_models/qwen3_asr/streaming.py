@@ -25,6 +25,7 @@ import numpy as np
 from izwi.audio.mel import WHISPER_HOP, WHISPER_LOOKAHEAD, WHISPER_MIN_SAMPLES, WHISPER_RATE
 from izwi.errors import InvalidRequest
 from izwi.request import EncodeInput, Float32
+from izwi.streamed import Heard
 from izwi_models.qwen3_asr.config import AsrConfig, AudioConfig
 from izwi_models.qwen3_asr.features import SegmentFeatures
 from izwi_models.qwen3_asr.prefix import AnswerTokens, StablePrefix, StreamRules
@@ -65,29 +66,6 @@ class StreamStep:
     def seconds(self) -> float:
         """Sound of the segment so far."""
         return (self.stop - self.start) / WHISPER_RATE
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """What a segment says so far.
-
-    Attributes:
-        segment: Number of segments before it.
-        start_s: Where it begins in the stream.
-        end_s: How far it was heard.
-        is_final: It is complete.
-        language: "" while it is unknown.
-        text: All of it.
-        stable: Its beginning that will not change; all of it if it is final.
-    """
-
-    segment: int
-    start_s: float
-    end_s: float
-    is_final: bool
-    language: str
-    text: str
-    stable: str
 
 
 class AsrStream:

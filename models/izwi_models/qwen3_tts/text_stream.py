@@ -9,33 +9,15 @@ gives the pieces of `Qwen3TTS.split_text` and, joined, the ids of `prepare_speec
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from izwi.errors import InvalidRequest
 from izwi.request import Request, SpeechInput, TextMode
+from izwi.streamed import TextPart
 from izwi_models.qwen3_tts.cutting import Cutter, Part
 from izwi_models.qwen3_tts.prepare import Checkpoint, draft
 from izwi_models.qwen3_tts.spoken import SpokenStream
 from izwi_models.qwen3_tts.text import OpenTurn
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TextPart:
-    """What newly written text means for one piece. Implements `izwi.model.TextPart`.
-
-    Attributes:
-        piece: Its number; the parts of a piece come before those of the next.
-        request_id: Of its request.
-        request: To submit first, on the first part of a piece.
-        ids: Text ids to write to it, in order.
-        closed: Nothing follows for this piece.
-    """
-
-    piece: int
-    request_id: str
-    request: Request | None
-    ids: tuple[int, ...]
-    closed: bool
 
 
 class TextStream:
