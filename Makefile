@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: serve test check lint format types arch unit wheel bench clean
+.PHONY: serve test check lint format types arch unit wheel bench bench-gpu clean
 
 serve: $(VENV)/.runtime
 	$(BIN)/izwi serve $(ARGS)
@@ -43,6 +43,15 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.closed_loop
 	$(BIN)/python -m benchmarks.first_audio
 	$(BIN)/python -m benchmarks.transcribe_speed
+
+# on a machine with a GPU: the kernels are right, recorded steps say what plain ones say, and how fast
+bench-gpu: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/ops tests/models/test_cuda.py
+	$(BIN)/python -m benchmarks.frame_time
+	$(BIN)/python -m benchmarks.http_load
+	$(BIN)/python -m benchmarks.http_load --size tts-0.6b --closed 64 --open
+	$(BIN)/python -m benchmarks.asr_throughput
+	$(BIN)/python -m benchmarks.gpu_table
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

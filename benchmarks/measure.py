@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
@@ -116,9 +117,12 @@ def write_result(name: str, rows: list[dict[str, Any]], **extra: Any) -> Path:
     )
     result = {
         "benchmark": name,
-        "command": " ".join(["python", "-m", f"benchmarks.{name}", *sys.argv[1:]]),
+        "command": " ".join(
+            ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]
+        ),
         "commit": commit.stdout.strip(),
         "device": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
         "versions": {package: version(package) for package in ("torch", "numpy", "izwi")},
         **extra,
         "rows": rows,

@@ -66,16 +66,24 @@ class InstantSpeech:
         frames = range(len(prompt.ids), stop)
         return [*prompt.ids, *(1 << 40 | position for position in frames)][start:stop]
 
-    def step(self, rows: Seq[Row], context: Any, pick: Pick) -> torch.Tensor:  # noqa: ARG002
+    def embed(self, rows: Seq[Row]) -> torch.Tensor:
+        """A number for each position."""
+        return torch.ones(sum(row.stop - row.start for row in rows), 1)
+
+    def run(self, x: torch.Tensor, context: Any) -> torch.Tensor:  # noqa: ARG002
+        """Take no time."""
+        return x
+
+    def draw(self, hidden: torch.Tensor, pick: Pick) -> torch.Tensor:  # noqa: ARG002
         """Answer with ones."""
-        return torch.ones(sum(row.emits for row in rows), CODEBOOKS, dtype=torch.int64)
+        return torch.ones(len(hidden), CODEBOOKS, dtype=torch.int64)
 
     def warm_codes(self, sequence: Sequence) -> None:  # noqa: ARG002
         """Nothing comes before."""
         return
 
     def vocode(
-        self, codes: np.ndarray[Any, Any], state: Mapping[str, torch.Tensor]
+        self, codes: torch.Tensor, state: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Make silence."""
         began = time.perf_counter()

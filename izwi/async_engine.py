@@ -155,6 +155,15 @@ class AsyncEngine:
             return not self._closed
 
     def _run(self) -> None:
+        with self._engine.own_stream():
+            self._step_until_told()
+        with self._wake:
+            self._closed = True
+        for command in self._commands:  # what came in while the last step ran
+            self._guarded(command)
+        self._fail_all(EngineStopped("the engine has stopped"))
+
+    def _step_until_told(self) -> None:
         rested = False
         while not self._stopping:
             busy = self._engine.has_work
@@ -167,11 +176,6 @@ class AsyncEngine:
                 self._guarded(command)
             if not self._stopping:
                 self._guarded(lambda: self._dispatch(self._engine.step()))
-        with self._wake:
-            self._closed = True
-        for command in self._commands:  # what came in while the last step ran
-            self._guarded(command)
-        self._fail_all(EngineStopped("the engine has stopped"))
 
     def _next_commands(self, timeout_s: float | None) -> deque[Callable[[], None]]:
         """Wait for work, and take the commands that are there; none after the timeout."""

@@ -34,6 +34,7 @@ class EngineConfig:
         kv_dtype: "auto" (that of the weights), "int8" or "fp8" for keys and values in the pages.
         host_bytes: Host memory for pages and codec states that had to leave the device.
         disk_bytes: Disk for what had to leave the host memory; 0 uses none.
+        graphs: Whether steps that repeat are recorded once and replayed, where the device can.
         encoded_bytes: Memory for results of the audio encoders, so that equal audio runs once.
     """
 
@@ -55,13 +56,14 @@ class EngineConfig:
     host_bytes: int = 256 << 20
     disk_bytes: int = 0
     encoded_bytes: int = 64 << 20
+    graphs: bool = True
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
             least = 0 if name in _MAY_BE_ZERO else 1
             values = value if isinstance(value, tuple) else (value,)
-            counts = [number for number in values if isinstance(number, int)]
+            counts = [n for n in values if isinstance(n, int) and not isinstance(n, bool)]
             if not values or any(number < least for number in counts):
                 raise InvalidRequest(f"{name} must be at least {least}, got {value}", param=name)
             if isinstance(value, float) and not value > 0:

@@ -48,7 +48,7 @@ class Engine:
             config: Budgets.
             clock: Seconds; playback is timed and steps are measured with it.
         """
-        self.config, self.clock = config, clock
+        self.config, self.clock, self.own_stream = config, clock, ops.own_stream
         self.budget = divide(config, ops.device, len(models))
         self._lanes = {
             name: Lane.of(model, ops, config, self.budget, clock) for name, model in models.items()

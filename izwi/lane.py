@@ -14,7 +14,7 @@ from izwi.config import EngineConfig
 from izwi.errors import Overloaded
 from izwi.model import Model
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import Chunk, Float32, Phase, Reason, Sequence
+from izwi.request import Chunk, Entries, Float32, Phase, Reason, Sequence
 from izwi.runner.budget import MemoryBudget
 from izwi.runner.runner import Runner
 from izwi.scheduler.cost import StepWork
@@ -33,13 +33,13 @@ class Results:
     Attributes:
         work: What was planned.
         failed: What failed, by arrival.
-        entries: Rows that ran: sequence, entry drawn or None, positions computed.
+        entries: Rows that ran: sequence, entries drawn, positions computed.
         seconds: Time that it took so far.
     """
 
     work: Work
     failed: dict[int, BaseException] = field(default_factory=dict)
-    entries: list[tuple[Sequence, tuple[int, ...] | None, int]] = field(default_factory=list)
+    entries: list[tuple[Sequence, Entries, int]] = field(default_factory=list)
     seconds: float = 0.0
 
 
@@ -111,45 +111,44 @@ class Lane:
             if error is not None:
                 results.failed[sequence.arrival] = error
         rows = [row for row in work.forward if row.sequence.arrival not in results.failed]
-        for row, entry in zip(rows, self.runner.forward(rows), strict=True):
-            if isinstance(entry, BaseException):
-                results.failed[row.sequence.arrival] = entry
+        for row, drawn in zip(rows, self.runner.forward(rows), strict=True):
+            if isinstance(drawn, BaseException):
+                results.failed[row.sequence.arrival] = drawn
             else:
-                results.entries.append((row.sequence, entry, row.stop))
+                results.entries.append((row.sequence, drawn, row.stop))
         results.seconds = self._clock() - began_s
         return results
 
     def process(self, results: Results, now_s: float) -> list[Chunk]:
         """Grow the logs, make the sound that is due, finish, free, and say what happened."""
-        fresh: dict[int, tuple[int, ...]] = {}
-        for sequence, entry, stop in results.entries:
+        fresh = set[int]()
+        for sequence, drawn, stop in results.entries:
             self.scheduler.computed(sequence, stop)
-            if entry is not None:
+            if drawn:
                 sequence.phase = Phase.DECODE
-                if self._append(sequence, entry):
-                    fresh[sequence.arrival] = entry
+                if self._append(sequence, drawn) and self.runner.frame_s is None:
+                    fresh.add(sequence.arrival)
         sounds = self._sounds(results)
         chunks: list[Chunk] = []
         for sequence in results.work.sequences():
-            entry, sound = fresh.get(sequence.arrival), sounds.get(sequence.arrival)
+            told, sound = sequence.arrival in fresh, sounds.get(sequence.arrival)
             failure = results.failed.get(sequence.arrival)
-            if sound is not None or (entry is not None and self.runner.frame_s is None):
+            if sound is not None or told:
                 frames = 0 if sound is None else len(sound) // self.runner.frame_samples
                 self.scheduler.heard(sequence, frames, now_s)
             if failure is not None:
                 chunks.append(self.finish(sequence, Reason.ERROR, error=failure))
             elif (sequence.ended or sequence.request.encode_only) and self._is_done(sequence):
                 assert sequence.reason is not None
-                chunks.append(self.finish(sequence, sequence.reason, entry, sound))
-            elif entry is not None or sound is not None:
-                chunks.append(self._chunk(sequence, entry, sound))
+                chunks.append(self.finish(sequence, sequence.reason, sound))
+            elif told or sound is not None:
+                chunks.append(self._chunk(sequence, sound))
         return chunks + self._check(now_s)
 
     def finish(
         self,
         sequence: Sequence,
         reason: Reason,
-        entry: tuple[int, ...] | None = None,
         sound: Float32 | None = None,
         error: BaseException | None = None,
     ) -> Chunk:
@@ -158,20 +157,22 @@ class Lane:
         if sequence.request.encode_only and reason is Reason.STOP:
             encoded = tuple(self.runner.to_host(result) for result in sequence.encoded)
         self.scheduler.finish(sequence, reason)
-        return self._chunk(sequence, entry, sound, reason=reason, error=error, encoded=encoded)
+        return self._chunk(sequence, sound, reason=reason, error=error, encoded=encoded)
 
-    def _append(self, sequence: Sequence, entry: tuple[int, ...]) -> bool:
-        """Put an entry into the log; False if it was a stop id, which is not emitted."""
+    def _append(self, sequence: Sequence, entries: Entries) -> Entries:
+        """Put entries into the log; returns them, without a stop id, which is not emitted."""
         request = sequence.request
-        if entry[0] in request.stop_ids:
+        stops = entries[-1][0] in request.stop_ids
+        kept = entries[:-1] if stops else entries
+        sequence.emitted += kept
+        limit = self.runner.max_entries(sequence)
+        if not request.marks:  # entries take positions
+            limit = min(limit, self.scheduler.capacity - sequence.num_prompt)
+        if stops:
             self.scheduler.end(sequence, Reason.STOP)
-            return False
-        sequence.emitted.append(entry)
-        room = self.scheduler.capacity - sequence.num_prompt
-        limit = min(self.runner.max_entries(sequence), room)
-        if len(sequence.emitted) >= limit:
+        elif len(sequence.emitted) >= limit:
             self.scheduler.end(sequence, Reason.LENGTH)
-        return True
+        return kept
 
     def _sounds(self, results: Results) -> dict[int, Float32]:
         """Make the chunks of sound that were planned and are due."""
@@ -220,12 +221,9 @@ class Lane:
         self.scheduler.counts.refused += len(refused)
         return [self.finish(s, Reason.ERROR, error=Overloaded(waited)) for s in refused]
 
-    def _chunk(
-        self,
-        sequence: Sequence,
-        entry: tuple[int, ...] | None,
-        sound: Float32 | None,
-        **rest: Any,
-    ) -> Chunk:
-        entries = self._nothing if entry is None else np.array((entry,), dtype=np.int64)
-        return Chunk(sequence.request.request_id, entries, sound, **rest)
+    def _chunk(self, sequence: Sequence, sound: Float32 | None, **rest: Any) -> Chunk:
+        """What its reader has not been told: frames come with their sound, text at once."""
+        new = sequence.emitted[sequence.num_told :]
+        sequence.num_told = len(sequence.emitted)
+        log = np.array(new, dtype=np.int64) if new else self._nothing
+        return Chunk(sequence.request.request_id, log, sound, **rest)

@@ -34,6 +34,7 @@ class KVSpec:
     num_layers: int
     num_kv_heads: int
     head_dim: int
+    rope_theta: float | None = None  # base of the rotation that keys are kept in
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,18 @@ class Row(NamedTuple):
 
     @property
     def emits(self) -> bool:
-        """Whether the last position is the last one known, so that a new entry is drawn."""
-        return self.stop == self.sequence.num_positions
+        """Whether entries are drawn from it: at its marks, or at the last position known."""
+        return self.sequence.next_drawn < self.stop
+
+    @property
+    def num_drawn(self) -> int:
+        """Entries that are drawn from it; more than one at marks alone."""
+        return len(self.sequence.drawn_before(self.stop))
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it runs the last emitted entry alone."""
+        return self.start >= self.sequence.num_prompt and self.emits and self.stop == self.start + 1
 
 
 class Model(Protocol):
@@ -79,6 +90,16 @@ class Model(Protocol):
         ...
 
     @property
+    def vocabulary(self) -> int:
+        """Ids of codebook 0."""
+        ...
+
+    @property
+    def num_inputs(self) -> int:
+        """Numbers a row in `decode_inputs`."""
+        ...
+
+    @property
     def suppressed(self) -> npt.NDArray[np.bool_] | None:
         """(vocabulary,) ids of codebook 0 that are never drawn, stop ids excepted, or None."""
         ...
@@ -95,13 +116,57 @@ class Model(Protocol):
         """Run the audio encoders, equal shapes as one batch."""
         ...
 
-    def step(self, rows: Seq[Row], context: AttentionContext, pick: Pick) -> Array:
-        """Run the rows' positions, packed end to end, and draw an entry for each that emits.
+    def embed(self, rows: Seq[Row]) -> Array:
+        """Inputs of the rows' positions, packed end to end: (positions, width)."""
+        ...
+
+    def decode_inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
+        """What `embed_entries` must know of rows of one emitted entry each, (rows, num_inputs)."""
+        ...
+
+    def embed_entries(self, inputs: Array) -> Array:
+        """`embed` of rows of one emitted entry each.
+
+        Args:
+            inputs: `decode_inputs`, on the device.
 
         Returns:
-            (emitting rows, codebooks) int64, in row order.
+            (rows, width).
+
+        This, `run` and `draw` work on arrays on the device alone and depend on no value, so that a
+        GPU can record them once and repeat them.
         """
         ...
+
+    def run(self, x: Array, context: AttentionContext) -> Array:
+        """Run packed positions: inputs (positions, width) -> states (positions, width)."""
+        ...
+
+    def draw(self, hidden: Array, pick: Pick) -> Array:
+        """Draw an entry from each state: (rows, width) -> (rows, codebooks) int64."""
+        ...
+
+
+def last_positions(rows: Seq[Row]) -> npt.NDArray[np.int64]:
+    """Places, among the rows' positions end to end, that entries are drawn from."""
+    places: list[int] = []
+    before = 0
+    for row in rows:
+        places += [before + at - row.start for at in row.sequence.drawn_before(row.stop)]
+        before += row.stop - row.start
+    return np.array(places, np.int64)
+
+
+def step(model: Model, ops: Ops, rows: Seq[Row], context: AttentionContext, pick: Pick) -> Array:
+    """Run the rows as one pass and draw the entries of those that emit.
+
+    Returns:
+        (entries, codebooks) int64, in row order.
+    """
+    hidden, last = model.run(model.embed(rows), context), last_positions(rows)
+    if len(last) < hidden.shape[0]:
+        hidden = ops.take(hidden, ops.array(last))
+    return model.draw(hidden, pick)
 
 
 class SpeechModel(Model, Protocol):
@@ -136,10 +201,11 @@ class SpeechModel(Model, Protocol):
         """
         ...
 
-    def vocode(
-        self, codes: npt.NDArray[np.int64], state: Mapping[str, Array]
-    ) -> tuple[Array, dict[str, Array]]:
-        """Turn (rows, frames, codebooks) into (rows, samples) in [-1, 1] and the next state."""
+    def vocode(self, codes: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        """Turn (rows, frames, codebooks) into (rows, samples) in [-1, 1] and the next state.
+
+        From arrays on the device alone, as `Model.embed_entries`.
+        """
         ...
 
     @property
@@ -214,9 +280,11 @@ class Family:
 
     Attributes:
         model_type: The `model_type` of its config.json.
+        fits: Tells its config.json from others of that `model_type`; None: it is any other.
         load: Reads a checkpoint folder in the published layout.
     """
 
     model_type: str
     task: Task
     load: Callable[[Path, Backend], Model]
+    fits: Callable[[Mapping[str, Any]], bool] | None = None

@@ -16,13 +16,16 @@ from izwi.request import Task
 ENTRY_POINT = "izwi.models"
 
 
-def families() -> dict[str, Family]:
-    """Families by the `model_type` that they load, from every installed distribution."""
-    found: dict[str, Family] = {}
+def families() -> dict[str, list[Family]]:
+    """Families by the `model_type` that they load, from every installed distribution.
+
+    Of one type, those that look closer come first.
+    """
+    found: dict[str, list[Family]] = {}
     for point in entry_points(group=ENTRY_POINT):
         for family in point.load():
-            found[family.model_type] = family
-    return found
+            found.setdefault(family.model_type, []).append(family)
+    return {name: sorted(same, key=lambda f: f.fits is None) for name, same in found.items()}
 
 
 def embedded() -> dict[str, Path]:
@@ -64,12 +67,9 @@ class Registry:
             CheckpointError: The checkpoint is broken; what is wrong is named.
         """
         folder = find(source, offline=offline)
-        model_type = read_json(folder / "config.json").get("model_type")
-        if model_type not in self._families:
-            known = sorted(self._families)
-            raise CheckpointError(f"{folder}: model_type {model_type!r} is not one of {known}")
+        family = self._family(folder)
         name = name or (source if not Path(source).is_dir() else folder.resolve().name)
-        self.models[name] = self._families[model_type].load(folder, self._backend)
+        self.models[name] = family.load(folder, self._backend)
         self._fingerprints[name] = _fingerprint(folder)
         return name
 
@@ -119,6 +119,15 @@ class Registry:
             if model.task is task:
                 return name
         raise ModelNotFound(f"no model for {task} is served here", param="model")
+
+    def _family(self, folder: Path) -> Family:
+        values = read_json(folder / "config.json")
+        model_type = str(values.get("model_type"))
+        for family in self._families.get(model_type, ()):
+            if family.fits is None or family.fits(values):
+                return family
+        known = sorted(self._families)
+        raise CheckpointError(f"{folder}: model_type {model_type!r} is not one of {known}")
 
     def _of_task(self, name: str, task: Task) -> Model:
         model = self.model(name)

@@ -6,6 +6,7 @@ caches of that log (encoded audio, KV pages, codec row), which may be dropped an
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +18,7 @@ from izwi.cache.content import digest_array
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
+Entries = tuple[tuple[int, ...], ...]
 
 
 class Task(StrEnum):
@@ -24,6 +26,7 @@ class Task(StrEnum):
 
     SPEECH = "speech"
     TRANSCRIPTION = "transcription"
+    ALIGNMENT = "alignment"
 
 
 class TextMode(StrEnum):
@@ -98,6 +101,8 @@ class Request:
         min_entries: Stop tokens are suppressed before this many entries.
         stop_ids: A first codebook's token among these ends the request and is not emitted.
         encode_only: End after encoding; the encoded arrays are the answer.
+        marks: Positions of the prompt, ascending, where entries are drawn: one at each, none after
+            its end, and none of them takes a position. Empty: entries follow the prompt.
         priority: Larger runs first where the policy looks at it.
         streams: Somebody listens while it is made, so its playback clock counts.
         open_input: Text may still be written to it with `Engine.write`.
@@ -116,11 +121,12 @@ class Request:
     min_entries: int = 0
     stop_ids: tuple[int, ...] = ()
     encode_only: bool = False
+    marks: tuple[int, ...] = ()
     priority: int = 0
     streams: bool = True
     open_input: bool = False
     listener: str = ""
-    ask: SpeechInput | TranscriptionInput | None = None
+    ask: SpeechInput | TranscriptionInput | AlignmentInput | None = None
 
 
 class Phase(StrEnum):
@@ -163,6 +169,7 @@ class Sequence:
         written: The log of its input: text ids written after the prompt.
         input_open: More may be written.
         num_vocoded: Frames that went through the codec.
+        num_told: Entries that its reader has been told.
         num_chunks: Chunks of sound that left, for the chunk ramp.
         ended: It emits no more; its last sound may still be owed.
         reason: Why it ended.
@@ -180,6 +187,7 @@ class Sequence:
         last_step: The scheduler's step in which it last had a row, or arrived.
         seen: What the sampler keeps of the log: how much of it, and the ids in it.
         num_prompt: Positions of the prompt.
+        marks: Positions of the prompt where entries are drawn, if not behind it.
     """
 
     request: Request
@@ -190,6 +198,7 @@ class Sequence:
     written: list[int] = field(default_factory=list)
     input_open: bool = False
     num_vocoded: int = 0
+    num_told: int = 0
     num_chunks: int = 0
     ended: bool = False
     reason: Reason | None = None
@@ -207,16 +216,30 @@ class Sequence:
     last_step: int = 0
     seen: Any = None
     num_prompt: int = field(init=False)
+    marks: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.num_prompt = self.request.prompt.num_positions
+        self.num_prompt, self.marks = self.request.prompt.num_positions, self.request.marks
         self.encoded = [None] * len(self.request.prompt.encode_inputs)
         self.input_open = self.request.open_input
 
     @property
     def num_positions(self) -> int:
-        """Positions that are known: the prompt and one for each entry emitted."""
-        return self.num_prompt + len(self.emitted)
+        """Positions that are known: the prompt, and one for each entry emitted after it."""
+        return self.num_prompt if self.marks else self.num_prompt + len(self.emitted)
+
+    @property
+    def next_drawn(self) -> int:
+        """The position whose output gives the next entry: a mark, or the last one known."""
+        count = len(self.emitted)
+        return self.marks[count] if self.marks else self.num_prompt + count - 1
+
+    def drawn_before(self, stop: int) -> tuple[int, ...]:
+        """Positions before `stop` whose outputs give the next entries, one each."""
+        if self.marks:
+            return self.marks[len(self.emitted) : bisect_left(self.marks, stop)]
+        last = self.num_prompt + len(self.emitted) - 1
+        return (last,) if last < stop else ()
 
 
 class Chunk(NamedTuple):
@@ -298,6 +321,40 @@ class TranscriptionInput:
     temperature: float = 0.0
     seed: int = 0
     max_new_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AlignmentInput:
+    """What a door asks of an alignment model.
+
+    Attributes:
+        samples: (n,) float32 mono at 16 kHz.
+        text: What they say.
+        language: Name or code; None cuts words at white space, and between Chinese characters.
+    """
+
+    samples: Float32
+    text: str
+    language: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedWord:
+    """When a word is said.
+
+    Attributes:
+        word: Its letters and digits alone.
+        start_s: When it begins, in seconds from the start of the sound.
+        end_s: When it ends.
+        start: Where it begins in the text, in characters.
+        stop: Where it ends there.
+    """
+
+    word: str
+    start_s: float
+    end_s: float
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import msgspec
 
 from izwi.audio.pcm import to_s16le
 from izwi.model import SpeechModel, TranscriptionModel
-from izwi.request import Chunk, Reason, Request, TranscriptionInput
+from izwi.request import Chunk, Reason, Request, SpeechInput, TranscriptionInput
 from izwi.trace_line import (
     VERSION,
     Line,
@@ -124,8 +124,11 @@ class TraceRecorder:
         return not self._stopped
 
     def submitted(self, request: Request) -> None:
-        """Remember a request, if it can be rebuilt from what was asked."""
-        if request.ask is not None and not request.open_input:
+        """Remember a request, if it can be rebuilt from what was asked.
+
+        Alignments are left out: nothing follows from an earlier entry.
+        """
+        if isinstance(request.ask, SpeechInput | TranscriptionInput) and not request.open_input:
             self._tell(request)
 
     def chunk(self, chunk: Chunk) -> None:
@@ -191,7 +194,7 @@ class TraceRecorder:
         if isinstance(ask, TranscriptionInput):
             text = transcribed(self._models, request.model, life.entries, ask.language)
             return TranscriptionLine(ask=TranscriptionAsk.of(ask), text=text, **known)
-        assert ask is not None
+        assert isinstance(ask, SpeechInput)
         digest = life.sound.hexdigest() if life.num_samples else ""
         return SpeechLine(
             ask=SpeechAsk.of(ask), num_samples=life.num_samples, pcm_sha256=digest, **known

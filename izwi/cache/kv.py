@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from izwi.cache.transfer import to_host
+from izwi.cache.transfer import to_device, to_host
 from izwi.model import KVSpec, Row
 from izwi.ops.attention.torch_paged import PagedContext
 from izwi.ops.attention.torch_slots import (
@@ -56,6 +56,7 @@ class PagedKV:
             InvalidRequest: `kv_dtype` is unknown, or the device cannot hold it.
         """
         stored = stored_dtype(kv_dtype, dtype, device)
+        self.spec, self.num_pages = spec, num_pages
         shape = (spec.num_layers, num_pages, spec.num_kv_heads, spec.head_dim)
         self.page_size = page_size
         self.page_bytes = bytes_per_page(spec, page_size, dtype, kv_dtype)
@@ -75,6 +76,17 @@ class PagedKV:
         tables = [row.sequence.pages[: -(-row.stop // size)] for row in rows]
         return PagedContext(self._slots, spans, tables)
 
+    @property
+    def plain(self) -> tuple[Tensor, Tensor] | None:
+        """Keys and values, (layers, slots, kv_heads, head_dim) each, if they are kept as they are.
+
+        Position i of page p is slot p * page_size + i.
+        """
+        if not isinstance(self._slots, PlainSlots):
+            return None
+        keys, values = self._slots.planes
+        return keys, values
+
     @torch.inference_mode()
     def copy(self, moves: Sequence[tuple[int, int, int]]) -> None:
         """Copy the first slots of pages to the same places of other pages, in all layers.
@@ -89,9 +101,8 @@ class PagedKV:
         sources, targets, counts = table.T
         in_page = np.arange(self.page_size)
         wanted = in_page < counts[:, None]
-        index = torch.from_numpy(
-            np.stack([(p[:, None] * self.page_size + in_page)[wanted] for p in (sources, targets)])
-        ).to(self._device)
+        slots = [(p[:, None] * self.page_size + in_page)[wanted] for p in (sources, targets)]
+        index = to_device(torch.from_numpy(np.stack(slots)), self._device)
         for plane in self._planes:
             plane[:, index[1]] = plane.index_select(1, index[0])
 
@@ -141,7 +152,8 @@ class PagedKV:
 
     def _slot_index(self, pages: Sequence[int]) -> Tensor:
         first = np.array(pages, dtype=np.int64)[:, None] * self.page_size
-        return torch.from_numpy((first + np.arange(self.page_size)).ravel()).to(self._device)
+        slots = torch.from_numpy((first + np.arange(self.page_size)).ravel())
+        return to_device(slots, self._device)
 
 
 def bytes_per_page(spec: KVSpec, page_size: int, dtype: torch.dtype, kv_dtype: str = "auto") -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from izwi.cache.transfer import to_host
+from izwi.cache.transfer import to_device, to_host
 from izwi.model import StateSpec
 
 
@@ -29,7 +30,11 @@ class SavedState:
 
 
 class StateArena:
-    """Rows of state with a free list. A row that is handed out is the start of a stream."""
+    """Rows of state with a free list. A row that is handed out is the start of a stream.
+
+    All arrays of one dtype lie side by side, so that a row is cleared, gathered and scattered
+    with one copy instead of one an array: on a GPU each is a launch.
+    """
 
     def __init__(
         self,
@@ -39,15 +44,31 @@ class StateArena:
         dtype: torch.dtype,
     ):
         self._device = device
-        self._arrays = {
-            name: torch.zeros(
-                (num_rows, *spec.shape),
-                device=device,
-                dtype=torch.int64 if spec.dtype == "int64" else dtype,
-            )
-            for name, spec in specs.items()
+        self._places: dict[torch.dtype, dict[str, tuple[int, int, tuple[int, ...]]]] = {}
+        widths: dict[torch.dtype, int] = {}
+        for name, spec in specs.items():
+            kind = torch.int64 if spec.dtype == "int64" else dtype
+            start = widths.get(kind, 0)
+            widths[kind] = start + math.prod(spec.shape)
+            self._places.setdefault(kind, {})[name] = (start, widths[kind], spec.shape)
+        # one row more, for the empty places of batches of a fixed size
+        self._flat = {
+            kind: torch.zeros((num_rows + 1, width), device=device, dtype=kind)
+            for kind, width in widths.items()
         }
+        views = {
+            name: view
+            for kind, flat in self._flat.items()
+            for name, view in self._split(kind, flat)
+        }
+        self._arrays = {name: views[name] for name in specs}
+        self.spare_row = num_rows
         self._free = list(range(num_rows - 1, -1, -1))
+
+    def _split(self, kind: torch.dtype, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Views of (rows, width) by name, (rows, *shape) each."""
+        for name, (start, stop, shape) in self._places[kind].items():
+            yield name, flat[:, start:stop].view(len(flat), *shape)
 
     @property
     def num_free(self) -> int:
@@ -62,8 +83,8 @@ class StateArena:
 
     def clear(self, row: int) -> None:
         """Make a row the start of a stream again."""
-        for array in self._arrays.values():
-            array[row].zero_()
+        for flat in self._flat.values():
+            flat[row].zero_()
 
     def release(self, row: int) -> None:
         """Take a row back."""
@@ -71,16 +92,22 @@ class StateArena:
             raise ValueError(f"state row {row} is released twice")
         self._free.append(row)
 
-    def gather(self, rows: Sequence[int]) -> dict[str, Tensor]:
-        """Copy rows out, (len(rows), *shape) each."""
+    def gather(self, rows: Sequence[int] | Tensor) -> dict[str, Tensor]:
+        """Copy rows out, (len(rows), *shape) each; (rows,) int64 on the device works as well."""
         index = self._index(rows)
-        return {name: array[index] for name, array in self._arrays.items()}
+        state = {
+            name: view
+            for kind, flat in self._flat.items()
+            for name, view in self._split(kind, flat.index_select(0, index))
+        }
+        return {name: state[name] for name in self._arrays}
 
-    def scatter(self, rows: Sequence[int], state: Mapping[str, Tensor]) -> None:
+    def scatter(self, rows: Sequence[int] | Tensor, state: Mapping[str, Tensor]) -> None:
         """Copy rows back in."""
         index = self._index(rows)
-        for name, array in self._arrays.items():
-            array[index] = state[name].to(array.dtype)
+        for kind, flat in self._flat.items():
+            parts = [state[name].to(kind).reshape(len(index), -1) for name in self._places[kind]]
+            flat.index_copy_(0, index, torch.cat(parts, 1))
 
     def save(self, row: int) -> SavedState:
         """Copy a row to the host; it stays as it is and may be released."""
@@ -99,5 +126,7 @@ class StateArena:
         for name, array in self._arrays.items():
             array[row].copy_(saved.arrays[name], non_blocking=True)
 
-    def _index(self, rows: Sequence[int]) -> Tensor:
-        return torch.tensor(list(rows), device=self._device)
+    def _index(self, rows: Sequence[int] | Tensor) -> Tensor:
+        if isinstance(rows, Tensor):
+            return rows
+        return to_device(torch.tensor(list(rows)), self._device)

@@ -22,6 +22,9 @@ import numpy.typing as npt
 # model to one backend, and a type variable on each function would say nothing more.
 Array: TypeAlias = Any
 Weights: TypeAlias = Mapping[str, Array]
+# alpha and beta of a Snake; weight and bias of a convolution.
+Snake: TypeAlias = tuple[Array, Array]
+Conv: TypeAlias = tuple[Array, Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,30 @@ class Ops(Protocol):
         """silu(gate) * up."""
         ...
 
+    # What a decode step is mostly made of, as operations of their own: on a GPU each is one pass
+    # over its weight, and its small neighbours cost no launch.
+    def normed_linear(self, x: Array, norm: Array, eps: float, weight: Array) -> Array:
+        """rms_norm(x, norm, eps) @ weight.T."""
+        ...
+
+    def linear_add(self, x: Array, weight: Array, residual: Array) -> Array:
+        """Residual + x @ weight.T."""
+        ...
+
+    def gated_linear(self, x: Array, norm: Array, eps: float, weight: Array) -> Array:
+        """Norm, gate and up projection, and their product.
+
+        Args:
+            x: (..., in).
+            norm: (in,) weight of the RMS norm.
+            eps: Epsilon of the norm.
+            weight: (2 * inner, in), the rows of the gate first.
+
+        Returns:
+            silu(gate) * up, (..., inner).
+        """
+        ...
+
     def silu(self, x: Array) -> Array: ...
     def gelu(self, x: Array) -> Array:
         """The exact form, with erf."""
@@ -175,21 +202,54 @@ class Ops(Protocol):
         *,
         dilation: int = 1,
         groups: int = 1,
+        snake: Snake | None = None,
     ) -> tuple[Array, Array]:
         """Convolve a stream: `state` holds the (kernel - 1) * dilation columns before `x`.
 
-        Zeros as state are the start of a stream. Returns the output, as long as `x`, and the
-        state for the next call.
+        Zeros as state are the start of a stream. With `snake`, its alpha and beta, `x` goes
+        through Snake first, and the state is of what comes out. Returns the output, as long as
+        `x`, and the state for the next call.
         """
         ...
 
     def causal_conv_transpose1d(
-        self, x: Array, weight: Array, bias: Array | None, state: Array, *, stride: int
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        state: Array,
+        *,
+        stride: int,
+        snake: Snake | None = None,
     ) -> tuple[Array, Array]:
         """Upsample a stream; weight is (in, out, kernel) with kernel stride or 2 * stride.
 
-        `state` holds the input column before `x`, or no column where kernel equals stride.
-        Returns (batch, out, time * stride) and the state for the next call.
+        `state` holds the input column before `x`, or no column where kernel equals stride;
+        `snake` as in `causal_conv1d`. Returns (batch, out, time * stride) and the state for the
+        next call.
+        """
+        ...
+
+    def residual_unit(
+        self,
+        x: Array,
+        snakes: tuple[Snake, Snake],
+        convs: tuple[Conv, Conv],
+        state: Array,
+        *,
+        dilation: int,
+    ) -> tuple[Array, Array]:
+        """A stream of x + conv(snake(causal_conv(snake(x)))).
+
+        Args:
+            x: (batch, channels, time).
+            snakes: alpha and beta of the Snakes before the first and the second convolution.
+            convs: Weight and bias of the causal convolution and of the one with a kernel of 1.
+            state: Of the causal convolution, with its Snake; see `causal_conv1d`.
+            dilation: Of the causal convolution.
+
+        Returns:
+            Like `x`, and the state for the next call.
         """
         ...
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
+from izwi.cache.transfer import to_device
 from izwi.ops.attention.torch_dense import (
     DenseContext,
     ScratchCache,
@@ -20,7 +22,7 @@ from izwi.ops.attention.torch_dense import (
     rotate,
     split_heads,
 )
-from izwi.ops.protocol import AttentionContext, AttentionSpec
+from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
 from izwi.ops.torch_conv import conv1d, conv_transpose1d, linear_in_fours
 
 
@@ -31,16 +33,29 @@ class TorchOps:
     contexts, so the recipes that train the embedded checkpoints run the very same models.
     """
 
+    records = False  # whether steps can be recorded and replayed
+
     def __init__(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
         self.device = torch.device(device)
         self.dtype = dtype
         self._last_view: WindowView | None = None
 
+    @contextmanager
+    def own_stream(self) -> Iterator[None]:
+        """Let what this thread launches wait for nobody else's work on the device."""
+        if self.device.type != "cuda":
+            yield
+            return
+        torch.cuda.synchronize(self.device)  # the weights were written from another stream
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            yield
+
     # -- making and moving -------------------------------------------------------------------
     def array(self, values: npt.ArrayLike) -> Tensor:
         host = np.asarray(values)
         dtype = self.dtype if host.dtype.kind == "f" else torch.int64
-        return torch.tensor(host, dtype=dtype, device=self.device)
+        return to_device(torch.tensor(host, dtype=dtype), self.device)
 
     def numpy(self, x: Tensor) -> npt.NDArray[np.generic]:
         if x.dtype in (torch.bfloat16, torch.float16):
@@ -81,6 +96,16 @@ class TorchOps:
 
     def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
         return F.silu(gate) * up
+
+    def normed_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
+        return self.linear(rms_norm(x, norm, eps), weight)
+
+    def linear_add(self, x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+        return residual + self.linear(x, weight)
+
+    def gated_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
+        gate, up = self.normed_linear(x, norm, eps, weight).chunk(2, dim=-1)
+        return self.swiglu(gate, up)
 
     def silu(self, x: Tensor) -> Tensor:
         return F.silu(x)
@@ -156,7 +181,9 @@ class TorchOps:
         *,
         dilation: int = 1,
         groups: int = 1,
+        snake: Snake | None = None,
     ) -> tuple[Tensor, Tensor]:
+        x = x if snake is None else self.snake(x, *snake)
         past = state.shape[-1]
         if past == 0:
             return self.conv1d(x, weight, bias, dilation=dilation, groups=groups), state
@@ -165,8 +192,16 @@ class TorchOps:
         return out, joined[..., joined.shape[-1] - past :]
 
     def causal_conv_transpose1d(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, *, stride: int
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        state: Tensor,
+        *,
+        stride: int,
+        snake: Snake | None = None,
     ) -> tuple[Tensor, Tensor]:
+        x = x if snake is None else self.snake(x, *snake)
         past = state.shape[-1]
         joined = torch.cat([state, x], dim=-1) if past else x
         out = conv_transpose1d(joined, weight, bias, stride)
@@ -174,6 +209,18 @@ class TorchOps:
         return out[..., start : start + x.shape[-1] * stride], joined[
             ..., joined.shape[-1] - past :
         ]
+
+    def residual_unit(
+        self,
+        x: Tensor,
+        snakes: tuple[Snake, Snake],
+        convs: tuple[Conv, Conv],
+        state: Tensor,
+        *,
+        dilation: int,
+    ) -> tuple[Tensor, Tensor]:
+        y, after = self.causal_conv1d(x, *convs[0], state, dilation=dilation, snake=snakes[0])
+        return x + self.conv1d(self.snake(y, *snakes[1]), *convs[1]), after
 
     # -- attention ---------------------------------------------------------------------------
     def dense_context(
@@ -206,8 +253,8 @@ class TorchOps:
         view = cast(TorchContext, context)  # every context that this backend hands out is one
         q, k, v = split_heads(q, k, v, spec)
         if q_norm is not None and k_norm is not None:
-            q = rms_norm(q, q_norm, spec.norm_eps)
-            k = rms_norm(k, k_norm, spec.norm_eps)
+            q = self.rms_norm(q, q_norm, spec.norm_eps)
+            k = self.rms_norm(k, k_norm, spec.norm_eps)
         if spec.rope_theta is not None:
             table = view.rope(q.shape[-3], spec, q.dtype)
             q, k = rotate(q, table), rotate(k, table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -72,4 +73,13 @@ def torch_backend(device: str = "auto", dtype: str = "auto") -> TorchBackend:
         dtype = "bfloat16" if kind == "cuda" else "float32"
     if dtype not in DTYPES:
         raise InvalidRequest(f"dtype {dtype!r} is not one of {sorted(DTYPES)}", param="dtype")
-    return TorchBackend(TorchOps(device, DTYPES[dtype]))
+    return TorchBackend(_table(kind)(device, DTYPES[dtype]))
+
+
+def _table(kind: str) -> type[TorchOps]:
+    """The operations of a kind of device: with our own kernels where they run."""
+    if kind != "cuda" or find_spec("triton") is None:
+        return TorchOps
+    from izwi.ops.triton_ops import TritonOps  # triton comes with torch for CUDA alone
+
+    return TritonOps

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
-from itertools import compress
-from typing import Any, TypeVar, cast
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +18,18 @@ from izwi.cache.pages import pages_for
 from izwi.cache.state import StateArena
 from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
-from izwi.model import Model, Row, SpeechModel
+from izwi.model import Model, Row, SpeechModel, step
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import Sequence, Task
+from izwi.request import Entries, Sequence, Task
 from izwi.runner.budget import MemoryBudget
 from izwi.runner.encoded import EncodedCache
 from izwi.runner.sampler import Sampler, Suppressed
 from izwi.runner.tiered import TieredPages, TieredStates
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.playback import chunk_frames
+
+if TYPE_CHECKING:
+    from izwi.runner.graphs import Graphs
 
 # Rebuilding a position, until steps have been measured.
 _REBUILD_S = 1e-4
@@ -56,6 +59,17 @@ class Runner:
         self._arena = StateArena(specs, config.max_running, ops.device, ops.dtype)
         self.states = TieredStates(self._arena, budget.state_bytes)
         self._encoded = EncodedCache(budget.encoded_bytes)
+        # where entries are drawn at marks, no step repeats
+        repeats = model.task is not Task.ALIGNMENT
+        self._graphs = self._record() if ops.records and config.graphs and repeats else None
+
+    def _record(self) -> Graphs:
+        """Record the steps that repeat."""
+        from izwi.runner.graphs import Graphs  # its kernels need triton, which is there on CUDA
+
+        return Graphs.of(
+            self._model, self._kv, self._arena, self._suppressed, self._ops, self._config
+        )
 
     @property
     def frame_s(self) -> float | None:
@@ -119,22 +133,27 @@ class Runner:
         return errors
 
     @torch.inference_mode()
-    def forward(self, rows: Seq[Row]) -> list[tuple[int, ...] | BaseException | None]:
+    def forward(self, rows: Seq[Row]) -> list[Entries | BaseException]:
         """Run the rows as one forward pass.
 
         Returns:
-            For each row the entry drawn, None if its last position is not the last known, or
-            what failed.
+            For each row the entries drawn, none if it does not emit, or what failed.
         """
 
-        def run(batch: Seq[Row]) -> list[tuple[int, ...] | None]:
-            emits = [row.emits for row in batch]
-            sampler = Sampler([row.sequence for row in compress(batch, emits)], self._suppressed)
-            drawn = self._model.step(batch, self._kv.context(batch), sampler.pick)
-            entries = iter(self._ops.numpy(drawn).tolist() if any(emits) else [])
-            return [tuple(next(entries)) if emitted else None for emitted in emits]
+        def run(batch: Seq[Row]) -> list[Entries]:
+            entries = map(tuple, self._drawn(batch))
+            return [tuple(islice(entries, row.num_drawn)) for row in batch]
 
         return _each(run, rows)
+
+    def _drawn(self, batch: Seq[Row]) -> list[list[int]]:
+        """Run a batch; the entries of the rows that emit, in order."""
+        if self._graphs is not None and self._graphs.takes(batch):
+            return self._graphs.drawn(batch)
+        sequences = [row.sequence for row in batch for _ in range(row.num_drawn)]
+        pick = Sampler(sequences, self._suppressed).pick
+        drawn = step(self._model, self._ops, batch, self._kv.context(batch), pick)
+        return self._ops.numpy(drawn).tolist() if sequences else []
 
     @torch.inference_mode()
     def vocode(
@@ -145,6 +164,9 @@ class Runner:
         Pieces of as many frames run as one batch; each stream's state is gathered before and
         scattered after.
         """
+        most = max((count for _, count in pieces), default=0)
+        if self._graphs is not None and self._graphs.takes_chunks(most):
+            return _each(self._vocode_recorded, pieces)
         sounds: dict[int, npt.NDArray[np.float32] | BaseException] = {}
         for frames in sorted({count for _, count in pieces}):
             batch = [sequence for sequence, count in pieces if count == frames]
@@ -153,6 +175,16 @@ class Runner:
                 (id(sequence), sound) for sequence, sound in zip(batch, made, strict=True)
             )
         return [sounds[id(sequence)] for sequence, _ in pieces]
+
+    def _vocode_recorded(self, pieces: Seq[tuple[Sequence, int]]) -> list[npt.NDArray[np.float32]]:
+        assert self._graphs is not None
+        chunks = []
+        for sequence, frames in pieces:
+            if sequence.num_vocoded == 0:
+                self._warm(sequence)
+            first = sequence.num_vocoded
+            chunks.append(np.array(sequence.emitted[first : first + frames], dtype=np.int64))
+        return self._graphs.vocode(chunks, [self._row(sequence) for sequence, _ in pieces])
 
     def _vocode_equal(self, frames: int, batch: Seq[Sequence]) -> list[npt.NDArray[np.float32]]:
         assert self.speech is not None
@@ -163,7 +195,7 @@ class Runner:
             if sequence.num_vocoded == 0:
                 self._warm(sequence)
         rows = [self._row(sequence) for sequence in batch]
-        sound, state = self.speech.vocode(codes, self._arena.gather(rows))
+        sound, state = self.speech.vocode(self._ops.array(codes), self._arena.gather(rows))
         self._arena.scatter(rows, state)
         return list(self._ops.numpy(sound).astype(np.float32, copy=False))
 
@@ -179,7 +211,7 @@ class Runner:
     def _hear(self, row: int, codes: npt.NDArray[np.int64]) -> None:
         """Run frames through the codec for the state that they leave."""
         assert self.speech is not None
-        _, state = self.speech.vocode(codes[None], self._arena.gather([row]))
+        _, state = self.speech.vocode(self._ops.array(codes[None]), self._arena.gather([row]))
         self._arena.scatter([row], state)
 
     @torch.inference_mode()

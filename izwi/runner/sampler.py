@@ -141,7 +141,7 @@ class Sampler:
         seen = torch.from_numpy(
             np.stack(
                 [
-                    nothing if penalty == 1.0 else _seen(sequence, vocabulary)
+                    nothing if penalty == 1.0 else seen_ids(sequence, vocabulary)
                     for sequence, penalty in zip(self._sequences, penalties, strict=True)
                 ]
             )
@@ -151,7 +151,7 @@ class Sampler:
         return torch.where(seen, penalised, logits)
 
 
-def _seen(sequence: RequestSequence, vocabulary: int) -> npt.NDArray[np.bool_]:
+def seen_ids(sequence: RequestSequence, vocabulary: int) -> npt.NDArray[np.bool_]:
     """Ids that a sequence has emitted in codebook 0; kept with it and grown a step at a time."""
     count, seen = sequence.seen or (0, np.zeros(vocabulary, dtype=bool))
     for entry in sequence.emitted[count:]:
@@ -182,7 +182,7 @@ class _Table:
 
 @lru_cache(maxsize=1024)
 def _table(params: tuple[SamplingParams, ...], device: torch.device) -> _Table:
-    greedy = [_is_greedy(p) for p in params]
+    greedy = [is_greedy(p) for p in params]
     everything = 1 << 30
     scale = [1.0 if g else p.temperature for g, p in zip(greedy, params, strict=True)]
     keep = [p.top_k if p.top_k > 0 else everything for p in params]
@@ -230,5 +230,6 @@ def _draw(logits: Tensor, table: _Table, noise: Tensor) -> Tensor:
     return ids.gather(-1, place)[:, 0]
 
 
-def _is_greedy(params: SamplingParams) -> bool:
+def is_greedy(params: SamplingParams) -> bool:
+    """Whether the most likely id is taken."""
     return params.temperature < _GREEDY_BELOW

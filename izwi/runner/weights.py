@@ -14,6 +14,8 @@ from torch import Tensor
 from izwi.checkpoint import read_json
 from izwi.errors import CheckpointError
 
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
 
 def weight_files(folder: Path) -> list[Path]:
     """Files of a single or sharded checkpoint (model.safetensors or its index).
@@ -21,19 +23,22 @@ def weight_files(folder: Path) -> list[Path]:
     Raises:
         CheckpointError: There is neither, or a shard that the index names is missing.
     """
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():
-        return [single]
+    single = folder / _SINGLE
+    return [single] if single.is_file() else sorted(set(_file_of(folder).values()))
+
+
+def _file_of(folder: Path) -> dict[str, Path]:
+    """File of each tensor of a sharded checkpoint; raises as `weight_files`."""
+    index = folder / _INDEX
     if not index.is_file():
-        raise CheckpointError(f"{folder} has neither model.safetensors nor its index")
+        raise CheckpointError(f"{folder} has neither {_SINGLE} nor its index")
     shard_of = read_json(index).get("weight_map")
     if not isinstance(shard_of, dict):
         raise CheckpointError(f"{index} lacks the object 'weight_map'")
-    names = sorted({str(name) for name in shard_of.values()})
-    for name in names:
+    for name in sorted({str(name) for name in shard_of.values()}):
         if not (folder / name).is_file():
             raise CheckpointError(f"{folder / name} is named by {index.name} but is missing")
-    return [folder / name for name in names]
+    return {tensor: folder / str(name) for tensor, name in shard_of.items()}
 
 
 def load_weights(
@@ -69,10 +74,13 @@ def load_weights(
 
 
 def _tensors(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
+    # a file may be another checkpoint's, and have tensors of which this one has its own
+    file_of = {} if (folder / _SINGLE).is_file() else _file_of(folder)
     for path in weight_files(folder):
         try:
             handle = stack.enter_context(safe_open(path, framework="pt"))
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
         for name in handle.keys():  # noqa: SIM118 (a file handle, not a mapping)
-            yield name, handle
+            if file_of.get(name, path) == path:
+                yield name, handle

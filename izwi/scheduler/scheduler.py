@@ -147,9 +147,13 @@ class Scheduler:
         sequence.phase, sequence.reason, sequence.paused = Phase.FINISHED, reason, None
 
     def overdue(self, now_s: float) -> list[Sequence]:
-        """Requests that have waited so long without a start that they are refused."""
+        """Requests that have waited so long without a start that they are refused.
+
+        What somebody listens to already is not cut off in the middle.
+        """
         oldest_s = now_s - self._config.max_wait_s
-        return [s for s in self._waiting.never_started() if s.submitted_s < oldest_s]
+        late = [s for s in self._waiting.never_started() if s.submitted_s < oldest_s]
+        return [s for s in late if not self._listeners.knows(s)]
 
     # -- a step ------------------------------------------------------------------------------
     def schedule(self, now_s: float) -> Work:
@@ -215,7 +219,7 @@ class Scheduler:
     def _view(self, sequence: Sequence, now_s: float, tight: bool = False) -> View:
         request = sequence.request
         num_emitted = len(sequence.emitted)
-        num_positions = sequence.num_prompt + num_emitted
+        num_positions = sequence.num_positions
         held = sequence.held
         if sequence.input_open:
             starved = self._facts.positions_ready(sequence) < num_positions
@@ -255,9 +259,11 @@ class Scheduler:
                 if not view.held:
                     views.append(view)
                 continue
-            found = self.memory.find(self._keys(sequence, view.num_positions - 1))
+            # what is drawn from must be computed, whoever has computed it before
+            needed = sequence.next_drawn
+            found = self.memory.find(self._keys(sequence, needed))
             view = view._replace(
-                num_computed=min(found.num_positions, view.num_positions - 1),
+                num_computed=min(found.num_positions, needed),
                 num_pages=self.memory.num_held_by_others(found),
             )
             chain = self._chain(sequence)
@@ -322,7 +328,7 @@ class Scheduler:
         self._running[key] = sequence
         sequence.phase, sequence.paused = Phase.PREFILL, None
         if not sequence.request.encode_only:
-            keys = self._keys(sequence, sequence.num_positions - 1)
+            keys = self._keys(sequence, sequence.next_drawn)
             sequence.pages, sequence.num_computed = self.memory.claim(keys)
             sequence.num_reused = sequence.num_computed
             sequence.num_published = sequence.num_computed // self._config.page_size

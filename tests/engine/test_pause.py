@@ -141,6 +141,19 @@ def test_who_cannot_start_in_time_is_refused() -> None:
     assert world.logs["a"].reason is Reason.LENGTH
 
 
+def test_what_somebody_listens_to_is_not_refused_in_the_middle() -> None:
+    world = World(max_running=1, max_wait_s=1.0)
+    world.submit(replace(spoken("first", 6, seed=3, frames=100), listener="ann"))
+    world.submit(replace(spoken("next", 6, seed=4, frames=10), listener="ann"))
+    for _ in range(8):
+        world.step()
+    assert world.logs["first"].pcm
+    world.clock.now_s += 5.0
+    world.run()
+    assert world.engine.load["toy"]["refused"] == 0
+    assert world.logs["next"].reason is Reason.LENGTH
+
+
 def test_memory_pressure_shows_as_a_pause() -> None:
     world = World(pages=12, max_running=4, policy="fcfs", host_bytes=0)
     for i in range(3):

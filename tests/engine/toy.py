@@ -46,16 +46,21 @@ class ToyModel:
     max_positions = 512
     config = DecoderConfig(16, 24, 2, 4, 2, 8, 1e-6, 1e4)
 
-    def __init__(self) -> None:
-        self.ops = TorchOps()
+    num_inputs = CODEBOOKS + 1
+    vocabulary = VOCAB
+
+    def __init__(self, ops: TorchOps | None = None) -> None:
+        self.ops = ops or TorchOps()
         g = torch.Generator().manual_seed(0)
         self.weights = {
             name: torch.ones(shape) if len(shape) == 1 else torch.randn(shape, generator=g) * 0.4
             for name, shape in tensor_shapes(self.config, "").items()
         }
-        self.embedding = torch.randn(CODEBOOKS, VOCAB, 16, generator=g)
-        self.text = torch.randn(VOCAB, 16, generator=g)
-        self.heads = torch.randn(CODEBOOKS, VOCAB, 16, generator=g)
+        self.weights = {name: w.to(self.ops.device) for name, w in self.weights.items()}
+        self.embedding, self.text, self.heads = (
+            torch.randn(shape, generator=g).to(self.ops.device)
+            for shape in ((CODEBOOKS, VOCAB, 16), (VOCAB, 16), (CODEBOOKS, VOCAB, 16))
+        )
         self.poison: set[str] = set()
         self.batch_sizes: list[int] = []
         self.num_tokens = 0
@@ -80,34 +85,47 @@ class ToyModel:
 
     def encode(self, inputs: Sequence[EncodeInput]) -> list[Any]:
         self.num_encoded += len(inputs)
-        return [torch.full((1, 16), float(np.tanh(i.values.sum()))) for i in inputs]
+        device = self.embedding.device
+        return [torch.full((1, 16), float(np.tanh(i.values.sum())), device=device) for i in inputs]
 
     def _embed(self, row: Row) -> torch.Tensor:
         sequence = row.sequence
         prompt = sequence.request.prompt
         assert isinstance(prompt, ToyPrompt)
-        encoded = [torch.zeros(1, 16) if e is None else e for e in sequence.encoded]
+        device = self.embedding.device
+        encoded = [torch.zeros(1, 16, device=device) if e is None else e for e in sequence.encoded]
         parts = [self.embedding[0][list(prompt.ids)], *encoded]
         if sequence.emitted:
-            codes = torch.tensor(sequence.emitted)
+            codes = torch.tensor(sequence.emitted, device=device)
             beside = [self._beside(sequence, k) for k in range(len(sequence.emitted))]
             frames = sum(self.embedding[c][codes[:, c]] for c in range(self.num_codebooks))
             parts.append(frames + self.text[beside])
         return torch.cat(parts)[row.start : row.stop]
 
-    def step(self, rows: Sequence[Row], context: Any, pick: Pick) -> Any:
+    def embed(self, rows: Sequence[Row]) -> Any:
         if any(row.sequence.request.request_id in self.poison for row in rows):
             raise RuntimeError("poisoned row")
         self.batch_sizes.append(len(rows))
         self.num_tokens += sum(row.stop - row.start for row in rows)
-        x = torch.cat([self._embed(row) for row in rows])
-        hidden = decode(self.ops, self.weights, self.config, "", x, context)
-        ends = np.cumsum([row.stop - row.start for row in rows]) - 1
-        h = hidden[[end for end, row in zip(ends, rows, strict=True) if row.emits]]
+        return torch.cat([self._embed(row) for row in rows])
+
+    def decode_inputs(self, rows: Sequence[Row]) -> Any:
+        beside = [self._beside(r.sequence, len(r.sequence.emitted) - 1) for r in rows]
+        last = [row.sequence.emitted[-1] for row in rows]
+        return np.array([(*frame, text) for frame, text in zip(last, beside, strict=True)])
+
+    def embed_entries(self, inputs: Any) -> Any:
+        frames = sum(self.embedding[c][inputs[:, c]] for c in range(self.num_codebooks))
+        return frames + self.text[inputs[:, -1]]
+
+    def run(self, x: Any, context: Any) -> Any:
+        return decode(self.ops, self.weights, self.config, "", x, context)
+
+    def draw(self, hidden: Any, pick: Pick) -> Any:
         ids = []
         for codebook in range(self.num_codebooks):
-            ids.append(pick(h @ self.heads[codebook].T, codebook))
-            h = h + 0.1 * self.embedding[codebook][ids[-1]]
+            ids.append(pick(hidden @ self.heads[codebook].T, codebook))
+            hidden = hidden + 0.1 * self.embedding[codebook][ids[-1]]
         return torch.stack(ids, 1)
 
 
@@ -139,7 +157,7 @@ class ToySpeech(ToyModel):
         return None
 
     def vocode(self, codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        steps = torch.from_numpy(codes).sum(-1).float().repeat_interleave(self.frame_samples, 1)
+        steps = codes.sum(-1).float().repeat_interleave(self.frame_samples, 1)
         total = state["sum"] + steps.cumsum(1)
         return torch.sin(total), {"sum": total[:, -1:]}
 
@@ -149,6 +167,7 @@ class ToyText(ToyModel):
 
     task = Task.TRANSCRIPTION
     num_codebooks = 1
+    num_inputs = 2
 
 
 def toy_request(

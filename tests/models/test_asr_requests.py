@@ -64,7 +64,7 @@ def prepare(model: Qwen3ASR, samples: Any = None, **ask: Any) -> Any:
 
 def test_facts_for_the_engine(model):
     assert model.task is Task.TRANSCRIPTION
-    assert model.kv == KVSpec(num_layers=3, num_kv_heads=2, head_dim=16)
+    assert model.kv == KVSpec(num_layers=3, num_kv_heads=2, head_dim=16, rope_theta=1e6)
     assert model.num_codebooks == 1
     assert model.suppressed is None
     assert model.max_positions == 65536

@@ -219,13 +219,13 @@ def test_the_engine_encodes_complete_windows_once(model, monkeypatch):
 def test_the_engine_runs_the_positions_of_complete_windows_once(model, monkeypatch):
     engine = Engine({"tiny": model}, BACKEND.ops, EngineConfig(kv_bytes=1 << 22))
     counts: list[int] = []
-    step_of = model.step
+    embed = model.embed
 
-    def counted(rows, *rest):
+    def counted(rows):
         counts[-1] += sum(row.stop - row.start for row in rows)
-        return step_of(rows, *rest)
+        return embed(rows)
 
-    monkeypatch.setattr(model, "step", counted)
+    monkeypatch.setattr(model, "embed", counted)
     stream, known = open_stream(model), 0  # windows that an earlier step has put into the pages
 
     def answer(step: StreamStep) -> list[int]:

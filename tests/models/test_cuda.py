@@ -70,3 +70,27 @@ def test_bfloat16_runs(tmp_path: Path, name: str) -> None:
     for entries, pcm in run(family, folder(tmp_path / name), "cuda", "bfloat16").values():
         assert entries
         assert np.isfinite(pcm).all()
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("name", ["tts", "asr"])
+def test_recorded_steps_wait_for_nothing_but_their_results(tmp_path: Path, name: str) -> None:
+    family, folder = (TTS, write_tiny_tts) if name == "tts" else (ASR, write_tiny_asr)
+    backend = torch_backend("cuda", "bfloat16")
+    model = family.load(folder(tmp_path / name), backend)
+    engine = Engine({"m": model}, backend.ops, EngineConfig(kv_bytes=1 << 24, max_running=8))
+    for i, text in enumerate(TEXTS):
+        if family is TTS:
+            request = model.prepare_speech(str(i), "m", SpeechInput(text, max_new_tokens=40))  # type: ignore[attr-defined]
+        else:
+            heard = TranscriptionInput(sound(3.2), max_new_tokens=24)
+            request = model.prepare_transcription(str(i), "m", heard)  # type: ignore[attr-defined]
+        engine.submit(request)
+    for _ in range(6):  # prompts, and whatever is recorded at its first use
+        engine.step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(6):
+            assert all(chunk.error is None for chunk in engine.step())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

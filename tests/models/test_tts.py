@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from izwi.audio.mel import speaker_log_mel
-from izwi.model import Row
+from izwi.model import Row, step
 from izwi.request import ReferenceClip, Request, SpeechInput, TextMode, VoicePrompt
 from izwi.runner.device import torch_backend
 from izwi_models import FAMILIES
@@ -98,7 +98,7 @@ def embedded(model: Qwen3TTS, request: Request, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(talker, "hidden_states", spy)
     sequence = start(model, request)
     rows = [Row(sequence, 0, sequence.num_positions)]
-    model.step(rows, PackedContext(rows, {}), greedy(model, [sequence]))
+    step(model, model._ops, rows, PackedContext(rows, {}), greedy(model, [sequence]))
     monkeypatch.setattr(talker, "hidden_states", real)
     return np.asarray(seen[0])
 
@@ -182,8 +182,8 @@ def test_processed_logits(models: dict[str, Qwen3TTS]) -> None:
     name = FIRST_FORM["voice_design"]
     model, steps = models["voice_design"], GOLDEN[f"{name}_steps"]
     sequence = start(model, request_of(models, FORMS[name]))
-    for index, step in enumerate(steps.tolist()):
-        frames = GOLDEN[f"{name}_codes"][:step].tolist()
+    for index, count in enumerate(steps.tolist()):
+        frames = GOLDEN[f"{name}_codes"][:count].tolist()
         sequence.emitted = [tuple(frame) for frame in frames]
         row = processed(model, torch.from_numpy(GOLDEN[f"{name}_raw"][index]), sequence).numpy()
         expected = GOLDEN[f"{name}_processed"][index]
@@ -307,7 +307,7 @@ def test_vocode_streams_what_one_shot_decodes(models: dict[str, Qwen3TTS]) -> No
             for name, spec in model.codec_state.items()
         }
 
-    codes = np.stack([clip_codes(9), clip_codes(80)[:9]])
+    codes = torch.from_numpy(np.stack([clip_codes(9), clip_codes(80)[:9]]))
     whole, _ = model.vocode(codes, silence())
     assert whole.shape == (2, 9 * model.frame_samples)
     parts, state = [], silence()

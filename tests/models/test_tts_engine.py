@@ -71,7 +71,7 @@ def decode(model: Qwen3TTS, codes: np.ndarray) -> np.ndarray:
         for name, spec in model.codec_state.items()
     }
     with torch.inference_mode():
-        return np.asarray(model.vocode(codes[None].astype(np.int64), state)[0][0])
+        return np.asarray(model.vocode(torch.from_numpy(codes[None].astype(np.int64)), state)[0][0])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from izwi.errors import InvalidRequest, TooLarge, VoiceNotFound
-from izwi.model import Row
+from izwi.model import Row, step
 from izwi.request import ReferenceClip, Request, Sequence, SpeechInput, TextMode, VoicePrompt
 from izwi.runner.device import torch_backend
 from izwi.runner.sampler import Sampler, Suppressed
@@ -221,7 +221,7 @@ class Loop:
         suppressed = Suppressed.on(torch.device("cpu"), self.model.suppressed)
         pick = Sampler([row.sequence for row in rows], suppressed).pick
         with torch.inference_mode():
-            drawn = self.model.step(rows, PackedContext(rows, self.cache), pick)
+            drawn = step(self.model, self.model._ops, rows, PackedContext(rows, self.cache), pick)
         for row, entry in zip(rows, drawn.tolist(), strict=True):
             sequence = row.sequence
             sequence.num_computed = row.stop
@@ -279,7 +279,13 @@ def test_a_sequence_that_outruns_its_text_waits_and_frames_need_their_text(load:
     assert len(sequence.emitted) == len(sequence.written) + 1
     rows = [Row(sequence, sequence.num_computed, sequence.num_positions)]
     with pytest.raises(ValueError, match="not written"):
-        model.step(rows, PackedContext(rows, loop.cache), lambda logits, _: logits.argmax(-1))
+        step(
+            model,
+            model._ops,
+            rows,
+            PackedContext(rows, loop.cache),
+            lambda logits, _: logits.argmax(-1),
+        )
     with pytest.raises(ValueError, match="not written"):
         model.content_keys(sequence, 0, sequence.num_positions)
     assert loop.step() == 0

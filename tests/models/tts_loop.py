@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from izwi.model import Row
+from izwi.model import Row, step
 from izwi.ops.attention.torch_dense import attend, rope_table
 from izwi.ops.protocol import AttentionSpec
 from izwi.request import Request, Sequence
@@ -97,7 +97,9 @@ def run(
             rows = [_row(sequence, chunk) for sequence in sequences]
             rows = [row for row in rows if len(row.sequence.emitted) < frames]
             emitting = [row.sequence for row in rows if row.emits]
-            drawn = model.step(rows, PackedContext(rows, cache), greedy(model, emitting))
+            drawn = step(
+                model, model._ops, rows, PackedContext(rows, cache), greedy(model, emitting)
+            )
             for row in rows:
                 row.sequence.num_computed = row.stop
             for sequence, entry in zip(emitting, drawn.tolist(), strict=True):

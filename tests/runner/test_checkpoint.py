@@ -45,6 +45,22 @@ def test_single_and_sharded_files_are_the_same(tmp_path: Path) -> None:
             load(sharded)
 
 
+def test_an_index_may_take_a_part_of_another_checkpoint(tmp_path: Path) -> None:
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    theirs.mkdir(), ours.mkdir()
+    save_file({**TENSORS, "b.bias": torch.zeros(7)}, theirs / "model.safetensors")
+    save_file({"b.bias": TENSORS["b.bias"]}, ours / "own.safetensors")
+    files = {"a.weight": "../theirs/model.safetensors", "b.bias": "own.safetensors"}
+    index = ours / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": files}))
+    weights = load(ours)
+    assert torch.equal(weights["a.weight"], torch.ones(2, 3))
+    assert torch.equal(weights["b.bias"], torch.arange(4.0))
+    index.write_text(json.dumps({"weight_map": {"a.weight": files["a.weight"]}}))
+    with pytest.raises(CheckpointError, match=r"b\.bias"):  # theirs is not meant, and too long
+        load(ours)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

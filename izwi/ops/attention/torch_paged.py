@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from izwi.cache.transfer import to_device
 from izwi.ops.attention.paged_layout import GroupLayout, lay_out
 from izwi.ops.attention.torch_dense import RopeTable, attend, rope_table
 from izwi.ops.attention.torch_slots import KVSlots
@@ -98,9 +99,7 @@ def _to_device(
     if device.type == "cpu":
         return [None if array is None else torch.from_numpy(array) for array in arrays]
     packed = torch.from_numpy(np.concatenate([a.ravel() for a in arrays if a is not None]))
-    if device.type == "cuda":
-        packed = packed.pin_memory()  # so that the host does not wait for the copy
-    packed = packed.to(device, non_blocking=True)
+    packed = to_device(packed, device)
     views: list[Tensor | None] = []
     place = 0
     for array in arrays:

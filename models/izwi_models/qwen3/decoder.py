@@ -11,6 +11,10 @@ from dataclasses import dataclass, fields
 from izwi.model import KVSpec
 from izwi.ops import Array, AttentionContext, AttentionSpec, Ops, Weights
 
+# What `pack` joins, under which name. No checkpoint has these, so they tell packed weights.
+_QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
+_GATE_UP = ("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj"))
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
@@ -39,7 +43,9 @@ class DecoderConfig:
     @property
     def kv(self) -> KVSpec:
         """What one position keeps."""
-        return KVSpec(self.num_hidden_layers, self.num_key_value_heads, self.head_dim)
+        return KVSpec(
+            self.num_hidden_layers, self.num_key_value_heads, self.head_dim, self.rope_theta
+        )
 
 
 def stack_of(config: object) -> DecoderConfig:
@@ -73,6 +79,30 @@ def tensor_shapes(config: DecoderConfig, prefix: str) -> dict[str, tuple[int, ..
     }
     shapes[f"{prefix}norm.weight"] = (hidden,)
     return shapes
+
+
+def pack(ops: Ops, weights: Weights, config: DecoderConfig, prefix: str) -> dict[str, Array]:
+    """Join what is multiplied with the same input: fewer and longer products.
+
+    `decode` takes plain weights as well and then joins them on each call, so that gradients reach
+    them. Serving packs once.
+
+    Args:
+        ops: The backend's operations.
+        weights: Tensors by checkpoint name; those outside the stack stay as they are.
+        config: Sizes of the stack.
+        prefix: See `decode`.
+
+    Returns:
+        The weights with `qkv_proj` and `gate_up_proj` in place of the parts of each layer.
+    """
+    packed = dict(weights)
+    for n in range(config.num_hidden_layers):
+        for joined, parts in (_QKV, _GATE_UP):
+            names = [f"{prefix}layers.{n}.{part}.weight" for part in parts]
+            arrays = [packed.pop(name) for name in names]
+            packed[f"{prefix}layers.{n}.{joined}.weight"] = ops.concat(arrays, 0)
+    return packed
 
 
 def decode(
@@ -110,23 +140,29 @@ def _layer(
     context: AttentionContext,
     layer: int,
 ) -> Array:
-    def project(y: Array, name: str) -> Array:
-        return ops.linear(y, weights[f"{prefix}{name}.weight"])
-
-    normed = ops.rms_norm(x, weights[f"{prefix}input_layernorm.weight"], config.rms_norm_eps)
+    spec, eps = config.attention, config.rms_norm_eps
+    norm = weights[f"{prefix}input_layernorm.weight"]
+    qkv = ops.normed_linear(x, norm, eps, _joined(ops, weights, prefix, *_QKV))
+    k_start = spec.num_heads * spec.head_dim
+    v_start = k_start + spec.num_kv_heads * spec.head_dim
     attended = ops.attention(
-        project(normed, "self_attn.q_proj"),
-        project(normed, "self_attn.k_proj"),
-        project(normed, "self_attn.v_proj"),
-        spec=config.attention,
+        qkv[..., :k_start],
+        qkv[..., k_start:v_start],
+        qkv[..., v_start:],
+        spec=spec,
         context=context,
         layer=layer,
         q_norm=weights[f"{prefix}self_attn.q_norm.weight"],
         k_norm=weights[f"{prefix}self_attn.k_norm.weight"],
     )
-    x = x + project(attended, "self_attn.o_proj")
-    normed = ops.rms_norm(
-        x, weights[f"{prefix}post_attention_layernorm.weight"], config.rms_norm_eps
-    )
-    gated = ops.swiglu(project(normed, "mlp.gate_proj"), project(normed, "mlp.up_proj"))
-    return x + project(gated, "mlp.down_proj")
+    x = ops.linear_add(attended, weights[f"{prefix}self_attn.o_proj.weight"], x)
+    norm = weights[f"{prefix}post_attention_layernorm.weight"]
+    gated = ops.gated_linear(x, norm, eps, _joined(ops, weights, prefix, *_GATE_UP))
+    return ops.linear_add(gated, weights[f"{prefix}mlp.down_proj.weight"], x)
+
+
+def _joined(ops: Ops, weights: Weights, prefix: str, joined: str, parts: tuple[str, ...]) -> Array:
+    packed = weights.get(f"{prefix}{joined}.weight")
+    if packed is not None:
+        return packed
+    return ops.concat([weights[f"{prefix}{part}.weight"] for part in parts], 0)

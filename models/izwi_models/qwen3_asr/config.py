@@ -5,8 +5,10 @@ Source: qwen_asr 0.0.6, core/transformers_backend; the published config.json of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from izwi.audio.mel import WHISPER_FFT, WHISPER_HOP, WHISPER_MELS, WHISPER_RATE
 from izwi.checkpoint import parse_config, read_json
@@ -99,6 +101,20 @@ class ThinkerConfig:
     audio_end_token_id: int
 
 
+class Parts(Protocol):
+    """A checkpoint of this encoder and this decoder, whatever its head."""
+
+    @property
+    def audio(self) -> AudioConfig:
+        """The audio encoder."""
+        ...
+
+    @property
+    def text(self) -> TextConfig:
+        """The decoder."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class AsrConfig:
     """One checkpoint.
@@ -133,20 +149,45 @@ def read_config(folder: Path) -> AsrConfig:
     """
     where = folder / "config.json"
     config = parse_config(AsrConfig, read_json(where), str(where))
-    _check(config, folder)
-    path = folder / "preprocessor_config.json"
-    if path.is_file():
-        features = read_json(path)
-        expected = {
-            "feature_size": WHISPER_MELS,
-            "sampling_rate": WHISPER_RATE,
-            "n_fft": WHISPER_FFT,
-            "hop_length": WHISPER_HOP,
-        }
-        for key, value in expected.items():
-            if features.get(key, value) != value:
-                raise CheckpointError(f"{path}: {key} must be {value}, got {features[key]!r}")
+    thinker, vocab_size = config.thinker_config, config.text.vocab_size
+    wrong = wrong_parts(config) | {
+        "audio_token_id": not 0 <= thinker.audio_token_id < vocab_size,
+        "audio_start_token_id": not 0 <= thinker.audio_start_token_id < vocab_size,
+        "audio_end_token_id": not 0 <= thinker.audio_end_token_id < vocab_size,
+        "max_audio_seconds": config.max_audio_seconds is not None
+        and config.max_audio_seconds < 1.0,
+    }
+    refuse_wrong(where, wrong)
+    check_features(folder)
     return config
+
+
+def refuse_wrong(where: Path, wrong: Mapping[str, bool]) -> None:
+    """Raise CheckpointError for the first value, by name, that is not one that we compute."""
+    for name, is_wrong in wrong.items():
+        if is_wrong:
+            raise CheckpointError(f"{where}: {name} has a value not supported")
+
+
+def check_features(folder: Path) -> None:
+    """Check that preprocessor_config.json, if there is one, asks for the features that we make.
+
+    Raises:
+        CheckpointError: It asks for others.
+    """
+    path = folder / "preprocessor_config.json"
+    if not path.is_file():
+        return
+    features = read_json(path)
+    expected = {
+        "feature_size": WHISPER_MELS,
+        "sampling_rate": WHISPER_RATE,
+        "n_fft": WHISPER_FFT,
+        "hop_length": WHISPER_HOP,
+    }
+    for key, value in expected.items():
+        if features.get(key, value) != value:
+            raise CheckpointError(f"{path}: {key} must be {value}, got {features[key]!r}")
 
 
 def read_stop_ids(folder: Path, vocab_size: int) -> tuple[int, ...]:
@@ -170,7 +211,7 @@ def read_stop_ids(folder: Path, vocab_size: int) -> tuple[int, ...]:
     return tuple(i for i in ids if i < vocab_size)
 
 
-def tensor_shapes(config: AsrConfig, *, with_head: bool | None = None) -> Shapes:
+def tensor_shapes(config: Parts, *, with_head: bool | None = None) -> Shapes:
     """Names and shapes of the published layout.
 
     Args:
@@ -223,9 +264,10 @@ def _thrice_halved(length: int) -> int:
     return length
 
 
-def _check(config: AsrConfig, folder: Path) -> None:
-    audio, text, thinker = config.audio, config.text, config.thinker_config
-    wrong = {
+def wrong_parts(config: Parts) -> dict[str, bool]:
+    """Values of encoder and decoder by name, and whether this code cannot compute them."""
+    audio, text = config.audio, config.text
+    return {
         "audio_config.num_mel_bins": audio.num_mel_bins != WHISPER_MELS,
         "audio_config.activation_function": audio.activation_function != "gelu",
         "audio_config.scale_embedding": audio.scale_embedding,
@@ -237,12 +279,4 @@ def _check(config: AsrConfig, folder: Path) -> None:
         "audio_config.output_dim": audio.output_dim != text.hidden_size,
         "text_config.hidden_act": text.hidden_act != "silu",
         "text_config.attention_bias": text.attention_bias,
-        "audio_token_id": not 0 <= thinker.audio_token_id < text.vocab_size,
-        "audio_start_token_id": not 0 <= thinker.audio_start_token_id < text.vocab_size,
-        "audio_end_token_id": not 0 <= thinker.audio_end_token_id < text.vocab_size,
-        "max_audio_seconds": config.max_audio_seconds is not None
-        and config.max_audio_seconds < 1.0,
     }
-    for name, is_wrong in wrong.items():
-        if is_wrong:
-            raise CheckpointError(f"{folder / 'config.json'}: {name} has a value not supported")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence as Seq
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from izwi.audio.mel import WHISPER_MIN_SAMPLES, WHISPER_RATE, whisper_log_mel
-from izwi.errors import InvalidAudio, InvalidRequest, TooLarge
+from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
+from izwi.errors import InvalidRequest, TooLarge
 from izwi.model import Backend, Family, KVSpec, Pick, Row
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.request import (
@@ -25,7 +24,7 @@ from izwi.request import (
     Transcript,
     TranscriptionInput,
 )
-from izwi_models.qwen3.decoder import decode
+from izwi_models.qwen3.decoder import decode, pack
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr.config import (
     EMBEDDING,
@@ -36,14 +35,15 @@ from izwi_models.qwen3_asr.config import (
     read_stop_ids,
     tensor_shapes,
 )
-from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
+from izwi_models.qwen3_asr.embedding import embed, encode_all, token_ids
+from izwi_models.qwen3_asr.encoder import chunk_positions
 from izwi_models.qwen3_asr.prompt import (
-    WINDOW,
     AsrPrompt,
     TaggedTokens,
     build_prompt,
     cut_windows,
 )
+from izwi_models.qwen3_asr.samples import checked_samples
 from izwi_models.qwen3_asr.split import split_at_silence
 from izwi_models.qwen3_asr.streaming import AsrStream, StreamStep, stream_rules
 from izwi_models.qwen3_asr.text import LANGUAGES, TEXT_TAG, language_name, parse_answer
@@ -63,6 +63,7 @@ class Qwen3ASR:
 
     task: Task = Task.TRANSCRIPTION
     num_codebooks: int = 1
+    num_inputs: int = 1
     suppressed: npt.NDArray[np.bool_] | None = None
 
     def __init__(
@@ -89,49 +90,36 @@ class Qwen3ASR:
         return self._decoder.kv
 
     @property
+    def vocabulary(self) -> int:
+        """Text tokens."""
+        return self._config.text.vocab_size
+
+    @property
     def max_positions(self) -> int:
         """Positions that the checkpoint was made for."""
         return self._config.text.max_position_embeddings
 
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode windows, equal ones as one batch: (tokens, hidden) each, in order."""
-        audio = self._config.audio
-        groups: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-        for n, window in enumerate(inputs):
-            groups[window.kind, window.values.shape[1]].append(n)
-        encoded: dict[int, Array] = {}
-        for (kind, frames), members in groups.items():
-            # the first convolution makes its input 120 times larger, so bound it
-            size = max(1, audio.conv_chunksize // -(-frames // audio.chunk_frames))
-            for start in range(0, len(members), size):
-                batch = members[start : start + size]
-                out = encode_windows(
-                    self._ops,
-                    self._weights,
-                    audio,
-                    self._ops.array(np.stack([inputs[n].values for n in batch])),
-                    pad_chunks=kind == WINDOW,
-                    positions=self._positions,
-                )
-                encoded.update((n, out[i]) for i, n in enumerate(batch))
-        return [encoded[n] for n in range(len(inputs))]
+        return encode_all(self._ops, self._weights, self._config.audio, self._positions, inputs)
 
-    def step(self, rows: Seq[Row], context: AttentionContext, pick: Pick) -> Array:
-        """Run the rows' positions and draw a token for each row that emits.
+    def decode_inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
+        """(rows, 1): the last token."""
+        return token_ids(rows)[:, None]
 
-        Returns:
-            (emitting rows, 1) int64.
-        """
-        ops = self._ops
-        x = self._embed(rows)  # (positions, hidden)
-        x = decode(ops, self._weights, self._decoder, TEXT_PREFIX, x, context)
-        ends = np.cumsum([row.stop - row.start for row in rows])
-        last = [end - 1 for end, row in zip(ends, rows, strict=True) if row.emits]
-        if not last:
-            return ops.array(np.zeros((0, 1), np.int64))
-        if len(last) < x.shape[0]:
-            x = ops.take(x, ops.array(np.asarray(last)))
-        return pick(ops.linear(x, self._head), 0).reshape(len(last), 1)
+    def embed_entries(self, inputs: Array) -> Array:
+        """Embed one emitted token a row."""
+        return self._ops.take(self._weights[EMBEDDING], inputs[:, 0])
+
+    def run(self, x: Array, context: AttentionContext) -> Array:
+        """Run packed positions through the decoder."""
+        return decode(self._ops, self._weights, self._decoder, TEXT_PREFIX, x, context)
+
+    def draw(self, hidden: Array, pick: Pick) -> Array:
+        """Draw a token from each state: (rows, 1) int64."""
+        if not hidden.shape[0]:
+            return self._ops.array(np.zeros((0, 1), np.int64))
+        return pick(self._ops.linear(hidden, self._head), 0).reshape(-1, 1)
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Keys of positions [start, stop): token ids, and digests where there is sound."""
@@ -140,23 +128,9 @@ class Qwen3ASR:
         emitted = sequence.emitted[max(0, start - len(known)) : max(0, stop - len(known))]
         return keys + [entry[0] for entry in emitted]
 
-    def _embed(self, rows: Seq[Row]) -> Array:
+    def embed(self, rows: Seq[Row]) -> Array:
         """Embeddings of the rows' positions end to end: tokens, with sound put in its place."""
-        ids = self._ops.array(np.asarray(_ids(rows), dtype=np.int64))
-        embedded = self._ops.take(self._weights[EMBEDDING], ids)
-        pieces, done, offset = [], 0, 0
-        for row in rows:
-            prompt = _prompt(row.sequence)
-            low = max(row.start, prompt.audio_start)
-            high = min(row.stop, prompt.audio_start + prompt.num_audio)
-            if low < high:
-                pieces.append(embedded[done : offset + low - row.start])
-                pieces += _slices(row.sequence.encoded, prompt.audio_start, low, high)
-                done = offset + high - row.start
-            offset += row.stop - row.start
-        if not pieces:
-            return embedded
-        return self._ops.concat([*pieces, embedded[done:]], 0)
+        return embed(self._ops, self._weights, rows)
 
     # -- what the doors ask --------------------------------------------------------------------
     @property
@@ -187,14 +161,16 @@ class Qwen3ASR:
             InvalidRequest: The language is not supported, or a number is out of range.
             TooLarge: The piece is too long; `split_audio` cuts it.
         """
-        samples, seconds = self._checked(ask.samples)
+        limit = self._config.max_audio_seconds
+        limit_s = _MAX_SECONDS + _SEARCH_SECONDS if limit is None else limit
+        samples = checked_samples(ask.samples, limit_s)
         # any of the family's languages, as in the reference: a folder's own list is a hint
         language = language_name(ask.language, _NAMES)
         if not 0.0 <= ask.temperature < float("inf"):
             raise InvalidRequest("temperature must not be negative", param="temperature")
         max_entries = ask.max_new_tokens
         if max_entries is None:
-            max_entries = self._token_limit(seconds)
+            max_entries = self._token_limit(len(samples) / WHISPER_RATE)
         if max_entries < 1:
             raise InvalidRequest("max_new_tokens must be at least 1", param="max_new_tokens")
         prompt = build_prompt(
@@ -279,24 +255,6 @@ class Qwen3ASR:
                 param="prompt",
             )
 
-    def _checked(self, samples: Float32) -> tuple[Float32, float]:
-        """Samples within [-1, 1] and their duration in seconds."""
-        if samples.ndim != 1 or len(samples) < WHISPER_MIN_SAMPLES:
-            raise InvalidAudio(
-                f"audio must be mono and have at least {WHISPER_MIN_SAMPLES} samples at 16 kHz, "
-                f"got an array of shape {samples.shape}",
-                param="file",
-            )
-        peak = float(np.abs(samples).max())
-        if not np.isfinite(peak):
-            raise InvalidAudio("audio has samples that are not numbers", param="file")
-        seconds, limit = len(samples) / WHISPER_RATE, self._config.max_audio_seconds
-        if seconds > (_MAX_SECONDS + _SEARCH_SECONDS if limit is None else limit):
-            raise TooLarge(f"{seconds:.1f} s of audio is too long for one piece", param="file")
-        if peak > 1.0:
-            samples = samples / np.float32(peak)
-        return samples, seconds
-
 
 def load(folder: Path, backend: Backend) -> Qwen3ASR:
     """Read a checkpoint in the published layout.
@@ -311,6 +269,7 @@ def load(folder: Path, backend: Backend) -> Qwen3ASR:
     weights = dict(backend.load_weights(folder, shapes))
     if tied:
         weights.pop(HEAD, None)
+    weights = pack(backend.ops, weights, config.text.decoder, TEXT_PREFIX)
     stop_ids = read_stop_ids(folder, config.text.vocab_size)
     return Qwen3ASR(backend.ops, weights, config, QwenTokenizer(folder), stop_ids)
 
@@ -322,32 +281,6 @@ def _prompt(sequence: Sequence) -> AsrPrompt:
     prompt = sequence.request.prompt
     assert isinstance(prompt, AsrPrompt)
     return prompt
-
-
-def _ids(rows: Seq[Row]) -> list[int]:
-    """Token ids of the rows' positions end to end: prompts, then what was emitted after them."""
-    ids: list[int] = []
-    for row in rows:
-        known = _prompt(row.sequence).token_ids
-        start, stop = row.start, row.stop
-        if start < len(known):
-            ids += known[start:stop].tolist()
-            start = len(known)
-        if start < stop:
-            emitted = row.sequence.emitted[start - len(known) : stop - len(known)]
-            ids += [entry[0] for entry in emitted]
-    return ids
-
-
-def _slices(encoded: Seq[Array], first: int, low: int, high: int) -> list[Array]:
-    """What lies in [low, high) of the encoded windows, the first of which starts at `first`."""
-    parts = []
-    for window in encoded:
-        stop = first + window.shape[0]
-        if first < high and low < stop:
-            parts.append(window[max(low - first, 0) : min(high, stop) - first])
-        first = stop
-    return parts
 
 
 def _tensor_names(folder: Path) -> set[str]:

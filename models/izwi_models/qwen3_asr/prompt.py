@@ -101,8 +101,27 @@ def build_prompt(
     forced = "" if language is None else f"language {language}{TEXT_TAG}"
     # in one go: a prefix that begins with a line feed may share a token with the one before it
     after += TaggedTokens(tokenizer).encode(f"assistant\n{forced}{prefix}")
-    sizes = [config.audio_config.num_tokens(w.values.shape[1]) for w in windows]
-    ids = np.asarray(before + [config.audio_token_id] * sum(sizes) + after, dtype=np.int64)
+    return around_sound(config.audio_config, config.audio_token_id, before, windows, after)
+
+
+def around_sound(
+    config: AudioConfig,
+    audio_token_id: int,
+    before: Seq[int],
+    windows: tuple[EncodeInput, ...],
+    after: Seq[int],
+) -> AsrPrompt:
+    """Put the tokens of a sound between other tokens.
+
+    Args:
+        config: Sizes of the encoder.
+        audio_token_id: Stands at the positions of sound.
+        before: Ids before the sound.
+        windows: Features of the sound, as `cut_windows` makes them.
+        after: Ids after it.
+    """
+    sizes = [config.num_tokens(w.values.shape[1]) for w in windows]
+    ids = np.asarray([*before, *[audio_token_id] * sum(sizes), *after], dtype=np.int64)
     keys = ids.copy()
     place = len(before)
     for window, size in zip(windows, sizes, strict=True):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from izwi.model import StateSpec
-from izwi.ops.protocol import Array, AttentionSpec, Ops, Weights
+from izwi.ops.protocol import Array, AttentionSpec, Conv, Ops, Snake, Weights
 from izwi_models.qwen3_codec.config import CodecConfig, DecoderConfig
 from izwi_models.qwen3_codec.quantizer import dequantise
 from izwi_models.qwen3_codec.tensors import DECODER_KERNEL, DILATIONS, PRE_CONV_KERNEL
@@ -105,7 +105,7 @@ def decode_latents(
     for index, rate in enumerate(decoder.upsample_rates, start=1):
         x = _block(stream, f"decoder.{index}.block", x, rate)
     last = len(decoder.upsample_rates) + 1
-    x = stream.conv(f"decoder.{last + 1}", stream.snake(f"decoder.{last}", x))
+    x = stream.conv(f"decoder.{last + 1}", x, snake=stream.snake(f"decoder.{last}"))
     return ops.clip(x[:, 0], -1.0, 1.0), stream.after
 
 
@@ -124,24 +124,24 @@ class _Stream:
     def linear(self, name: str, x: Array) -> Array:
         return self.ops.linear(x, self.weight(f"{name}.weight"), self.weight(f"{name}.bias"))
 
-    def snake(self, name: str, x: Array) -> Array:
-        return self.ops.snake(x, self.weight(f"{name}.alpha"), self.weight(f"{name}.beta"))
+    def snake(self, name: str) -> Snake:
+        return self.weight(f"{name}.alpha"), self.weight(f"{name}.beta")
 
-    def conv(self, name: str, x: Array, *, dilation: int = 1, groups: int = 1) -> Array:
-        weight, bias = self.weight(f"{name}.conv.weight"), self.weight(f"{name}.conv.bias")
-        if weight.shape[-1] == 1:  # no past
-            return self.ops.conv1d(x, weight, bias)
+    def weight_and_bias(self, name: str) -> Conv:
+        return self.weight(f"{name}.conv.weight"), self.weight(f"{name}.conv.bias")
+
+    def conv(self, name: str, x: Array, *, groups: int = 1, snake: Snake | None = None) -> Array:
         out, self.after[name] = self.ops.causal_conv1d(
-            x, weight, bias, self.before[name], dilation=dilation, groups=groups
+            x, *self.weight_and_bias(name), self.before[name], groups=groups, snake=snake
         )
         return out
 
-    def upsample(self, name: str, x: Array, stride: int) -> Array:
-        weight, bias = self.weight(f"{name}.conv.weight"), self.weight(f"{name}.conv.bias")
+    def upsample(self, name: str, x: Array, stride: int, snake: Snake | None = None) -> Array:
+        weight, bias = self.weight_and_bias(name)
         if weight.shape[-1] == stride:  # outputs of neighbouring columns do not overlap: no past
             return self.ops.causal_conv_transpose1d(x, weight, bias, x[..., :0], stride=stride)[0]
         out, self.after[name] = self.ops.causal_conv_transpose1d(
-            x, weight, bias, self.before[name], stride=stride
+            x, weight, bias, self.before[name], stride=stride, snake=snake
         )
         return out
 
@@ -202,9 +202,15 @@ def _convnext(stream: _Stream, name: str, x: Array) -> Array:
 
 def _block(stream: _Stream, name: str, x: Array, rate: int) -> Array:
     """Upsample by `rate` to half the channels, then refine."""
-    x = stream.upsample(f"{name}.1", stream.snake(f"{name}.0", x), rate)
+    x = stream.upsample(f"{name}.1", x, rate, stream.snake(f"{name}.0"))
     for index, dilation in enumerate(DILATIONS, start=2):
         unit = f"{name}.{index}"
-        y = stream.conv(f"{unit}.conv1", stream.snake(f"{unit}.act1", x), dilation=dilation)
-        x = x + stream.conv(f"{unit}.conv2", stream.snake(f"{unit}.act2", y))
+        conv = f"{unit}.conv1"  # the one with a past
+        x, stream.after[conv] = stream.ops.residual_unit(
+            x,
+            (stream.snake(f"{unit}.act1"), stream.snake(f"{unit}.act2")),
+            (stream.weight_and_bias(conv), stream.weight_and_bias(f"{unit}.conv2")),
+            stream.before[conv],
+            dilation=dilation,
+        )
     return x

@@ -10,6 +10,7 @@ from izwi.model import Backend, Family
 from izwi.request import Task
 from izwi_models import qwen3_codec as codec
 from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3_tts import talker
 from izwi_models.qwen3_tts.config import (
     CONTROL_IDS,
     TTSConfig,
@@ -42,8 +43,8 @@ def load(folder: Path, backend: Backend) -> Qwen3TTS:
     )
     weights = backend.load_weights(folder, tensor_shapes(config))
     codec_weights = backend.load_weights(codec_folder, codec.tensor_shapes(codec_config))
-    prepared = codec.prepare(backend.ops, codec_weights, codec_config)
-    return Qwen3TTS(backend.ops, weights, Codec(codec_config, prepared), checkpoint)
+    sound = Codec(codec_config, codec.prepare(backend.ops, codec_weights, codec_config))
+    return Qwen3TTS(backend.ops, talker.prepare(backend.ops, weights, config), sound, checkpoint)
 
 
 def _check_codec(config: TTSConfig, codec_config: codec.CodecConfig, path: Path) -> None:

@@ -71,6 +71,16 @@ class Qwen3TTS:
         return self._groups
 
     @property
+    def vocabulary(self) -> int:
+        """Ids of codebook 0, controls included."""
+        return self._config.talker_config.vocab_size
+
+    @property
+    def num_inputs(self) -> int:
+        """A frame, and the text id beside it."""
+        return self._groups + 1
+
+    @property
     def suppressed(self) -> npt.NDArray[np.bool_]:
         """(codec vocabulary,) controls, languages and speakers, but not the end of speech."""
         return self._suppressed
@@ -193,29 +203,36 @@ class Qwen3TTS:
             return speaker.speaker_embedding(self._ops, self._weights, config, batch)
         return codec.encode(self._ops, self._codec.weights, self._codec.config, batch)
 
-    def step(self, rows: Seq[Row], context: AttentionContext, pick: Pick) -> Array:
-        """Run the rows' positions and draw a frame for each row that emits.
-
-        Args:
-            rows: Positions [start, stop) of each sequence's prompt and log.
-            context: Over the packed positions, (positions, channels).
-            pick: Draws ids of a codebook.
-
-        Returns:
-            (emitting rows, codebooks) int64.
-        """
-        ops, weights, config = self._ops, self._weights, self._config
+    def embed(self, rows: Seq[Row]) -> Array:
+        """Talker inputs of positions [start, stop) of each prompt and log, end to end."""
         positions = Positions()
         for row in rows:
             self._add(positions, row)
-        x = positions.embed(ops, weights, self._pad)  # (positions, hidden)
-        hidden = talker.hidden_states(ops, weights, config, x, context)
-        ends = np.cumsum([row.stop - row.start for row in rows]) - 1
-        last = ends[[row.emits for row in rows]]
-        if not len(last):
+        return positions.embed(self._ops, self._weights, self._pad)
+
+    def decode_inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
+        """(rows, codebooks + 1): the last frame, and the text id beside it."""
+        inputs = np.empty((len(rows), self._groups + 1), np.int64)
+        for place, row in enumerate(rows):
+            frame = row.start - _prompt(row.sequence).num_positions
+            inputs[place, :-1] = row.sequence.emitted[frame]
+            inputs[place, -1] = self._beside(row.sequence, frame, frame + 1)[0]
+        return inputs
+
+    def embed_entries(self, inputs: Array) -> Array:
+        """Talker inputs of one emitted frame a row."""
+        frame = talker.embed_frame(self._ops, self._weights, inputs[:, :-1])
+        return frame + talker.embed_text(self._ops, self._weights, inputs[:, -1])
+
+    def run(self, x: Array, context: AttentionContext) -> Array:
+        """Run packed positions through the talker."""
+        return talker.hidden_states(self._ops, self._weights, self._config, x, context)
+
+    def draw(self, hidden: Array, pick: Pick) -> Array:
+        """Draw a frame from each state: codebook 0, then the others by the code predictor."""
+        ops, weights, config = self._ops, self._weights, self._config
+        if not hidden.shape[0]:
             return ops.array(np.zeros((0, self._groups), np.int64))
-        if len(last) < x.shape[0]:
-            hidden = ops.take(hidden, ops.array(last))  # (emitting, hidden)
         first = pick(talker.codec_logits(ops, weights, hidden), 0)
         return talker.predict_codes(ops, weights, config, hidden, first, pick)
 
@@ -273,12 +290,9 @@ class Qwen3TTS:
         host: npt.NDArray[np.int64] = self._ops.numpy(codes)
         return host
 
-    def vocode(
-        self, codes: npt.NDArray[np.int64], state: Mapping[str, Array]
-    ) -> tuple[Array, dict[str, Array]]:
+    def vocode(self, codes: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Turn (rows, frames, codebooks) into (rows, samples) in [-1, 1] and the next state."""
-        ops = self._ops
-        return codec.decode(ops, self._codec.weights, self._codec.config, ops.array(codes), state)
+        return codec.decode(self._ops, self._codec.weights, self._codec.config, codes, state)
 
 
 def _prompt(sequence: Sequence) -> SpeechPrompt:

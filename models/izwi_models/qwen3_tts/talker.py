@@ -6,12 +6,40 @@ positions there; they are always equal, so it is the plain one of `izwi_models.q
 
 from __future__ import annotations
 
+import numpy as np
+
 from izwi.model import Pick
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi_models.qwen3.decoder import decode
+from izwi_models.qwen3.decoder import decode, pack
 from izwi_models.qwen3_tts.config import TTSConfig
 
 _PREDICTOR = "talker.code_predictor."
+_NARROW = f"{_PREDICTOR}small_to_mtp_projection"
+
+# Names that `prepare` adds. No checkpoint has them, so they tell prepared weights from plain ones.
+_TABLE = "talker.code_table"  # (sum of sizes, hidden): embeddings of all codebooks, end to end
+_OFFSETS = "talker.code_offsets"  # (codebooks,) int64, first row of each in the table
+_NARROW_TABLE = f"{_PREDICTOR}code_table"  # the same rows, projected to the predictor's width
+
+
+def prepare(ops: Ops, weights: Weights, config: TTSConfig) -> dict[str, Array]:
+    """Join and project once what every frame would join and project again.
+
+    Every function of this module takes plain weights as well, so that gradients reach them.
+    Serving passes prepared weights.
+    """
+    talker = config.talker_config
+    ready = pack(ops, weights, talker.stack, "talker.model.")
+    ready = pack(ops, ready, talker.code_predictor_config.stack, f"{_PREDICTOR}model.")
+    names = _embedding_names(talker.num_code_groups)
+    offsets = np.cumsum([0, *(weights[name].shape[0] for name in names)])
+    table = ops.concat([weights[name] for name in names], 0)
+    for place, name in enumerate(names):  # views, so that nothing is kept twice
+        ready[name] = table[int(offsets[place]) : int(offsets[place + 1])]
+    ready[_TABLE], ready[_OFFSETS] = table, ops.array(offsets[:-1])
+    if f"{_NARROW}.weight" in weights:
+        ready[_NARROW_TABLE] = _to_predictor(ops, weights, table)
+    return ready
 
 
 def embed_text(ops: Ops, weights: Weights, ids: Array) -> Array:
@@ -38,11 +66,10 @@ def embed_frame(ops: Ops, weights: Weights, codes: Array) -> Array:
     Returns:
         (n, hidden).
     """
-    parts = [embed_codec(ops, weights, codes[:, 0])]
-    parts += [
-        _embed_code(ops, weights, codes[:, codebook], codebook)
-        for codebook in range(1, codes.shape[1])
-    ]
+    if _TABLE in weights:
+        return ops.sum(ops.take(weights[_TABLE], codes + weights[_OFFSETS]), 1)
+    names = _embedding_names(codes.shape[1])
+    parts = [ops.take(weights[name], codes[:, place]) for place, name in enumerate(names)]
     return ops.sum(ops.stack(parts, 1), 1)
 
 
@@ -78,14 +105,14 @@ def predict_codes(
     stack, groups = predictor.stack, predictor.num_code_groups
     context = ops.scratch_context(hidden.shape[0], groups, stack.num_hidden_layers, stack.attention)
     ids = [first_ids]
-    x = ops.stack([hidden, embed_codec(ops, weights, first_ids)], 1)  # (rows, 2, hidden)
+    first = _embed_narrow(ops, weights, first_ids, 0)
+    x = ops.stack([_to_predictor(ops, weights, hidden), first], 1)  # (rows, 2, predictor hidden)
     for codebook in range(1, groups):
-        narrow = _to_predictor(ops, weights, x)
-        out = decode(ops, weights, stack, f"{_PREDICTOR}model.", narrow, context)
+        out = decode(ops, weights, stack, f"{_PREDICTOR}model.", x, context)
         context.advance(x.shape[1])
         ids.append(pick(_code_logits(ops, weights, out[:, -1], codebook), codebook))
         if codebook + 1 < groups:  # the last code is never fed back
-            x = _embed_code(ops, weights, ids[-1], codebook)[:, None]
+            x = _embed_narrow(ops, weights, ids[-1], codebook)[:, None]
     return ops.stack(ids, 1)
 
 
@@ -114,9 +141,20 @@ def predictor_logits(
     return ops.stack([_code_logits(ops, weights, out[:, j], j) for j in range(1, groups)], 1)
 
 
+def _embedding_names(num_codebooks: int) -> list[str]:
+    own = [f"{_PREDICTOR}model.codec_embedding.{n}.weight" for n in range(num_codebooks - 1)]
+    return ["talker.model.codec_embedding.weight", *own]
+
+
 def _embed_code(ops: Ops, weights: Weights, ids: Array, codebook: int) -> Array:
-    name = f"{_PREDICTOR}model.codec_embedding.{codebook - 1}.weight"
-    return ops.take(weights[name], ids)
+    return ops.take(weights[_embedding_names(codebook + 1)[codebook]], ids)
+
+
+def _embed_narrow(ops: Ops, weights: Weights, ids: Array, codebook: int) -> Array:
+    """Embed codes in the predictor's width."""
+    if _NARROW_TABLE in weights:
+        return ops.take(weights[_NARROW_TABLE], ids + weights[_OFFSETS][codebook])
+    return _to_predictor(ops, weights, _embed_code(ops, weights, ids, codebook))
 
 
 def _code_logits(ops: Ops, weights: Weights, hidden: Array, codebook: int) -> Array:
@@ -125,7 +163,6 @@ def _code_logits(ops: Ops, weights: Weights, hidden: Array, codebook: int) -> Ar
 
 def _to_predictor(ops: Ops, weights: Weights, x: Array) -> Array:
     """Narrow the talker's width to the predictor's, where they differ."""
-    name = f"{_PREDICTOR}small_to_mtp_projection"
-    if f"{name}.weight" not in weights:
+    if f"{_NARROW}.weight" not in weights:
         return x
-    return ops.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+    return ops.linear(x, weights[f"{_NARROW}.weight"], weights[f"{_NARROW}.bias"])

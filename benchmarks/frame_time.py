@@ -1,0 +1,160 @@
+"""What does a frame cost, and where does the time go: talker, predictor, codec, host?
+
+A published size with random weights on a GPU: recorded steps alone by device events, then the
+engine's loop with that many streams. The embedded voice on a CPU: the loop alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import torch
+
+from benchmarks.measure import TEXTS, write_result
+from benchmarks.random_checkpoint import NAMES, load
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.model import SpeechModel
+from izwi.request import SpeechInput
+from izwi.runner.codec_graphs import CodecGraphs
+from izwi.runner.decode_graphs import DecodeGraphs
+
+_REPEATS = 30
+_CONTEXT = 100  # positions before the new one
+
+
+def device_ms(run: Any) -> float:
+    """Milliseconds of device time of one run, the mean of many."""
+    for _ in range(3):
+        run()
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    began.record()
+    for _ in range(_REPEATS):
+        run()
+    ended.record()
+    ended.synchronize()
+    return float(began.elapsed_time(ended)) / _REPEATS
+
+
+def _graphs(engine: Engine) -> tuple[DecodeGraphs, CodecGraphs]:
+    graphs = next(iter(engine._lanes.values())).runner._graphs
+    assert graphs is not None
+    assert graphs.decodes is not None
+    assert graphs.codec is not None
+    return graphs.decodes, graphs.codec
+
+
+@torch.inference_mode()
+def graph_rows(engine: Engine, sizes: list[int]) -> list[dict[str, Any]]:
+    """Device time of the recorded steps alone."""
+    decodes, codec = _graphs(engine)
+    rows = []
+    for size in sizes:
+        batch, drawing = (
+            decodes._batch(decodes._decodes, size),
+            decodes._batch(decodes._draws, size),
+        )
+        batch.staged.stage_runs([(_CONTEXT, _CONTEXT + 1, range(_CONTEXT // 16 + 1))] * size)
+        for staged in (batch.staged, drawing.staged):
+            for which, penalty in (("first", 1.05), ("rest", 1.0)):
+                for column, value in (("scale", 0.9), ("top_k", 50), ("top_p", 1.0)):
+                    staged.host[f"{which}.{column}"][:] = value
+                staged.host[f"{which}.penalty"][:] = penalty
+            staged.send()
+        frame = device_ms(batch.graphs[True, True][0].replay)
+        predictor = device_ms(drawing.graphs[True,][0].replay)
+        row: dict[str, Any] = {
+            "streams": size,
+            "frame_ms": round(frame, 3),
+            "talker_ms": round(frame - predictor, 3),
+            "predictor_ms": round(predictor, 3),
+        }
+        for frames in codec._frames:
+            graph = codec._graph(next(s for s in codec._sizes if s >= size), frames)[0]
+            row[f"codec_{frames}_ms"] = round(device_ms(graph.replay), 3)
+        rows.append(row)
+    return rows
+
+
+def loop_row(engine: Engine, model: SpeechModel, name: str, streams: int) -> dict[str, Any]:
+    """Run so many streams from beginning to end; all start together."""
+    for number in range(streams):
+        ask = SpeechInput(text=TEXTS[number % len(TEXTS)], voice=model.speakers[0], seed=number)
+        engine.submit(model.prepare_speech(f"{streams}-{number}", name, ask))
+    began, first, samples, steps = time.perf_counter(), 0.0, 0, []
+    while engine.has_work:
+        step_began = time.perf_counter()
+        for chunk in engine.step():
+            if chunk.error is not None:
+                raise chunk.error
+            if chunk.pcm is not None:
+                first = first or time.perf_counter() - began
+                samples += len(chunk.pcm)
+        steps.append(time.perf_counter() - step_began)
+    wall = time.perf_counter() - began
+    audio_s = samples / model.sample_rate
+    return {
+        "streams": streams,
+        "first_sound_ms": round(first * 1e3, 2),
+        "step_ms_p50": round(sorted(steps)[len(steps) // 2] * 1e3, 3),
+        "step_ms_p95": round(sorted(steps)[int(len(steps) * 0.95)] * 1e3, 3),
+        "rtf": round(wall / (audio_s / streams), 4),
+        "audio_s_per_s": round(audio_s / wall, 1),
+    }
+
+
+def profile(engine: Engine, size: int, most: int = 18) -> list[dict[str, Any]]:
+    """Kernels of one frame by their share of the device's time."""
+    decodes, _ = _graphs(engine)
+    graph = decodes._batch(decodes._decodes, size).graphs[True, True][0]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as result:
+        graph.replay()
+        torch.cuda.synchronize()
+    events = sorted(result.key_averages(), key=lambda e: -e.self_device_time_total)[:most]
+    return [
+        {
+            "streams": size,
+            "kernel": event.key[:70],
+            "calls": event.count,
+            "us": round(event.self_device_time_total, 1),
+        }
+        for event in events
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", choices=NAMES, default="tts-1.7b")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32, 64])
+    parser.add_argument("--frames", type=int, default=52)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--profile", type=int, nargs="*", default=[])
+    options = parser.parse_args()
+    registry, backend = load(options.size, options.device, options.dtype, options.frames)
+    model, ops = registry.speech(options.size), backend.ops
+    began = time.perf_counter()
+    engine = Engine(registry.models, ops, EngineConfig(max_running=max(options.streams)))
+    if ops.device.type == "cuda":
+        torch.cuda.synchronize()
+    setup_s = time.perf_counter() - began
+    graphs = graph_rows(engine, options.streams) if ops.records else []
+    loops = []
+    for streams in options.streams:
+        loop_row(engine, model, options.size, streams)  # once for what is made at first use
+        loops.append(loop_row(engine, model, options.size, streams))
+    kernels = [row for size in options.profile for row in profile(engine, size)]
+    write_result(
+        "frame_time" if options.size == "tts-1.7b" else f"frame_time_{options.size}",
+        [*graphs, *loops, *kernels],
+        size=options.size,
+        frames=options.frames,
+        dtype=str(ops.dtype),
+        setup_s=round(setup_s, 1),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Gather the headline figures of one GPU from the results of the other benchmarks.
+
+A row without a result is left out; which ones is printed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.measure import RESULTS
+
+Rows = list[dict[str, Any]]
+LARGE, SMALL = "http_load_tts-1.7b", "http_load_tts-0.6b"
+# id -> unit, result, and where in it
+TABLE: dict[str, tuple[str, str, Callable[[Rows], Any]]] = {
+    "frame_ms": ("ms", "frame_time", lambda rows: find(rows, streams=1)["frame_ms"]),
+    "stream_rtf": ("x", LARGE, lambda rows: closed(rows, 1)["rtf_p50"]),
+    "ttfa_p50_ms_1rps": ("ms", LARGE, lambda rows: opened(rows, 1)["ttfa_ms_p50"]),
+    "underruns_1rps": ("streams", LARGE, lambda rows: opened(rows, 1)["underruns"]),
+    "ttfa_p95_ms_10rps": ("ms", LARGE, lambda rows: opened(rows, 10)["ttfa_ms_p95"]),
+    "underruns_10rps": ("streams", LARGE, lambda rows: opened(rows, 10)["underruns"]),
+    "ttfa_p95_ms_20rps": ("ms", LARGE, lambda rows: opened(rows, 20)["ttfa_ms_p95"]),
+    "underruns_20rps": ("streams", LARGE, lambda rows: opened(rows, 20)["underruns"]),
+    "audio_s_per_s_c64": ("s/s", LARGE, lambda rows: closed(rows, 64)["audio_s_per_s"]),
+    "ttfa_p50_ms_c64": ("ms", LARGE, lambda rows: closed(rows, 64)["ttfa_ms_p50"]),
+    "audio_s_per_s_c64_0.6b": ("s/s", SMALL, lambda rows: closed(rows, 64)["audio_s_per_s"]),
+    "asr_x_real_time_c32": ("x", "asr_throughput", lambda rows: closed(rows, 32)["x_real_time"]),
+    "ratio_to_faster_qwen3_tts": ("x", "peers", lambda rows: find(rows, peer="ratio")["value"]),
+}
+
+
+def find(rows: Rows, **wanted: Any) -> dict[str, Any]:
+    """The first row with these values.
+
+    Raises:
+        LookupError: There is none.
+    """
+    for row in rows:
+        if all(row.get(key) == value for key, value in wanted.items()):
+            return row
+    raise LookupError(f"no row with {wanted}")
+
+
+def closed(rows: Rows, streams: int) -> dict[str, Any]:
+    """The closed loop with so many listeners."""
+    return find(rows, loop="closed", streams=streams)
+
+
+def opened(rows: Rows, per_second: float) -> dict[str, Any]:
+    """The open loop at a rate."""
+    return find(rows, loop="open", per_second=per_second)
+
+
+def main() -> None:
+    rows, devices, commits = [], set(), set()
+    for name, (unit, source, read) in TABLE.items():
+        path = RESULTS / f"{source}.json"
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+            value = read(result["rows"])
+        except (FileNotFoundError, LookupError) as error:
+            print(f"{name}: no figure ({error})")
+            continue
+        file = f"benchmarks/results/{path.name}"
+        rows.append({"row": name, "value": value, "unit": unit, "source": file})
+        devices.add(result.get("gpu", result["device"]))
+        commits.add(result["commit"])
+        print(f"{name} {value} {unit}")
+    table = {"device": ", ".join(sorted(devices)), "commit": ", ".join(sorted(commits))}
+    path = RESULTS / "gpu_table.json"
+    path.write_text(json.dumps({**table, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""What `benchmarks.kernels` runs: random numbers at the sizes of the published models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from izwi.ops import triton_linear, triton_rows
+from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, ScratchDecode, rope_tables
+from izwi.ops.protocol import AttentionSpec
+from izwi.ops.torch_ops import rms_norm
+from izwi.ops.triton_linear import Tiles
+from izwi.ops.triton_ops import TritonOps
+from izwi.ops.triton_sampling import MAX_STOP_IDS, RowSampling, SamplingColumns, draw
+from izwi.request import SamplingParams
+
+DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16
+EPS = 1e-6
+PAGE = 16
+SPEC = AttentionSpec(num_heads=16, num_kv_heads=8, head_dim=128, rope_theta=1e6, norm_eps=EPS)
+_CACHE_BYTES = 200 << 20  # several times what stays in a cache
+
+Call = Callable[[int], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """One decoder stack."""
+
+    name: str
+    hidden: int
+    inner: int
+    context: int  # keys of a row; 0 for a scratch cache
+
+
+TALKER = Sizes("talker 1.7B", 2048, 6144, 300)
+PREDICTOR = Sizes("predictor", 1024, 3072, 0)  # the layers of the 0.6B talker have its sizes
+PACKED = (SPEC.num_heads + 2 * SPEC.num_kv_heads) * SPEC.head_dim
+_ATTENDED = SPEC.num_heads * SPEC.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One weight and what is folded into its product: "norm", "residual", "gate", "bias"."""
+
+    name: str
+    weight_rows: int
+    inputs: int
+    folded: str
+
+    @property
+    def gated(self) -> bool:
+        """Whether the first half of the weight's rows is a gate for the second."""
+        return self.folded == "gate"
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that a call must read."""
+        return self.weight_rows * self.inputs * DTYPE.itemsize
+
+
+def _products(sizes: Sizes) -> list[Product]:
+    name, hidden, inner = sizes.name, sizes.hidden, sizes.inner
+    return [
+        Product(f"{name} qkv", PACKED, hidden, "norm"),
+        Product(f"{name} o", hidden, _ATTENDED, "residual"),
+        Product(f"{name} gate and up", 2 * inner, hidden, "gate"),
+        Product(f"{name} down", hidden, inner, "residual"),
+    ]
+
+
+PRODUCTS = [
+    *_products(TALKER),
+    *_products(PREDICTOR),
+    Product("predictor head", 2048, PREDICTOR.hidden, ""),
+    Product("predictor input", PREDICTOR.hidden, TALKER.hidden, "bias"),
+]
+
+
+def normal(*shape: int, scale: float = 1.0) -> Tensor:
+    return torch.randn(shape, device=DEVICE, dtype=DTYPE) * scale
+
+
+@cache
+def weights_of(product: Product) -> list[Tensor]:
+    """So many copies of a weight that one does not stay in the cache until its next turn."""
+    copies = max(2, -(-_CACHE_BYTES // product.weight_bytes))
+    shape = product.weight_rows, product.inputs
+    return [normal(*shape, scale=product.inputs**-0.5) for _ in range(copies)]
+
+
+class Operands:
+    """What one product is made of."""
+
+    def __init__(self, product: Product, rows: int):
+        self.product, self.rows = product, rows
+        outputs, inputs = product.weight_rows, product.inputs
+        self.weights = weights_of(product)
+        self.x = normal(rows, inputs)
+        self.norm = normal(inputs, scale=0.2) + 1
+        self.bias = normal(outputs) if product.folded == "bias" else None
+        self.residual = normal(rows, outputs) if product.folded == "residual" else None
+
+    def weight(self, i: int) -> Tensor:
+        """Copies in turn."""
+        return self.weights[i % len(self.weights)]
+
+    def fused(self, i: int, tiles: Tiles | None = None) -> Tensor:
+        """The kernel, whether or not torch would be preferred."""
+        weight = self.weight(i)
+        if self.product.gated:
+            return triton_linear.gated_linear(self.x, weight, norm=self.norm, eps=EPS, tiles=tiles)
+        norm = self.norm if self.product.folded == "norm" else None
+        return triton_linear.linear(
+            self.x,
+            weight,
+            bias=self.bias,
+            norm=norm,
+            eps=EPS,
+            residual=self.residual,
+            tiles=tiles,
+        )
+
+    def with_torch(self, i: int) -> Tensor:
+        """The library's product, and kernels of one pass each for the norm and the gate."""
+        x = self.x
+        if self.product.folded in ("norm", "gate"):
+            x = triton_rows.rms_norm(x, self.norm, EPS)
+        out = functional.linear(x, self.weight(i), self.bias)
+        if self.product.gated:
+            return triton_rows.swiglu(*out.chunk(2, dim=-1))
+        return out if self.residual is None else self.residual + out
+
+    def product_alone(self, i: int) -> Tensor:
+        """The library's product with nothing around it."""
+        return functional.linear(self.x, self.weight(i))
+
+    def exact(self) -> Tensor:
+        """In float32."""
+        x = self.x.float()
+        if self.product.folded in ("norm", "gate"):
+            x = rms_norm(x, self.norm.float(), EPS)
+        out = functional.linear(x, self.weight(0).float())
+        if self.product.gated:
+            gate, up = out.chunk(2, dim=-1)
+            return functional.silu(gate) * up
+        for added in (self.bias, self.residual):
+            out = out if added is None else out + added.float()
+        return out
+
+
+class Step:
+    """Attention of rows of one length over pages, for some layers."""
+
+    def __init__(self, rows: int, length: int, num_layers: int, max_keys: int = 512):
+        pages = -(-(length + 1) // PAGE)
+        shape = (num_layers, rows * pages * PAGE, SPEC.num_kv_heads, SPEC.head_dim)
+        self.cache = DecodeCache(normal(*shape), normal(*shape), PAGE)
+        self.tables = torch.randperm(rows * pages, device=DEVICE, dtype=torch.int32)
+        self.positions = torch.full((rows,), length, device=DEVICE)
+        assert SPEC.rope_theta is not None
+        self.context = PagedDecode(
+            self.cache,
+            self.positions,
+            self.tables,
+            torch.tensor([pages], device=DEVICE, dtype=torch.int32),
+            rope_tables(4096, SPEC.head_dim, SPEC.rope_theta, DEVICE, DTYPE),
+            max_keys,
+        )
+
+
+def split(packed: Tensor) -> tuple[Tensor, ...]:
+    kv = SPEC.num_kv_heads * SPEC.head_dim
+    return packed.split((_ATTENDED, kv, kv), dim=-1)
+
+
+def attention_cases(rows: int) -> list[tuple[str, Call, int]]:
+    """Name, call, and bytes read, of attention over 300 and 2000 keys and over a scratch cache."""
+    packed, norm = split(normal(rows, PACKED)), normal(SPEC.head_dim)
+    cases: list[tuple[str, Call, int]] = []
+    key_bytes = 2 * SPEC.num_kv_heads * SPEC.head_dim * DTYPE.itemsize
+    for length, max_keys in ((300, 512), (2000, 4096)):
+        num_layers = max(1, min(28, _CACHE_BYTES // (rows * length * key_bytes)))
+        context = Step(rows, length, num_layers, max_keys).context
+
+        def paged(i: int, context: PagedDecode = context, layers: int = num_layers) -> Tensor:
+            return context.attend_fused(i % layers, *packed, SPEC, norm, norm)
+
+        cases.append((f"paged attention, {length} keys", paged, rows * length * key_bytes))
+    scratch = ScratchDecode(rows, 16, 5, SPEC, DEVICE, DTYPE)
+    scratch.advance(8)
+    token = split(normal(rows, 1, PACKED))
+    cases.append(
+        (
+            "scratch attention, 8 keys",
+            lambda i: scratch.attend_fused(i % 5, *token, SPEC, norm, norm),
+            rows * 8 * key_bytes,
+        )
+    )
+    return cases
+
+
+class Layers:
+    """Some layers of one stack, run one after the other on the table of operations."""
+
+    def __init__(self, sizes: Sizes, rows: int):
+        products = _products(sizes)
+        self.bytes_per_layer = sum(product.weight_bytes for product in products)
+        self.num_layers = max(5, -(-_CACHE_BYTES // self.bytes_per_layer))
+        self.weights = [
+            [normal(p.weight_rows, p.inputs, scale=p.inputs**-0.5) for p in products]
+            for _ in range(self.num_layers)
+        ]
+        self.ops = TritonOps(DEVICE, DTYPE)
+        self.norm, self.head_norm = normal(sizes.hidden), normal(SPEC.head_dim)
+        shape = (rows, sizes.hidden) if sizes.context else (rows, 1, sizes.hidden)
+        self.x = self.start = normal(*shape)
+        self.context: PagedDecode | ScratchDecode
+        if sizes.context:
+            self.context = Step(rows, sizes.context, self.num_layers).context
+        else:
+            self.context = ScratchDecode(rows, 16, self.num_layers, SPEC, DEVICE, DTYPE)
+            self.context.advance(8)
+
+    def run(self, i: int) -> None:
+        """Layer i, which reads what the one before it made."""
+        layer = i % self.num_layers
+        qkv, o, gate_up, down = self.weights[layer]
+        ops, x = self.ops, self.x if i else self.start
+        packed = split(ops.normed_linear(x, self.norm, EPS, qkv))
+        attended = self.ops.attention(
+            *packed,
+            spec=SPEC,
+            context=self.context,
+            layer=layer,
+            q_norm=self.head_norm,
+            k_norm=self.head_norm,
+        )
+        x = ops.linear_add(attended, o, x)
+        self.x = ops.linear_add(ops.gated_linear(x, self.norm, EPS, gate_up), down, x)
+
+
+def row_sampling(rows: int, vocabulary: int, params: SamplingParams) -> RowSampling:
+    """Rows that all draw in one way, with nothing emitted yet."""
+
+    def column(value: float, dtype: torch.dtype) -> Tensor:
+        return torch.full((rows,), value, device=DEVICE, dtype=dtype)
+
+    columns = SamplingColumns(
+        column(params.temperature, torch.float32),
+        column(params.top_k, torch.int32),
+        column(params.top_p, torch.float32),
+        column(params.repetition_penalty, torch.float32),
+    )
+    words = -(-vocabulary // 32)
+    return RowSampling(
+        seed=torch.arange(rows, device=DEVICE),
+        step=torch.zeros(rows, device=DEVICE, dtype=torch.int64),
+        first=columns,
+        rest=columns,
+        stop_ids=torch.full((rows, MAX_STOP_IDS), -1, device=DEVICE, dtype=torch.int32),
+        stop_allowed=column(1, torch.int32),
+        seen=torch.zeros(rows, words, device=DEVICE, dtype=torch.int32),
+        suppressed=torch.zeros(vocabulary, device=DEVICE, dtype=torch.bool),
+    )
+
+
+def sampling_case(rows: int, vocabulary: int, codebook: int) -> Call:
+    logits = normal(rows, vocabulary, scale=3)
+    row = row_sampling(rows, vocabulary, SamplingParams(0.9, 50, 1.0, 1.05))
+    return lambda _: draw(logits, row, codebook, narrow=True)

@@ -1,0 +1,260 @@
+"""The decode kernels at the sizes of the published models: are they right, and how fast.
+
+Everything is timed inside CUDA graphs of many calls, over as many copies of the weights as do not
+stay in the cache between calls, since in a model other layers come between. `--tune` tries other
+cuts of the products and prints the fastest, ready for `TILES` in izwi/ops/triton_linear.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from benchmarks.kernel_cases import (
+    PREDICTOR,
+    PRODUCTS,
+    TALKER,
+    Layers,
+    Operands,
+    Product,
+    attention_cases,
+    sampling_case,
+)
+from benchmarks.kernel_check import check_everything
+from izwi.ops import triton_launch, triton_sampling
+from izwi.ops.attention import triton_decode
+from izwi.ops.attention.triton_decode import DecodeTiles
+from izwi.ops.triton_linear import Tiles, bucket_of
+
+ROWS = (1, 8, 32, 64)
+CALLS, REPLAYS = 100, 7
+Row = dict[str, Any]
+
+# Cuts to try, by bucket of rows: outputs, depth, slices, warps, stages.
+_FEW = [(1, 1024, 1, 1), (1, 2048, 1, 2), (2, 1024, 1, 2), (2, 1024, 1, 4), (2, 2048, 1, 4)]
+_FEW += [(4, 512, 1, 2), (4, 1024, 1, 4), (8, 512, 1, 4), (8, 1024, 1, 4), (4, 2048, 1, 8)]
+_CUTS = {
+    1: [Tiles(*cut, 1) for cut in _FEW],
+    2: [Tiles(*cut, 1) for cut in _FEW[2:-2]],
+    16: [
+        Tiles(16, 64, 4, 4, 4),
+        Tiles(16, 128, 4, 4, 3),
+        Tiles(8, 128, 4, 4, 4),
+        Tiles(16, 64, 8, 8, 4),
+        Tiles(32, 64, 4, 4, 4),
+        Tiles(32, 128, 4, 4, 2),
+        Tiles(16, 128, 1, 4, 5),
+    ],
+    32: [
+        Tiles(16, 64, 4, 4, 4),
+        Tiles(32, 64, 4, 4, 4),
+        Tiles(32, 128, 2, 4, 3),
+        Tiles(32, 128, 1, 4, 4),
+        Tiles(64, 64, 1, 4, 5),
+    ],
+    64: [
+        Tiles(16, 128, 1, 4, 4),
+        Tiles(32, 64, 1, 4, 5),
+        Tiles(32, 128, 1, 4, 4),
+        Tiles(64, 64, 1, 4, 5),
+        Tiles(64, 128, 1, 4, 3),
+        Tiles(128, 64, 1, 8, 4),
+    ],
+}
+_DECODE_CUTS = [
+    DecodeTiles(keys, warps, stages, scratch_warps)
+    for keys, warps, stages, scratch_warps in (
+        (32, 4, 2, 1),
+        (64, 4, 4, 2),
+        (64, 4, 1, 4),
+        (64, 4, 2, 8),
+        (64, 4, 3, 1),
+        (64, 8, 2, 2),
+        (128, 4, 2, 4),
+        (32, 4, 5, 8),
+    )
+]
+
+
+def time_us(call: Callable[[int], object], calls: int = CALLS) -> float:
+    """Microseconds of one call, in a graph of `calls`; the argument counts them."""
+    for i in range(calls):  # whatever is made at a first call is made before the capture
+        call(i)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(calls):
+            call(i)
+    taken: list[float] = []
+    for _ in range(REPLAYS):
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        stop.record()
+        torch.cuda.synchronize()
+        taken.append(1e3 * start.elapsed_time(stop) / calls)
+    return statistics.median(taken)
+
+
+def both_us(call: Callable[[int], object]) -> Row:
+    """With launches that overlap, and one after the other."""
+    timed = {}
+    for name, overlap in (("us", True), ("serial_us", False)):
+        triton_launch.overlap_launches = overlap
+        timed[name] = round(time_us(call), 2)
+    triton_launch.overlap_launches = True
+    return timed
+
+
+def time_product(product: Product, rows: int) -> Row:
+    """One product: ours, torch's operations for the same, and the library's product alone."""
+    operands = Operands(product, rows)
+    row: Row = {"kernel": product.name, "rows": rows, **both_us(operands.fused)}
+    row["torch_us"] = round(time_us(operands.with_torch), 2)
+    row["product_us"] = round(time_us(operands.product_alone), 2)
+    row["gb_s"] = round(product.weight_bytes / row["us"] / 1e3)
+    return row
+
+
+def time_products() -> list[Row]:
+    return [shown(time_product(product, rows)) for product in PRODUCTS for rows in ROWS]
+
+
+def time_attention() -> list[Row]:
+    made = []
+    for rows in ROWS:
+        for name, call, num_bytes in attention_cases(rows):
+            row: Row = {"kernel": name, "rows": rows, **both_us(call)}
+            row["gb_s"] = round(num_bytes / row["us"] / 1e3)
+            made.append(shown(row))
+    return made
+
+
+def time_sampling() -> list[Row]:
+    made = []
+    for rows in ROWS:
+        for vocabulary, codebook in ((2048, 1), (3072, 0), (151_936, 0)):
+            call = sampling_case(rows, vocabulary, codebook)
+            row: Row = {"kernel": f"draw of {vocabulary}", "rows": rows, **both_us(call)}
+            made.append(shown(row))
+    return made
+
+
+def time_layers() -> list[Row]:
+    """Whole layers, one after the other as a model runs them."""
+    made = []
+    for sizes in (TALKER, PREDICTOR):
+        for rows in ROWS:
+            layers = Layers(sizes, rows)
+            row: Row = {"kernel": f"{sizes.name} layer", "rows": rows, **both_us(layers.run)}
+            row["gb_s"] = round(layers.bytes_per_layer / row["us"] / 1e3)
+            made.append(shown(row))
+    return made
+
+
+def shown(row: Row) -> Row:
+    print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One cut of one product."""
+
+    operands: Operands
+    tiles: Tiles
+
+    def compile(self) -> bool:
+        """Run it once; False if it does not fit the device."""
+        try:
+            self.operands.fused(0, self.tiles)
+        except Exception as error:  # Triton has many ways to say that a cut does not fit
+            print(f"{self.operands.product.name} {self.tiles}: {type(error).__name__}", flush=True)
+            return False
+        return True
+
+
+def tune_products(rows_tuned: tuple[int, ...]) -> list[Row]:
+    """Try the cuts of every product; they are compiled in parallel, then timed one by one."""
+    trials = [
+        Trial(operands, tiles)
+        for product in PRODUCTS
+        for rows in rows_tuned
+        for operands in [Operands(product, rows)]
+        for tiles in _CUTS[bucket_of(rows)]
+    ]
+    with ThreadPoolExecutor(16) as pool:
+        fitting = list(pool.map(Trial.compile, trials))
+    torch.cuda.synchronize()
+    best: dict[tuple[int, int, int, bool], tuple[float, Trial]] = {}
+    for trial, fits in zip(trials, fitting, strict=True):
+        if not fits:
+            continue
+        operands, tiles = trial.operands, trial.tiles
+        product, bucket = operands.product, bucket_of(operands.rows)
+        taken = time_us(lambda i, o=operands, t=tiles: o.fused(i, t))  # type: ignore[misc]
+        key = (bucket, product.weight_rows, product.inputs, product.gated)
+        if key not in best or taken < best[key][0]:
+            best[key] = taken, trial
+    made = []
+    for key, (taken, trial) in best.items():
+        library = time_us(trial.operands.with_torch)
+        verdict = "" if taken < library else f", torch {library:.1f} us"
+        print(f"    {key}: {trial.tiles},  # {taken:.1f} us{verdict}", flush=True)
+        made.append({"tiles": str(key), "best": str(trial.tiles), "us": round(taken, 2)})
+    return made
+
+
+def tune_attention() -> None:
+    usual = triton_decode.tiles
+    for rows in (1, 32, 64):
+        for name, call, _ in attention_cases(rows):
+            timed = []
+            for cut in _DECODE_CUTS:
+                triton_decode.tiles = cut
+                timed.append((time_us(call), str(cut)))
+            print(f"{name} rows {rows}: " + "; ".join(f"{t:.1f} us {c}" for t, c in sorted(timed)))
+    triton_decode.tiles = usual
+
+
+def tune_sampling() -> None:
+    usual = triton_sampling.logits_per_warp
+    for vocabulary, codebook in ((2048, 1), (3072, 0)):
+        call = sampling_case(8, vocabulary, codebook)
+        for per_warp in (256, 512, 1024, 2048):
+            triton_sampling.logits_per_warp = per_warp
+            print(f"draw of {vocabulary}, {per_warp} a warp: {time_us(call):.1f} us", flush=True)
+    triton_sampling.logits_per_warp = usual
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only compare with torch")
+    parser.add_argument("--tune", action="store_true", help="try other cuts instead of timing")
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 2, 8, 32, 64], help="to tune")
+    options = parser.parse_args()
+    wrong = check_everything()
+    if options.check or wrong:
+        sys.exit(f"{len(wrong)} kernels are off: {wrong}" if wrong else None)
+    if options.tune:
+        tune_products(tuple(options.rows))
+        tune_attention()
+        tune_sampling()
+        return
+    rows = time_layers() + time_products() + time_attention() + time_sampling()
+    # the engine, which the other benchmarks run, is not needed until here
+    from benchmarks.measure import write_result
+
+    write_result("kernels", rows, device=torch.cuda.get_device_name())
+
+
+if __name__ == "__main__":
+    with torch.inference_mode():
+        main()

@@ -1,0 +1,129 @@
+"""The published checkpoints' sizes with random weights: speed does not depend on their values."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from izwi.model import SpeechModel
+from izwi.registry import Registry, embedded
+from izwi.request import Request, SpeechInput
+from izwi.runner.device import TorchBackend, torch_backend
+from tests.models.tiny_asr import PREPROCESSOR, write_tokenizer
+from tests.models.tiny_tts import GENERATION
+
+_GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
+_SPEECH = {
+    "tts-1.7b": "config_1b7_custom_voice",
+    "tts-0.6b": "config_0b6_custom_voice",
+    "tts-1.7b-base": "config_1b7_base",
+}
+LISTENING = {"asr-1.7b": "1.7B", "asr-0.6b": "0.6B"}
+EMBEDDED = "izwi-tiny-tts"  # with the weights that it has: for machines without a GPU
+NAMES = (*_SPEECH, EMBEDDED)
+# ids that belong to the embedded tokenizer, which stands for the published one
+_TEXT_IDS = tuple(
+    f"{name}_token_id"
+    for name in ("im_start", "im_end", "assistant", "tts_pad", "tts_bos", "tts_eos")
+)
+
+
+def load(name: str, device: str, dtype: str, frames: int) -> tuple[Registry, TorchBackend]:
+    """Load one of NAMES; everything that it is asked to say lasts so many frames."""
+    backend = torch_backend(device, dtype)
+    if name == EMBEDDED:
+        registry = Registry(backend)
+        registry.load(name)
+    else:
+        backend = RandomBackend(backend.ops)
+        registry = Registry(backend)
+        with tempfile.TemporaryDirectory() as folder:
+            registry.load(str(write_folder(name, Path(folder) / name)))
+    fix_length(registry.speech(name), frames)
+    return registry, backend
+
+
+def load_listening(name: str, device: str, dtype: str) -> tuple[Registry, TorchBackend]:
+    """Load one of LISTENING."""
+    backend = RandomBackend(torch_backend(device, dtype).ops)
+    registry = Registry(backend)
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / name
+        real = json.loads(str(np.load(_GOLDEN / "asr.npz")["real"]))
+        _write(folder / "config.json", real[LISTENING[name]]["config"])
+        _write(folder / "generation_config.json", {"eos_token_id": [304, 256], "do_sample": False})
+        _write(folder / "preprocessor_config.json", PREPROCESSOR)
+        write_tokenizer(folder)
+        registry.load(str(folder))
+    return registry, backend
+
+
+def write_folder(name: str, folder: Path) -> Path:
+    """Write a speech checkpoint's folder of a published size without weights, and return it.
+
+    Args:
+        name: One of NAMES that is not embedded.
+        folder: Is made.
+    """
+    goldens, codec = np.load(_GOLDEN / "tts.npz"), np.load(_GOLDEN / "codec.npz")
+    tiny = embedded()["izwi-tiny-tts"]
+    config = json.loads(str(goldens[_SPEECH[name]]))
+    own = json.loads((tiny / "config.json").read_text(encoding="utf-8"))
+    config |= {key: own[key] for key in _TEXT_IDS}
+    _write(folder / "config.json", config)
+    _write(folder / "generation_config.json", GENERATION)
+    _write(folder / "speech_tokenizer" / "config.json", _codec_config(codec))
+    for file in ("vocab.json", "merges.txt", "tokenizer_config.json"):
+        shutil.copy(tiny / file, folder / file)
+    return folder
+
+
+def _codec_config(codec: Mapping[str, Any]) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads(str(codec["real_config"]))
+    return {"encode_downsample_rate": 1920, **config}
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+class RandomBackend(TorchBackend):
+    """Draws weights on the device instead of reading them."""
+
+    def load_weights(
+        self,
+        folder: Path,  # noqa: ARG002
+        shapes: Mapping[str, tuple[int, ...]],
+    ) -> dict[str, Tensor]:
+        """Weights of the shapes asked for, of a size at which activations stay finite."""
+        generator = torch.Generator(self.ops.device).manual_seed(0)
+        return {name: self._draw(name, shape, generator) for name, shape in shapes.items()}
+
+    def _draw(self, name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        ops = self.ops
+        if name.endswith(("cluster_usage", "scale")) or (len(shape) == 1 and "norm" in name):
+            return torch.ones(shape, device=ops.device, dtype=ops.dtype)
+        fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 4096
+        x = torch.randn(shape, device=ops.device, dtype=ops.dtype, generator=generator)
+        return x * min(0.5, fan_in**-0.5)
+
+
+def fix_length(model: SpeechModel, frames: int) -> None:
+    """Let everything that the model is asked to say last so many frames."""
+    prepare = model.prepare_speech
+
+    def fixed(request_id: str, name: str, ask: SpeechInput) -> Request:
+        request = prepare(request_id, name, ask)
+        return replace(request, min_entries=frames + 1, max_entries=frames)
+
+    model.prepare_speech = fixed  # type: ignore[method-assign]

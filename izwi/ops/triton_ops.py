@@ -1,0 +1,171 @@
+"""The operations on CUDA, with Triton kernels where torch would take many small ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from izwi.ops import triton_conv, triton_linear, triton_rows
+from izwi.ops.attention.torch_dense import ScratchCache
+from izwi.ops.attention.triton_decode import (
+    MAX_SCRATCH_POSITIONS,
+    PagedDecode,
+    ScratchDecode,
+    takes_heads,
+)
+from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
+from izwi.ops.torch_ops import TorchOps
+
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+class TritonOps(TorchOps):
+    """Implements `izwi.ops.protocol.Ops` on one CUDA device.
+
+    What the kernels do not take (many rows, other dtypes, other contexts, anything that is to be
+    differentiated) goes to torch.
+    """
+
+    records = True
+
+    def __init__(self, device: torch.device | str = "cuda", dtype: torch.dtype = torch.bfloat16):
+        super().__init__(device, dtype)
+
+    # -- arithmetic --------------------------------------------------------------------------
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if not _takes_product(x, weight):
+            return super().linear(x, weight, bias)
+        out = triton_linear.linear(_rows(x), weight, bias=bias)
+        return out.view(*x.shape[:-1], -1)
+
+    def normed_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
+        if not _takes_product(x, weight):
+            return super().linear(self.rms_norm(x, norm, eps), weight)
+        out = triton_linear.linear(_rows(x), weight, norm=norm, eps=eps)
+        return out.view(*x.shape[:-1], -1)
+
+    def linear_add(self, x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+        if not _takes_product(x, weight):
+            return residual + super().linear(x, weight)
+        out = triton_linear.linear(_rows(x), weight, residual=_rows(residual))
+        return out.view(residual.shape)
+
+    def gated_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
+        if not _takes_product(x, weight):
+            gate, up = super().linear(self.rms_norm(x, norm, eps), weight).chunk(2, dim=-1)
+            return self.swiglu(gate, up)
+        out = triton_linear.gated_linear(_rows(x), weight, norm=norm, eps=eps)
+        return out.view(*x.shape[:-1], -1)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        if not _takes(x, weight) or not triton_rows.takes_row(x.shape[-1]):
+            return super().rms_norm(x, weight, eps)
+        return triton_rows.rms_norm(x, weight, eps)
+
+    def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
+        if not _takes(gate, up):
+            return super().swiglu(gate, up)
+        return triton_rows.swiglu(_rows(gate), _rows(up)).view(gate.shape)
+
+    def snake(self, x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+        either_way = x.is_contiguous() or x.transpose(1, 2).is_contiguous()
+        if not _takes(x, alpha) or not either_way:
+            return super().snake(x, alpha, beta)
+        return triton_rows.snake(x, alpha, beta)
+
+    # -- convolutions ------------------------------------------------------------------------
+    def causal_conv1d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        state: Tensor,
+        *,
+        dilation: int = 1,
+        groups: int = 1,
+        snake: Snake | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        takes = _takes(x, weight) and triton_conv.takes(x, weight, groups)
+        operation = triton_conv.causal_conv1d if takes else super().causal_conv1d
+        return operation(x, weight, bias, state, dilation=dilation, groups=groups, snake=snake)
+
+    def causal_conv_transpose1d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        state: Tensor,
+        *,
+        stride: int,
+        snake: Snake | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        takes = _takes(x, weight) and triton_conv.takes_transposed(x, weight, stride)
+        operation = (
+            triton_conv.causal_conv_transpose1d if takes else super().causal_conv_transpose1d
+        )
+        return operation(x, weight, bias, state, stride=stride, snake=snake)
+
+    def residual_unit(
+        self,
+        x: Tensor,
+        snakes: tuple[Snake, Snake],
+        convs: tuple[Conv, Conv],
+        state: Tensor,
+        *,
+        dilation: int,
+    ) -> tuple[Tensor, Tensor]:
+        weight = convs[0][0]
+        if not _takes(x, weight) or not triton_conv.takes(x, weight):
+            return super().residual_unit(x, snakes, convs, state, dilation=dilation)
+        return triton_conv.residual_unit(
+            x, snakes[0], convs[0], snakes[1], convs[1], state, dilation=dilation
+        )
+
+    # -- attention ---------------------------------------------------------------------------
+    def scratch_context(  # type: ignore[override]  # both are scratch contexts
+        self, batch: int, capacity: int, num_layers: int, spec: AttentionSpec
+    ) -> ScratchDecode | ScratchCache:
+        fits = capacity <= MAX_SCRATCH_POSITIONS and takes_heads(spec)
+        if not fits or self.dtype not in _DTYPES or torch.is_grad_enabled():
+            return super().scratch_context(batch, capacity, num_layers, spec)
+        return ScratchDecode(batch, capacity, num_layers, spec, self.device, self.dtype)
+
+    def attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        spec: AttentionSpec,
+        context: AttentionContext,
+        layer: int,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+    ) -> Tensor:
+        if isinstance(context, PagedDecode | ScratchDecode):
+            return context.attend_fused(layer, q, k, v, spec, q_norm, k_norm)
+        return super().attention(
+            q, k, v, spec=spec, context=context, layer=layer, q_norm=q_norm, k_norm=k_norm
+        )
+
+
+def _takes(x: Tensor, weight: Tensor) -> bool:
+    """Whether a kernel may run on these; none of them has a gradient."""
+    differentiated = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    return x.dtype == weight.dtype and x.dtype in _DTYPES and x.numel() > 0 and not differentiated
+
+
+def _takes_product(x: Tensor, weight: Tensor) -> bool:
+    rows = x.numel() // x.shape[-1]
+    return (
+        0 < rows <= triton_linear.MAX_ROWS
+        and _takes(x, weight)
+        and weight.is_contiguous()
+        and not triton_linear.prefers_torch(rows, *weight.shape)
+    )
+
+
+def _rows(x: Tensor) -> Tensor:
+    """(..., width) as (rows, width), copied only where a row's numbers are not side by side."""
+    rows = x.reshape(-1, x.shape[-1])
+    return rows if rows.stride(-1) == 1 else rows.contiguous()

@@ -1,0 +1,117 @@
+"""All that is recorded of one model, and how a step goes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from izwi.cache.kv import PagedKV
+from izwi.cache.state import StateArena
+from izwi.cache.transfer import to_host
+from izwi.config import EngineConfig
+from izwi.model import Model, Row, SpeechModel, last_positions
+from izwi.ops.torch_ops import TorchOps
+from izwi.request import Task
+from izwi.runner.codec_graphs import CodecGraphs
+from izwi.runner.decode_graphs import DecodeGraphs
+from izwi.runner.prompt_graphs import PromptGraphs
+from izwi.runner.recorder import Recorder
+from izwi.runner.sampler import Suppressed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graphs:
+    """Recorded steps of one model.
+
+    Attributes:
+        decodes: None where keys and values are kept in a form that no recorded step reads.
+        prompts: Likewise.
+        codec: None for a model that writes text.
+    """
+
+    model: Model
+    kv: PagedKV
+    ops: TorchOps
+    decodes: DecodeGraphs | None
+    prompts: PromptGraphs | None
+    codec: CodecGraphs | None
+
+    @staticmethod
+    def of(
+        model: Model,
+        kv: PagedKV,
+        arena: StateArena,
+        suppressed: Suppressed | None,
+        ops: TorchOps,
+        config: EngineConfig,
+    ) -> Graphs:
+        """Record everything that most requests need, so that none of them waits for it."""
+        device, recorder = ops.device, Recorder(ops.device)
+        decodes = prompts = codec = None
+        if kv.plain is not None:
+            decodes = DecodeGraphs(model, kv, recorder, config.max_running, suppressed, device)
+            prompts = PromptGraphs(model, kv, recorder, device)
+            if recorder.records:
+                prompts.warm_up(decodes.warm_up())
+        if model.task is Task.SPEECH:
+            most = min(config.max_running, config.max_step_vocodes)
+            speech = cast(SpeechModel, model)
+            codec = CodecGraphs(speech, arena, recorder, most, config.chunk_ramp, device)
+            if recorder.records:
+                codec.warm_up()
+        return Graphs(model, kv, ops, decodes, prompts, codec)
+
+    def takes(self, rows: Seq[Row]) -> bool:
+        """Whether the next entries of these rows can be drawn here."""
+        emitting = [row.sequence for row in rows if row.emits]
+        return self.decodes is not None and self.decodes.takes(emitting)
+
+    def drawn(self, rows: Seq[Row]) -> list[list[int]]:
+        """Run the rows; an entry for each that emits, in order.
+
+        Prompts would make every decode wait for kernels of their size, so they go apart.
+        """
+        assert self.decodes is not None
+        decodes = [row for row in rows if row.decodes]
+        prompts = [row for row in rows if not row.decodes]
+        ready = [row for row in prompts if row.emits]
+        parts: list[tuple[list[Row], Tensor]] = []
+        if decodes:
+            parts.append((decodes, self.decodes.decode(decodes)))
+        if prompts:
+            hidden = self._run(prompts)
+            if ready:
+                hidden = self.ops.take(hidden, self.ops.array(last_positions(prompts)))
+                parts.append((ready, self.decodes.draw(hidden, [row.sequence for row in ready])))
+        host = to_host([drawn for _, drawn in parts])
+        entries = {
+            row.sequence.arrival: entry
+            for (part, _), values in zip(parts, host, strict=True)
+            for row, entry in zip(part, values.tolist(), strict=True)
+        }
+        return [entries[row.sequence.arrival] for row in rows if row.emits]
+
+    def _run(self, rows: Seq[Row]) -> Tensor:
+        """States of the rows' positions."""
+        assert self.prompts is not None
+        x: Tensor = self.model.embed(rows)
+        if self.prompts.takes(rows):
+            return self.prompts.run(x, rows)
+        states: Tensor = self.model.run(x, self.kv.context(rows))
+        return states
+
+    def takes_chunks(self, most_frames: int) -> bool:
+        """Whether chunks of up to so many frames can be made here."""
+        return self.codec is not None and self.codec.takes(most_frames)
+
+    def vocode(
+        self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]
+    ) -> list[npt.NDArray[np.float32]]:
+        """Make the next frames of streams; see `CodecGraphs.vocode`."""
+        assert self.codec is not None
+        return self.codec.vocode(chunks, rows)

@@ -1,0 +1,78 @@
+"""Prompts as recorded graphs: every position is a row of its own, as in a decode step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from izwi.cache.kv import PagedKV
+from izwi.model import Model, Row
+from izwi.runner.decode_graphs import FEW_KEYS, most_pages, paged_context
+from izwi.runner.recorder import Recorded, Recorder
+from izwi.runner.staging import StagedPositions
+
+# Positions of a step. Unrecorded, a prompt takes as long as its launches, whatever its length.
+_SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048)
+
+
+@dataclass(slots=True, eq=False)
+class _Prompts:
+    """One number of positions: its buffers and its graph."""
+
+    staged: StagedPositions
+    x: Tensor
+    graph: Recorded
+    out: Tensor
+
+
+class PromptGraphs:
+    """Short prompts through the model in one launch; their inputs are made before, unrecorded."""
+
+    def __init__(self, model: Model, kv: PagedKV, recorder: Recorder, device: torch.device):
+        self._model, self._kv, self._recorder, self._device = model, kv, recorder, device
+        self._prompts: dict[int, _Prompts] = {}
+
+    def takes(self, rows: Seq[Row]) -> bool:
+        """Whether these positions can be run here."""
+        count = sum(row.stop - row.start for row in rows)
+        return count <= _SIZES[-1] and all(row.stop <= FEW_KEYS for row in rows)
+
+    def run(self, x: Tensor, rows: Seq[Row]) -> Tensor:
+        """Run packed positions.
+
+        Args:
+            x: (positions, width), `Model.embed` of the rows.
+            rows: Which positions.
+
+        Returns:
+            (positions, width) states, valid until the next call.
+        """
+        count = len(x)
+        prompts = self._of(next(size for size in _SIZES if size >= count), x)
+        prompts.staged.stage_runs([(row.start, row.stop, row.sequence.pages) for row in rows])
+        prompts.staged.send()
+        prompts.x[:count].copy_(x)
+        prompts.graph.replay()
+        return prompts.out[:count]
+
+    @torch.inference_mode()
+    def warm_up(self, like: Tensor) -> None:
+        """Record all sizes, for inputs of the width and dtype of `like`, (rows, width)."""
+        for size in reversed(_SIZES):
+            self._of(size, like)
+
+    def _of(self, size: int, like: Tensor) -> _Prompts:
+        if size not in self._prompts:
+            staged = StagedPositions(size, most_pages(self._model, self._kv), self._device)
+            x = like.new_zeros((size, like.shape[1]))
+
+            def run() -> Tensor:
+                context = paged_context(self._kv, staged, FEW_KEYS, together=True)
+                states: Tensor = self._model.run(x, context)
+                return states
+
+            self._prompts[size] = _Prompts(staged, x, *self._recorder.capture(run))
+        return self._prompts[size]

@@ -1,0 +1,71 @@
+"""Record work on a device once and repeat it: one launch where there were a thousand.
+
+A graph reads and writes the same addresses in every replay, so batches come in fixed sizes with
+empty places, and everything that changes lies in staged buffers, pages and state rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Recorded(Protocol):
+    """What `capture` gives."""
+
+    def replay(self) -> None:
+        """Run it again over what its inputs hold now."""
+        ...
+
+
+@dataclass(slots=True)
+class _Repeated:
+    """Stands for a graph on devices that have none."""
+
+    run: Callable[[], Tensor]
+    out: Tensor
+
+    def replay(self) -> None:
+        self.out.copy_(self.run())
+
+
+class Recorder:
+    """Records work into graphs that share one pool of memory, since one runs at a time."""
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self.records = device.type == "cuda"  # elsewhere work is run again each time
+        self._pool = torch.cuda.graph_pool_handle() if self.records else None
+
+    @torch.inference_mode()
+    def capture(self, run: Callable[[], Tensor]) -> tuple[Recorded, Tensor]:
+        """Record `run`, and return it with the tensor that holds its result after a replay.
+
+        It runs twice before, so that kernels are compiled and algorithms chosen.
+        """
+        if self._pool is None:
+            out = run().clone()
+            return _Repeated(run, out), out
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                run()
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # other threads may allocate meanwhile
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
+        ):
+            out = run()
+        return graph, out
+
+
+def fitting(sizes: Seq[int], most: int) -> list[int]:
+    """The sizes below `most`, and `most`."""
+    return [*(size for size in sizes if size < most), most]

@@ -1,0 +1,266 @@
+"""What a recorded step reads that changes between replays: filled on the host, copied as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from izwi.model import Model, Row
+from izwi.ops.triton_sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
+from izwi.request import SamplingParams, Sequence
+from izwi.runner.sampler import Suppressed, is_greedy, seen_ids
+
+_ALIGN = 16  # bytes; what a kernel's vector loads want
+
+
+class StagedBuffer:
+    """Named arrays in one piece of memory, on the host and on the device."""
+
+    def __init__(
+        self, fields: Mapping[str, tuple[type[Any], tuple[int, ...]]], device: torch.device
+    ):
+        """Allocate zeros.
+
+        Args:
+            fields: numpy type and shape by name, in order.
+            device: Where the other side is.
+        """
+        self.starts: dict[str, int] = {}
+        total = 0
+        for name, (kind, shape) in fields.items():
+            self.starts[name] = total
+            total += -(-math.prod(shape) * np.dtype(kind).itemsize // _ALIGN) * _ALIGN
+        self._host = torch.zeros(total, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self._device = torch.zeros(total, dtype=torch.uint8, device=device)
+        self.host: dict[str, npt.NDArray[Any]] = {}
+        self.device: dict[str, Tensor] = {}
+        for name, (kind, shape) in fields.items():
+            start = self.starts[name]
+            stop = start + math.prod(shape) * np.dtype(kind).itemsize
+            self.host[name] = self._host.numpy()[start:stop].view(kind).reshape(shape)
+            self.device[name] = self._device[start:stop].view(_DTYPES[kind]).view(shape)
+
+        self._sent: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def send(self, stop: int) -> None:
+        """Copy the first bytes to the device, behind what its stream runs."""
+        self._device[:stop].copy_(self._host[:stop], non_blocking=True)
+        if self._sent is not None:
+            self._sent.record()
+
+    def wait(self) -> None:
+        """Wait until what was sent has left the host's side, which may be filled again."""
+        if self._sent is not None:
+            self._sent.synchronize()
+
+
+Fields = Mapping[str, tuple[type[Any], tuple[int, ...]]]
+
+
+class StagedPositions:
+    """Rows of one position each, in a batch of fixed size.
+
+    A recorded graph reads the device's side at the same addresses in every replay. What is filled
+    goes over in one copy, without waiting for it.
+    """
+
+    def __init__(self, size: int, max_pages: int, device: torch.device, more: Fields | None = None):
+        """Allocate.
+
+        Args:
+            size: Rows.
+            max_pages: Pages that a row can have.
+            device: Where.
+            more: Fields of the kind at hand.
+        """
+        fields: dict[str, tuple[type[Any], tuple[int, ...]]] = {
+            "positions": (np.int64, (size,)),
+            **(more or {}),
+            "table_width": (np.int32, (1,)),
+            "tables": (np.int32, (size * max_pages,)),  # the last, since little of it is used
+        }
+        self.size = size
+        self._buffer = StagedBuffer(fields, device)
+        self._used = self._buffer.starts["tables"]
+        self.host, on_device = self._buffer.host, self._buffer.device
+        self.host["positions"][:] = -1
+        self.positions = on_device["positions"]
+        self.tables, self.table_width = on_device["tables"], on_device["table_width"]
+        self.send()
+
+    def stage_runs(self, runs: Seq[tuple[int, int, Seq[int]]]) -> None:
+        """Fill in rows; `send` takes them over.
+
+        Args:
+            runs: Positions [start, stop) of one sequence, a row each, and its pages.
+        """
+        count = sum(stop - start for start, stop, _ in runs)
+        width = max(len(pages) for _, _, pages in runs)
+        self._buffer.wait()
+        positions, tables = self.host["positions"], self.host["tables"]
+        filled = tables[: count * width].reshape(count, width)
+        row = 0
+        for start, stop, pages in runs:
+            end = row + stop - start
+            positions[row:end] = range(start, stop)
+            filled[row:end, : len(pages)] = pages
+            row = end
+        positions[count:] = -1
+        self.host["table_width"][0] = width
+        self._used = self._buffer.starts["tables"] + filled.nbytes
+
+    def send(self) -> None:
+        """Copy what was filled to the device."""
+        self._buffer.send(self._used)
+        self._used = self._buffer.starts["tables"]
+
+
+class StagedRows(StagedPositions):
+    """Rows of one emitted entry each, with what drawing the next entry depends on."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        num_inputs: int,
+        max_pages: int,
+        vocabulary: int,
+        suppressed: Suppressed | None,
+        device: torch.device,
+    ):
+        """Allocate.
+
+        Args:
+            size: Rows.
+            num_inputs: Numbers a row in `Model.decode_inputs`.
+            max_pages: Pages that a row can have.
+            vocabulary: Ids of codebook 0.
+            suppressed: Of the model.
+            device: Where.
+        """
+        columns = {
+            f"{which}.{name}": (kind, (size,))
+            for which in ("first", "rest")
+            for name, kind in _COLUMNS
+        }
+        fields: Fields = {
+            "inputs": (np.int64, (size, num_inputs)),
+            "seed": (np.int64, (size,)),
+            "step": (np.int64, (size,)),
+            "stop_ids": (np.int32, (size, MAX_STOP_IDS)),
+            "stop_allowed": (np.int32, (size,)),
+            "seen": (np.int32, (size, -(-vocabulary // 32))),
+            **columns,
+        }
+        super().__init__(size, max_pages, device, fields)
+        self._vocabulary = vocabulary
+        self._drawn: list[Sequence] = []
+        self._num_seen: list[int] = []
+        for which in ("first", "rest"):
+            self.host[f"{which}.penalty"][:] = 1.0
+        on_device = self._buffer.device
+        self.inputs = on_device["inputs"]
+        first, rest = (
+            SamplingColumns(**{name: on_device[f"{which}.{name}"] for name, _ in _COLUMNS})
+            for which in ("first", "rest")
+        )
+        self.sampling = RowSampling(
+            seed=on_device["seed"],
+            step=on_device["step"],
+            first=first,
+            rest=rest,
+            stop_ids=on_device["stop_ids"],
+            stop_allowed=on_device["stop_allowed"],
+            seen=on_device["seen"],
+            suppressed=suppressed.mask if suppressed is not None else None,
+        )
+        self.send()
+
+    def stage_decode(self, model: Model, rows: Seq[Row]) -> None:
+        """Fill in what `Model.embed_entries` and attention read; `send` takes it over."""
+        inputs = model.decode_inputs(rows)
+        self._buffer.wait()
+        self.host["inputs"][: len(rows)] = inputs
+        self.stage_runs([(row.start, row.stop, row.sequence.pages) for row in rows])
+
+    def stage_sampling(self, sequences: Seq[Sequence]) -> None:
+        """Fill in what drawing reads; `send` takes it over."""
+        views, count = self.host, len(sequences)
+        self._buffer.wait()
+        views["step"][:count] = [len(sequence.emitted) for sequence in sequences]
+        views["stop_allowed"][:count] = [
+            len(sequence.emitted) >= sequence.request.min_entries for sequence in sequences
+        ]
+        same = len(self._drawn) == count and all(map(_same, self._drawn, sequences))
+        if not same:
+            self._stage_requests(sequences)
+        self._stage_seen(sequences, same)
+
+    def _stage_requests(self, sequences: Seq[Sequence]) -> None:
+        """What stays the same for a request from its first entry to its last."""
+        views, requests = self.host, [sequence.request for sequence in sequences]
+        self._drawn = list(sequences)
+        count = len(requests)
+        seeds = np.array([request.seed & ((1 << 64) - 1) for request in requests], dtype=np.uint64)
+        views["seed"][:count] = seeds.view(np.int64)
+        views["stop_ids"][:] = -1
+        for place, request in enumerate(requests):
+            views["stop_ids"][place, : len(request.stop_ids)] = request.stop_ids
+        for which, params in (
+            ("first", [request.sampling for request in requests]),
+            ("rest", [request.codebook_sampling for request in requests]),
+        ):
+            views[f"{which}.scale"][:count] = [
+                0.0 if is_greedy(p) else p.temperature for p in params
+            ]
+            views[f"{which}.top_k"][:count] = [p.top_k for p in params]
+            views[f"{which}.top_p"][:count] = [p.top_p for p in params]
+            views[f"{which}.penalty"][:count] = [p.repetition_penalty for p in params]
+
+    def _stage_seen(self, sequences: Seq[Sequence], same: bool) -> None:
+        """Ids emitted in codebook 0, a bit each; what is there already only grows."""
+        bits = self.host["seen"]
+        if not same:
+            self._num_seen = [_UNKNOWN] * len(sequences)
+        for place, sequence in enumerate(sequences):
+            known, count = self._num_seen[place], len(sequence.emitted)
+            self._num_seen[place] = count
+            if sequence.request.sampling.repetition_penalty == 1.0 or known == count:
+                continue
+            if known == count - 1:
+                new = sequence.emitted[-1][0]
+                bits[place, new >> 5] |= np.int32(_BIT[new & 31])
+            else:
+                packed = np.packbits(seen_ids(sequence, self._vocabulary), bitorder="little")
+                padded = np.zeros(4 * bits.shape[1], dtype=np.uint8)
+                padded[: len(packed)] = packed
+                bits[place] = padded.view(np.int32)
+
+
+_COLUMNS = (
+    ("scale", np.float32),
+    ("top_k", np.int32),
+    ("top_p", np.float32),
+    ("penalty", np.float32),
+)
+_UNKNOWN = -2  # what lies there belongs to another
+_DTYPES = {np.int64: torch.int64, np.int32: torch.int32, np.float32: torch.float32}
+_BIT = (np.uint32(1) << np.arange(32, dtype=np.uint32)).view(np.int32)
+
+
+def can_be_staged(params: SamplingParams) -> bool:
+    """Whether the kernel for short lists of candidates can draw with these."""
+    return is_greedy(params) or 1 <= params.top_k <= 64
+
+
+def _same(a: Sequence, b: Sequence) -> bool:
+    return a is b

@@ -1,0 +1,35 @@
+"""What sound is taken: long enough for one window, made of numbers, within full scale."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from izwi.audio.mel import WHISPER_MIN_SAMPLES, WHISPER_RATE
+from izwi.errors import InvalidAudio, TooLarge
+from izwi.request import Float32
+
+
+def checked_samples(samples: Float32, limit_s: float) -> Float32:
+    """Samples within [-1, 1]; louder ones are turned down, as the reference does.
+
+    Args:
+        samples: (n,) float32 mono at 16 kHz.
+        limit_s: Longest sound that is taken, in seconds.
+
+    Raises:
+        InvalidAudio: There are fewer than 201 samples, or they are not numbers.
+        TooLarge: It is longer than `limit_s`.
+    """
+    if samples.ndim != 1 or len(samples) < WHISPER_MIN_SAMPLES:
+        raise InvalidAudio(
+            f"audio must be mono and have at least {WHISPER_MIN_SAMPLES} samples at 16 kHz, "
+            f"got an array of shape {samples.shape}",
+            param="file",
+        )
+    peak = float(np.abs(samples).max())
+    if not np.isfinite(peak):
+        raise InvalidAudio("audio has samples that are not numbers", param="file")
+    seconds = len(samples) / WHISPER_RATE
+    if seconds > limit_s:
+        raise TooLarge(f"{seconds:.1f} s of audio is too long for one piece", param="file")
+    return samples / np.float32(peak) if peak > 1.0 else samples

@@ -1,0 +1,51 @@
+"""Recorded steps say what plain steps say. Without a GPU a recording is run again each time, over
+the same staged buffers and, in Triton's interpreter, by the same kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.ops.torch_ops import TorchOps
+from izwi.ops.triton_ops import TritonOps
+from tests.engine.toy import ToySpeech, ToyText, toy_request
+
+CONFIG = EngineConfig(
+    max_running=3, max_step_tokens=32, page_size=4, kv_bytes=1 << 20, chunk_ramp=(1, 2)
+)
+
+
+def run(ops: TorchOps, config: EngineConfig = CONFIG) -> tuple[Engine, dict[str, Any]]:
+    """Logs and sound of four requests to two models, of which three run at a time."""
+    engine = Engine({"toy": ToySpeech(ops), "text": ToyText(ops)}, ops, config)
+    logs: dict[str, Any] = {}
+    for number in range(4):
+        model = "text" if number % 3 == 2 else "toy"
+        request = toy_request(f"r{number}", 3 + 2 * number, number, 3 + 2 * number, model=model)
+        logs[request.request_id] = ([], [])
+        engine.submit(request)
+    while engine.has_work:
+        for chunk in engine.step():
+            assert chunk.error is None, chunk.error
+            entries, sound = logs[chunk.request_id]
+            entries += chunk.entries.tolist()
+            sound += [] if chunk.pcm is None else [torch.from_numpy(chunk.pcm)]
+    return engine, logs
+
+
+def test_recorded_steps_say_what_plain_steps_say() -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    engine, recorded = run(TritonOps(device, torch.float32))
+    for lane in engine._lanes.values():
+        graphs = lane.runner._graphs
+        assert graphs is not None
+        assert graphs.decodes is not None
+        assert graphs.prompts is not None
+    _, plain = run(TorchOps(device, torch.float32))
+    for name, (entries, sound) in plain.items():
+        assert recorded[name][0] == entries
+        if sound:
+            torch.testing.assert_close(torch.cat(recorded[name][1]), torch.cat(sound))

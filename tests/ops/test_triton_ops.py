@@ -1,0 +1,101 @@
+"""The table over the kernels gives what the table over torch gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from izwi.ops import triton_linear
+from izwi.ops.attention.torch_dense import ScratchCache
+from izwi.ops.attention.triton_decode import ScratchDecode
+from izwi.ops.protocol import AttentionSpec
+from izwi.ops.torch_ops import TorchOps
+from izwi.ops.triton_ops import TritonOps
+from tests.ops.devices import DEVICE, assert_near, normal
+
+F32, EPS = torch.float32, 1e-3
+SPEC = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=16, rope_theta=1e4)
+TORCH, TRITON = TorchOps(DEVICE, F32), TritonOps(DEVICE, F32)
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@pytest.mark.parametrize("rows", [(1,), (2, 1), (3, 2), (70,)])
+def test_products(rows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """70 rows are more than the kernels take, and so go through torch."""
+    launched: list[int] = []
+    launch = triton_linear._launch
+    monkeypatch.setattr(
+        triton_linear,
+        "_launch",
+        lambda x, *args, **kwargs: (launched.append(len(x)), launch(x, *args, **kwargs)),
+    )
+    x, residual = normal(*rows, 32, seed=1), normal(*rows, 24, seed=2)
+    weight, norm, bias = normal(24, 32, seed=3) / 6, normal(32, seed=4), normal(24, seed=5)
+    normed = TORCH.linear(TORCH.rms_norm(x, norm, EPS), weight)
+    assert_near(TRITON.linear(x, weight, bias), TORCH.linear(x, weight, bias), F32)
+    assert_near(TRITON.normed_linear(x, norm, EPS, weight), normed, F32)
+    added = TRITON.linear_add(x, weight, residual)
+    assert_near(added, residual + TORCH.linear(x, weight), F32)
+    gate, up = normed.chunk(2, dim=-1)
+    assert_near(TRITON.gated_linear(x, norm, EPS, weight), TORCH.swiglu(gate, up), F32)
+    count = x.numel() // 32
+    assert launched == ([count] * 4 if count <= triton_linear.MAX_ROWS else [])
+
+
+def test_a_slice_of_tokens_is_multiplied() -> None:
+    x, weight = normal(3, 2, 32, seed=1), normal(24, 32, seed=3)
+    assert_near(TRITON.linear(x[:, -1], weight), TORCH.linear(x[:, -1], weight), F32)
+
+
+def test_what_is_differentiated_goes_through_torch() -> None:
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        x = torch.randn(2, 32, device=DEVICE, requires_grad=True)
+        weight = torch.ones(32, device=DEVICE)
+        TRITON.rms_norm(x, weight, EPS).square().sum().backward()
+        assert x.grad is not None
+        context = TRITON.scratch_context(1, 4, 1, SPEC)
+        assert isinstance(context, ScratchCache)
+
+
+def test_activations() -> None:
+    x, alpha = normal(2, 6, 33, seed=1), normal(6, seed=2)
+    assert_near(TRITON.snake(x, alpha, alpha), TORCH.snake(x, alpha, alpha), F32)
+    turned = x.transpose(1, 2)  # not contiguous
+    assert_near(
+        TRITON.snake(turned, normal(33, seed=3), normal(33, seed=4)),
+        TORCH.snake(turned, normal(33, seed=3), normal(33, seed=4)),
+        F32,
+    )
+    norm = normal(33, seed=5)
+    assert_near(TRITON.rms_norm(x, norm, EPS), TORCH.rms_norm(x, norm, EPS), F32)
+    assert_near(TRITON.swiglu(x, x), TORCH.swiglu(x, x), F32)
+
+
+def test_scratch_attention() -> None:
+    contexts = [ops.scratch_context(2, 4, 1, SPEC) for ops in (TORCH, TRITON)]
+    assert isinstance(contexts[1], ScratchDecode)
+    for step, tokens in enumerate((2, 1, 1)):
+        q, k, v = (normal(2, tokens, heads * 16, seed=step + heads) for heads in (4, 2, 2))
+        expected, found = (
+            ops.attention(q, k, v, spec=SPEC, context=context, layer=0)
+            for ops, context in zip((TORCH, TRITON), contexts, strict=True)
+        )
+        assert_near(found, expected, F32)
+        for context in contexts:
+            context.advance(tokens)
+
+
+def test_other_contexts_go_through_torch() -> None:
+    q, k, v = (normal(2, 5, heads * 16, seed=heads) for heads in (4, 2, 2))
+    expected, found = (
+        ops.attention(q, k, v, spec=SPEC, context=ops.dense_context(2, 5), layer=0)
+        for ops in (TORCH, TRITON)
+    )
+    assert torch.equal(found, expected)
