@@ -1,15 +1,15 @@
-"""Find out which voice a caller means, and encode a cloned one for the model that will speak."""
+"""Find out which voice a caller means."""
 
 from __future__ import annotations
 
 import asyncio
-from uuid import uuid4
 
-from izwi.errors import InvalidRequest, IzwiError, VoiceNotFound
+from izwi.errors import VoiceNotFound
 from izwi.model import SpeechModel
 from izwi.request import VoicePrompt
-from izwi_api.door import Door, chunks_of
+from izwi_api.door import Door
 from izwi_api.settings import OPENAI_VOICES, Settings
+from izwi_api.voice_encoding import encoded_voice
 from izwi_api.voice_store import StoredVoice
 
 
@@ -48,36 +48,6 @@ def alias_speaker(model: SpeechModel, settings: Settings, alias: str) -> str | N
         return chosen
     position = OPENAI_VOICES.index(alias) if alias in OPENAI_VOICES else 0
     return model.speakers[position % len(model.speakers)]
-
-
-async def encoded_voice(door: Door, model_name: str, stored: StoredVoice) -> VoicePrompt:
-    """Return a cloned voice as this model hears it, encoding it the first time.
-
-    Raises:
-        InvalidRequest: The model cannot clone.
-    """
-    model = door.registry.speech(model_name)
-    if not model.can_clone:
-        raise InvalidRequest(f"model {model_name!r} cannot speak with cloned voices", param="voice")
-    cache_name = f"{model_name}@{door.registry.fingerprint(model_name)}"
-    kept = await asyncio.to_thread(door.voices.load_prompt, stored, cache_name)
-    if kept is not None:
-        return kept
-    request = await asyncio.to_thread(
-        lambda: model.prepare_voice(
-            f"voice-{uuid4().hex}", model_name, stored.reference(), stored.text
-        )
-    )
-    stream = door.engine.submit(request)
-    try:
-        encoded = [array async for chunk in chunks_of(stream) for array in chunk.encoded]
-    finally:
-        stream.abort()
-    if not encoded:
-        raise IzwiError("the engine gave no encoding of the voice")
-    prompt = await asyncio.to_thread(model.read_voice, encoded, stored.text)
-    await asyncio.to_thread(door.voices.save_prompt, stored, cache_name, prompt)
-    return prompt
 
 
 def _speaker(model: SpeechModel, voice: str) -> str | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from izwi_api.door import Door
 
 _CONSENT = "Did the person who speaks in this clip agree that their voice is cloned?"
+_AGREED = "the speaker agreed"  # or we would not have come so far
 _SENTENCE = "Hello, this is how I sound now."
 # A voice that went wrong may not find the end of the sentence.
 _SENTENCE_FRAMES = 75
@@ -46,6 +47,10 @@ ModelSource = Annotated[
 AsrModel = Annotated[
     str | None, typer.Option(help="What transcribes the clip. Default: as for --model.")
 ]
+Consent = Annotated[
+    str | None,
+    typer.Option(help="Id of a consent recording; a server may want one. Then nobody is asked."),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="The speaker agreed; do not ask.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say no sentence with the new voice.")]
 Sample = Annotated[
@@ -60,6 +65,7 @@ class _Wish:
     Attributes:
         text: What the clip says, None where that is to be heard or does not matter.
         asr_model: What hears it.
+        consent: What is kept of the speaker's consent.
         sample: File for a sentence of the new voice.
     """
 
@@ -69,6 +75,7 @@ class _Wish:
     x_vector_only: bool
     model: str | None
     asr_model: str | None
+    consent: str
     quiet: bool
     sample: Path | None
 
@@ -85,6 +92,7 @@ def clone(
     x_vector_only: XVectorOnly = False,
     model: ModelSource = None,
     asr_model: AsrModel = None,
+    consent: Consent = None,
     yes: Yes = False,
     quiet: Quiet = False,
     sample: Sample = None,
@@ -108,10 +116,11 @@ def clone(
         if sample is not None:
             format_of(sample)
         _tell_faults(clip)
-        if not yes and not typer.confirm(_CONSENT, err=True):
+        if consent is None and not yes and not typer.confirm(_CONSENT, err=True):
             messages().print("izwi: nothing was cloned")
             raise typer.Exit(BAD_INPUT)
-        wish = _Wish(clip, name, text, x_vector_only, model, asr_model, quiet, sample)
+        agreed = consent or _AGREED
+        wish = _Wish(clip, name, text, x_vector_only, model, asr_model, agreed, quiet, sample)
         if server:
             asyncio.run(_clone_there(Server(server, api_key), wish))
         else:
@@ -134,15 +143,12 @@ def _tell_faults(clip: Path) -> None:
 
 
 async def _clone_here(where: Where, wish: _Wish) -> None:
-    from izwi.audio.decode import decode_audio
     from izwi.errors import InvalidRequest
     from izwi.request import SpeechInput
     from izwi_api.cli.runtime import running_door
     from izwi_api.speech import open_speech
-    from izwi_api.voice_store import REFERENCE_RATE
-    from izwi_api.voices import encoded_voice
+    from izwi_api.voice_encoding import encoded_voice, keep_voice
 
-    samples = decode_audio(wish.clip, REFERENCE_RATE)
     sources = [wish.model or DEFAULT_MODELS[0]]
     if wish.transcribes:
         sources.append(wish.asr_model or DEFAULT_MODELS[1])
@@ -150,15 +156,13 @@ async def _clone_here(where: Where, wish: _Wish) -> None:
         speaker, *listeners = door.registry.names()
         if not door.registry.speech(speaker).can_clone:
             raise InvalidRequest(f"model {speaker!r} cannot clone a voice", param="model")
+        door.voices.check_free(wish.name)
         text = await _heard(door, listeners[0], wish.clip) if wish.transcribes else wish.text
-        stored = door.voices.create(wish.name, samples, text)
-        try:
-            voice = await encoded_voice(door, speaker, stored)
-        except BaseException:
-            door.voices.delete(wish.name)  # a clip that cannot be encoded leaves no voice behind
-            raise
+        content = wish.clip.read_bytes()
+        stored = await keep_voice(door, speaker, wish.name, content, text, consent=wish.consent)
         _tell_ready(wish, text)
         if not wish.quiet:
+            voice = await encoded_voice(door, speaker, stored)
             ask = SpeechInput(_SENTENCE, voice, max_new_tokens=_SENTENCE_FRAMES)
             await _say_back(await open_speech(door.engine, door.registry, speaker, ask), wish)
 
@@ -195,7 +199,7 @@ async def _clone_there(server: Server, wish: _Wish) -> None:
     upload = Upload("audio_sample", f"clip{wish.clip.suffix}", wish.clip.read_bytes())
     fields = {
         "name": wish.name,
-        "consent": "the speaker agreed",  # or we would not be here
+        "consent": wish.consent,
         "ref_text": text,
         "x_vector_only": "true" if wish.x_vector_only else None,
     }

@@ -1,23 +1,58 @@
-"""`izwi voices`: whom a checkpoint can speak as."""
+"""`izwi voices`: whom one can speak as; the stored voices shown, deleted and carried elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl, failures_told
+from izwi_api.cli.options import (
+    BAD_INPUT,
+    ApiKey,
+    Device,
+    Dtype,
+    Offline,
+    ServerUrl,
+    failures_told,
+    messages,
+)
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi_api.cli.remote import Server
     from izwi_api.door import Door
+    from izwi_api.voice_archive import VoiceArchive
+    from izwi_api.voice_store import StoredVoice, VoiceStore
+
+_STDOUT = Path("-")
 
 
-def voices(
+class _ListByDefault(TyperGroup):
+    """`izwi voices` alone, or with options of `list`, lists."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `list` before what names no verb."""
+        if not args or (args[0] not in self.commands and args[0] != "--help"):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_ListByDefault, help="List the voices; show, delete and carry the stored ones."
+)
+
+Key = Annotated[str, typer.Argument(help="Name or id of a stored voice.", show_default=False)]
+
+
+@app.command("list")
+def list_voices(
     model: Annotated[
         str | None, typer.Option(help="Folder, hub id or embedded name. Default: embedded.")
     ] = None,
@@ -28,7 +63,7 @@ def voices(
     dtype: Dtype = "auto",
     offline: Offline = False,
 ) -> None:
-    """List the checkpoint's speakers, the cloned voices and OpenAI's names."""
+    """List the checkpoint's speakers, the stored voices and OpenAI's names."""
     from izwi_api.cli.remote import Server
     from izwi_api.cli.runtime import Where, open_door
 
@@ -46,6 +81,128 @@ def voices(
             typer.echo(f"{name}\t{kind}" + (f" of {speaker}" if speaker else ""))
 
 
+@app.command()
+def show(key: Key, server: ServerUrl = None, api_key: ApiKey = None) -> None:
+    """Print what is known of a voice, as a JSON object."""
+    from izwi_api.cli.voice_server import VoiceServer
+    from izwi_api.schemas.voices import stored_entry
+
+    with failures_told():
+        if server:
+            entry = asyncio.run(VoiceServer(server, api_key).voice(key))
+        else:
+            entry = stored_entry(_store().get(key))
+    typer.echo(json.dumps(entry, ensure_ascii=False, indent=1))
+
+
+@app.command()
+def delete(
+    key: Key,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    server: ServerUrl = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Forget a voice, its clip included."""
+    from izwi_api.cli.voice_server import VoiceServer
+
+    with failures_told():
+        if not yes and not typer.confirm(f"Delete voice {key}? Its clip goes too.", err=True):
+            messages().print("izwi: nothing was deleted")
+            raise typer.Exit(BAD_INPUT)
+        if server:
+            asyncio.run(VoiceServer(server, api_key).delete_voice(key))
+        else:
+            _store().delete(key)
+        messages().print(f"voice {key} is deleted", markup=False)
+
+
+@app.command("export")
+def export_voice(
+    key: Key,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; - is stdout. Default: NAME.voice.zip.")
+    ] = None,
+    server: ServerUrl = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Write a voice into one file: its clip, what it says, what was said of consent."""
+    from izwi.errors import InvalidRequest
+    from izwi_api.cli.voice_server import VoiceServer
+    from izwi_api.voice_archive import pack_voice
+
+    with failures_told():
+        if server:
+            archive = asyncio.run(VoiceServer(server, api_key).archive(key))
+        else:
+            archive = _archive_of(_store().get(key))
+        content = pack_voice(archive)
+        if out == _STDOUT:
+            sys.stdout.buffer.write(content)
+            return
+        path = out or Path(f"{archive.name}.voice.zip")
+        if out is None and path.exists():
+            raise InvalidRequest(f"{path} is there already; name another with --out", param="out")
+        path.write_bytes(content)
+        messages().print(f"{path}: voice {archive.name}", markup=False)
+
+
+@app.command("import")
+def import_voice(
+    file: Annotated[Path, typer.Argument(help="What `izwi voices export` wrote; - is stdin.")],
+    name: Annotated[str | None, typer.Option(help="Another name for it.")] = None,
+    consent: Annotated[
+        str | None, typer.Option(help="Id of a consent recording, where the server wants one.")
+    ] = None,
+    server: ServerUrl = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Keep the voice of an exported file."""
+    from dataclasses import replace
+
+    from izwi_api.cli.voice_server import VoiceServer
+    from izwi_api.voice_archive import unpack_voice
+
+    with failures_told():
+        content = sys.stdin.buffer.read() if file == _STDOUT else file.read_bytes()
+        archive = unpack_voice(content, _settings().max_reference_bytes)
+        archive = replace(archive, name=name or archive.name, consent=consent or archive.consent)
+        if server:
+            asyncio.run(VoiceServer(server, api_key).keep(archive))
+        else:
+            _keep(archive)
+        messages().print(f"voice {archive.name} is ready", markup=False)
+
+
+def _keep(archive: VoiceArchive) -> None:
+    from izwi.audio.decode import decode_audio
+    from izwi_api.voice_store import REFERENCE_RATE
+
+    limits = _settings().reference_limits
+    decode_audio(archive.sample, REFERENCE_RATE, limits=limits)  # what is no sound is told now
+    _store().create(
+        archive.name, archive.sample, archive.text, consent=archive.consent, prompt=archive.prompt
+    )
+
+
+def _archive_of(voice: StoredVoice) -> VoiceArchive:
+    from izwi_api.voice_archive import VoiceArchive
+
+    return VoiceArchive(voice.name, voice.sample(), voice.text, voice.prompt, voice.consent)
+
+
+def _settings() -> Any:
+    from izwi_api.settings import read_settings
+
+    return read_settings(os.environ)
+
+
+def _store() -> VoiceStore:
+    """Return the store of this machine's user; no model is needed for it."""
+    from izwi_api.voice_store import VoiceStore
+
+    return VoiceStore(_settings().home / "voices")
+
+
 def _known(door: Door) -> Iterator[tuple[str, str, str]]:
     """Yield each voice's name, its kind, and the speaker that an alias stands for."""
     from izwi_api.settings import OPENAI_VOICES
@@ -53,10 +210,11 @@ def _known(door: Door) -> Iterator[tuple[str, str, str]]:
 
     speech_model = door.registry.speech(door.registry.names()[0])
     yield from ((speaker, "speaker", "") for speaker in speech_model.speakers)
-    yield from ((name, "cloned", "") for name in door.voices.names())
+    stored = door.voices.names()
+    yield from ((name, "cloned", "") for name in stored)
     for alias in OPENAI_VOICES:
         speaker_of_alias = alias_speaker(speech_model, door.settings, alias)
-        if speaker_of_alias:
+        if speaker_of_alias and alias not in stored:
             yield alias, "alias", speaker_of_alias
 
 

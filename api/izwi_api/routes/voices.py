@@ -1,119 +1,158 @@
-"""GET, POST and DELETE /v1/audio/voices: the checkpoints' speakers and the cloned voices."""
+"""/v1/audio/voices: the checkpoints' speakers, the stored voices, and OpenAI's names."""
 
 from __future__ import annotations
 
 import asyncio
 
 from fastapi import APIRouter, Request
+from starlette.responses import Response
 
-from izwi.audio.decode import decode_audio
-from izwi.errors import InvalidRequest, VoiceExists
-from izwi.request import Task
+from izwi.errors import InvalidRequest, ModelNotFound, VoiceNotFound
+from izwi.request import Task, TranscriptionInput
 from izwi_api.app_state import door_of
-from izwi_api.bodies import Form, read_form
+from izwi_api.bodies import Form
 from izwi_api.door import Door
 from izwi_api.live_response import unless_left
+from izwi_api.routes.voice_forms import fields_of, read_fields
+from izwi_api.schemas.openapi import answers, form_body, json_body
+from izwi_api.schemas.voices import PromptVoiceBody, SampleVoiceBody, stored_entry
 from izwi_api.settings import OPENAI_VOICES
-from izwi_api.voice_store import REFERENCE_RATE, StoredVoice, check_name
-from izwi_api.voices import alias_speaker, encoded_voice
+from izwi_api.transcribe import SAMPLE_RATE, open_transcription
+from izwi_api.voice_design import design_voice
+from izwi_api.voice_encoding import cloning_model, decode_clip, keep_voice, speech_models
+from izwi_api.voice_errors import ConsentNotFound
+from izwi_api.voice_files import is_id
+from izwi_api.voice_store import check_name
+from izwi_api.voices import alias_speaker
 
 router = APIRouter()
 
-_FIELDS = {"name", "consent", "ref_text", "x_vector_only", "type"}
+_BODY = form_body(SampleVoiceBody, "audio_sample")
+_BODY["requestBody"]["content"] |= json_body(PromptVoiceBody, {})["requestBody"]["content"]
+
+# A clip is somebody's voice: no cache between us and the caller keeps it.
+_SAMPLE_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 @router.get("/v1/audio/voices")
 async def list_voices(request: Request) -> dict[str, object]:
     """List every voice, in the shapes that today's clients look for."""
     entries = await asyncio.to_thread(_entries, door_of(request))
-    return {"object": "list", "data": entries, "voices": entries}
+    stored = [entry for entry in entries if entry["kind"] == "cloned"]
+    return {"object": "list", "data": entries, "voices": entries, "uploaded_voices": stored}
 
 
-@router.post("/v1/audio/voices")
+@router.post("/v1/audio/voices", openapi_extra=_BODY)
 async def create_voice(request: Request) -> dict[str, object]:
-    """Clone a voice from `audio_sample`, what it says in `ref_text` (or `x_vector_only`)."""
+    """Make a voice from a clip, or from a description (`type`: "prompt")."""
     door = door_of(request)
-    form = await read_form(request, door.settings.max_reference_bytes)
+    form = await read_fields(request, "audio_sample", door.settings)
     return await unless_left(request.receive, _create(door, form))
 
 
-@router.delete("/v1/audio/voices/{name}")
-async def delete_voice(request: Request, name: str) -> dict[str, object]:
-    """Forget a cloned voice; requests that speak with it go on."""
-    await asyncio.to_thread(door_of(request).voices.delete, name)
-    return {"id": name, "object": "audio.voice.deleted", "deleted": True}
+@router.get("/v1/audio/voices/{key}")
+async def get_voice(request: Request, key: str) -> dict[str, object]:
+    """Describe a voice, by its id or its name."""
+    door = door_of(request)
+    try:
+        return stored_entry(await asyncio.to_thread(door.voices.get, key))
+    except VoiceNotFound:
+        for entry in (*_speakers(door), *_aliases(door)):
+            if str(entry["id"]).lower() == key.lower():
+                return entry
+        raise
+
+
+@router.get("/v1/audio/voices/{key}/sample", response_class=Response, responses=answers("audio/*"))
+async def get_sample(request: Request, key: str) -> Response:
+    """Return a stored voice's clip as it was given."""
+    stored = await asyncio.to_thread(door_of(request).voices.get, key)
+    content = await asyncio.to_thread(stored.sample)
+    return Response(content, media_type=stored.media_type, headers=_SAMPLE_HEADERS)
+
+
+@router.delete("/v1/audio/voices/{key}")
+async def delete_voice(request: Request, key: str) -> dict[str, object]:
+    """Forget a stored voice, by its id or its name; requests that speak with it go on."""
+    stored = await asyncio.to_thread(door_of(request).voices.delete, key)
+    return {"id": stored.id, "object": "audio.voice.deleted", "deleted": True}
 
 
 async def _create(door: Door, form: Form) -> dict[str, object]:
-    for key in form.fields:
-        if key not in _FIELDS:
-            raise InvalidRequest(f"unknown parameter: {key[:64]!r}", param=key[:64])
-    name = form.fields.get("name", [""])[0]
-    check_name(name)
-    if "audio_sample" not in form.files:
-        raise InvalidRequest("missing required parameter: 'audio_sample'", param="audio_sample")
-    if not form.fields.get("consent", [""])[0]:
+    fields = fields_of(form)
+    check_name(fields.get("name", ""))
+    if fields.get("type") == "prompt":
+        wish = PromptVoiceBody.model_validate(fields)
+        stored = await design_voice(
+            door, wish.name, wish.prompt, model_name=wish.model, script=wish.script_hint
+        )
+        return stored_entry(stored)
+    body = SampleVoiceBody.model_validate(fields)
+    sample = form.file("audio_sample")
+    await _check_consent(door, body.consent)
+    model_name = cloning_model(door)
+    await asyncio.to_thread(door.voices.check_free, body.name)
+    text = None if body.x_vector_only else body.ref_text or await _heard(door, sample)
+    stored = await keep_voice(door, model_name, body.name, sample, text, consent=body.consent)
+    return stored_entry(stored)
+
+
+async def _check_consent(door: Door, consent: str | None) -> None:
+    """Check that somebody said the speaker agreed.
+
+    Raises:
+        InvalidRequest: Nobody did; or this server wants a recording, and none has that id.
+    """
+    if not (consent or "").strip():
         raise InvalidRequest(
             "consent must say that the speaker agreed to be cloned", param="consent"
         )
-    text = form.fields.get("ref_text", [""])[0].strip() or None
-    if text is None and form.fields.get("x_vector_only", [""])[0].lower() not in ("true", "1"):
-        raise InvalidRequest(
-            "ref_text must be what the clip says; or set x_vector_only", param="ref_text"
-        )
-    model_name = cloning_model(door)
-    if name.lower() in {str(voice["name"]).lower() for voice in _speakers(door)}:
-        raise VoiceExists(f"a model has a speaker {name!r}", param="name")
-    samples = await asyncio.to_thread(
-        decode_audio,
-        form.files["audio_sample"],
-        REFERENCE_RATE,
-        limits=door.settings.reference_limits,
-    )
-    stored = await asyncio.to_thread(door.voices.create, name, samples, text)
+    if not door.settings.require_consent:
+        return
+    known = consent is not None and is_id(consent)
     try:
-        await encoded_voice(door, model_name, stored)
-    except BaseException:
-        # A clip that cannot be encoded, or a caller who left: no half voice stays behind.
-        door.voices.delete(name)
-        raise
-    return _cloned_entry(stored) | {"object": "audio.voice", "type": "audio_sample"}
+        if known:
+            await asyncio.to_thread(door.voices.consents.get, consent or "")
+    except ConsentNotFound:
+        known = False
+    if not known:
+        raise InvalidRequest(
+            "consent must be the id of a recording of POST /v1/audio/voice_consents",
+            param="consent",
+        )
 
 
-def cloning_model(door: Door) -> str:
-    """Return the first served model that can clone. Raises InvalidRequest if there is none."""
-    for name in door.registry.names():
-        if _is_speech(door, name) and door.registry.speech(name).can_clone:
-            return name
-    raise InvalidRequest("no model that is served can clone a voice", param="audio_sample")
+async def _heard(door: Door, sample: bytes) -> str | None:
+    """Transcribe a clip, or return None where nobody listens or nothing is said."""
+    try:
+        model_name = door.registry.default(Task.TRANSCRIPTION)
+    except ModelNotFound:
+        return None
+    samples = await decode_clip(door, sample, SAMPLE_RATE, "audio_sample")
+    ask = TranscriptionInput(samples)
+    heard = await open_transcription(door.engine, door.registry, model_name, ask)
+    await heard.finish()
+    return heard.text.strip() or None
 
 
 def _entries(door: Door) -> list[dict[str, object]]:
-    cloned = [_cloned_entry(door.voices.get(name)) for name in door.voices.names()]
-    return [*_speakers(door), *cloned, *_aliases(door)]
+    stored = [stored_entry(voice) for voice in door.voices.voices()]
+    # A stored voice comes before OpenAI's name, so that name is its own.
+    taken = {str(entry["name"]).lower() for entry in stored}
+    aliases = [alias for alias in _aliases(door) if alias["name"] not in taken]
+    return [*_speakers(door), *stored, *aliases]
 
 
 def _speakers(door: Door) -> list[dict[str, object]]:
     return [
         {"id": speaker, "name": speaker, "kind": "speaker", "model": name}
-        for name in door.registry.names()
-        if _is_speech(door, name)
+        for name in speech_models(door)
         for speaker in door.registry.speech(name).speakers
     ]
 
 
-def _cloned_entry(voice: StoredVoice) -> dict[str, object]:
-    return {
-        "id": voice.name,
-        "name": voice.name,
-        "kind": "cloned",
-        "created_at": voice.created_at,
-        "ref_text": voice.text,
-    }
-
-
 def _aliases(door: Door) -> list[dict[str, object]]:
-    model_name = next((n for n in door.registry.names() if _is_speech(door, n)), None)
+    model_name = next(iter(speech_models(door)), None)
     if model_name is None:
         return []
     model = door.registry.speech(model_name)
@@ -123,7 +162,3 @@ def _aliases(door: Door) -> list[dict[str, object]]:
         for alias in aliases
         if (speaker := alias_speaker(model, door.settings, alias)) is not None
     ]
-
-
-def _is_speech(door: Door, name: str) -> bool:
-    return door.registry.model(name).task is Task.SPEECH

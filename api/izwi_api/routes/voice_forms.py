@@ -1,0 +1,42 @@
+"""Forms with one clip, as clients send them for voices and consents."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from izwi.errors import InvalidRequest, TooLarge
+from izwi_api.bodies import Form, read_form, read_json
+from izwi_api.settings import Settings
+
+
+async def read_fields(request: Request, file_field: str, settings: Settings) -> Form:
+    """Read a form, or a JSON object where there is no file to send.
+
+    Args:
+        request: Whose body is read.
+        file_field: What the form calls its file.
+        settings: How large that may be.
+
+    Raises:
+        TooLarge: The file is over the limit; no more than that was read.
+        InvalidRequest: It is neither.
+    """
+    if request.headers.get("content-type", "").lower().startswith("application/json"):
+        body = await read_json(request, settings.max_json_bytes)
+        texts = {key: [value] for key, value in body.items() if isinstance(value, str)}
+        if len(texts) < len(body):
+            param = next(key for key in body if key not in texts)[:64]
+            raise InvalidRequest(f"{param!r} must be a string", param=param)
+        return Form(texts, {})
+    try:
+        return await read_form(request, settings.max_reference_bytes)
+    except TooLarge as error:
+        raise TooLarge(str(error), param=file_field) from error
+
+
+def fields_of(form: Form) -> dict[str, str]:
+    """Return a form's fields that were filled in. Raises InvalidRequest if one is there twice."""
+    for key, values in form.fields.items():
+        if len(values) > 1:
+            raise InvalidRequest(f"{key[:64]!r} is given more than once", param=key[:64])
+    return {key: values[0] for key, values in form.fields.items() if values[0]}

@@ -1,0 +1,79 @@
+"""Voices and consents on the wire: OpenAI's keys and ours.
+
+What clients send arrives as forms, so a truth value is a word.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from izwi_api.voice_store import StoredVoice
+
+_SaidText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4096)]
+_FORM = ConfigDict(extra="forbid", frozen=True)
+
+
+class SampleVoiceBody(BaseModel):
+    """A voice from a clip, which is the form's file `audio_sample`."""
+
+    model_config = _FORM
+
+    name: str
+    consent: str | None = Field(
+        default=None, max_length=1024, description="a recording's id, or words"
+    )
+    type: Literal["audio_sample"] = "audio_sample"
+
+    # Extensions.
+    ref_text: _SaidText | None = Field(
+        default=None, description="what the clip says; left out, it is transcribed"
+    )
+    x_vector_only: bool = Field(default=False, description="follow the speaker, not the speech")
+
+
+class PromptVoiceBody(BaseModel):
+    """A voice from a description."""
+
+    model_config = _FORM
+
+    name: str
+    type: Literal["prompt"]
+    prompt: _SaidText
+    model: str | None = None
+    script_hint: _SaidText | None = None
+
+
+class ConsentBody(BaseModel):
+    """A consent recording, which is the form's file `recording`."""
+
+    model_config = _FORM
+
+    name: str
+    language: str
+
+
+class ConsentUpdateBody(BaseModel):
+    """A recording's new label."""
+
+    model_config = _FORM
+
+    name: str
+
+
+def stored_entry(voice: StoredVoice) -> dict[str, object]:
+    """Return OpenAI's voice object, and the keys by which other clients know voices."""
+    return {
+        "id": voice.id,
+        "object": "audio.voice",
+        "created_at": voice.created_at,
+        "name": voice.name,
+        "type": voice.type,
+        "prompt": voice.prompt,
+        "kind": "cloned",
+        "ref_text": voice.text,
+        "consent": voice.consent,
+        "file_size": voice.sample_bytes,
+        "mime_type": voice.media_type,
+    }
