@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
@@ -15,7 +16,8 @@ from izwi.errors import InvalidRequest, TooLarge
 
 # Room beside the file for the other fields of a form and its boundaries.
 _FORM_OVERHEAD_BYTES = 256 * 1024
-_MAX_FIELDS = 64
+# A field for each of the words that a transcription may be told, and some more.
+_MAX_FIELDS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,12 @@ class Form:
 
     fields: dict[str, list[str]]
     files: dict[str, bytes]
+
+    def file(self, name: str) -> bytes:
+        """Return the bytes of a file. Raises InvalidRequest if there is none of that name."""
+        if name not in self.files:
+            raise InvalidRequest(f"missing required parameter: {name!r}", param=name)
+        return self.files[name]
 
 
 class _Overflow(MultiPartException):
@@ -55,7 +63,9 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
     except _Gone as error:
         raise ClientDisconnect from error
     try:
-        value = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
+        value = json.loads(
+            content.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_number
+        )
     except (ValueError, RecursionError) as error:
         raise InvalidRequest("the body is not valid JSON") from error
     if not isinstance(value, dict):
@@ -116,6 +126,14 @@ async def _capped(request: Request, limit_bytes: int) -> AsyncGenerator[bytes]:
             await asyncio.sleep(0)
     except ClientDisconnect as error:
         raise _Gone("client left") from error
+
+
+def _number(text: str) -> float:
+    """Read what is written with a point or an exponent. JSON knows one kind of number: 3.0 is 3."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("the number is too large")
+    return int(value) if value.is_integer() else value
 
 
 def _refuse_constant(name: str) -> float:

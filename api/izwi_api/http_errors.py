@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -13,6 +14,8 @@ from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
 
 from izwi.errors import (
     EngineStopped,
@@ -79,12 +82,17 @@ def invalid_body(errors: list[ErrorDetails]) -> dict[str, object]:
     return error_body(message, "invalid_request_error", param=param, code=code)
 
 
-def install(app: FastAPI) -> None:
-    """Make the app answer every error through this module."""
+def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Make the app answer every error through this module.
+
+    Args:
+        app: Whose errors.
+        routes: All that it serves, to say what else can be done with a path.
+    """
     app.add_exception_handler(IzwiError, _answer_izwi_error)
     app.add_exception_handler(ValidationError, _answer_validation_error)
     app.add_exception_handler(RequestValidationError, _answer_validation_error)
-    app.add_exception_handler(HTTPException, _answer_http_exception)
+    app.add_exception_handler(HTTPException, partial(_answer_http_exception, routes))
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
     app.add_exception_handler(Exception, _answer_unexpected)
 
@@ -92,6 +100,16 @@ def install(app: FastAPI) -> None:
 def error_line(error: IzwiError) -> bytes:
     """Return an error as the last event of a stream of server-sent events."""
     return b"data: " + json.dumps(body_of(error)).encode() + b"\n\n"
+
+
+async def refuse(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer an HTTP request or a WebSocket's handshake without running the app."""
+    extensions = scope.get("extensions") or {}
+    if scope["type"] == "websocket" and "websocket.http.response" not in extensions:
+        # The server has no other way to say no: it answers 403.
+        await send({"type": "websocket.close", "code": 1008, "reason": "policy violation"})
+        return
+    await answer(scope, receive, send)
 
 
 async def _answer_izwi_error(request: Request, error: Exception) -> Response:
@@ -111,11 +129,25 @@ async def _answer_validation_error(_: Request, error: Exception) -> Response:
     return JSONResponse(invalid_body(list(error.errors())), 400)
 
 
-async def _answer_http_exception(_: Request, error: Exception) -> Response:
+def _methods_of(request: Request, routes: Sequence[BaseRoute]) -> set[str]:
+    """Return what can be done with a path; each of its methods is a route of its own."""
+    return {
+        method
+        for route in routes
+        if route.matches(request.scope)[0] is not Match.NONE
+        for method in getattr(route, "methods", None) or ()
+    }
+
+
+async def _answer_http_exception(
+    routes: Sequence[BaseRoute], request: Request, error: Exception
+) -> Response:
     assert isinstance(error, HTTPException)
     kind = "invalid_request_error" if error.status_code < 500 else "server_error"
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
     headers: Mapping[str, str] | None = error.headers
+    if error.status_code == 405:
+        headers = {"allow": ", ".join(sorted(_methods_of(request, routes)))}
     return JSONResponse(
         error_body(str(error.detail), kind, code=code), error.status_code, headers=headers
     )

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from izwi.metrics import FIGURES
 from izwi_api.door import Engine
 
+_SESSION_BUCKETS_S = (1.0, 4.0, 15.0, 60.0, 240.0, 900.0, 3600.0)
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
 
 
@@ -36,6 +37,28 @@ class DoorMetrics:
             "Seconds from the request to the first byte of its body.",
             ["route"],
             buckets=_LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.sessions = Gauge(
+            "izwi_websocket_sessions", "WebSockets that are open now.", registry=self.registry
+        )
+        self.sessions_ended = Counter(
+            "izwi_websocket_sessions_ended",
+            "WebSockets that were closed, by route and close code, or by the status that refused.",
+            ["route", "code"],
+            registry=self.registry,
+        )
+        self.session_s = Histogram(
+            "izwi_websocket_session_seconds",
+            "Seconds that a WebSocket was open.",
+            ["route"],
+            buckets=_SESSION_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.session_messages = Counter(
+            "izwi_websocket_messages",
+            "Messages of WebSockets, by route and direction.",
+            ["route", "direction"],
             registry=self.registry,
         )
 
@@ -66,6 +89,9 @@ class CountRequests:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the app and count what it answers."""
+        if scope["type"] == "websocket":
+            await self._count_session(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -89,6 +115,44 @@ class CountRequests:
                 raise
             finally:
                 metrics.requests.labels(_route(scope), str(status)).inc()
+
+    async def _count_session(self, scope: Scope, receive: Receive, send: Send) -> None:
+        metrics, begun_s = self._metrics, 0.0
+        num_in = num_out = 0
+        code = "1006"  # of RFC 6455: it ended without a word
+
+        async def heard() -> Message:
+            nonlocal num_in, code
+            message = await receive()
+            num_in += message["type"] == "websocket.receive"
+            if message["type"] == "websocket.disconnect":
+                code = str(message.get("code") or 1005)
+            return message
+
+        async def counted(message: Message) -> None:
+            nonlocal num_out, code, begun_s
+            match message["type"]:
+                case "websocket.accept":
+                    begun_s = time.monotonic()
+                    metrics.sessions.inc()
+                case "websocket.send":
+                    num_out += 1
+                case "websocket.close":
+                    code = str(message.get("code") or 1000) if begun_s else "403"
+                case "websocket.http.response.start":
+                    code = str(message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, heard, counted)
+        finally:
+            route = _route(scope)
+            if begun_s:
+                metrics.sessions.dec()
+                metrics.session_s.labels(route).observe(time.monotonic() - begun_s)
+            metrics.sessions_ended.labels(route, code).inc()
+            metrics.session_messages.labels(route, "in").inc(num_in)
+            metrics.session_messages.labels(route, "out").inc(num_out)
 
 
 def _route(scope: Scope) -> str:

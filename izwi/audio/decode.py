@@ -22,10 +22,36 @@ from izwi.request import Float32
 
 # Plain audio containers only. FFmpeg also reads playlists that open other files and addresses.
 DEMUXERS = "aac,aiff,amr,au,caf,flac,matroska,webm,mov,mp4,m4a,mp3,ogg,w64,wav"
+# What speech is recorded in. FFmpeg has some four hundred more decoders; their faults are not ours.
+CODECS = frozenset(
+    (
+        *("aac", "aac_latm", "alac", "amrnb", "amrwb", "flac", "libopus", "opus", "vorbis"),
+        *(
+            "libvorbis",
+            "libspeex",
+            "speex",
+            "mp1",
+            "mp1float",
+            "mp2",
+            "mp2float",
+            "mp3",
+            "mp3float",
+        ),
+        *("libopencore_amrnb", "libopencore_amrwb", "adpcm_ima_qt", "adpcm_ima_wav", "adpcm_ms"),
+        *("gsm", "gsm_ms", "libgsm", "libgsm_ms", "pcm_alaw", "pcm_mulaw", "pcm_s8", "pcm_u8"),
+        *("pcm_s16be", "pcm_s16le", "pcm_s24be", "pcm_s24le", "pcm_s32be", "pcm_s32le"),
+        *("pcm_f32be", "pcm_f32le", "pcm_f64be", "pcm_f64le", "pcm_u16be", "pcm_u16le"),
+    )
+)
 MAX_RATE = 384_000
 MAX_CHANNELS = 8
-# A WAV writer that cannot seek back leaves a size that means "until the end": 2^32-1 or near 2^31.
-_UNKNOWN_SIZE = 0x7FFF0000
+# A WAV writer that cannot seek back leaves a size near 2^31 that means "until the end", or 2^32-1.
+_NEAR_2_31 = range(0x7FFF0000, 0x80000000)
+_UNKNOWN_SIZE = 0xFFFFFFFF
+# Containers that end with, or begin with, how long they are. Others are guessed from a bit rate.
+_TIMED = ("flac", "mov,mp4,m4a,3gp,3g2,mj2", "ogg")
+_BLOCK_SAMPLES = 1 << 16
+_OPTIONS = {"format_whitelist": DEMUXERS, "codec_whitelist": ",".join(sorted(CODECS))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +82,46 @@ def decode_audio(source: bytes | Path, rate: int, *, limits: DecodeLimits | None
         InvalidAudio: Not audio, an impossible header, cut off, or without a single sample.
         TooLarge: Over a limit.
     """
-    limits = limits or DecodeLimits()
     content = source if isinstance(source, bytes) else _read(source)
+    return np.concatenate(list(decode_blocks(content, rate, limits or DecodeLimits())))
+
+
+def decode_blocks(content: bytes, rate: int, limits: DecodeLimits) -> Iterator[Float32]:
+    """Yield what `decode_audio` gives, block by block; only one block is held at a time.
+
+    Args:
+        content: The file's bytes.
+        rate: Sample rate of the answer in Hz.
+        limits: What it may decode to.
+
+    Yields:
+        (samples,) float32, one sample at least.
+
+    Raises:
+        InvalidAudio: As `decode_audio`, maybe after some blocks.
+        TooLarge: As `decode_audio`, maybe after some blocks.
+    """
     if not content:
         raise InvalidAudio("the audio file is empty", param="file")
     _reject_cut_wav(content)
+    is_silent = True
     try:
-        with av.open(
-            io.BytesIO(content), options={"format_whitelist": DEMUXERS}, metadata_errors="ignore"
-        ) as container:
-            samples = _decode_first_stream(container, rate, limits)
+        with _opened(content) as container:
+            _reject_long(container, _first_stream(container), limits)
+        with _opened(content) as container:
+            for block in _joined(_decode_first_stream(container, rate, limits)):
+                if not np.isfinite(block).all():
+                    raise InvalidAudio("the audio holds samples that are not numbers", param="file")
+                is_silent = False
+                yield block
     except (av.FFmpegError, ValueError, OverflowError) as error:
         raise InvalidAudio(
             "the file is not audio that can be decoded; "
             "wav, flac, mp3, m4a, ogg and webm are understood",
             param="file",
         ) from error
-    if samples.size == 0:
+    if is_silent:
         raise InvalidAudio("the audio holds no sound: its length is zero", param="file")
-    if not np.isfinite(samples).all():
-        raise InvalidAudio("the audio holds samples that are not numbers", param="file")
-    return samples
 
 
 def _read(path: Path) -> bytes:
@@ -86,19 +131,51 @@ def _read(path: Path) -> bytes:
         raise InvalidAudio(f"cannot read {path}: {error.strerror}", param="file") from error
 
 
-def _decode_first_stream(container: Any, rate: int, limits: DecodeLimits) -> Float32:
+def _opened(content: bytes) -> Any:
+    return av.open(io.BytesIO(content), options=_OPTIONS, metadata_errors="ignore")
+
+
+def _first_stream(container: Any) -> Any:
     if not container.streams.audio:
         raise InvalidAudio("the file has no audio stream", param="file")
     stream = container.streams.audio[0]
+    if stream.codec_context is None or stream.codec_context.name not in CODECS:
+        raise InvalidAudio("the audio is coded in a way that is not supported", param="file")
     # Threads only help long video frames, and each costs memory that a forged file could ask for.
     stream.thread_count = 1
+    _check_rate(stream.codec_context)
+    if container.format.name == "flac":
+        _reject_forged_flac(stream)
+    return stream
+
+
+def _reject_long(container: Any, stream: Any, limits: DecodeLimits) -> None:
+    """Add up how long the packets say that they are: a hundredth of the work of decoding them.
+
+    It only refuses early. What passes is held to its limits again by what comes out.
+    """
+    too_long = TooLarge(f"the audio is longer than {limits.max_audio_s:g} s", param="file")
+    if container.format.name in _TIMED and (container.duration or 0) / 1e6 > limits.max_audio_s:
+        raise too_long
+    if stream.time_base is None:
+        return
+    limit = limits.max_audio_s / stream.time_base
+    duration = 0
+    for packet in container.demux(stream):
+        duration += max(0, packet.duration or 0)
+        if duration > limit:
+            raise too_long
+
+
+def _decode_first_stream(container: Any, rate: int, limits: DecodeLimits) -> Iterator[Float32]:
+    stream = _first_stream(container)
     resampler: StreamResampler | None = None
     source_rate = 0
     num_samples = num_bytes = 0
-    pieces: list[Float32] = []
     for frame in _frames(container, stream):
         if resampler is None:
-            source_rate = _checked_rate(frame)
+            _check_rate(frame)
+            source_rate = int(frame.sample_rate)
             resampler = StreamResampler(source_rate, rate)
         elif frame.sample_rate != source_rate:
             raise InvalidAudio("the sample rate changes within the file", param="file")
@@ -110,12 +187,24 @@ def _decode_first_stream(container: Any, rate: int, limits: DecodeLimits) -> Flo
             raise TooLarge(
                 f"the audio decodes to more than {limits.max_decoded_bytes} bytes", param="file"
             )
-        pieces.append(resampler.write(_mono(frame)))
-    if resampler is None:
-        return np.zeros(0, np.float32)
-    _reject_cut_flac(container, stream, num_samples)
-    pieces.append(resampler.finish())
-    return np.concatenate(pieces)
+        yield resampler.write(_mono(frame))
+    if resampler is not None:
+        _reject_cut_flac(container, stream, num_samples)
+        yield resampler.finish()
+
+
+def _joined(pieces: Iterator[Float32]) -> Iterator[Float32]:
+    """Join pieces to blocks that are worth a message."""
+    waiting: list[Float32] = []
+    num_waiting = 0
+    for piece in pieces:
+        waiting.append(piece)
+        num_waiting += len(piece)
+        if num_waiting >= _BLOCK_SAMPLES:
+            yield np.concatenate(waiting)
+            waiting, num_waiting = [], 0
+    if num_waiting:
+        yield np.concatenate(waiting)
 
 
 def _frames(container: Any, stream: Any) -> Iterator[Any]:
@@ -133,13 +222,13 @@ def _frames(container: Any, stream: Any) -> Iterator[Any]:
         raise InvalidAudio("most of the audio is damaged", param="file")
 
 
-def _checked_rate(frame: Any) -> int:
-    rate, channels = int(frame.sample_rate), len(frame.layout.channels)
+def _check_rate(shape: Any) -> None:
+    """Check the rate and channels of a header or a frame."""
+    rate, channels = int(shape.sample_rate), len(shape.layout.channels)
     if not 0 < rate <= MAX_RATE:
         raise InvalidAudio(f"a sample rate of {rate} Hz is not supported", param="file")
     if not 0 < channels <= MAX_CHANNELS:
         raise InvalidAudio(f"{channels} channels are not supported", param="file")
-    return rate
 
 
 def _mono(frame: Any) -> Float32:
@@ -148,6 +237,19 @@ def _mono(frame: Any) -> Float32:
     if values.shape[0] != channels:
         values = values.reshape(-1, channels).T
     return mix_down(values)
+
+
+def _reject_forged_flac(stream: Any) -> None:
+    """Compare the header with the frames, which FFmpeg believes; they may say less of the length.
+
+    STREAMINFO has the rate in the 20 bits at byte 10, then 3 bits of channels less one.
+    """
+    header, shape = stream.codec_context.extradata or b"", stream.codec_context
+    if len(header) < 14:
+        raise InvalidAudio("the file's header is cut off", param="file")
+    word = int.from_bytes(header[10:14], "big")
+    if (word >> 12, (word >> 9 & 7) + 1) != (shape.sample_rate, len(shape.layout.channels)):
+        raise InvalidAudio("the file's header lies about its rate or channels", param="file")
 
 
 def _reject_cut_flac(container: Any, stream: Any, num_samples: int) -> None:
@@ -164,13 +266,16 @@ def _reject_cut_wav(content: bytes) -> None:
     """Compare what a WAV's data chunk promises with what is there; FFmpeg would play on."""
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
         return
+    (riff_size,) = struct.unpack_from("<I", content, 4)
     position = 12
     while position + 8 <= len(content):
         name, size = struct.unpack_from("<4sI", content, position)
         position += 8
         if name == b"data":
             there = len(content) - position
-            if there < size < _UNKNOWN_SIZE:
+            # Both sizes say so, or it is a lie.
+            is_open = _is_unknown(size) and _is_unknown(riff_size)
+            if there < size and not is_open:
                 raise InvalidAudio(
                     f"the file is cut off: {there} of {size} bytes of sound are there",
                     param="file",
@@ -178,3 +283,7 @@ def _reject_cut_wav(content: bytes) -> None:
             return
         position += size + size % 2  # chunks are padded to even lengths
     raise InvalidAudio("the WAV file is cut off before its sound", param="file")
+
+
+def _is_unknown(size: int) -> bool:
+    return size == _UNKNOWN_SIZE or size in _NEAR_2_31

@@ -1,0 +1,93 @@
+"""What OpenAPI cannot read off our routes: forms, bodies that are no JSON, and every refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+
+class ErrorDetail(BaseModel):
+    """Why; all four are always there."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every answer that is no success."""
+
+    error: ErrorDetail
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"description": "What was asked cannot be done", "model": ErrorAnswer},
+    "5XX": {"description": "It cannot be done now", "model": ErrorAnswer},
+}
+
+
+def answers(*content_types: str) -> dict[int | str, dict[str, Any]]:
+    """Return `responses` for a route whose successes are of these types."""
+    content: dict[str, dict[str, Any]] = {name: {} for name in content_types}
+    return {200: {"description": "As asked", "content": content}}
+
+
+def json_body(body: type[BaseModel], hints: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return `openapi_extra` for a JSON body.
+
+    Args:
+        body: Its keys; null asks for the default of one that need not be there.
+        hints: More about some keys, for limits that are settings and spellings that are rewritten.
+    """
+    schema = body.model_json_schema()
+    required = schema.get("required", ())
+    for name, field in schema["properties"].items():
+        field |= hints.get(name, {})
+        if name not in required and {"type": "null"} not in field.get("anyOf", ()):
+            told = {key: field.pop(key) for key in ("title", "default") if key in field}
+            schema["properties"][name] = told | {"anyOf": [field, {"type": "null"}]}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def form_body(form: type[BaseModel], *files: str) -> dict[str, Any]:
+    """Return `openapi_extra` for a multipart form.
+
+    Args:
+        form: Its fields; one that may be None is left out by a client, for a form has no null.
+        files: Names of its files, all required.
+    """
+    schema = form.model_json_schema()
+    known = schema.get("$defs", {})
+    properties = {
+        name: _limited(_without_null(field, known)) for name, field in schema["properties"].items()
+    }
+    properties |= {name: {"type": "string", "format": "binary"} for name in files}
+    body = {
+        "type": "object",
+        "title": form.__name__,
+        "properties": properties,
+        "required": [*schema.get("required", ()), *files],
+        "additionalProperties": False,
+    }
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": body}}}}
+
+
+def _without_null(field: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    kinds = [
+        known[kind["$ref"].rpartition("/")[2]] if "$ref" in kind else kind
+        for kind in field.get("anyOf", ())
+        if kind.get("type") != "null"
+    ]
+    if not kinds:
+        return field
+    rest = {key: value for key, value in field.items() if key not in ("anyOf", "default")}
+    return rest | (kinds[0] if len(kinds) == 1 else {"anyOf": kinds})
+
+
+def _limited(field: dict[str, Any]) -> dict[str, Any]:
+    """Spell limits as JSON Schema does; pydantic does not where a text is read as a number."""
+    names = {"ge": "minimum", "le": "maximum"}
+    return {names.get(key, key): value for key, value in field.items()}

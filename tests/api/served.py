@@ -1,0 +1,104 @@
+"""`izwi serve` in a process of its own, and what it takes of the machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+
+MIB = 1 << 20
+
+
+class Served:
+    """A running server with the embedded checkpoints."""
+
+    def __init__(self, process, port, log):
+        self.process, self.port, self.log = process, port, log
+        self.url = f"http://127.0.0.1:{port}"
+
+    def signal(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+
+    def rss_mib(self):
+        """Memory of the server's own process."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / MIB
+
+    def peak_mib(self):
+        return int(self._status("VmHWM").split()[0]) / 1024
+
+    def forget_peak(self):
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def num_threads(self):
+        return int(self._status("Threads"))
+
+    def num_descriptors(self):
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+    def children(self):
+        """Process id and state of every child."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+                if int(parent) == self.process.pid:
+                    found[int(folder.name)] = state
+        return found
+
+    def raw(self, content, *, end=False, timeout_s=10.0):
+        """Send bytes and read until the server hangs up: (status or None, all that came)."""
+        came = b""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s) as stream:
+            with suppress(ConnectionError):
+                stream.sendall(content)
+                if end:
+                    stream.shutdown(socket.SHUT_WR)
+            with suppress(ConnectionError, TimeoutError):
+                while piece := stream.recv(1 << 16):
+                    came += piece
+        return (int(came.split(b" ", 2)[1]) if came.startswith(b"HTTP/1.1 ") else None), came
+
+    def _status(self, name):
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return text.split(f"{name}:", 1)[1].split("\n", 1)[0].strip()
+
+
+@contextmanager
+def served(folder, *options, **environ):
+    """Start a server, wait until it is ready, and stop it in the end."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = folder / "server.log"
+    start = "from izwi_api.cli.main import main; main()"
+    command = [sys.executable, "-c", start, "serve", "--port", str(port)]
+    command += ["--device", "cpu", "--dtype", "float32", "--kv-mib", "24", "--host-mib", "0"]
+    command += options
+    environ = os.environ | {"IZWI_HOME": str(folder / "home")} | environ
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environ)
+    try:
+        until_s = time.monotonic() + 60
+        while True:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < until_s, log.read_text()
+            with suppress(httpx.TransportError):
+                if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
+                    break
+            time.sleep(0.1)
+        yield Served(process, port, log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
