@@ -273,3 +273,19 @@ ASR_GENERATION: dict[str, Any] = {
     "eos_token_id": [token_id("<|im_end|>"), token_id("<|endoftext|>")],
     "pad_token_id": token_id("<|endoftext|>"),
 }
+
+# The first of the ids that no token has: neither speaker nor transcriber knows it.
+TIMESTAMP = VOCABULARY + len(SPECIAL_TOKENS)
+STEP_MS = 80
+_UNUSED = ("audio_start_token_id", "audio_end_token_id")
+
+ALIGNER: dict[str, Any] = ASR | {
+    "timestamp_token_id": TIMESTAMP,
+    "timestamp_segment_time": STEP_MS,
+    "thinker_config": {
+        **{name: value for name, value in ASR["thinker_config"].items() if name not in _UNUSED},
+        "model_type": "qwen3_forced_aligner",
+        "classify_num": 104,  # 8 s and some more, a multiple of 8
+        "text_config": ASR["thinker_config"]["text_config"] | {"tie_word_embeddings": False},
+    },
+}

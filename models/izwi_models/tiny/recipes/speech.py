@@ -1,4 +1,4 @@
-"""Synthesise the corpus with espeak-ng: 24 kHz speech and a phoneme label every 20 ms.
+"""Synthesise the corpus with espeak-ng: 24 kHz speech, a phoneme every 20 ms, the words' times.
 
 The library is driven through ctypes on all cores; 200,000 sentences take about a minute on 64.
 ESPEAK_LIBRARY and ESPEAK_DATA name the shared library and the folder that holds espeak-ng-data
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ _SILENCE = "_"
 _EDGE = 3840  # samples of silence kept before and after
 _NAMED_SHARE = 0.35
 
-_RETRIEVAL, _PHONEME_EVENTS, _PHONEME_EVENT = 2, 1, 7
+_RETRIEVAL, _PHONEME_EVENTS, _WORD_EVENT, _PHONEME_EVENT = 2, 1, 1, 7
 _RATE, _PITCH, _RANGE = 1, 3, 4
 _UTF8 = 1
 
@@ -64,12 +64,21 @@ _Callback = ctypes.CFUNCTYPE(
 )
 
 
+class SpokenWord(NamedTuple):
+    """A word, or some that espeak-ng says as one ("of the"): where they stand, when they begin."""
+
+    place: int  # in the text, in characters from 0
+    start_ms: float
+    end_ms: float
+
+
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One spoken sentence: whole frames of 24 kHz sound, and phoneme numbers every 20 ms."""
+    """One spoken sentence: whole frames of 24 kHz sound, phoneme numbers every 20 ms, words."""
 
     samples: Int16
     phones: npt.NDArray[np.uint8]
+    words: list[SpokenWord]
 
 
 class Espeak:
@@ -85,6 +94,7 @@ class Espeak:
             raise RuntimeError(f"espeak-ng did not start: {self._rate}")
         self._pieces: list[Int16] = []
         self._phones: list[tuple[int, str]] = []
+        self._words: list[tuple[int, int]] = []  # place in the text from 1, milliseconds
         self._callback = _Callback(self._receive)
         self._library.espeak_SetSynthCallback(self._callback)
         self._voice = ""
@@ -97,6 +107,8 @@ class Espeak:
             if events[index].type == _PHONEME_EVENT:
                 name = events[index].id.string.decode("utf8", "ignore")
                 self._phones.append((events[index].audio_position, name))
+            elif events[index].type == _WORD_EVENT:
+                self._words.append((events[index].text_position, events[index].audio_position))
             index += 1
         return 0
 
@@ -113,7 +125,7 @@ class Espeak:
         settings = ((_RATE, voice.speed), (_PITCH, voice.pitch), (_RANGE, voice.pitch_range))
         for parameter, value in settings:
             self._library.espeak_SetParameter(parameter, value, 0)
-        self._pieces, self._phones = [], []
+        self._pieces, self._phones, self._words = [], [], []
         encoded = text.encode() + b"\0"
         self._library.espeak_Synth(encoded, len(encoded), 0, 1, 0, _UTF8, None, None)
         self._library.espeak_Synchronize()
@@ -136,7 +148,8 @@ class Espeak:
         samples[_EDGE : _EDGE + len(speech)] = speech.astype(np.int16)
         shift = _EDGE / SAMPLE_RATE * 1000 - first / self._rate * 1000
         shifted = [(at + shift, name) for at, name in events]
-        return Utterance(samples, label_phones(shifted, len(samples) // LABEL, phones))
+        words = time_words([(place - 1, at + shift) for place, at in self._words], shifted)
+        return Utterance(samples, label_phones(shifted, len(samples) // LABEL, phones), words)
 
 
 def to_24k(raw: Int16) -> npt.NDArray[np.float32]:
@@ -159,6 +172,22 @@ def label_phones(
     return labels
 
 
+def time_words(words: list[tuple[int, float]], events: list[tuple[float, str]]) -> list[SpokenWord]:
+    """Let each word end where the next one begins, or the pause before that.
+
+    Args:
+        words: Place in the text, and milliseconds of the beginning.
+        events: Milliseconds and names of all phonemes, in order.
+    """
+    end_ms = events[-1][0]
+    nexts = [at for _, at in words[1:]] + [end_ms]
+    pauses = [at for at, name in events if name.startswith(_SILENCE)]
+    return [
+        SpokenWord(place, at, min([pause for pause in pauses if at < pause < end] + [end]))
+        for (place, at), end in zip(words, nexts, strict=True)
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """Sentences for one process and where their sound goes."""
@@ -168,19 +197,21 @@ class Job:
 
 
 def run_job(job: Job) -> None:
-    """Synthesise the rows, in order, into STEM.i16, STEM.phones.npy and STEM.json."""
+    """Synthesise the rows, in order, into STEM.i16, .phones.npy, .words.jsonl and .json."""
     espeak, voices = Espeak(), all_voices()
     phones = json.loads(PHONES.read_text())
     meta: list[tuple[int, str, int]] = []
-    labels = []
+    labels, words = [], []
     with job.stem.with_suffix(".i16").open("wb") as sink:
         for voice, text in job.rows:
             made = espeak.utterance(text, voices[voice], phones)
             if made is not None:
                 made.samples.tofile(sink)
                 labels.append(made.phones)
+                words.append(json.dumps(made.words) + "\n")
                 meta.append((voice, text, len(made.samples)))
     np.save(job.stem.with_suffix(".phones.npy"), np.concatenate(labels))
+    job.stem.with_suffix(".words.jsonl").write_text("".join(words))
     job.stem.with_suffix(".json").write_text(json.dumps(meta))
 
 

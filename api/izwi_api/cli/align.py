@@ -1,0 +1,143 @@
+"""`izwi align`: say when each word of a text is said in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from izwi.errors import EngineStopped, InvalidRequest
+from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl, failures_told
+
+if TYPE_CHECKING:
+    from izwi.request import AlignedWord
+    from izwi_api.cli.remote import Server
+    from izwi_api.cli.runtime import Where
+
+
+class Format(StrEnum):
+    """What is written of the words."""
+
+    TEXT = "text"
+    JSON = "json"
+    SRT = "srt"
+    VTT = "vtt"
+
+
+File = Annotated[Path, typer.Argument(help="Audio file; - is stdin.")]
+Text = Annotated[str | None, typer.Option(help="What it says.")]
+TextFile = Annotated[Path | None, typer.Option(help="File that holds what it says.")]
+ModelSource = Annotated[
+    str | None,
+    typer.Option(help="Folder or hub id of an aligner. Default: the server's first."),
+]
+Language = Annotated[str | None, typer.Option(help="Language that is spoken; needed for Japanese.")]
+WordFormat = Annotated[Format, typer.Option("--format", help="What to write.")]
+
+
+def align(
+    file: File,
+    text: Text = None,
+    text_file: TextFile = None,
+    model: ModelSource = None,
+    language: Language = None,
+    word_format: WordFormat = Format.TEXT,
+    server: ServerUrl = None,
+    api_key: ApiKey = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    offline: Offline = False,
+) -> None:
+    """Print when each word of a text is said: start, end and word, a line each."""
+    from izwi_api.cli.remote import Server
+    from izwi_api.cli.runtime import Where
+    from izwi_api.cli.sound_files import SoundFile
+
+    with failures_told():
+        sound = SoundFile(None if str(file) == "-" else file, Path(file.name))
+        said = _said(text, text_file)
+        if server:
+            asked = _asked_there(Server(server, api_key), model, sound.read(), said, language)
+        elif model is None:
+            raise InvalidRequest(
+                "no aligner comes with izwi; give --model, such as Qwen/Qwen3-ForcedAligner-0.6B",
+                param="model",
+            )
+        else:
+            where = Where(device, dtype, offline)
+            asked = _asked_here(where, model, sound.read(), said, language)
+        sys.stdout.write(_page(word_format, said, asyncio.run(asked)))
+
+
+def _said(text: str | None, text_file: Path | None) -> str:
+    if (text is None) == (text_file is None):
+        raise InvalidRequest("give --text or --text-file, one of them", param="text")
+    if text_file is None:
+        assert text is not None
+        return text
+    try:
+        return text_file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{text_file} is not UTF-8 text", param="text_file") from error
+
+
+async def _asked_here(
+    where: Where, model: str, content: bytes, text: str, language: str | None
+) -> list[AlignedWord]:
+    from izwi.audio.decode import decode_audio
+    from izwi.request import AlignmentInput
+    from izwi_api.align import find_aligner
+    from izwi_api.cli.runtime import running_door
+    from izwi_api.transcribe import SAMPLE_RATE
+
+    # a file that cannot be read is told before the model is loaded
+    samples = await asyncio.to_thread(decode_audio, content, SAMPLE_RATE)
+    async with running_door([model], where) as door:
+        aligner = find_aligner(door.engine, door.registry, door.registry.names()[0])
+        (words,) = await aligner.align([AlignmentInput(samples, text, language)])
+    return words
+
+
+async def _asked_there(
+    server: Server, model: str | None, content: bytes, text: str, language: str | None
+) -> list[AlignedWord]:
+    from izwi.request import AlignedWord
+    from izwi_api.cli.remote import Upload
+
+    fields = {"text": text, "model": model, "language": language}
+    answer = await server.post_form("/v1/audio/align", fields, Upload("file", "sound", content))
+    try:
+        return [
+            AlignedWord(
+                word=str(word["word"]),
+                start_s=float(word["start"]),
+                end_s=float(word["end"]),
+                start=int(word["text_start"]),
+                stop=int(word["text_end"]),
+            )
+            for word in answer["words"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineStopped(f"{server.url} gave no alignment") from error
+
+
+def _page(word_format: Format, text: str, words: list[AlignedWord]) -> str:
+    """Return what is written, its last line ended."""
+    from izwi_api.cues import cut_cues
+    from izwi_api.schemas.alignment import word_json
+    from izwi_api.schemas.transcription import srt, vtt
+
+    match word_format:
+        case Format.TEXT:
+            return "".join(f"{w.start_s:.3f}\t{w.end_s:.3f}\t{w.word}\n" for w in words)
+        case Format.SRT:
+            return srt(cut_cues(text, words))
+        case Format.VTT:
+            return vtt(cut_cues(text, words))
+    fields = {"text": text, "words": [word_json(word) for word in words]}
+    return json.dumps(fields, ensure_ascii=False) + "\n"

@@ -1,0 +1,51 @@
+"""POST /v1/audio/align: say when each word of a text is said in a file."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from izwi.request import AlignmentInput
+from izwi_api.align import find_aligner
+from izwi_api.app_state import door_of
+from izwi_api.bodies import Form, read_form
+from izwi_api.cues import cut_cues
+from izwi_api.door import Door
+from izwi_api.live_response import unless_left
+from izwi_api.schemas.alignment import AlignmentForm, alignment_json, parse_form
+from izwi_api.schemas.openapi import answers, form_body
+from izwi_api.schemas.transcription import srt, vtt
+from izwi_api.transcribe import SAMPLE_RATE
+
+router = APIRouter()
+
+
+@router.post(
+    "/v1/audio/align",
+    openapi_extra=form_body(AlignmentForm, "file"),
+    response_class=Response,
+    responses=answers("application/json", "application/x-subrip", "text/vtt"),
+)
+async def create_alignment(request: Request) -> Response:
+    """Say when each word is said."""
+    door = door_of(request)
+    form = await read_form(request, door.settings.max_upload_bytes)
+    fields = parse_form(form)
+    return await unless_left(request.receive, _answer(door, form, fields))
+
+
+async def _answer(door: Door, form: Form, fields: AlignmentForm) -> Response:
+    content = form.file("file")
+    # An unknown model is said before the work of decoding.
+    aligner = find_aligner(door.engine, door.registry, fields.model)
+    limits = door.settings.upload_limits
+    samples = await door.decoder.decode(content, SAMPLE_RATE, limits)
+    ask = AlignmentInput(samples, fields.text, fields.language)
+    (words,) = await aligner.align([ask])
+    match fields.response_format:
+        case "srt":
+            return Response(srt(cut_cues(fields.text, words)), media_type="application/x-subrip")
+        case "vtt":
+            return Response(vtt(cut_cues(fields.text, words)), media_type="text/vtt")
+        case "json":
+            return JSONResponse(alignment_json(fields, words, len(samples) / SAMPLE_RATE))

@@ -1,0 +1,60 @@
+"""The form of POST /v1/audio/align, and its answer in every format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from izwi.errors import InvalidRequest
+from izwi.request import AlignedWord
+from izwi_api.bodies import Form
+
+
+class AlignmentForm(BaseModel):
+    """What a client asks to be aligned, its file aside."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    text: str
+    model: str | None = None
+    language: str | None = None
+    response_format: Literal["json", "srt", "vtt"] = "json"
+
+
+def parse_form(form: Form) -> AlignmentForm:
+    """Read a form's fields.
+
+    Raises:
+        ValidationError: A field is unknown, missing or has a wrong value.
+        InvalidRequest: A field came twice.
+    """
+    for name, entries in form.fields.items():
+        if len(entries) != 1:
+            raise InvalidRequest(f"parameter {name[:64]!r} was given twice", param=name[:64])
+    values = {name: entries[0] for name, entries in form.fields.items()}
+    # an empty field asks for the default; an empty text is told by who looks for words
+    given = {name: value for name, value in values.items() if value or name == "text"}
+    return AlignmentForm.model_validate(given)
+
+
+def alignment_json(
+    fields: AlignmentForm, words: Sequence[AlignedWord], duration_s: float
+) -> dict[str, object]:
+    """Return the answer with times in seconds, and places in the text in characters."""
+    return {
+        "task": "align",
+        "language": fields.language,
+        "duration": duration_s,
+        "text": fields.text,
+        "words": [
+            word_json(word) | {"text_start": word.start, "text_end": word.stop} for word in words
+        ],
+        "usage": {"type": "duration", "seconds": duration_s},
+    }
+
+
+def word_json(word: AlignedWord) -> dict[str, object]:
+    """Return a word as transcriptions give it."""
+    return {"word": word.word, "start": word.start_s, "end": word.end_s}

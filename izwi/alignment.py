@@ -1,0 +1,38 @@
+"""What the doors ask of a model that says when each word of a text is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from izwi.model import Model
+from izwi.request import AlignedWord, AlignmentInput, Request
+
+
+class AlignmentModel(Model, Protocol):
+    """A model whose entries are times, drawn at the marks of its prompt."""
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Names of the languages that it was made for."""
+        ...
+
+    def split_audio(self, samples: npt.NDArray[np.float32]) -> list[tuple[int, int]]:
+        """Cut 16 kHz samples into pieces [start, stop) that it takes in one go."""
+        ...
+
+    def prepare_alignment(self, request_id: str, model: str, ask: AlignmentInput) -> Request:
+        """Validate, compute features and tokenise. Raises InvalidRequest and its kind."""
+        ...
+
+    def read_alignment(self, request: Request, classes: Sequence[int]) -> list[AlignedWord]:
+        """Say when each word is said.
+
+        Args:
+            request: As `prepare_alignment` made it.
+            classes: The ids of all its entries.
+        """
+        ...

@@ -1,0 +1,5 @@
+"""Qwen3-ForcedAligner: when each word of a text is said in a sound."""
+
+from izwi_models.qwen3_aligner.model import FAMILY, Qwen3Aligner
+
+__all__ = ["FAMILY", "Qwen3Aligner"]

@@ -1,0 +1,209 @@
+"""Qwen3-ForcedAligner as the engine runs it: one pass over a sound and its text names the times.
+
+Nothing is written after the prompt. The entries are drawn at its marks, two a word: the class of
+the word's start and that of its end. So a prompt may run in chunks, beside everybody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
+from izwi.errors import InvalidRequest, TooLarge
+from izwi.model import Backend, Family, KVSpec, Pick, Row
+from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi.request import (
+    AlignedWord,
+    AlignmentInput,
+    EncodeInput,
+    Float32,
+    Request,
+    Sequence,
+    Task,
+)
+from izwi_models.qwen3.decoder import decode, pack
+from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3_aligner.config import AlignerConfig, is_aligner, read_config, tensor_shapes
+from izwi_models.qwen3_aligner.prompt import AlignerPrompt, build_prompt
+from izwi_models.qwen3_aligner.repair import in_order
+from izwi_models.qwen3_aligner.words import split_words
+from izwi_models.qwen3_asr.config import EMBEDDING, HEAD, TEXT_PREFIX
+from izwi_models.qwen3_asr.embedding import embed, encode_all
+from izwi_models.qwen3_asr.encoder import chunk_positions
+from izwi_models.qwen3_asr.prompt import cut_windows
+from izwi_models.qwen3_asr.samples import checked_samples
+from izwi_models.qwen3_asr.split import split_at_silence
+from izwi_models.qwen3_asr.text import LANGUAGES, language_name
+
+# Sound whose text is still to be written is cut to this before it is aligned, as in the reference.
+_PIECE_SECONDS, _SEARCH_SECONDS = 180.0, 5.0
+# The reference's list of Korean stems, which is no part of the checkpoint; looked for beside it.
+_KOREAN_STEMS = "korean_dict_jieba.dict"
+
+_NAMES = tuple(LANGUAGES.values())
+
+
+class Qwen3Aligner:
+    """One checkpoint on one device. Implements `izwi.model.AlignmentModel`."""
+
+    task: Task = Task.ALIGNMENT
+    num_codebooks: int = 1
+    num_inputs: int = 0
+    suppressed: npt.NDArray[np.bool_] | None = None
+
+    def __init__(
+        self,
+        ops: Ops,
+        weights: Weights,
+        config: AlignerConfig,
+        tokenizer: QwenTokenizer,
+        korean_stems: frozenset[str] = frozenset(),
+    ):
+        self._ops = ops
+        self._weights = weights
+        self._config = config
+        self._tokenizer = tokenizer
+        self._korean_stems = korean_stems
+        self._decoder = config.text.decoder
+        self._positions = ops.array(chunk_positions(config.audio))
+
+    # -- what the engine runs ----------------------------------------------------------------
+    @property
+    def kv(self) -> KVSpec:
+        """What one position keeps."""
+        return self._decoder.kv
+
+    @property
+    def vocabulary(self) -> int:
+        """Classes of time."""
+        return self._config.thinker_config.classify_num
+
+    @property
+    def max_positions(self) -> int:
+        """Positions that the checkpoint was made for."""
+        return self._config.text.max_position_embeddings
+
+    def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
+        """Encode windows, equal ones as one batch: (tokens, hidden) each, in order."""
+        return encode_all(self._ops, self._weights, self._config.audio, self._positions, inputs)
+
+    def embed(self, rows: Seq[Row]) -> Array:
+        """Embeddings of the rows' positions end to end: tokens, with sound put in its place."""
+        return embed(self._ops, self._weights, rows)
+
+    def decode_inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
+        """(rows, 0): entries take no positions, so that there are no such rows."""
+        return np.zeros((len(rows), self.num_inputs), np.int64)
+
+    def embed_entries(self, inputs: Array) -> Array:
+        """(0, hidden): there are no such rows."""
+        del inputs
+        return self._weights[EMBEDDING][:0]
+
+    def run(self, x: Array, context: AttentionContext) -> Array:
+        """Run packed positions through the decoder."""
+        return decode(self._ops, self._weights, self._decoder, TEXT_PREFIX, x, context)
+
+    def draw(self, hidden: Array, pick: Pick) -> Array:
+        """Draw a class of time from the state of each mark: (marks, 1) int64."""
+        if not hidden.shape[0]:  # a chunk that ends before the first word
+            return self._ops.array(np.zeros((0, 1), np.int64))
+        return pick(self._ops.linear(hidden, self._weights[HEAD]), 0).reshape(-1, 1)
+
+    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
+        """Keys of positions [start, stop): token ids, and digests where there is sound."""
+        keys: list[int] = _prompt(sequence.request).content_keys[start:stop].tolist()
+        return keys
+
+    # -- what the doors ask --------------------------------------------------------------------
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Names of the languages that the checkpoint was made for."""
+        return self._config.support_languages or _NAMES
+
+    def split_audio(self, samples: Float32) -> list[tuple[int, int]]:
+        """Cut 16 kHz samples into pieces [start, stop) of about 3 minutes, in silence."""
+        limit = min(_PIECE_SECONDS, self._config.limit_s)
+        own = limit < _PIECE_SECONDS
+        search = min(_SEARCH_SECONDS, limit / 8)
+        return split_at_silence(
+            samples, WHISPER_RATE, limit_s=limit, search_s=search, overrun=not own
+        )
+
+    def prepare_alignment(self, request_id: str, model: str, ask: AlignmentInput) -> Request:
+        """Compute the features of a sound and put them before the words of its text.
+
+        Raises:
+            InvalidAudio: There are fewer than 201 samples, or they are not numbers.
+            InvalidRequest: The language is not supported, or there is no word in the text.
+            TooLarge: The sound or the text is too long.
+        """
+        language = language_name(ask.language, self.languages)
+        words = split_words(ask.text, language, self._korean_stems)
+        if not words:
+            raise InvalidRequest("there is no word in the text", param="text")
+        samples = checked_samples(ask.samples, self._config.limit_s)
+        windows = cut_windows(self._config.audio, whisper_log_mel(samples))
+        prompt = build_prompt(self._tokenizer, self._config, windows, words)
+        if prompt.num_positions > self.max_positions:
+            raise TooLarge(
+                f"sound and text take {prompt.num_positions} positions, at most "
+                f"{self.max_positions} are there: shorten the text",
+                param="text",
+            )
+        return Request(
+            request_id,
+            model,
+            prompt,
+            max_entries=len(prompt.marks),
+            marks=prompt.marks,
+            ask=ask,
+        )
+
+    def read_alignment(self, request: Request, classes: Seq[int]) -> list[AlignedWord]:
+        """Say when each word is said.
+
+        Args:
+            request: As `prepare_alignment` made it.
+            classes: What was drawn at its marks, all of them.
+        """
+        step_ms = self._config.timestamp_segment_time
+        times_s = [round(ms / 1000.0, 3) for ms in in_order([n * step_ms for n in classes])]
+        words = _prompt(request).words
+        return [
+            AlignedWord(word.text, start_s, end_s, word.start, word.stop)
+            for word, start_s, end_s in zip(words, times_s[::2], times_s[1::2], strict=True)
+        ]
+
+
+def load(folder: Path, backend: Backend) -> Qwen3Aligner:
+    """Read a checkpoint in the published layout.
+
+    Raises:
+        CheckpointError: A file, key or tensor is missing or wrong; it is named.
+    """
+    config = read_config(folder)
+    weights = backend.load_weights(folder, tensor_shapes(config))
+    weights = pack(backend.ops, weights, config.text.decoder, TEXT_PREFIX)
+    return Qwen3Aligner(backend.ops, weights, config, QwenTokenizer(folder), _korean_stems(folder))
+
+
+FAMILY = Family("qwen3_asr", Task.ALIGNMENT, load, fits=is_aligner)
+
+
+def _prompt(request: Request) -> AlignerPrompt:
+    assert isinstance(request.prompt, AlignerPrompt)
+    return request.prompt
+
+
+def _korean_stems(folder: Path) -> frozenset[str]:
+    """First words of the lines of the list, if it is there."""
+    path = folder / _KOREAN_STEMS
+    if not path.is_file():
+        return frozenset()
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return frozenset(words[0] for line in lines if (words := line.split()))

@@ -1,0 +1,66 @@
+"""The prompt of Qwen3-ForcedAligner: a sound, then its words, each with two places for times.
+
+    <|audio_start|><|audio_pad|>...<|audio_end|>word<timestamp><timestamp>word<timestamp>...
+
+Nothing stands between the words. Source: qwen_asr 0.0.6, inference/qwen3_forced_aligner.py
+`encode_timestamp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from izwi.request import EncodeInput
+from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3_aligner.config import AlignerConfig
+from izwi_models.qwen3_aligner.words import Word
+from izwi_models.qwen3_asr.prompt import AsrPrompt, around_sound
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AlignerPrompt(AsrPrompt):
+    """A sound and its words.
+
+    Attributes:
+        words: In order.
+        marks: Positions where times are named: start and end of each word.
+    """
+
+    words: tuple[Word, ...]
+    marks: tuple[int, ...]
+
+
+def build_prompt(
+    tokenizer: QwenTokenizer,
+    config: AlignerConfig,
+    windows: tuple[EncodeInput, ...],
+    words: Seq[Word],
+) -> AlignerPrompt:
+    """Put a sound and its words into the template.
+
+    Args:
+        tokenizer: The checkpoint's; special tokens go in by id.
+        config: Sizes, and the ids that stand for sound and times.
+        windows: Features of the sound, as `cut_windows` makes them.
+        words: At least one.
+    """
+    after = [tokenizer.id_of("<|audio_end|>")]
+    ends: list[int] = []  # of the words, in `after`
+    for word in words:
+        after += tokenizer.encode(word.text)
+        ends.append(len(after))
+        after += [config.timestamp_token_id] * 2
+    before = [tokenizer.id_of("<|audio_start|>")]
+    pad = config.thinker_config.audio_token_id
+    made = around_sound(config.audio, pad, before, windows, after)
+    first = made.num_positions - len(after)
+    return AlignerPrompt(
+        made.token_ids,
+        made.content_keys,
+        made.audio_start,
+        made.num_audio,
+        made.encode_inputs,
+        tuple(words),
+        tuple(first + place for end in ends for place in (end, end + 1)),
+    )

@@ -1,0 +1,295 @@
+"""Train an aligner on synthesised speech, whose words have known times, from izwi-tiny-asr.
+
+The prompt is that of Qwen3-ForcedAligner. Words that espeak-ng says as one ("of the") have a time
+where they begin and where they end; the borders between them are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
+from torch import Tensor
+
+from izwi.checkpoint import parse_config
+from izwi_models.qwen3.decoder import decode
+from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3_aligner.config import AlignerConfig, tensor_shapes
+from izwi_models.qwen3_aligner.repair import in_order
+from izwi_models.qwen3_aligner.words import split_words
+from izwi_models.qwen3_asr.config import EMBEDDING, HEAD, TEXT_PREFIX
+from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
+from izwi_models.tiny.recipes.asr import PaddedOps, augmented_mel, token_counts
+from izwi_models.tiny.recipes.data import Corpus, bucket_batches, text_table
+from izwi_models.tiny.recipes.harness import (
+    Clock,
+    FlatWeights,
+    Log,
+    Optimizer,
+    Stepper,
+    initial_weights,
+    learning_rate,
+    resume_weights,
+    save_tensors,
+)
+from izwi_models.tiny.recipes.settings import ALIGNER, STEP_MS, TIMESTAMP, token_id
+from izwi_models.tiny.recipes.spectral import to_16k, whisper_mel
+from izwi_models.tiny.recipes.speech import SpokenWord
+
+_EDGES = [25, 31, 37, 43, 50, 62, 75, 100]  # codec frames; whole and half seconds
+_MELS_A_FRAME = 8  # mel frames in 80 ms
+_UNKNOWN = -1.0
+# A border is as sharp as the synthesiser's events, which are some 40 ms off: near classes are right
+# too, and less so the farther they are.
+_SPREAD_MS = 50.0
+_TESTED = 64  # utterances at a time
+
+
+class Marks:
+    """What stands behind each sound, and the times of its marks.
+
+    Attributes:
+        ids: (n, longest) what follows the sound, and its lengths (n,).
+        places: (n, most) where in it the marks are, and their number (n,).
+        times: (n, most) their times in ms; _UNKNOWN where nobody knows.
+    """
+
+    def __init__(self, corpus: Corpus, words: list[list[SpokenWord]], tokenizer: QwenTokenizer):
+        rows, places, times = [], [], []
+        for text, spoken in zip(corpus.texts, words, strict=True):
+            ids, at = [token_id("<|audio_end|>")], []
+            for word in split_words(text, "English"):
+                ids += [*tokenizer.encode(word.text), TIMESTAMP, TIMESTAMP]
+                at += [len(ids) - 2, len(ids) - 1]
+            rows.append(ids)
+            places.append(at)
+            times.append(known_times(text, spoken))
+        self.ids, self.lengths = text_table(rows, corpus.device)
+        self.places, self.counts = text_table(places, corpus.device)
+        self.times = torch.full(self.places.shape, _UNKNOWN)
+        for number, row in enumerate(times):
+            self.times[number, : len(row)] = torch.tensor(row)
+        self.times = self.times.to(corpus.device)
+
+
+def known_times(text: str, spoken: list[SpokenWord]) -> list[float]:
+    """Start and end of each word of a text, in ms, as far as the synthesiser tells them."""
+    starts = {word.place: word for word in spoken}
+    words = split_words(text, "English")
+    times = []
+    for index, word in enumerate(words):
+        mine = starts.get(word.start)
+        # it is the last of those that were said as one if the next has an event of its own
+        is_last = index + 1 == len(words) or words[index + 1].start in starts
+        said = [other for other in spoken if other.place <= word.start]
+        times.append(_UNKNOWN if mine is None else mine.start_ms)
+        times.append(said[-1].end_ms if is_last and said else _UNKNOWN)
+    return times
+
+
+class AlignerTrainer:
+    """The weights and the corpus."""
+
+    def __init__(self, args: argparse.Namespace, corpus: Corpus, device: torch.device):
+        self.device, self.corpus = device, corpus
+        self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.ops = PaddedOps(device, self.dtype)
+        self.config = parse_config(AlignerConfig, ALIGNER, "settings.ALIGNER")
+        self.tokenizer = QwenTokenizer(args.asr)
+        self.marks = Marks(corpus, read_words(args.data, "train", args.jobs), self.tokenizer)
+        tensors = initial_weights(tensor_shapes(self.config), args.seed)
+        self.resumed = resume_weights(tensors, args.asr / "model.safetensors")
+        for name in ("model.safetensors", "own.safetensors"):
+            self.resumed += resume_weights(tensors, args.out / name)
+        own = {name: value for name, value in tensors.items() if args.own.search(name)}
+        self._shared = {
+            name: value.to(device, self.dtype) for name, value in tensors.items() if name not in own
+        }
+        self.weights = FlatWeights(own, device)
+        self.optimizer = Optimizer(self.weights, clip=1.0, average=args.average)
+        self.metrics = torch.zeros(3, device=device)
+        self._positions = self.ops.array(chunk_positions(self.config.audio))
+        classes = self.config.thinker_config.classify_num
+        self._class_ms = torch.arange(classes, device=device) * float(STEP_MS)
+
+    def hold(self, items: Tensor, frames: int, length: int) -> None:
+        """Compute the gradient of a batch."""
+        self.optimizer.hold(self.loss(items, frames, length))
+
+    def loss(self, items: Tensor, frames: int, length: int) -> Tensor:
+        """Loss of utterances padded to `frames` codec frames and `length` ids behind them."""
+        lengths, starts = self.corpus.device_frames[items], self.corpus.device_starts[items]
+        mel = augmented_mel(self.corpus.sound(starts, frames, lengths), lengths)
+        views = self._shared | self.weights.views(self.dtype)
+        logits = self.logits(views, self.marks, items, mel, lengths, length)
+        times = self.marks.times[items]
+        known = times >= 0.0
+        apart = (self._class_ms - times[..., None]) / _SPREAD_MS
+        wanted = torch.softmax(-0.5 * apart.square(), -1)
+        losses = -(wanted * F.log_softmax(logits, -1)).sum(-1)
+        loss = (losses * known).sum() / known.sum()
+        off_ms = (logits.argmax(-1) * STEP_MS - times).abs()
+        error_ms = (off_ms * known).sum() / known.sum()
+        self.metrics.copy_(torch.stack([loss, error_ms, self.optimizer.norm]).detach())
+        return loss
+
+    def logits(
+        self,
+        weights: dict[str, Tensor],
+        marks: Marks,
+        items: Tensor,
+        mel: Tensor,
+        lengths: Tensor,
+        length: int,
+    ) -> Tensor:
+        """Logits (rows, marks, classes) of utterances of `lengths` codec frames."""
+        tokens = token_counts(lengths * _MELS_A_FRAME)
+        self.ops.lengths = tokens
+        audio = encode_windows(
+            self.ops, weights, self.config.audio, mel.to(self.dtype), positions=self._positions
+        )
+        rows, most = audio.shape[:2]
+        at = torch.arange(1 + most + length, device=self.device)[None]
+        behind = at - 1 - tokens[:, None]  # counts from the end of the sound
+        ids = marks.ids[items][:, :length].gather(1, behind.clamp(0, length - 1))
+        ids = torch.where(at < 1, token_id("<|audio_start|>"), ids)
+        x = F.embedding(ids, weights[EMBEDDING])
+        row_numbers = torch.arange(rows, device=self.device)[:, None]
+        placed = audio[row_numbers, (at - 1).clamp(0, most - 1)]
+        x = torch.where(((at >= 1) & (behind < 0))[..., None], placed, x)
+        context = self.ops.dense_context(rows, x.shape[1])
+        hidden = decode(self.ops, weights, self.config.text.decoder, TEXT_PREFIX, x, context)
+        places = (1 + tokens[:, None] + marks.places[items]).clamp_max(x.shape[1] - 1)
+        return F.linear(hidden[row_numbers, places], weights[HEAD]).float()
+
+    @torch.no_grad()
+    def errors_ms(self, corpus: Corpus, marks: Marks) -> np.ndarray:
+        """How far the known borders of a corpus are off, in ms, put in order as in serving."""
+        weights = self._shared | self.weights.views(self.dtype, self.optimizer.averaged)
+        longest = int(marks.lengths.max())
+        errors: list[float] = []
+        # short ones together: one above 8 s would be another window
+        order = np.argsort(corpus.frames, kind="stable")
+        for start in range(0, len(order), _TESTED):
+            items = torch.from_numpy(order[start : start + _TESTED]).to(self.device)
+            lengths, starts = corpus.device_frames[items], corpus.device_starts[items]
+            frames = max(25, int(lengths.max()))
+            kept = lengths * (16_000 * 8 // 100)
+            mel = whisper_mel(to_16k(corpus.sound(starts, frames, lengths)), kept)
+            logits = self.logits(weights, marks, items, mel, lengths, longest)
+            drawn = (logits.argmax(-1) * STEP_MS).tolist()
+            known, counts = marks.times[items].tolist(), marks.counts[items].tolist()
+            for row, times, count in zip(drawn, known, counts, strict=True):
+                fixed = in_order([float(ms) for ms in row[:count]])
+                pairs = zip(fixed, times[:count], strict=True)
+                errors += [abs(ms - time) for ms, time in pairs if time >= 0.0]
+        return np.asarray(errors)
+
+    def save(self, args: argparse.Namespace) -> None:
+        """Write the averaged weights in the published layout; an index finds what is shared."""
+        own = self.weights.views(torch.float32, self.optimizer.averaged)
+        name = "own.safetensors" if self._shared else "model.safetensors"
+        save_tensors(own, args.out / name, torch.float16)
+        if self._shared:
+            theirs = os.path.relpath(args.asr / "model.safetensors", args.out)
+            files = dict.fromkeys(self._shared, theirs) | dict.fromkeys(own, name)
+            index = json.dumps({"weight_map": files}, indent=0)
+            (args.out / "model.safetensors.index.json").write_text(index + "\n")
+        (args.out / "config.json").write_text(json.dumps(ALIGNER, indent=2) + "\n")
+        for name in ("vocab.json", "merges.txt", "preprocessor_config.json"):
+            shutil.copyfile(args.asr / name, args.out / name)
+        values = json.loads((args.asr / "tokenizer_config.json").read_text())
+        values["added_tokens_decoder"][str(TIMESTAMP)] = {"content": "<timestamp>", "special": True}
+        (args.out / "tokenizer_config.json").write_text(json.dumps(values, indent=2) + "\n")
+
+
+def read_words(folder: Path, part: str, limit: int | None) -> list[list[SpokenWord]]:
+    """Words of each utterance, in the order of `Corpus`."""
+    stems = sorted(path.with_suffix("") for path in folder.glob(f"{part}*.json"))[:limit]
+    return [
+        [SpokenWord(*word) for word in json.loads(line)]
+        for stem in stems
+        for line in stem.with_suffix(".words.jsonl").read_text().splitlines()
+    ]
+
+
+def train(trainer: AlignerTrainer, args: argparse.Namespace) -> None:
+    """Train for the time given, write the checkpoint as it goes, and measure it at the end."""
+    clock = Clock(args.seconds)
+    log = Log(args.out / "aligner.log", clock)
+    stepper = Stepper(trainer.device, capture=not args.plain)
+    generator = np.random.default_rng(args.seed)
+    torch.manual_seed(args.seed)
+    corpus, device = trainer.corpus, trainer.device
+    text_lengths = trainer.marks.lengths.cpu().numpy()
+    longest = {edge: int(text_lengths[corpus.frames <= edge].max(initial=1)) for edge in _EDGES}
+    buffers: dict[int, Tensor] = {}
+    log(f"aligner: {len(corpus)} utterances, {trainer.resumed} tensors resumed")
+    step, epoch, saved = 0, 0, 0.0
+    while clock.share < 1:
+        for edge, items in bucket_batches(corpus.frames, _EDGES, args.frames, generator):
+            if clock.share >= 1:
+                break
+            buffer = buffers.setdefault(edge, torch.zeros(len(items), dtype=torch.long).to(device))
+            buffer.copy_(torch.from_numpy(items))
+            rate = learning_rate(clock.share, step, args.rate, args.warmup)
+            trainer.optimizer.rate.fill_(rate)
+            stepper.run(edge, partial(trainer.hold, buffer, edge, longest[edge]))
+            trainer.optimizer.apply()
+            step += 1
+            if step in (1, 10, 50) or step % args.every == 0:
+                loss, error_ms, norm = trainer.metrics.tolist()
+                log(
+                    f"step {step} epoch {epoch}: loss {loss:.3f}, off {error_ms:.0f} ms, {norm:.1f}"
+                )
+            if clock.elapsed - saved > 60:
+                saved = clock.elapsed
+                trainer.save(args)
+        epoch += 1
+    trainer.save(args)
+    heldout = Corpus(args.data, "heldout", device)
+    marks = Marks(heldout, read_words(args.data, "heldout", None), trainer.tokenizer)
+    errors = trainer.errors_ms(heldout, marks)
+    near = ", ".join(f"{(errors <= ms).mean():.1%} within {ms} ms" for ms in (40, 80, 160))
+    log(f"done after {step} steps, {epoch} epochs")
+    log(f"held out: {len(errors)} borders off by {errors.mean():.0f} ms on average, {near}")
+
+
+def main() -> None:
+    """Train, or go on from the checkpoint in the output folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path, help="folder that the speech recipe wrote")
+    parser.add_argument("asr", type=Path, help="folder of izwi-tiny-asr: its weights, its tokens")
+    parser.add_argument("out", type=Path, help="checkpoint folder")
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--warmup", type=int, default=300, help="steps")
+    parser.add_argument("--average", type=float, default=0.999)
+    parser.add_argument("--every", type=int, default=500, help="steps between lines of the log")
+    parser.add_argument("--frames", type=int, default=12_000, help="padded frames in a batch")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--own",
+        type=re.compile,
+        default=re.compile(""),
+        help="pattern of the tensors to train; the others stay izwi-tiny-asr's, and in its file",
+    )
+    parser.add_argument("--jobs", type=int, help="read only so many parts of the corpus")
+    parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    corpus = Corpus(args.data, "train", device, args.jobs)
+    train(AlignerTrainer(args, corpus, device), args)
+
+
+if __name__ == "__main__":
+    main()
