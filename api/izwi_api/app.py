@@ -10,14 +10,18 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from izwi import __version__
-from izwi_api import auth, http_errors
+from izwi_api import auth, http_errors, voice_errors
 from izwi_api.app_state import AppState, set_state
 from izwi_api.audit import Audit, AuditLog
+from izwi_api.decoding import DecoderPool, InProcess
 from izwi_api.door import Door, Engine, Registry
+from izwi_api.drain import Drain, Draining
+from izwi_api.host_check import HostCheck
 from izwi_api.keys import KeyRing
 from izwi_api.metrics import CountRequests, DoorMetrics, EngineFigures
 from izwi_api.request_id import RequestId
 from izwi_api.routes import ROUTERS
+from izwi_api.schemas.openapi import REFUSALS
 from izwi_api.settings import Access, Settings
 from izwi_api.unread_body import CloseUnread
 from izwi_api.usage import CountedEngine
@@ -41,6 +45,7 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
             yield
         finally:
             await engine.stop()
+            decoder.stop()
             if audit_log is not None:
                 audit_log.close()
 
@@ -49,18 +54,24 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
     metrics = DoorMetrics()
     metrics.registry.register(EngineFigures(engine))
     counted = CountedEngine(engine, registry) if access.asks_for_key or audit_log else engine
-    door = Door(counted, registry, settings, VoiceStore(settings.home / "voices"))
-    set_state(app, AppState(door, metrics, int(time.time())))
-    http_errors.install(app)
+    decoder = DecoderPool(settings.decode_workers) if settings.decode_workers else InProcess()
+    door = Door(counted, registry, settings, VoiceStore(settings.home / "voices"), decoder)
+    drain = Drain()
+    set_state(app, AppState(door, metrics, int(time.time()), drain))
+    http_errors.install(app, [route for router in ROUTERS for route in router.routes])
     auth.install(app)
+    voice_errors.install(app)
     _guard(app, access)
     if audit_log is not None:
         app.add_middleware(Audit, log=audit_log)
     app.add_middleware(CountRequests, metrics=metrics)
     app.add_middleware(CloseUnread)
+    app.add_middleware(Draining, drain=drain)
+    if access.allowed_hosts is not None:
+        app.add_middleware(HostCheck, allowed=access.allowed_hosts)
     app.add_middleware(RequestId)  # added last, so it runs first
     for router in ROUTERS:
-        app.include_router(router)
+        app.include_router(router, responses=REFUSALS)
     return app
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fastapi import FastAPI, Request
 
 from izwi_api.door import Door
+from izwi_api.drain import Drain
 from izwi_api.metrics import DoorMetrics
 
 
@@ -17,6 +18,7 @@ class AppState:
     door: Door
     metrics: DoorMetrics
     started_at: int
+    drain: Drain
 
 
 def set_state(app: FastAPI, state: AppState) -> None:

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from izwi_api.http_errors import error_body
+from izwi_api.http_errors import error_body, refuse
 from izwi_api.keys import ApiKey, KeyRing
 from izwi_api.limits import Clock, Meter, RateLimited
 from izwi_api.usage import Usage, current_usage
@@ -72,7 +72,7 @@ class Auth:
         answer = self._check(scope)
         usage: Usage = scope["state"]["usage"]
         if answer is not None:
-            await _refuse(answer, scope, receive, send)
+            await refuse(answer, scope, receive, send)
             return
 
         async def with_limits(message: Message) -> None:
@@ -162,15 +162,6 @@ def limited_answer(error: RateLimited) -> Response:
 async def _answer_rate_limited(_: Request, error: Exception) -> Response:
     assert isinstance(error, RateLimited)
     return limited_answer(error)
-
-
-async def _refuse(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    extensions = scope.get("extensions") or {}
-    if scope["type"] == "websocket" and "websocket.http.response" not in extensions:
-        # The server has no other way to say no: it answers 403.
-        await send({"type": "websocket.close", "code": 1008, "reason": "policy violation"})
-        return
-    await answer(scope, receive, send)
 
 
 def _is_free(scope: Scope) -> bool:

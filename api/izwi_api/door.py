@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from izwi.errors import EngineStopped, IzwiError
 from izwi.model import Model, SpeechModel, TranscriptionModel
 from izwi.request import Chunk, Reason, Request, Task
+from izwi_api.decoding import Decoder, InProcess
 from izwi_api.settings import Settings
 from izwi_api.voice_store import VoiceStore
 
@@ -89,12 +90,17 @@ class Registry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Everything a route needs."""
+    """Everything a route needs.
+
+    Attributes:
+        decoder: For every file that came from outside.
+    """
 
     engine: Engine
     registry: Registry
     settings: Settings
     voices: VoiceStore
+    decoder: Decoder = field(default_factory=InProcess)
 
 
 async def chunks_of(stream: Stream) -> AsyncIterator[Chunk]:

@@ -36,12 +36,15 @@ class Access:
         api_keys_file: File of keys, see `izwi_api.keys`.
         cors_origins: Origins of web pages elsewhere that may call, or "*".
         audit_log: File of the audit log, see `izwi_api.audit`.
+        allowed_hosts: Names by which the server may be called, beside localhost and addresses;
+            None takes every name.
     """
 
     api_key_digest: bytes | None = field(default=None, repr=False)
     api_keys_file: Path | None = None
     cors_origins: tuple[str, ...] = ()
     audit_log: Path | None = None
+    allowed_hosts: tuple[str, ...] | None = None
 
     @property
     def asks_for_key(self) -> bool:
@@ -63,6 +66,10 @@ class Settings:
         max_reference_bytes: Bytes of one reference clip.
         max_reference_s: Seconds of one reference clip.
         voice_aliases: OpenAI voice name -> speaker of the checkpoint.
+        require_consent: A clip is taken only with the id of a consent recording; else with any
+            word that the speaker agreed.
+        decode_workers: Processes that decode uploaded files; 0 decodes in this one, which a broken
+            file may then bring down.
         access: Who may come in.
     """
 
@@ -75,6 +82,8 @@ class Settings:
     max_reference_bytes: int = 10 * _MEGABYTE
     max_reference_s: float = 60.0
     voice_aliases: Mapping[str, str] = field(default_factory=dict)
+    require_consent: bool = False
+    decode_workers: int = 2
     access: Access = Access()
 
     @property
@@ -89,7 +98,10 @@ class Settings:
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
-    """Read IZWI_HOME, IZWI_MAX_UPLOAD_MB, IZWI_MAX_AUDIO_S and IZWI_VOICE_ALIASES ("alloy=Ann,..").
+    """Read the environment.
+
+    IZWI_HOME, IZWI_MAX_UPLOAD_MB, IZWI_MAX_AUDIO_S, IZWI_DECODE_WORKERS and IZWI_VOICE_ALIASES
+    ("alloy=Ann,.."), and what `read_access` reads.
 
     Raises:
         InvalidRequest: A value cannot be used; the message names its variable.
@@ -99,20 +111,22 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         home=Path(environ["IZWI_HOME"]).expanduser() if "IZWI_HOME" in environ else default.home,
         max_upload_bytes=int(_number(environ, "IZWI_MAX_UPLOAD_MB", 25) * _MEGABYTE),
         max_audio_s=_number(environ, "IZWI_MAX_AUDIO_S", default.max_audio_s),
+        decode_workers=round(_number(environ, "IZWI_DECODE_WORKERS", default.decode_workers)),
         voice_aliases=_aliases(environ.get("IZWI_VOICE_ALIASES", "")),
         access=read_access(environ),
     )
 
 
 def read_access(environ: Mapping[str, str]) -> Access:
-    """Read IZWI_API_KEY, IZWI_API_KEYS, IZWI_AUDIT_LOG and IZWI_CORS_ORIGINS ("https://a.example,..").
+    """Read who may come in.
 
-    A variable that is empty counts as not there.
+    IZWI_API_KEY, IZWI_API_KEYS, IZWI_AUDIT_LOG, IZWI_ALLOWED_HOSTS ("a.example,b.example") and
+    IZWI_CORS_ORIGINS ("https://a.example,.."). A variable that is empty counts as not there.
 
     Raises:
         InvalidRequest: A value cannot be used; the message names its variable.
     """
-    origins = filter(None, map(str.strip, environ.get("IZWI_CORS_ORIGINS", "").split(",")))
+    origins = _names(environ.get("IZWI_CORS_ORIGINS", ""))
     return Access(
         key_digest(environ["IZWI_API_KEY"], "IZWI_API_KEY")
         if environ.get("IZWI_API_KEY")
@@ -120,6 +134,7 @@ def read_access(environ: Mapping[str, str]) -> Access:
         _path(environ.get("IZWI_API_KEYS")),
         tuple(check_origin(origin, "IZWI_CORS_ORIGINS") for origin in origins),
         _path(environ.get("IZWI_AUDIT_LOG")),
+        _names(environ.get("IZWI_ALLOWED_HOSTS", "")) or None,
     )
 
 
@@ -144,6 +159,10 @@ def check_origin(text: str, param: str) -> str:
             param=param,
         )
     return origin
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
 
 
 def _path(text: str | None) -> Path | None:

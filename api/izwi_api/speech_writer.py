@@ -167,7 +167,7 @@ class SpeechWriter:
     def _named(self, request: Request, piece: int) -> Request:
         """The request with its piece's seed, in its speech's order."""
         seed, ask = piece_seed(request.seed, piece), request.ask
-        wish = replace(ask, seed=seed) if ask else None
+        wish = replace(ask, seed=seed) if isinstance(ask, SpeechInput) else None
         return replace(request, seed=seed, listener=self._id, ask=wish)
 
 

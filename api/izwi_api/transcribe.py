@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from izwi.alignment import AlignmentModel
 from izwi.errors import InvalidAudio
 from izwi.model import TranscriptionModel
 from izwi.request import Request, Transcript, TranscriptionInput
@@ -44,6 +45,7 @@ class Transcription:
     """A text while it is written. Whoever leaves must `abort`.
 
     Attributes:
+        samples: The sound, within full scale.
         duration_s: Of the sound.
         segments: The pieces that are done.
         num_prompt_positions: What the engine read, for the bill.
@@ -58,6 +60,7 @@ class Transcription:
         requests: list[Request],
         streams: Sequence[Stream],
     ):
+        self.samples = ask.samples
         self.duration_s = len(ask.samples) / SAMPLE_RATE
         self.segments: list[Segment] = []
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
@@ -139,9 +142,21 @@ class Transcription:
 
 
 async def open_transcription(
-    engine: Engine, registry: Registry, model_name: str, ask: TranscriptionInput
+    engine: Engine,
+    registry: Registry,
+    model_name: str,
+    ask: TranscriptionInput,
+    *,
+    aligner: AlignmentModel | None = None,
 ) -> Transcription:
     """Start to write down a sound.
+
+    Args:
+        engine: Runs it.
+        registry: Has the model.
+        model_name: Which.
+        ask: The sound, and how.
+        aligner: The pieces are cut so that it takes them too.
 
     Raises:
         ModelNotFound: No such model.
@@ -150,7 +165,7 @@ async def open_transcription(
         Overloaded: The engine's queue is full; nothing was started.
     """
     model = registry.transcription(model_name)
-    ask, pieces, requests = await asyncio.to_thread(_prepare, model, model_name, ask)
+    ask, pieces, requests = await asyncio.to_thread(_prepare, model, model_name, ask, aligner)
     streams = engine.submit_all(requests)
     return Transcription(model, ask, pieces, requests, streams)
 
@@ -169,7 +184,10 @@ def _is_spaceless(character: str) -> bool:
 
 
 def _prepare(
-    model: TranscriptionModel, model_name: str, ask: TranscriptionInput
+    model: TranscriptionModel,
+    model_name: str,
+    ask: TranscriptionInput,
+    aligner: AlignmentModel | None,
 ) -> tuple[TranscriptionInput, list[tuple[int, int]], list[Request]]:
     if ask.samples.size == 0:
         raise InvalidAudio("the audio holds no sound: its length is zero", param="file")
@@ -178,7 +196,13 @@ def _prepare(
     if peak > 1.0:
         ask = replace(ask, samples=ask.samples / np.float32(peak))
     request_id = f"transcription-{uuid4().hex}"
-    pieces = model.split_audio(ask.samples)
+    samples = ask.samples
+    wholes = [(0, len(samples))] if aligner is None else aligner.split_audio(samples)
+    pieces = [
+        (whole + start, whole + stop)
+        for whole, end in wholes
+        for start, stop in model.split_audio(samples[whole:end])
+    ]
     requests = [
         model.prepare_transcription(
             f"{request_id}-{index}", model_name, replace(ask, samples=ask.samples[start:stop])

@@ -12,11 +12,11 @@ from contextvars import ContextVar
 from typing import Any
 
 from izwi.errors import Overloaded
-from izwi.request import Chunk, Request, SpeechInput, Task, TranscriptionInput
+from izwi.request import AlignmentInput, Chunk, Request, SpeechInput, Task, TranscriptionInput
 from izwi_api.door import Engine, Registry, Stream
 from izwi_api.limits import Meter
 
-_TRANSCRIPTION_RATE = 16_000  # of TranscriptionInput.samples
+_HEARD_RATE = 16_000  # of TranscriptionInput.samples, and AlignmentInput's
 # Text that is written while it is said reaches the engine as ids; a word piece of English is about
 # this long. A door that knows the characters sets `Usage.counts_itself`.
 _CHARACTERS_PER_ID = 4
@@ -155,12 +155,12 @@ class _CountedStream:
 
 
 def _cost(request: Request, usage: Usage) -> tuple[int, float]:
-    """Return the characters to speak and the seconds to transcribe of one engine request."""
+    """Return the characters to speak and the seconds to listen to of one engine request."""
     ask = request.ask
     if usage.counts_itself or request.open_input or ask is None:
         return 0, 0.0
     match ask:
         case SpeechInput():
             return len(ask.text), 0.0
-        case TranscriptionInput():
-            return 0, len(ask.samples) / _TRANSCRIPTION_RATE
+        case TranscriptionInput() | AlignmentInput():
+            return 0, len(ask.samples) / _HEARD_RATE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import httpx2
 import openai
 import pytest
 
@@ -65,6 +66,101 @@ def test_sdk_errors(client, sdk):
         sdk.audio.speech.create(model="tts", voice="Ann", input="")
     assert refused.value.param == "input"
     assert refused.value.request_id
+
+
+REFUSED = {
+    "no text": (
+        openai.BadRequestError,
+        "input",
+        lambda sdk: sdk.audio.speech.create(model="tts", voice="Ann", input=" "),
+    ),
+    "a parameter that is none": (
+        openai.BadRequestError,
+        "pitch",
+        lambda sdk: sdk.audio.speech.create(
+            model="tts", voice="Ann", input="hello", extra_body={"pitch": 3}
+        ),
+    ),
+    "no such voice": (
+        openai.APIStatusError,
+        "voice",
+        lambda sdk: sdk.audio.speech.create(model="tts", voice="nobody", input="hello"),
+    ),
+    "no such model": (openai.NotFoundError, "model", lambda sdk: sdk.models.retrieve("a/b")),
+    "no such path": (openai.NotFoundError, None, lambda sdk: sdk.images.generate(prompt="a cat")),
+    "models are not deleted": (
+        openai.PermissionDeniedError,
+        "model",
+        lambda sdk: sdk.models.delete("org/asr"),
+    ),
+    "no sound": (
+        openai.BadRequestError,
+        "file",
+        lambda sdk: sdk.audio.transcriptions.create(model="org/asr", file=b"Example data"),
+    ),
+    "a bug": (
+        openai.InternalServerError,
+        None,
+        lambda sdk: sdk.audio.speech.create(model="tts", voice="Ann", input="PREPARE"),
+    ),
+    "a full queue": (
+        openai.InternalServerError,
+        None,
+        lambda sdk: sdk.audio.speech.create(model="tts", voice="Ann", input="a\x02"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_sdk_raises_what_it_has_for_each_status(client, sdk, name):
+    kind, param, ask = REFUSED[name]
+    with pytest.raises(kind) as caught:
+        ask(sdk)
+    error = caught.value
+    assert error.param == param
+    assert error.request_id.startswith("req_")
+    assert set(error.body) == {"message", "type", "param", "code"}
+    assert error.type == ("server_error" if error.status_code >= 500 else "invalid_request_error")
+    assert "/etc" not in error.message
+    if error.status_code == 503:
+        assert error.response.headers["retry-after"] == "7"
+
+
+def test_sdk_tries_again_what_may_come_right(client, server, sdk):
+    """It asks three times where the server fails, and once where the request is wrong."""
+
+    def num_answered(status):
+        lines = client.get("/metrics").text.splitlines()
+        head = f'izwi_http_requests_total{{route="/v1/audio/speech",status="{status}"}} '
+        return sum(float(line.removeprefix(head)) for line in lines if line.startswith(head))
+
+    patient = sdk.with_options(max_retries=2)
+    before = num_answered(500), num_answered(400)
+    for text in ("PREPARE", " "):
+        with pytest.raises(openai.APIStatusError):
+            patient.audio.speech.create(model="tts", voice="Ann", input=text)
+    assert (num_answered(500) - before[0], num_answered(400) - before[1]) == (3, 1)
+
+
+def test_sdk_is_told_of_a_failure_on_the_way(client, server, sdk, tone_wav):
+    server.engine.step_s = 0.01
+    stream = sdk.audio.transcriptions.create(
+        model="org/asr",
+        file=("a.wav", tone_wav(25.0)),
+        language="english",
+        prompt="\x01",
+        stream=True,
+    )
+    first = next(stream)
+    assert first.type == "transcript.text.delta"
+    with pytest.raises(openai.APIError, match="internal error"):
+        list(stream)
+    ask = {"model": "tts", "voice": "Ann", "input": "hello\x01", "response_format": "pcm"}
+    with (
+        sdk.audio.speech.with_streaming_response.create(**ask) as answer,
+        pytest.raises(httpx2.RemoteProtocolError),
+    ):
+        answer.read()
 
 
 def test_voices(client):

@@ -116,10 +116,13 @@ async def _bench(sources: Sequence[str], where: Where, rounds: int, streams: int
         with messages().status("measuring") as status:
             for name in asked:
                 status.update(f"measuring {name}")
-                if door.registry.model(name).task is Task.SPEECH:
+                task = door.registry.model(name).task
+                if task is Task.SPEECH:
                     figures.append(await _time_speech(door, name, rounds, streams))
-                else:
+                elif task is Task.TRANSCRIPTION:
                     figures.append(await _time_transcription(door, name, voice, rounds))
+                else:
+                    messages().print(f"{name} does {task}, which has no figures here")
     return figures
 
 

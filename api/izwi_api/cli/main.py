@@ -6,7 +6,19 @@ import os
 
 import typer
 
-from izwi_api.cli import bench, clone, doctor, keys, models, replay, say, serve, transcribe, voices
+from izwi_api.cli import (
+    align,
+    bench,
+    clone,
+    doctor,
+    keys,
+    models,
+    replay,
+    say,
+    serve,
+    transcribe,
+    voices,
+)
 
 app = typer.Typer(
     name="izwi",
@@ -18,14 +30,15 @@ for verb in (
     serve.serve,
     say.say,
     transcribe.transcribe,
+    align.align,
     clone.clone,
     models.models,
-    voices.voices,
     replay.replay,
     bench.bench,
     doctor.doctor,
 ):
     app.command()(verb)
+app.add_typer(voices.app, name="voices")
 app.add_typer(keys.app, name="keys")
 
 

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Streams that still run at SIGTERM may finish within this time.
-_DRAIN_S = 30
-
 PolicyOption = Annotated[str, typer.Option(help="Who runs first: deadline, priority or fcfs.")]
 ShadowPolicyOption = Annotated[
     str | None, typer.Option(help="Plan by this one too, count what differs, run none of it.")
@@ -53,6 +50,21 @@ CorsOriginOption = Annotated[
 ]
 InsecureOption = Annotated[
     bool, typer.Option("--insecure", help="Listen at a public address without asking for a key.")
+]
+AllowedHostOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Answer to this name too, as a proxy on this machine may call it; again."),
+]
+DrainOption = Annotated[
+    float, typer.Option(min=0, help="Seconds that what runs may go on for after SIGTERM.")
+]
+RequireConsentOption = Annotated[
+    bool,
+    typer.Option(
+        "--require-consent",
+        envvar="IZWI_REQUIRE_CONSENT",
+        help="Clone only with the id of a recording in which the speaker consents.",
+    ),
 ]
 AuditLogOption = Annotated[
     Path | None, typer.Option(help="Append a JSON line about each call; never what was said.")
@@ -81,6 +93,9 @@ def serve(
     cors_origin: CorsOriginOption = None,
     insecure: InsecureOption = False,
     audit_log: AuditLogOption = None,
+    require_consent: RequireConsentOption = False,
+    allowed_host: AllowedHostOption = None,
+    drain_s: DrainOption = 30.0,
     device: Device = "auto",
     dtype: Dtype = "auto",
     offline: Offline = False,
@@ -94,6 +109,7 @@ def serve(
     with failures_told():
         access = _access(api_key, api_keys, cors_origin, audit_log)
         check_exposure(host, access, insecure=insecure)
+        access = replace(access, allowed_hosts=_allowed_hosts(host, access, allowed_host))
         config = EngineConfig(
             policy=policy,
             shadow_policy=shadow_policy,
@@ -104,10 +120,11 @@ def serve(
         )
         door = open_door(model or DEFAULT_MODELS, Where(device, dtype, offline), config)
         recorder = _recorder(door, record_trace, device, dtype) if record_trace else None
-        app = create_app(door.engine, door.registry, replace(door.settings, access=access))
+        settings = replace(door.settings, access=access, require_consent=require_consent)
+        app = create_app(door.engine, door.registry, settings)
     _show_memory(door)
     try:
-        _listen(app, host, port)
+        _listen(app, host, port, drain_s)
     finally:
         if recorder is not None:
             recorder.close()
@@ -164,6 +181,17 @@ def _access(
     return access
 
 
+def _allowed_hosts(host: str, access: Access, allowed: list[str] | None) -> tuple[str, ...] | None:
+    """Names to answer to, None for every name.
+
+    Where only this machine can call, and without a key, another name comes from a stranger's page.
+    """
+    names = tuple(allowed or ()) + (access.allowed_hosts or ())
+    if names or (_is_loopback(host) and not access.asks_for_key):
+        return names
+    return None
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
@@ -171,28 +199,19 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _listen(app: FastAPI, host: str, port: int) -> None:
+def _listen(app: FastAPI, host: str, port: int, drain_s: float) -> None:
     """Serve until somebody asks to leave."""
-    import signal
+    from izwi_api.app_state import AppState
+    from izwi_api.http_server import Server, server_config
 
-    import uvicorn
-
-    # When it has drained, uvicorn raises the signal once more at whoever handled it before itself:
-    # a server that was asked to leave and left has not failed.
-    signal.signal(signal.SIGTERM, lambda *_: None)
     for name in ("uvicorn.access", "uvicorn.error"):
         logging.getLogger(name).addFilter(WithoutQueries())
-    uvicorn.run(
-        app,
-        host=host,
-        port=port,
-        server_header=False,
-        timeout_graceful_shutdown=_DRAIN_S,
-        # the answer of a client that is slowed down waits behind its own text; our doors have
-        # time limits of their own
-        ws_ping_timeout=None,
-        ws_per_message_deflate=False,  # sound does not shrink
-    )
+    state: AppState = app.state.izwi
+    state.door.decoder.start()
+    server = Server(server_config(app, host, port), state.drain, drain_s)
+    server.run()
+    if not server.started:
+        raise typer.Exit(3)  # the address is taken; uvicorn has said so
 
 
 def _show_memory(door: Door) -> None:

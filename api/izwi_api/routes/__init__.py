@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from izwi_api.routes import (
+    alignments,
     health,
     metrics,
     models,
@@ -13,6 +14,8 @@ from izwi_api.routes import (
     speech_batch,
     speech_stream,
     transcriptions,
+    translations,
+    voice_consents,
     voices,
 )
 
@@ -21,8 +24,11 @@ ROUTERS: tuple[APIRouter, ...] = (
     speech_batch.router,
     speech_stream.router,
     transcriptions.router,
+    translations.router,
+    alignments.router,
     models.router,
     voices.router,
+    voice_consents.router,
     health.router,
     metrics.router,
     page.router,

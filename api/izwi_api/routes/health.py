@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse
 
-from izwi_api.app_state import door_of
+from izwi_api.app_state import state_of
 
 router = APIRouter()
 
@@ -18,10 +18,11 @@ async def livez() -> dict[str, str]:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> JSONResponse:
-    """Answer 200 while the engine runs and serves at least one model, else 503."""
-    door = door_of(request)
-    names = door.registry.names()
-    ready = door.engine.alive and bool(names)
-    return JSONResponse(
-        {"status": "ok" if ready else "unavailable", "models": names}, 200 if ready else 503
-    )
+    """Answer 200 while the engine runs, serves a model and takes new work, else 503."""
+    state = state_of(request)
+    names = state.door.registry.names()
+    if state.drain.is_begun:
+        return JSONResponse({"status": "draining", "models": names}, 503)
+    if not (state.door.engine.alive and names):
+        return JSONResponse({"status": "unavailable", "models": names}, 503)
+    return JSONResponse({"status": "ok", "models": names})

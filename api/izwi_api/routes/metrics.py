@@ -7,11 +7,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
 from izwi_api.app_state import state_of
+from izwi_api.schemas.openapi import answers
 
 router = APIRouter()
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=Response, responses=answers(CONTENT_TYPE_LATEST))
 async def metrics(request: Request) -> Response:
     """Return all figures."""
     return Response(

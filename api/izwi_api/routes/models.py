@@ -1,10 +1,12 @@
-"""GET /v1/models and /v1/models/{id}: what is served."""
+"""GET /v1/models, GET and DELETE /v1/models/{id}, GET /v1/audio/models: what is served."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse
 
 from izwi_api.app_state import state_of
+from izwi_api.http_errors import error_body
 
 router = APIRouter()
 
@@ -27,6 +29,19 @@ async def list_audio_models(request: Request) -> dict[str, object]:
 async def get_model(request: Request, model_id: str) -> dict[str, object]:
     """Describe a model; its name may hold slashes, plain or percent-encoded."""
     return _entry(request, model_id)
+
+
+@router.delete("/v1/models/{model_id:path}")
+async def delete_model(request: Request, model_id: str) -> JSONResponse:
+    """Refuse: what is served is said where the server is started."""
+    state_of(request).door.registry.model(model_id)
+    body = error_body(
+        f"model {model_id!r} cannot be deleted over HTTP; start the server without it",
+        "invalid_request_error",
+        param="model",
+        code="permission_denied",
+    )
+    return JSONResponse(body, 403)
 
 
 def _entry(request: Request, name: str) -> dict[str, object]:

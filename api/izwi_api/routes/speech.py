@@ -12,7 +12,6 @@ from contextlib import aclosing
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from izwi.audio.decode import decode_audio
 from izwi.audio.encode import CONTENT_TYPES, stream_encoder
 from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, TooLarge
 from izwi.request import ReferenceClip, SpeechInput, TextMode, VoicePrompt
@@ -21,7 +20,8 @@ from izwi_api.bodies import read_json
 from izwi_api.door import Door
 from izwi_api.http_errors import error_line
 from izwi_api.live_response import live_response, unless_left
-from izwi_api.schemas.speech import SpeechBody
+from izwi_api.schemas.openapi import answers, json_body
+from izwi_api.schemas.speech import HINTS, SpeechBody
 from izwi_api.settings import Settings
 from izwi_api.speech import Speech, encoded_sound, open_speech
 from izwi_api.voice_store import REFERENCE_RATE
@@ -29,15 +29,13 @@ from izwi_api.voices import resolve_voice
 
 router = APIRouter()
 
-_BODY_SCHEMA = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": SpeechBody.model_json_schema()}},
-    }
-}
 
-
-@router.post("/v1/audio/speech", openapi_extra=_BODY_SCHEMA)
+@router.post(
+    "/v1/audio/speech",
+    openapi_extra=json_body(SpeechBody, HINTS),
+    response_class=Response,
+    responses=answers(*CONTENT_TYPES.values(), "text/event-stream"),
+)
 async def create_speech(request: Request) -> Response:
     """Say a text."""
     door = door_of(request)
@@ -132,7 +130,7 @@ async def find_voice(door: Door, body: SpeechBody) -> str | VoicePrompt | Refere
             raise InvalidRequest(
                 f"model {body.model!r} cannot follow a reference clip", param="ref_audio"
             )
-        return await asyncio.to_thread(_reference_clip, body, door.settings)
+        return await _reference_clip(body, door)
     if body.ref_text is not None or body.x_vector_only:
         name = "ref_text" if body.ref_text is not None else "x_vector_only"
         raise InvalidRequest(f"{name} goes with ref_audio", param=name)
@@ -143,15 +141,16 @@ async def find_voice(door: Door, body: SpeechBody) -> str | VoicePrompt | Refere
     return None
 
 
-def _reference_clip(body: SpeechBody, settings: Settings) -> ReferenceClip:
+async def _reference_clip(body: SpeechBody, door: Door) -> ReferenceClip:
     assert body.ref_audio is not None
     if not body.x_vector_only and not (body.ref_text or "").strip():
         raise InvalidRequest(
             "ref_text must be what ref_audio says; or set x_vector_only", param="ref_text"
         )
-    content = _decode_base64(body.ref_audio, settings.max_reference_bytes)
+    settings = door.settings
+    content = await asyncio.to_thread(_decode_base64, body.ref_audio, settings.max_reference_bytes)
     try:
-        samples = decode_audio(content, REFERENCE_RATE, limits=settings.reference_limits)
+        samples = await door.decoder.decode(content, REFERENCE_RATE, settings.reference_limits)
     except InvalidRequest as error:
         raise type(error)(str(error), param="ref_audio") from error
     return ReferenceClip(samples, None if body.x_vector_only else body.ref_text)

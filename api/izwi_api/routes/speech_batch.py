@@ -29,6 +29,8 @@ from izwi_api.door import Door
 from izwi_api.http_errors import body_of, error_body, invalid_body
 from izwi_api.live_response import live_response
 from izwi_api.routes.speech import check_texts, find_voice, speech_input
+from izwi_api.schemas.openapi import json_body
+from izwi_api.schemas.speech import HINTS
 from izwi_api.schemas.speech_batch import BatchItem, SpeechBatchBody, parse_batch, parse_item
 from izwi_api.speech import Speech, open_speech
 
@@ -40,15 +42,10 @@ MAX_BATCH_BYTES = 256 << 20
 # Of a file; formats with a length have it there.
 _HEAD_BYTES = 64
 
-_BODY_SCHEMA = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": SpeechBatchBody.model_json_schema()}},
-    }
-}
+_HINTS = {"voice": HINTS["voice"]}
 
 
-@router.post("/v1/audio/speech/batch", openapi_extra=_BODY_SCHEMA)
+@router.post("/v1/audio/speech/batch", openapi_extra=json_body(SpeechBatchBody, _HINTS))
 async def create_speech_batch(request: Request) -> Response:
     """Say many texts."""
     door = door_of(request)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from itertools import chain
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from izwi.audio.decode import decode_audio
-from izwi.errors import InvalidRequest, IzwiError
-from izwi.request import TranscriptionInput
+from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, ModelNotFound
+from izwi.request import AlignedWord, TranscriptionInput
+from izwi_api.align import Aligner, find_aligner
 from izwi_api.app_state import door_of
 from izwi_api.bodies import Form, read_form
+from izwi_api.cues import Cue, cut_cues
 from izwi_api.door import Door
 from izwi_api.http_errors import error_line
 from izwi_api.live_response import live_response, unless_left
+from izwi_api.schemas.openapi import answers, form_body
 from izwi_api.schemas.transcription import (
     TranscriptionForm,
     parse_form,
@@ -26,16 +28,36 @@ from izwi_api.schemas.transcription import (
     verbose_json,
     vtt,
 )
-from izwi_api.transcribe import SAMPLE_RATE, Transcription, open_transcription
+from izwi_api.transcribe import SAMPLE_RATE, Segment, Transcription, open_transcription
 
 router = APIRouter()
 
+# As at OpenAI: no word is shorter.
+_MIN_AUDIO_S = 0.1
 
-@router.post("/v1/audio/transcriptions")
+
+class AudioTooShort(InvalidAudio):
+    """There is sound, but not enough for a word."""
+
+    code = "audio_too_short"
+
+
+@router.post(
+    "/v1/audio/transcriptions",
+    openapi_extra=form_body(TranscriptionForm, "file"),
+    response_class=Response,
+    responses=answers(
+        *("application/json", "text/plain", "application/x-subrip", "text/vtt"),
+        "text/event-stream",
+    ),
+)
 async def create_transcription(request: Request) -> Response:
     """Write down what a file says."""
     door = door_of(request)
     form = await read_form(request, door.settings.max_upload_bytes)
+    # Before what only some models and formats can do.
+    for name in form.fields.get("model", ()):
+        door.registry.transcription(name)
     fields = parse_form(form)
     if fields.stream and fields.response_format != "json":
         raise InvalidRequest("stream goes with response_format json", param="stream")
@@ -43,20 +65,23 @@ async def create_transcription(request: Request) -> Response:
 
 
 async def _answer(door: Door, form: Form, fields: TranscriptionForm) -> Response:
-    if "file" not in form.files:
-        raise InvalidRequest("missing required parameter: 'file'", param="file")
+    content = form.file("file")
     # An unknown model is said before the work of decoding.
     door.registry.transcription(fields.model)
-    samples = await asyncio.to_thread(
-        decode_audio, form.files["file"], SAMPLE_RATE, limits=door.settings.upload_limits
-    )
+    aligner = _aligner(door, fields)
+    limits = door.settings.upload_limits
+    samples = await door.decoder.decode(content, SAMPLE_RATE, limits)
+    if len(samples) < _MIN_AUDIO_S * SAMPLE_RATE:
+        raise AudioTooShort(f"the audio is shorter than {_MIN_AUDIO_S} s", param="file")
     ask = TranscriptionInput(
         samples,
         language=fields.forced_language,
         context=fields.context,
         temperature=fields.temperature,
     )
-    transcription = await open_transcription(door.engine, door.registry, fields.model, ask)
+    transcription = await open_transcription(
+        door.engine, door.registry, fields.model, ask, aligner=aligner.model if aligner else None
+    )
     try:
         if fields.stream:
             return await live_response(_events(transcription), "text/event-stream")
@@ -65,19 +90,68 @@ async def _answer(door: Door, form: Form, fields: TranscriptionForm) -> Response
         # A generator that never began has no `finally` to run.
         transcription.abort()
         raise
-    return _whole(transcription, fields)
+    words = await _words(aligner, transcription, fields) if aligner else None
+    return _whole(transcription, fields, words)
 
 
-def _whole(transcription: Transcription, fields: TranscriptionForm) -> Response:
+def _aligner(door: Door, fields: TranscriptionForm) -> Aligner | None:
+    """Who times the words: needed where they are asked for, welcome where there are subtitles."""
+    if not fields.wants_words and not fields.is_subtitle:
+        return None
+    try:
+        return find_aligner(door.engine, door.registry)
+    except ModelNotFound as error:
+        if not fields.wants_words:
+            return None
+        raise InvalidRequest(
+            "words have times only where an alignment model is served beside the transcriber, "
+            "and none is loaded here",
+            param="timestamp_granularities",
+        ) from error
+
+
+async def _words(
+    aligner: Aligner, transcription: Transcription, fields: TranscriptionForm
+) -> list[list[AlignedWord]] | None:
+    """Words of each segment; None for subtitles in a language that the aligner does not know."""
+    if not aligner.knows(transcription.segments):
+        if not fields.wants_words:
+            return None
+        raise InvalidRequest(
+            f"{transcription.language} is spoken, and the alignment model {aligner.name!r} knows "
+            f"{', '.join(aligner.model.languages)}",
+            param="timestamp_granularities",
+        )
+    return await aligner.align_segments(transcription.samples, transcription.segments)
+
+
+def _subtitles(
+    transcription: Transcription, words: list[list[AlignedWord]] | None
+) -> list[Segment] | list[Cue]:
+    """The segments as they were heard, or, where the words have times, cut to be read."""
+    if words is None:
+        return transcription.segments
+    pairs = zip(transcription.segments, words, strict=True)
+    return [cue for segment, group in pairs for cue in cut_cues(segment.text, group)]
+
+
+def _whole(
+    transcription: Transcription,
+    fields: TranscriptionForm,
+    words: list[list[AlignedWord]] | None,
+) -> Response:
     match fields.response_format:
         case "text":
             return PlainTextResponse(transcription.text)
         case "srt":
-            return Response(srt(transcription.segments), media_type="application/x-subrip")
+            return Response(
+                srt(_subtitles(transcription, words)), media_type="application/x-subrip"
+            )
         case "vtt":
-            return Response(vtt(transcription.segments), media_type="text/vtt")
+            return Response(vtt(_subtitles(transcription, words)), media_type="text/vtt")
         case "verbose_json":
-            return JSONResponse(verbose_json(transcription, fields.temperature))
+            said = None if words is None else chain.from_iterable(words)
+            return JSONResponse(verbose_json(transcription, fields, said))
         case "json":
             return JSONResponse({"text": transcription.text, "usage": usage_of(transcription)})
 

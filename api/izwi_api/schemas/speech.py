@@ -10,6 +10,27 @@ from izwi.audio.tempo import MAX_SPEED, MIN_SPEED
 
 _INT64_MAX = 2**63 - 1
 
+_TEXT = {"type": "string", "maxLength": 4096}
+_VOICE = {"type": "string", "minLength": 1}
+# For OpenAPI: what is checked elsewhere, and other spellings. 4096 is a setting's default.
+HINTS: dict[str, dict[str, object]] = {
+    "input": {"minLength": 1, "maxLength": 4096, "pattern": r"\S"},
+    "instructions": {"anyOf": [_TEXT, {"type": "null"}]},
+    "ref_text": {"anyOf": [_TEXT, {"type": "null"}]},
+    "voice": {
+        "anyOf": [
+            _VOICE,
+            {
+                "type": "object",
+                "properties": {"id": _VOICE},
+                "required": ["id"],
+                "additionalProperties": False,
+            },
+            {"type": "null"},
+        ]
+    },
+}
+
 
 def _voice_name(value: object) -> object:
     """Take `{"id": "..."}` for the name that it holds."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import zlib
-from typing import Annotated, Literal
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from izwi.errors import InvalidRequest
+from izwi.request import AlignedWord
 from izwi_api.bodies import Form
-from izwi_api.transcribe import Segment, Transcription
+from izwi_api.schemas.alignment import word_json
+from izwi_api.transcribe import Transcription
 
 _LISTS = ("languages", "keywords", "timestamp_granularities", "include")
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -50,7 +53,7 @@ class TranscriptionForm(BaseModel):
     prompt: str = Field(default="", max_length=4096)
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
     temperature: Annotated[float, BeforeValidator(_number), Field(ge=0.0, le=1.0)] = 0.0
-    timestamp_granularities: list[Literal["segment"]] = []
+    timestamp_granularities: list[Literal["segment", "word"]] = []
     include: list[str] = Field(default=[], max_length=0)
     stream: Annotated[bool, BeforeValidator(_boolean)] = False
     chunking_strategy: Literal["auto"] | ServerVad | None = None
@@ -66,6 +69,16 @@ class TranscriptionForm(BaseModel):
     def forced_language(self) -> str | None:
         """The language to assume, None to detect it."""
         return self.language or (self.languages[0] if self.languages else None)
+
+    @property
+    def wants_words(self) -> bool:
+        """Whether each word must have its time."""
+        return "word" in self.timestamp_granularities
+
+    @property
+    def is_subtitle(self) -> bool:
+        """Whether the answer is a file of subtitles."""
+        return self.response_format in ("srt", "vtt")
 
     @property
     def context(self) -> str:
@@ -110,33 +123,70 @@ def usage_of(transcription: Transcription) -> dict[str, object]:
     }
 
 
-def verbose_json(transcription: Transcription, temperature: float) -> dict[str, object]:
-    """Return the answer with segments. Figures that Whisper has and we have not are 0."""
-    return {
+def verbose_json(
+    transcription: Transcription,
+    fields: TranscriptionForm,
+    words: Iterable[AlignedWord] | None = None,
+) -> dict[str, object]:
+    """Return the answer with segments, words or both.
+
+    Args:
+        transcription: All of it.
+        fields: What was asked.
+        words: All words with their times; None where nobody asked for them.
+    """
+    answer: dict[str, object] = {
         "task": "transcribe",
         "language": transcription.language.lower(),
         "duration": transcription.duration_s,
         "text": transcription.text,
-        "segments": [
-            {
-                "id": index,
-                "seek": 0,
-                "start": segment.start_s,
-                "end": segment.end_s,
-                "text": segment.text,
-                "tokens": list(segment.token_ids),
-                "temperature": temperature,
-                "avg_logprob": 0.0,
-                "compression_ratio": _compression_ratio(segment.text),
-                "no_speech_prob": 0.0,
-            }
-            for index, segment in enumerate(transcription.segments)
-        ],
-        "usage": {"type": "duration", "seconds": transcription.duration_s},
     }
+    if "segment" in fields.timestamp_granularities or words is None:
+        answer["segments"] = _segments_json(transcription, fields.temperature)
+    if words is not None:
+        answer["words"] = [word_json(word) for word in words]
+    return answer | {"usage": {"type": "duration", "seconds": transcription.duration_s}}
 
 
-def srt(segments: list[Segment]) -> str:
+def _segments_json(transcription: Transcription, temperature: float) -> list[dict[str, object]]:
+    """Segments; figures that Whisper has and we have not are 0."""
+    return [
+        {
+            "id": index,
+            "seek": 0,
+            "start": segment.start_s,
+            "end": segment.end_s,
+            "text": segment.text,
+            "tokens": list(segment.token_ids),
+            "temperature": temperature,
+            "avg_logprob": 0.0,
+            "compression_ratio": _compression_ratio(segment.text),
+            "no_speech_prob": 0.0,
+        }
+        for index, segment in enumerate(transcription.segments)
+    ]
+
+
+class Timed(Protocol):
+    """Text that was said at a time: a segment, or a subtitle."""
+
+    @property
+    def start_s(self) -> float:
+        """When it begins, in seconds."""
+        ...
+
+    @property
+    def end_s(self) -> float:
+        """When it ends."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """What is said."""
+        ...
+
+
+def srt(segments: Sequence[Timed]) -> str:
     """Return SubRip subtitles."""
     return "".join(
         f"{index}\n{_clock(cue.start_s, ',')} --> {_clock(cue.end_s, ',')}\n{_cue_text(cue)}\n\n"
@@ -144,7 +194,7 @@ def srt(segments: list[Segment]) -> str:
     )
 
 
-def vtt(segments: list[Segment]) -> str:
+def vtt(segments: Sequence[Timed]) -> str:
     """Return WebVTT subtitles."""
     cues = (
         f"{_clock(cue.start_s, '.')} --> {_clock(cue.end_s, '.')}\n{_cue_text(cue)}\n\n"
@@ -173,6 +223,6 @@ def _clock(seconds: float, mark: str) -> str:
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{mark}{rest % 1000:03}"
 
 
-def _cue_text(segment: Segment) -> str:
+def _cue_text(segment: Timed) -> str:
     # An arrow in speech would read as a timing line, an empty line as the cue's end.
     return " ".join(segment.text.replace("-->", "->").split())

@@ -1,0 +1,44 @@
+"""The form of POST /v1/audio/translations."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from izwi.errors import InvalidRequest
+from izwi_api.bodies import Form
+
+
+def _number(value: object) -> object:
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+class TranslationForm(BaseModel):
+    """What a client asks to be said in English, its file aside."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    model: str
+    prompt: str = Field(default="", max_length=4096)
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+    temperature: Annotated[float, BeforeValidator(_number), Field(ge=0.0, le=1.0)] = 0.0
+
+
+def parse_form(form: Form) -> TranslationForm:
+    """Read a form's fields; an empty one asks for the default.
+
+    Raises:
+        ValidationError: A field is unknown, missing or has a wrong value.
+        InvalidRequest: A field came twice.
+    """
+    for name, entries in form.fields.items():
+        if len(entries) != 1:
+            raise InvalidRequest(f"parameter {name[:64]!r} was given twice", param=name[:64])
+    given = {name: entries[0] for name, entries in form.fields.items()}
+    return TranslationForm.model_validate(
+        {name: value for name, value in given.items() if value or name == "model"}
+    )

@@ -1,0 +1,210 @@
+"""openai-python's own tests, run against a server of ours.
+
+`python -m tests.clients.openai_suite` prints every outcome. Their files are fetched as the source
+distribution of the version that is installed, and stay outside the repository.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+
+from izwi.registry import embedded
+from tests.api.served import served
+
+PLUGIN = Path(__file__).with_name("plugin")
+AUDIO = ("speech", "transcriptions", "translations", "voices", "voice_consents")
+# They reach the server; speech does since the plugin lets its requests through.
+RESOURCES = (
+    *(f"tests/api_resources/audio/test_{name}.py" for name in AUDIO),
+    "tests/api_resources/test_models.py",
+)
+# What the SDK makes of errors. These tests answer themselves and never reach a server.
+ERRORS = ("tests/test_client.py", "tests/test_status_error_messages.py")
+# Names that their tests ask for, and the embedded checkpoint that answers to them.
+MODELS = {
+    "tts-1": "izwi-tiny-tts",
+    "gpt-6-astra": "izwi-tiny-tts",
+    "gpt-4o-transcribe": "izwi-tiny-asr",
+    "whisper-1": "izwi-tiny-asr",
+}
+FETCH_S = 120
+CACHE = Path(__file__).parents[2] / "build" / "openai-sdist"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Tests that cannot pass here: which, what is said to them, and why that is right."""
+
+    tests: str
+    message: str
+    reason: str
+
+
+EXPECTED = (
+    Refused(
+        r"test_speech\.py::.*::test_method_create",
+        r"JSONDecodeError|codec can't decode|UnicodeDecodeError",
+        "the test reads back as JSON what it had put into a mock; the server sends sound",
+    ),
+    Refused(
+        r"test_transcriptions\.py::.*with_all_params",
+        r"BadRequestError.*(known_speaker|include|languages|granularit|'language')",
+        "asks at once for what OpenAI takes for different models and formats only: log "
+        "probabilities, known speakers, word times in json, a language called 'language'",
+    ),
+    Refused(
+        r"test_translations\.py::",
+        r"does not translate",
+        "no model here translates; the server says so",
+    ),
+    Refused(
+        r"test_voices\.py::.*overload_2",
+        r"no model that is served makes a voice from a description",
+        "the embedded checkpoints clone, and do not follow descriptions",
+    ),
+    Refused(
+        r"test_voice_consents\.py::.*list_with_all_params",
+        r"BadRequestError.*(limit|after)",
+        "the limit 0 and a cursor that is no id; OpenAI documents 1 to 100",
+    ),
+    Refused(
+        r"test_models\.py::.*(method|raw_response|streaming_response)_delete",
+        r"NotFoundError.*is served here",
+        "deletes a fine-tuned model that is not served here",
+    ),
+)
+
+
+class Unfetchable(Exception):
+    """pip cannot fetch the source distribution."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one test."""
+
+    test: str
+    outcome: str
+    message: str
+    num_sent: int
+    seconds: float
+
+    def refusal(self) -> Refused | None:
+        """Why it cannot pass here, or None if it should."""
+        return next((entry for entry in EXPECTED if re.search(entry.tests, self.test)), None)
+
+    @property
+    def is_as_expected(self) -> bool:
+        """Whether it passed, or failed in the way that is written down."""
+        refusal = self.refusal()
+        if self.outcome == "skipped":  # mocks and that transport do not know each other
+            return "aiohttp client is not compatible" in self.message
+        if refusal is None:
+            return self.outcome == "passed"
+        return self.outcome == "failed" and bool(
+            re.search(refusal.message, self.message, re.DOTALL)
+        )
+
+
+def fetch(cache: Path = CACHE) -> Path:
+    """Return the folder of the unpacked source distribution. Raises Unfetchable."""
+    name = f"openai-{version('openai')}"
+    if not (cache / name / "tests").is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--no-binary", "openai", "--dest", str(cache), name.replace("-", "==")]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=FETCH_S)
+        except subprocess.CalledProcessError as error:
+            raise Unfetchable(f"pip cannot fetch {name}: {error.stderr[-300:]}") from error
+        except subprocess.TimeoutExpired as error:
+            raise Unfetchable(f"pip cannot fetch {name} in {FETCH_S} s") from error
+        with tarfile.open(cache / f"{name}.tar.gz") as archive:
+            archive.extractall(cache, filter="data")
+    return cache / name
+
+
+def link_models(folder: Path, models: dict[str, str]) -> list[str]:
+    """Make the embedded checkpoints folders of other names; return the options that serve them."""
+    options = []
+    for name, source in models.items():
+        try:
+            shutil.copytree(embedded()[source], folder / name, copy_function=os.link)
+        except shutil.Error:  # another file system
+            shutil.copytree(embedded()[source], folder / name, dirs_exist_ok=True)
+        options += ["--model", str(folder / name)]
+    return options
+
+
+def speech_clip(url: str) -> bytes:
+    """Return a WAV of a few seconds in which somebody speaks."""
+    body = {"model": "tts-1", "voice": "alloy", "response_format": "wav"}
+    text = "The house is near the river, and the garden is behind the house."
+    answer = httpx.post(f"{url}/v1/audio/speech", json=body | {"input": text}, timeout=60)
+    return answer.raise_for_status().content
+
+
+def run_suite(suite: Path, url: str, folder: Path) -> list[Outcome]:
+    """Run their tests against a server; return their outcomes."""
+    outcomes, clip = folder / "outcomes.jsonl", folder / "clip.wav"
+    clip.write_bytes(speech_clip(url))
+    command = [sys.executable, "-m", "pytest", "-p", "izwi_openai_suite", "-p", "no:cacheprovider"]
+    command += ["-o", "addopts=", "-q", "--tb=short", "-k", choice(), *RESOURCES, *ERRORS]
+    environ = os.environ | {
+        "PYTHONPATH": str(PLUGIN),
+        "TEST_API_BASE_URL": f"{url}/v1",
+        "IZWI_SUITE_CLIP": str(clip),
+        "IZWI_SUITE_OUTCOMES": str(outcomes),
+    }
+    done = subprocess.run(command, cwd=suite, env=environ, capture_output=True, text=True)
+    if done.returncode not in (0, 1):  # 1: some failed, as some must
+        raise RuntimeError(done.stdout[-4000:] + done.stderr[-4000:])
+    return [Outcome(**json.loads(line)) for line in outcomes.read_text().splitlines()]
+
+
+def choice() -> str:
+    """Return pytest's -k: of the client's tests those of errors; no transport that is not here."""
+    errors = "(not test_client or error or retr or timeout)"
+    return errors if find_spec("aiohttp") else f"not aiohttp and {errors}"
+
+
+def run_all(folder: Path) -> list[Outcome]:
+    """Run their tests of audio, models and errors against the embedded checkpoints."""
+    suite = fetch()
+    with served(folder, *link_models(folder, MODELS)) as server:
+        return run_suite(suite, server.url, folder)
+
+
+def main() -> None:
+    """Run all, and print a line for each test and a table of counts."""
+    with tempfile.TemporaryDirectory() as temporary:
+        outcomes = run_all(Path(temporary))
+    counts: dict[str, Counter[str]] = {}
+    for outcome in outcomes:
+        kind = outcome.outcome if outcome.is_as_expected else f"{outcome.outcome}, UNEXPECTED"
+        count = counts.setdefault(outcome.test.partition("::")[0], Counter())
+        count[kind] += 1
+        count["reached the server"] += outcome.num_sent > 0
+        print(f"{kind:10} {outcome.seconds:6.2f} s {outcome.test} {outcome.message[:160]!r}")
+    for file, count in counts.items():
+        print(file, dict(count))
+    if not all(outcome.is_as_expected for outcome in outcomes):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
