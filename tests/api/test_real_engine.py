@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -96,3 +98,56 @@ def test_leaving_frees_the_engine(served):
         next(pieces)
         assert busy()
     wait_for(lambda: not busy(), 2.0)
+
+
+def figure(client, name, model):
+    """One of the engine's figures, as /metrics has it."""
+    lines = client.get("/metrics").text.splitlines()
+    wanted = f'izwi_engine_{name}{{model="{model}"}} '
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(wanted))
+
+
+@pytest.fixture
+def slow_steps(served, monkeypatch):
+    """Steps so long that a client's leaving is noticed in the step in which it leaves."""
+    _, door = served
+    for name in ("custom_voice", "asr"):
+        model = door.registry.model(name)
+
+        def run(x, context, run=model.run):
+            time.sleep(0.1)
+            return run(x, context)
+
+        monkeypatch.setattr(model, "run", run)
+
+
+def check_freed(client, model, steps):
+    """Its place is free, at most two steps after those that had begun."""
+    wait_for(lambda: figure(client, "running", model) == 0, 5.0)
+    assert figure(client, "steps_total", model) <= steps + 2
+
+
+def test_who_leaves_a_stream_frees_its_place_within_two_steps(served, slow_steps):
+    client, _ = served
+    with client.stream("POST", SPEECH, json=ASK | {"max_new_tokens": 200}) as answer:
+        pieces = answer.iter_raw()  # kept: httpx hangs up when it is collected
+        next(pieces)
+        assert figure(client, "running", "custom_voice") == 1
+        steps = figure(client, "steps_total", "custom_voice")
+    check_freed(client, "custom_voice", steps)
+
+
+def test_who_leaves_before_the_answer_frees_its_place_within_two_steps(
+    served, slow_steps, tone_wav
+):
+    client, _ = served
+    form = {"model": "asr", "temperature": "0"}
+    request = client.build_request(
+        "POST", "/v1/audio/transcriptions", data=form, files={"file": ("a.wav", tone_wav(2.0))}
+    )
+    head = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+    with socket.create_connection((request.url.host, request.url.port)) as raw:
+        raw.sendall(f"POST {request.url.path} HTTP/1.1\r\n{head}\r\n".encode() + request.read())
+        wait_for(lambda: figure(client, "running", "asr") == 1, 10.0)
+        steps = figure(client, "steps_total", "asr")
+    check_freed(client, "asr", steps)
