@@ -16,7 +16,7 @@ from izwi.model import Model
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import Chunk, Entries, Float32, Phase, Reason, Sequence
 from izwi.runner.budget import MemoryBudget
-from izwi.runner.runner import Runner
+from izwi.runner.runner import Drawn, Runner
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
 from izwi.scheduler.scheduler import Scheduler
@@ -33,13 +33,13 @@ class Results:
     Attributes:
         work: What was planned.
         failed: What failed, by arrival.
-        entries: Rows that ran: sequence, entries drawn, positions computed.
+        drawn: Rows that ran: sequence, entries drawn, positions computed.
         seconds: Time that it took so far.
     """
 
     work: Work
     failed: dict[int, BaseException] = field(default_factory=dict)
-    entries: list[tuple[Sequence, Entries, int]] = field(default_factory=list)
+    drawn: list[tuple[Sequence, Drawn, int]] = field(default_factory=list)
     seconds: float = 0.0
 
 
@@ -115,16 +115,16 @@ class Lane:
             if isinstance(drawn, BaseException):
                 results.failed[row.sequence.arrival] = drawn
             else:
-                results.entries.append((row.sequence, drawn, row.stop))
+                results.drawn.append((row.sequence, drawn, row.stop))
         results.seconds = self._clock() - began_s
         return results
 
     def process(self, results: Results, now_s: float) -> list[Chunk]:
         """Grow the logs, make the sound that is due, finish, free, and say what happened."""
         fresh = set[int]()
-        for sequence, drawn, stop in results.entries:
+        for sequence, drawn, stop in results.drawn:
             self.scheduler.computed(sequence, stop)
-            if drawn:
+            if drawn.entries:
                 sequence.phase = Phase.DECODE
                 if self._append(sequence, drawn) and self.runner.frame_s is None:
                     fresh.add(sequence.arrival)
@@ -159,12 +159,13 @@ class Lane:
         self.scheduler.finish(sequence, reason)
         return self._chunk(sequence, sound, reason=reason, error=error, encoded=encoded)
 
-    def _append(self, sequence: Sequence, entries: Entries) -> Entries:
+    def _append(self, sequence: Sequence, drawn: Drawn) -> Entries:
         """Put entries into the log; returns them, without a stop id, which is not emitted."""
-        request = sequence.request
+        request, entries = sequence.request, drawn.entries
         stops = entries[-1][0] in request.stop_ids
         kept = entries[:-1] if stops else entries
         sequence.emitted += kept
+        sequence.logprobs += drawn.logprobs[: len(kept)]
         limit = self.runner.max_entries(sequence)
         if not request.marks:  # entries take positions
             limit = min(limit, self.scheduler.capacity - sequence.num_prompt)
@@ -223,7 +224,10 @@ class Lane:
 
     def _chunk(self, sequence: Sequence, sound: Float32 | None, **rest: Any) -> Chunk:
         """What its reader has not been told: frames come with their sound, text at once."""
-        new = sequence.emitted[sequence.num_told :]
+        first = sequence.num_told
+        new = sequence.emitted[first:]
         sequence.num_told = len(sequence.emitted)
         log = np.array(new, dtype=np.int64) if new else self._nothing
+        if sequence.request.logprobs:
+            rest["logprobs"] = np.array(sequence.logprobs[first:], dtype=np.float32)
         return Chunk(sequence.request.request_id, log, sound, **rest)

@@ -244,6 +244,11 @@ class TranscriptionModel(Model, Protocol):
     @property
     def languages(self) -> tuple[str, ...]: ...
 
+    @property
+    def language_codes(self) -> Mapping[str, str]:
+        """ISO 639 codes by the names that `read` gives."""
+        ...
+
     def split_audio(self, samples: npt.NDArray[np.float32]) -> list[tuple[int, int]]:
         """Cut 16 kHz samples into pieces [start, stop) that the model takes in one go."""
         ...
@@ -256,6 +261,14 @@ class TranscriptionModel(Model, Protocol):
 
     def read(self, token_ids: Seq[int], language: str | None) -> Transcript:
         """Parse what was emitted; `language` is the forced one, if any."""
+        ...
+
+    def spell(self, token_ids: Seq[int], language: str | None) -> list[bytes]:
+        """Bytes that each token adds to the text of `read`; none where it says something else.
+
+        Joined they are that text in UTF-8, with white space behind it, and with every turn of what
+        a stuck decoder repeats, which `read` may cut short.
+        """
         ...
 
 

@@ -108,6 +108,7 @@ class Request:
         open_input: Text may still be written to it with `Engine.write`.
         listener: Who hears it: requests of one listener are played one after the other, in the
             order in which they were submitted. Empty: nobody else's.
+        logprobs: Chunks say how likely each entry was; batches with it are not recorded on CUDA.
         ask: What it was prepared from, kept for traces.
     """
 
@@ -126,6 +127,7 @@ class Request:
     streams: bool = True
     open_input: bool = False
     listener: str = ""
+    logprobs: bool = False
     ask: SpeechInput | TranscriptionInput | AlignmentInput | None = None
 
 
@@ -168,6 +170,7 @@ class Sequence:
         emitted: The log: one entry a step, (codebooks,) ids; a token is an entry of one id.
         written: The log of its input: text ids written after the prompt.
         input_open: More may be written.
+        logprobs: Of each entry emitted, where the request asks for them; else empty.
         num_vocoded: Frames that went through the codec.
         num_told: Entries that its reader has been told.
         num_chunks: Chunks of sound that left, for the chunk ramp.
@@ -197,6 +200,7 @@ class Sequence:
     emitted: list[tuple[int, ...]] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
     input_open: bool = False
+    logprobs: list[float] = field(default_factory=list)
     num_vocoded: int = 0
     num_told: int = 0
     num_chunks: int = 0
@@ -251,6 +255,8 @@ class Chunk(NamedTuple):
         encoded: The answer of an encode-only request.
         reason: Set on the last chunk.
         error: Why, when the reason is ERROR.
+        logprobs: (n,) float32, one an entry: see `izwi.runner.sampler.Sampler.logprobs`. None where
+            the request did not ask.
     """
 
     request_id: str
@@ -259,6 +265,7 @@ class Chunk(NamedTuple):
     encoded: tuple[npt.NDArray[Any], ...] = ()
     reason: Reason | None = None
     error: BaseException | None = None
+    logprobs: Float32 | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -313,6 +320,7 @@ class TranscriptionInput:
         samples: (n,) float32 mono at 16 kHz.
         language: Forced language name or code, None detects it.
         context: Text that the transcription follows on or whose words are likely.
+        logprobs: As in `Request`.
     """
 
     samples: Float32
@@ -321,6 +329,7 @@ class TranscriptionInput:
     temperature: float = 0.0
     seed: int = 0
     max_new_tokens: int | None = None
+    logprobs: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

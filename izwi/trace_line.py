@@ -134,6 +134,7 @@ class TranscriptionAsk(Struct, frozen=True, omit_defaults=True):
     temperature: float = 0.0
     seed: int = 0
     max_new_tokens: int | None = None
+    logprobs: bool = False
 
     @classmethod
     def of(cls, ask: TranscriptionInput) -> TranscriptionAsk:

@@ -18,6 +18,7 @@ from izwi.errors import InvalidAudio
 from izwi.model import TranscriptionModel
 from izwi.request import Request, Transcript, TranscriptionInput
 from izwi_api.door import Engine, Registry, Stream, chunks_of
+from izwi_api.text_tokens import TextToken, text_tokens, trimmed, within
 
 SAMPLE_RATE = 16_000
 # Reading the whole text anew for each token is quadratic, so partial text is read this often.
@@ -32,6 +33,7 @@ class Segment:
         start_s: Where the piece begins, in seconds.
         end_s: Where it ends.
         token_ids: What the model emitted, stop ids left out.
+        tokens: Of the text, where log probabilities were asked for; else none.
     """
 
     start_s: float
@@ -39,6 +41,7 @@ class Segment:
     text: str
     language: str
     token_ids: tuple[int, ...]
+    tokens: tuple[TextToken, ...] = ()
 
 
 class Transcription:
@@ -50,6 +53,9 @@ class Transcription:
         segments: The pieces that are done.
         num_prompt_positions: What the engine read, for the bill.
         text: All of it so far.
+        tokens: Of that text, as far as they are whole, where log probabilities were asked for. In
+            the end their bytes joined are `text`, but for repeats of a stuck decoder, which a
+            text may have fewer of. A space between two pieces belongs to the token after it.
     """
 
     def __init__(
@@ -65,6 +71,8 @@ class Transcription:
         self.segments: list[Segment] = []
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.text = ""
+        self.tokens: list[TextToken] = []
+        self._logprobs = ask.logprobs
         self._model = model
         self._language = ask.language
         self._pieces = pieces
@@ -80,6 +88,13 @@ class Transcription:
         """The first language that was heard, empty if none was."""
         return next((s.language for s in self.segments if s.language), "")
 
+    @property
+    def language_codes(self) -> list[str]:
+        """ISO 639 codes of all that were heard; of one without a code its name."""
+        codes = self._model.language_codes
+        heard = (s.language for s in self.segments if s.language)
+        return list(dict.fromkeys(codes.get(name, name.lower()) for name in heard))
+
     async def deltas(self, *, live: bool = False) -> AsyncGenerator[str]:
         """Yield the text as it grows; the deltas joined are `text`.
 
@@ -91,19 +106,26 @@ class Transcription:
         """
         try:
             for (start, stop), stream in zip(self._pieces, self._streams, strict=True):
-                before = self.text
+                before, first = self.text, len(self.tokens)
                 tokens: list[int] = []
+                logprobs: list[float] = []
                 last_read_s = time.monotonic()
                 async for chunk in chunks_of(stream):
                     tokens.extend(chunk.entries.ravel().tolist())  # a token is an entry of one id
+                    logprobs += [] if chunk.logprobs is None else chunk.logprobs.tolist()
                     now_s = time.monotonic()
                     if live and tokens and now_s - last_read_s >= _DELTA_INTERVAL_S:
                         last_read_s = now_s
-                        delta = self._grow(before, self._certain(await self._read(tokens)))
+                        certain = self._certain(await self._read(tokens))
+                        delta = self._grow(before, certain)
                         if delta:
+                            spelled = await self._spell(before, certain, tokens, logprobs)
+                            self.tokens[first:] = within(spelled, self.text[len(before) :])
                             yield delta
                 transcript = await self._read(tokens)
-                self.segments.append(_segment(start, stop, transcript, tokens))
+                spelled = await self._spell(before, transcript.text, tokens, logprobs)
+                self.tokens[first:] = trimmed(spelled)
+                self.segments.append(_segment(start, stop, transcript, tokens, self.tokens[first:]))
                 delta = self._grow(before, transcript.text)
                 if delta:
                     yield delta
@@ -122,6 +144,16 @@ class Transcription:
 
     async def _read(self, tokens: list[int]) -> Transcript:
         return await asyncio.to_thread(self._model.read, tokens, self._language)
+
+    async def _spell(
+        self, before: str, piece: str, tokens: list[int], logprobs: list[float]
+    ) -> list[TextToken]:
+        """Tokens of a piece's text, led by what joins it to the text before."""
+        if not self._logprobs:
+            return []
+        spelled = await asyncio.to_thread(self._model.spell, tokens, self._language)
+        joint = joined(before, piece).removesuffix(piece)[len(before) :]
+        return text_tokens(spelled, logprobs, joint)
 
     def _certain(self, partial: Transcript) -> str:
         """Return the part of an unfinished piece's text that more tokens will not change."""
@@ -212,11 +244,14 @@ def _prepare(
     return ask, pieces, requests
 
 
-def _segment(start: int, stop: int, transcript: Transcript, tokens: list[int]) -> Segment:
+def _segment(
+    start: int, stop: int, transcript: Transcript, token_ids: list[int], tokens: list[TextToken]
+) -> Segment:
     return Segment(
         start / SAMPLE_RATE,
         stop / SAMPLE_RATE,
         transcript.text,
         transcript.language,
+        tuple(token_ids),
         tuple(tokens),
     )

@@ -67,8 +67,13 @@ class Graphs:
         return Graphs(model, kv, ops, decodes, prompts, codec)
 
     def takes(self, rows: Seq[Row]) -> bool:
-        """Whether the next entries of these rows can be drawn here."""
+        """Whether the next entries of these rows can be drawn here.
+
+        Log probabilities are not recorded: a batch in which somebody asks for them runs plainly.
+        """
         emitting = [row.sequence for row in rows if row.emits]
+        if any(sequence.request.logprobs for sequence in emitting):
+            return False
         return self.decodes is not None and self.decodes.takes(emitting)
 
     def drawn(self, rows: Seq[Row]) -> list[list[int]]:

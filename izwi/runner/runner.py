@@ -6,8 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +35,18 @@ _REBUILD_S = 1e-4
 
 R = TypeVar("R")
 Item = TypeVar("Item")
+
+
+class Drawn(NamedTuple):
+    """What one row of a forward pass gave.
+
+    Attributes:
+        entries: Empty if it does not emit.
+        logprobs: One an entry, of a request that asks for them; see `Sampler.logprobs`.
+    """
+
+    entries: Entries
+    logprobs: tuple[float, ...] = ()
 
 
 class Runner:
@@ -133,27 +144,32 @@ class Runner:
         return errors
 
     @torch.inference_mode()
-    def forward(self, rows: Seq[Row]) -> list[Entries | BaseException]:
+    def forward(self, rows: Seq[Row]) -> list[Drawn | BaseException]:
         """Run the rows as one forward pass.
 
         Returns:
-            For each row the entries drawn, none if it does not emit, or what failed.
+            For each row what was drawn, or what failed.
         """
+        return _each(self._run, rows)
 
-        def run(batch: Seq[Row]) -> list[Entries]:
-            entries = map(tuple, self._drawn(batch))
-            return [tuple(islice(entries, row.num_drawn)) for row in batch]
+    def _run(self, batch: Seq[Row]) -> list[Drawn]:
+        entries, logprobs = self._drawn(batch)
+        results, first = [], 0
+        for row in batch:
+            stop = first + row.num_drawn
+            asked = [logprobs[place] for place in range(first, stop) if place in logprobs]
+            results.append(Drawn(tuple(map(tuple, entries[first:stop])), tuple(asked)))
+            first = stop
+        return results
 
-        return _each(run, rows)
-
-    def _drawn(self, batch: Seq[Row]) -> list[list[int]]:
-        """Run a batch; the entries of the rows that emit, in order."""
+    def _drawn(self, batch: Seq[Row]) -> tuple[list[list[int]], dict[int, float]]:
+        """Run a batch; entries of the rows that emit, in order, and `Sampler.logprobs`."""
         if self._graphs is not None and self._graphs.takes(batch):
-            return self._graphs.drawn(batch)
+            return self._graphs.drawn(batch), {}
         sequences = [row.sequence for row in batch for _ in range(row.num_drawn)]
-        pick = Sampler(sequences, self._suppressed).pick
-        drawn = step(self._model, self._ops, batch, self._kv.context(batch), pick)
-        return self._ops.numpy(drawn).tolist() if sequences else []
+        sampler = Sampler(sequences, self._suppressed)
+        drawn = step(self._model, self._ops, batch, self._kv.context(batch), sampler.pick)
+        return (self._ops.numpy(drawn).tolist() if sequences else []), sampler.logprobs()
 
     @torch.inference_mode()
     def vocode(

@@ -81,14 +81,35 @@ class Sampler:
         self._sequences = sequences
         self._suppressed = suppressed
         self._noise: dict[int, npt.NDArray[np.float64]] = {}
+        self._asking = [row for row, s in enumerate(sequences) if s.request.logprobs]
+        self._logprobs: Tensor | None = None
 
     @property
     def pick(self) -> Pick:
         """The function that models call: logits (rows, vocabulary), codebook -> ids (rows,)."""
         return self._pick
 
+    def logprobs(self) -> dict[int, float]:
+        """Natural log of the probability of what was drawn in codebook 0, by row.
+
+        Of the softmax of the raw logits, in float32: before penalties, suppression, temperature and
+        cuts, so it tells what the model thought and not how it was drawn. Rows whose requests ask
+        for it alone have one; there are none before `pick` was called.
+        """
+        if self._logprobs is None:
+            return {}
+        return dict(zip(self._asking, self._logprobs.tolist(), strict=True))
+
     def _pick(self, logits: Tensor, codebook: int) -> Tensor:
         logits = logits.float()
+        ids = self._ids(logits, codebook)
+        if codebook == 0 and self._asking:
+            rows = torch.tensor(self._asking, device=logits.device)
+            likely = torch.log_softmax(logits[rows], dim=-1)
+            self._logprobs = likely.gather(-1, ids[rows, None])[:, 0]
+        return ids
+
+    def _ids(self, logits: Tensor, codebook: int) -> Tensor:
         if codebook == 0:
             logits = self.process(logits)
             params = tuple(sequence.request.sampling for sequence in self._sequences)

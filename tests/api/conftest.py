@@ -83,6 +83,10 @@ class FakeTranscription:
     num_codebooks = 1
     languages = ("english",)
 
+    @property
+    def language_codes(self):
+        return {"English": "en"}
+
     def split_audio(self, samples):
         step = 160_000
         return [(i, min(i + step, len(samples))) for i in range(0, len(samples), step)]
@@ -94,7 +98,8 @@ class FakeTranscription:
             text += f" {ask.context}"
         text = text[: ask.max_new_tokens]
         prompt = FakePrompt("listen", text, num_positions=7)
-        return Request(request_id, model, prompt, max_entries=len(text))
+        count = len(text)
+        return Request(request_id, model, prompt, max_entries=count, logprobs=ask.logprobs)
 
     def read(self, token_ids, language):
         text = "".join(map(chr, token_ids)).strip()
@@ -102,6 +107,12 @@ class FakeTranscription:
             return Transcript(language, text)
         head, tag, rest = text.partition("|")
         return Transcript(head, rest.strip()) if tag else Transcript("", text)
+
+    def spell(self, token_ids, language):
+        text = "".join(map(chr, token_ids))
+        said = text if language else text[text.find("|") + 1 :]
+        start = len(text) - len(said.lstrip())
+        return [b"" if at < start else char.encode() for at, char in enumerate(text)]
 
 
 class FakeRegistry:
@@ -187,6 +198,8 @@ class FakeStream:
                 return
             last = {"reason": Reason.STOP} if index == limit - 1 else {}
             if prompt.kind == "listen":
+                if self.request.logprobs:
+                    last["logprobs"] = np.array([-ord(character) / 1024], np.float32)
                 self._put([[ord(character)]], **last)
                 continue
             self._sing(index, character, **last)

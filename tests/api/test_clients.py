@@ -46,6 +46,11 @@ def test_sdk_transcription(client, sdk, tone_wav):
         temperature=0.0,
     )
     assert verbose.segments[0].text == "word word"
+    likely = sdk.audio.transcriptions.create(
+        model="org/asr", file=file, include=["logprobs"], languages=["en", "de"]
+    )
+    assert "".join(token.token for token in likely.logprobs) == likely.text
+    assert [language.code for language in likely.languages] == ["en"]
     events = list(sdk.audio.transcriptions.create(model="org/asr", file=file, stream=True))
     deltas = "".join(e.delta for e in events if e.type == "transcript.text.delta")
     assert events[-1].text == deltas == "word word"

@@ -69,6 +69,8 @@ def test_stream_deltas_join_to_the_text(client, server, tone_wav, fields):
         {"chunking_strategy": '{"type": "server_vad", "silence_duration_ms": 300}'},
         {"language": "en", "temperature": "0.0", "stream": "false"},
         {"languages[]": ["en"], "keywords[]": ["Izwi", "Zulu"]},
+        {"languages[]": ["en", "de"]},
+        {"include[]": "logprobs", "response_format": "verbose_json"},
         {"keywords": "Izwi", "prompt": "before"},
         {"language": "", "prompt": ""},
     ],
@@ -88,7 +90,10 @@ def test_spellings_that_are_taken(client, tone_wav, fields):
             {"timestamp_granularities[]": "word", "response_format": "verbose_json"},
             "timestamp_granularities",
         ),
-        ({"include[]": "logprobs"}, "include"),
+        ({"include[]": "tokens"}, "include"),
+        ({"include[]": "logprobs", "response_format": "text"}, "include"),
+        ({"include[]": "logprobs", "response_format": "srt"}, "include"),
+        ({"languages[]": ["en"] * 65}, "languages"),
         ({"temperature": "1.5"}, "temperature"),
         ({"temperature": "warm"}, "temperature"),
         ({"response_format": "diarized_json"}, "response_format"),
@@ -102,6 +107,29 @@ def test_spellings_that_are_refused(client, tone_wav, fields, param):
     answer = write(client, tone_wav(1.0), data=fields)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param or param is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "forced"), [(["en"], "en"), (["en", "de"], None), (["de", "fr"], None)]
+)
+def test_candidates_of_languages(client, server, tone_wav, monkeypatch, sent, forced):
+    """One is assumed; of several none is, and what was heard is told, expected or not."""
+    asked = []
+    model = server.registry.models["org/asr"]
+    prepare = model.prepare_transcription
+    monkeypatch.setattr(
+        model, "prepare_transcription", lambda *args: asked.append(args[2]) or prepare(*args)
+    )
+    answer = write(client, tone_wav(12.0), data={"languages[]": sent}).json()
+    assert {ask.language for ask in asked} == {forced}
+    assert answer["text"] == " ".join(["word"] * 12)
+    assert answer["languages"] == [{"code": "en"}]
+    streamed = write(client, tone_wav(2.0), data={"languages[]": sent, "stream": "true"})
+    assert '"languages": [{"code": "en"}]' in streamed.text
+
+
+def test_languages_are_told_to_those_who_asked(client, tone_wav):
+    assert "languages" not in write(client, tone_wav(1.0), language="en").json()
 
 
 def test_a_client_who_leaves_ends_the_work(client, server, tone_wav):

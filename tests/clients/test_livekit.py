@@ -120,6 +120,7 @@ async def test_transcription(listen, spoken):
         {"prompt": "About a house.", "temperature": 0.0, "detect_language": True},
         {"model": "whisper-1"},  # it asks for verbose_json
         {"model": "gpt-transcribe", "keywords": ["river", "garden"]},
+        {"model": "gpt-transcribe", "language": ["en", "de"]},  # candidates
     ],
 )
 async def test_transcription_with_options(listen, spoken, options):

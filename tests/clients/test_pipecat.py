@@ -128,12 +128,14 @@ async def test_transcription_with_options(base_url, spoken, settings):
     assert not of_kind(up, ErrorFrame)
 
 
-async def test_probabilities_are_not_served(base_url, spoken):
-    """`include_prob_metrics` asks for log probabilities; they are refused, and that is told."""
+async def test_probabilities(base_url, spoken):
+    """`include_prob_metrics` asks for log probabilities of the tokens."""
     down, up = await heard(listener(base_url, include_prob_metrics=True), spoken[0])
-    assert not of_kind(down, TranscriptionFrame)
-    (error,) = of_kind(up, ErrorFrame)
-    assert "'include'" in error.error
+    assert not of_kind(up, ErrorFrame)
+    (frame,) = of_kind(down, TranscriptionFrame)
+    tokens = frame.result.logprobs
+    assert "".join(token.token for token in tokens) == frame.text
+    assert all(token.logprob <= 0 for token in tokens)
 
 
 async def test_what_is_wrong_is_told(base_url):

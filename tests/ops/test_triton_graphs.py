@@ -49,3 +49,25 @@ def test_recorded_steps_say_what_plain_steps_say() -> None:
         assert recorded[name][0] == entries
         if sound:
             torch.testing.assert_close(torch.cat(recorded[name][1]), torch.cat(sound))
+
+
+def test_log_probabilities_are_not_recorded_and_change_nothing() -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    logs: list[Any] = []
+    for ops in (TritonOps(device, torch.float32), TorchOps(device, torch.float32)):
+        engine = Engine({"text": ToyText(ops)}, ops, CONFIG)
+        entries: dict[str, Any] = {"asks": [], "asks not": []}
+        logprobs: list[float] = []
+        for name in entries:
+            request = toy_request(name, 5, 1, 6, model="text", logprobs=name == "asks")
+            engine.submit(request)
+        while engine.has_work:
+            for chunk in engine.step():
+                assert chunk.error is None, chunk.error
+                entries[chunk.request_id] += chunk.entries.tolist()
+                logprobs += [] if chunk.logprobs is None else chunk.logprobs.tolist()
+        logs.append((entries, logprobs))
+    (recorded, ours), (plain, theirs) = logs
+    assert recorded == plain
+    assert len(ours) == len(plain["asks"]) > 2
+    torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs))

@@ -102,3 +102,24 @@ def test_greedy_takes_the_largest_after_the_penalty() -> None:
     assert Sampler([sequence([], sampling)], SUPPRESSED).pick(logits, 0).tolist() == [7]
     assert Sampler([sequence([7], sampling)], SUPPRESSED).pick(logits, 0).tolist() == [8]
     assert Sampler([sequence([7, 7], sampling)], SUPPRESSED).pick(logits, 0).tolist() == [STOP]
+
+
+def test_log_probabilities_are_of_the_raw_logits_and_for_those_who_ask() -> None:
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(4, VOCAB, generator=generator) * 3
+    logits[2, 45] = 99.0  # suppressed, and still a part of what the model thought
+    sampling = SamplingParams(0.9, 5, 0.9, 1.3)
+    rows = [sequence([3, 17], sampling) for _ in range(4)]
+    for row in (1, 2):
+        rows[row].request = replace(rows[row].request, logprobs=True)
+    sampler = Sampler(rows, SUPPRESSED)
+    assert sampler.logprobs() == {}
+    ids = sampler.pick(logits, 0)
+    sampler.pick(logits.flip(0), 1)  # another codebook's are not told
+    expected = torch.log_softmax(logits, -1)
+    assert sampler.logprobs() == {row: expected[row, ids[row]].item() for row in (1, 2)}
+    assert sampler.logprobs()[2] < -50
+    silent = [sequence([3, 17], sampling) for _ in range(4)]
+    plain = Sampler(silent, SUPPRESSED)
+    assert plain.pick(logits, 0).tolist() == ids.tolist()
+    assert plain.logprobs() == {}

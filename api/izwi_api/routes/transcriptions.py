@@ -22,6 +22,8 @@ from izwi_api.live_response import live_response, unless_left
 from izwi_api.schemas.openapi import answers, form_body
 from izwi_api.schemas.transcription import (
     TranscriptionForm,
+    extras_json,
+    logprobs_json,
     parse_form,
     srt,
     usage_of,
@@ -78,13 +80,14 @@ async def _answer(door: Door, form: Form, fields: TranscriptionForm) -> Response
         language=fields.forced_language,
         context=fields.context,
         temperature=fields.temperature,
+        logprobs=fields.wants_logprobs,
     )
     transcription = await open_transcription(
         door.engine, door.registry, fields.model, ask, aligner=aligner.model if aligner else None
     )
     try:
         if fields.stream:
-            return await live_response(_events(transcription), "text/event-stream")
+            return await live_response(_events(transcription, fields), "text/event-stream")
         await transcription.finish()
     except BaseException:
         # A generator that never began has no `finally` to run.
@@ -153,15 +156,25 @@ def _whole(
             said = None if words is None else chain.from_iterable(words)
             return JSONResponse(verbose_json(transcription, fields, said))
         case "json":
-            return JSONResponse({"text": transcription.text, "usage": usage_of(transcription)})
+            answer = {"text": transcription.text, "usage": usage_of(transcription)}
+            return JSONResponse(answer | extras_json(transcription, fields))
 
 
-async def _events(transcription: Transcription) -> AsyncGenerator[bytes]:
-    begun = False
+async def _events(transcription: Transcription, fields: TranscriptionForm) -> AsyncGenerator[bytes]:
+    begun, num_told = False, 0
+
+    def grown(delta: str) -> bytes:
+        nonlocal num_told
+        event: dict[str, object] = {"type": "transcript.text.delta", "delta": delta}
+        if fields.wants_logprobs:
+            event["logprobs"] = logprobs_json(transcription.tokens[num_told:])
+            num_told = len(transcription.tokens)
+        return _event(event)
+
     try:
         async with aclosing(transcription.deltas(live=True)) as deltas:
             async for delta in deltas:
-                yield _event({"type": "transcript.text.delta", "delta": delta})
+                yield grown(delta)
                 begun = True
     except IzwiError as error:
         # Before the first event there is still a status to say it with.
@@ -169,13 +182,11 @@ async def _events(transcription: Transcription) -> AsyncGenerator[bytes]:
             raise
         yield error_line(error)
         return
-    yield _event(
-        {
-            "type": "transcript.text.done",
-            "text": transcription.text,
-            "usage": usage_of(transcription),
-        }
-    )
+    if num_told < len(transcription.tokens) and fields.wants_logprobs:
+        yield grown("")  # a token whose end was not certain before is whole now
+    done: dict[str, object] = {"type": "transcript.text.done", "text": transcription.text}
+    done["usage"] = usage_of(transcription)
+    yield _event(done | extras_json(transcription, fields))
 
 
 def _event(fields: dict[str, object]) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Sequence
+from statistics import fmean
 from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
@@ -13,6 +14,7 @@ from izwi.errors import InvalidRequest
 from izwi.request import AlignedWord
 from izwi_api.bodies import Form
 from izwi_api.schemas.alignment import word_json
+from izwi_api.text_tokens import TextToken
 from izwi_api.transcribe import Transcription
 
 _LISTS = ("languages", "keywords", "timestamp_granularities", "include")
@@ -48,13 +50,13 @@ class TranscriptionForm(BaseModel):
 
     model: str
     language: str | None = None
-    languages: list[str] = Field(default=[], max_length=1)
+    languages: list[str] = Field(default=[], max_length=64)
     keywords: list[str] = Field(default=[], max_length=256)
     prompt: str = Field(default="", max_length=4096)
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
     temperature: Annotated[float, BeforeValidator(_number), Field(ge=0.0, le=1.0)] = 0.0
     timestamp_granularities: list[Literal["segment", "word"]] = []
-    include: list[str] = Field(default=[], max_length=0)
+    include: list[Literal["logprobs"]] = []
     stream: Annotated[bool, BeforeValidator(_boolean)] = False
     chunking_strategy: Literal["auto"] | ServerVad | None = None
 
@@ -65,10 +67,26 @@ class TranscriptionForm(BaseModel):
             raise ValueError("needs response_format verbose_json")
         return value
 
+    @field_validator("include")
+    @classmethod
+    def _only_json(cls, value: list[str], info: ValidationInfo) -> list[str]:
+        if value and info.data.get("response_format") not in ("json", "verbose_json"):
+            raise ValueError("needs response_format json or verbose_json")
+        return value
+
     @property
     def forced_language(self) -> str | None:
-        """The language to assume, None to detect it."""
-        return self.language or (self.languages[0] if self.languages else None)
+        """The language to assume, None to detect it.
+
+        Of several candidates none is assumed: the model hears for itself, any language that it
+        knows, and the answer says which.
+        """
+        return self.language or (self.languages[0] if len(self.languages) == 1 else None)
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether tokens must have their log probabilities."""
+        return "logprobs" in self.include
 
     @property
     def wants_words(self) -> bool:
@@ -123,6 +141,28 @@ def usage_of(transcription: Transcription) -> dict[str, object]:
     }
 
 
+def logprobs_json(tokens: Iterable[TextToken]) -> list[dict[str, object]]:
+    """Return tokens with their log probabilities; half a character is U+FFFD, its bytes are so."""
+    return [
+        {
+            "token": token.spelling.decode(errors="replace"),
+            "bytes": list(token.spelling),
+            "logprob": token.logprob,
+        }
+        for token in tokens
+    ]
+
+
+def extras_json(transcription: Transcription, fields: TranscriptionForm) -> dict[str, object]:
+    """Return what an answer in json, or the last event of a stream, has on request alone."""
+    extras: dict[str, object] = {}
+    if fields.languages:
+        extras["languages"] = [{"code": code} for code in transcription.language_codes]
+    if fields.wants_logprobs:
+        extras["logprobs"] = logprobs_json(transcription.tokens)
+    return extras
+
+
 def verbose_json(
     transcription: Transcription,
     fields: TranscriptionForm,
@@ -149,7 +189,11 @@ def verbose_json(
 
 
 def _segments_json(transcription: Transcription, temperature: float) -> list[dict[str, object]]:
-    """Segments; figures that Whisper has and we have not are 0."""
+    """Segments; figures that Whisper has and we have not are 0.
+
+    So is `avg_logprob`, the mean over the tokens of the text, unless log probabilities were asked
+    for: they would take everybody's decodes off the recorded path on CUDA.
+    """
     return [
         {
             "id": index,
@@ -159,7 +203,9 @@ def _segments_json(transcription: Transcription, temperature: float) -> list[dic
             "text": segment.text,
             "tokens": list(segment.token_ids),
             "temperature": temperature,
-            "avg_logprob": 0.0,
+            "avg_logprob": fmean(token.logprob for token in segment.tokens)
+            if segment.tokens
+            else 0.0,
             "compression_ratio": _compression_ratio(segment.text),
             "no_speech_prob": 0.0,
         }

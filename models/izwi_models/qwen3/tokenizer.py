@@ -30,6 +30,17 @@ _HANGUL_JOINING = range(0x1160, 0x1200)
 Vocabulary = dict[str, int]
 
 
+def _letter_bytes() -> dict[str, int]:
+    """Which byte each letter of a byte-level vocabulary stands for."""
+    plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (byte for byte in range(0x100) if byte not in plain)
+    letters = {chr(byte): byte for byte in plain}
+    return letters | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTES = _letter_bytes()
+
+
 @dataclass(frozen=True, slots=True)
 class Added:
     """A token outside the merges. A special one is not part of what is written."""
@@ -126,6 +137,17 @@ class QwenTokenizer:
                 out.append(piece)
         out.append(self._flush(run))
         return "".join(out)
+
+    def spell(self, index: int, keep: Iterable[str] = ()) -> bytes:
+        """Bytes of one token; none of a special one that is not in `keep`, nor of an unknown id."""
+        added = self._pieces.get(index)
+        if added is not None:
+            is_text = added in keep or not self._added[added].is_special
+            return added.encode() if is_text else b""
+        letters = self._tokenizer.id_to_token(index) or ""
+        if all(letter in _BYTES for letter in letters):
+            return bytes(_BYTES[letter] for letter in letters)
+        return letters.encode()
 
     def _flush(self, run: list[int]) -> str:
         text = str(self._tokenizer.decode(run, skip_special_tokens=False)) if run else ""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +48,13 @@ from izwi_models.qwen3_asr.prompt import (
 from izwi_models.qwen3_asr.samples import checked_samples
 from izwi_models.qwen3_asr.split import split_at_silence
 from izwi_models.qwen3_asr.streaming import AsrStream, StreamStep, stream_rules
-from izwi_models.qwen3_asr.text import LANGUAGES, TEXT_TAG, language_name, parse_answer
+from izwi_models.qwen3_asr.text import (
+    LANGUAGES,
+    TEXT_TAG,
+    language_name,
+    parse_answer,
+    text_start,
+)
 
 _MAX_SECONDS = 1200.0  # the longest piece of the reference
 _SEARCH_SECONDS = 5.0  # how far from its place a cut may be
@@ -56,6 +64,7 @@ _SEARCH_SECONDS = 5.0  # how far from its place a cut may be
 _MAX_TOKENS, _SHORT_TOKENS, _SPARE_TOKENS, _TOKENS_PER_SECOND = 4096, 512, 32, 12
 
 _NAMES = tuple(LANGUAGES.values())
+_CODES = {name: code for code, name in LANGUAGES.items()}
 
 
 class Qwen3ASR:
@@ -138,6 +147,11 @@ class Qwen3ASR:
         """Names of the languages that the checkpoint was made for."""
         return self._config.support_languages or _NAMES
 
+    @property
+    def language_codes(self) -> Mapping[str, str]:
+        """ISO 639 codes by name."""
+        return _CODES
+
     def split_audio(self, samples: Float32) -> list[tuple[int, int]]:
         """Cut 16 kHz samples into pieces [start, stop) of at most 20 minutes, in silence.
 
@@ -189,6 +203,7 @@ class Qwen3ASR:
             seed=ask.seed,
             max_entries=max_entries,
             stop_ids=self._stop_ids,
+            logprobs=ask.logprobs,
             ask=ask,
         )
 
@@ -239,6 +254,16 @@ class Qwen3ASR:
         """Parse what was emitted; `language` is the forced one, a name or a code."""
         raw = self._tokenizer.decode(token_ids, keep=(TEXT_TAG,))
         return parse_answer(raw, language_name(language, _NAMES))
+
+    def spell(self, token_ids: Seq[int], language: str | None) -> list[bytes]:
+        """Bytes of text of each token; the language's tag and special tokens have none."""
+        pieces = [self._tokenizer.spell(index, keep=(TEXT_TAG,)) for index in token_ids]
+        start = text_start(b"".join(pieces), is_forced=bool(language_name(language, _NAMES)))
+        ends = accumulate(map(len, pieces))
+        return [
+            piece[max(0, len(piece) - max(0, end - start)) :]
+            for piece, end in zip(pieces, ends, strict=True)
+        ]
 
     def _token_limit(self, seconds: float) -> int:
         """Tokens after which an answer about so much sound is taken for a stuck decoder."""

@@ -103,6 +103,14 @@ def parse_answer(raw: str, forced: str | None = None) -> Transcript:
     return Transcript(language=language, text=text.strip())
 
 
+def text_start(raw: bytes, *, is_forced: bool) -> int:
+    """Count the bytes of an answer before its text: the tag, and white space."""
+    answer = raw.decode(errors="surrogateescape")  # broken bytes come back as they were
+    _, tag, tail = answer.partition(TEXT_TAG)
+    text = (tail if tag and not is_forced else answer).lstrip()
+    return len(raw) - len(text.encode(errors="surrogateescape"))
+
+
 def _named_in(head: str) -> str:
     """Language of the first line "language X"."""
     for line in head.splitlines():

@@ -1,0 +1,111 @@
+"""Log probabilities are those of the model's own logits, alone and in company."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.model import Row, step
+from izwi.request import Sequence, TranscriptionInput
+from izwi.runner.device import torch_backend
+from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
+from izwi_models.qwen3_asr.text import TEXT_TAG, parse_answer
+from tests.models.test_asr import CASES, FullContext, greedy
+from tests.models.tiny_asr import sound, write_tiny_asr
+
+BACKEND = torch_backend("cpu")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Qwen3ASR:
+    torch.set_num_threads(1)
+    loaded = FAMILY.load(write_tiny_asr(tmp_path_factory.mktemp("tiny") / "asr"), BACKEND)
+    assert isinstance(loaded, Qwen3ASR)
+    return loaded
+
+
+def ask(n: int, *, logprobs: bool = True) -> TranscriptionInput:
+    case = CASES[n]
+    return TranscriptionInput(
+        sound(case["seconds"]),
+        language=case["language"],
+        context=case["context"],
+        temperature=0.8 if n % 2 else 0.0,  # what was drawn need not be the likeliest
+        seed=n,
+        max_new_tokens=12,
+        logprobs=logprobs,
+    )
+
+
+def heard(model: Qwen3ASR, asks: dict[str, TranscriptionInput]) -> dict[str, Any]:
+    """Ids and log probabilities of requests that run together."""
+    engine = Engine({"tiny": model}, BACKEND.ops, EngineConfig(kv_bytes=1 << 22))
+    logs: dict[str, Any] = {name: ([], []) for name in asks}
+    for name, asked in asks.items():
+        engine.submit(model.prepare_transcription(name, "tiny", asked))
+    while engine.has_work:
+        for chunk in engine.step():
+            assert chunk.error is None
+            ids, logprobs = logs[chunk.request_id]
+            ids += chunk.entries[:, 0].tolist()
+            assert (chunk.logprobs is not None) == asks[chunk.request_id].logprobs
+            if chunk.logprobs is not None:
+                assert chunk.logprobs.dtype == np.float32
+                assert len(chunk.logprobs) == len(chunk.entries)
+                logprobs += chunk.logprobs.tolist()
+    return logs
+
+
+def forced(model: Qwen3ASR, n: int, ids: list[int]) -> torch.Tensor:
+    """Logits before each id, from the whole prompt anew without pages: (ids, vocabulary)."""
+    sequence = Sequence(model.prepare_transcription("r", "tiny", ask(n)), 0)
+    sequence.encoded = list(model.encode(sequence.request.prompt.encode_inputs))
+    logits: list[Any] = []
+    for token in ids:
+        row = Row(sequence, 0, sequence.num_positions)
+        step(model, model._ops, [row], FullContext(row.stop), greedy(logits))
+        sequence.emitted.append((token,))
+    return torch.cat(logits)
+
+
+@pytest.mark.parametrize("n", range(3))
+def test_they_are_of_the_models_own_logits(model, n):
+    ids, logprobs = heard(model, {"r": ask(n)})["r"]
+    assert len(ids) > 4
+    expected = torch.log_softmax(forced(model, n, ids), -1).gather(-1, torch.tensor(ids)[:, None])
+    np.testing.assert_allclose(logprobs, expected[:, 0].numpy(), atol=1e-5, rtol=0)
+
+
+def test_company_changes_nothing_and_only_those_who_ask_have_them(model):
+    names = range(len(CASES))
+    together = heard(model, {str(n): ask(n, logprobs=n % 3 != 2) for n in names})
+    for n in names:
+        ids, logprobs = heard(model, {"r": ask(n)})["r"]
+        assert together[str(n)] == (ids, logprobs if n % 3 != 2 else [])
+
+
+@pytest.mark.parametrize("case", [*CASES, {"greedy": [*range(0, 256, 5), 304, 306, 32, 305, 66]}])
+def test_spelled_tokens_join_to_the_text(model, case):
+    language, ids = case.get("language"), case["greedy"]
+    for count in range(len(ids) + 1):
+        spelled = model.spell(ids[:count], language)
+        assert len(spelled) == count
+        raw = b"".join(spelled).decode(errors="replace").rstrip()
+        assert parse_answer(raw, "English").text == model.read(ids[:count], language).text
+
+
+def test_the_tag_and_special_tokens_say_nothing(model):
+    tokenizer = model._tokenizer
+    tag = tokenizer.id_of(TEXT_TAG)
+    answer = [*tokenizer.encode("language English"), tag, *tokenizer.encode(" the  system\u20ac ")]
+    ids = [*answer, tokenizer.id_of("<|im_end|>"), *tokenizer.encode("an")]
+    spelled = model.spell(ids, None)
+    assert not any(spelled[: answer.index(tag) + 1])
+    assert b"".join(spelled).decode() == "the  system\u20ac an" == model.read(ids, None).text
+    assert spelled[len(answer)] == b""
+    assert b"".join(model.spell(ids, "en")).decode() == model.read(ids, "en").text
