@@ -7,12 +7,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 
 from izwi import allocator
 from izwi.engine import Engine
 from izwi.errors import EngineStopped, IzwiError
+from izwi.model import Model
 from izwi.request import Chunk, Reason, Request
 from izwi.trace import Observer
 
@@ -76,6 +78,7 @@ class AsyncEngine:
         self._commands: deque[Callable[[], None]] = deque()
         self._streams: dict[str, Stream] = {}
         self._observer: Observer | None = None
+        self._changes: list[tuple[str, Future[None]]] = []  # models that come or go, and who waits
         self._stopping = False
         self._closed = False  # no command will be looked at any more
         self._thread = threading.Thread(target=self._run, name="izwi-engine", daemon=True)
@@ -146,6 +149,51 @@ class AsyncEngine:
         """Stop or go on emitting for a request."""
         self._tell(lambda: self._engine.hold(request_id, held))
 
+    async def add(self, name: str, model: Model) -> None:
+        """Serve one more model from the next step on; see `Engine.add`.
+
+        Raises:
+            InvalidRequest: The name is taken, or every share of the memory is.
+            EngineStopped: The engine does not run.
+        """
+        await self._change(name, lambda: self._engine.add(name, model))
+
+    async def remove(self, name: str) -> None:
+        """Take no new requests of a model, and wait until those that run have ended.
+
+        Its memory is free then. Who stops waiting stops nothing.
+
+        Raises:
+            ModelNotFound: No such model is served.
+            EngineStopped: The engine does not run.
+        """
+        await self._change(name, lambda: self._engine.remove(name))
+
+    async def _change(self, name: str, change: Callable[[], None]) -> None:
+        done: Future[None] = Future()
+
+        def command() -> None:
+            if not done.set_running_or_notify_cancel():
+                return
+            try:
+                change()
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                self._changes.append((name, done))
+
+        if not self.alive or not self._tell(command):
+            raise EngineStopped("the engine has stopped")
+        await asyncio.wrap_future(done)
+
+    def _settle_changes(self) -> None:
+        """Tell who waits for it that a model has come or gone."""
+        for change in list(self._changes):
+            name, done = change
+            if name not in self._engine.leaving:
+                self._changes.remove(change)
+                done.set_result(None)
+
     def _tell(self, command: Callable[[], None]) -> bool:
         """Leave a command for the thread; False if it looks at none any more."""
         with self._wake:
@@ -162,6 +210,8 @@ class AsyncEngine:
         for command in self._commands:  # what came in while the last step ran
             self._guarded(command)
         self._fail_all(EngineStopped("the engine has stopped"))
+        for _, done in self._changes:
+            done.set_exception(EngineStopped("the engine has stopped"))
 
     def _step_until_told(self) -> None:
         rested = False
@@ -176,6 +226,7 @@ class AsyncEngine:
                 self._guarded(command)
             if not self._stopping:
                 self._guarded(lambda: self._dispatch(self._engine.step()))
+            self._settle_changes()
 
     def _next_commands(self, timeout_s: float | None) -> deque[Callable[[], None]]:
         """Wait for work, and take the commands that are there; none after the timeout."""

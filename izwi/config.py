@@ -19,8 +19,11 @@ class EngineConfig:
         max_running: Sequences of one model that hold pages at the same time.
         max_waiting: Sequences of one model that wait to run; one more is Overloaded.
         page_size: Positions of one page.
+        max_models: Models among whom the memory is divided, if fewer are loaded at the start: the
+            shares that are left wait for those that come while it runs.
         kv_bytes: Memory for keys and values, divided equally among the models; 0 takes what the
-            device has free when the models are loaded, but for a reserve.
+            device has free when the models are loaded, but for a reserve. Who comes later takes
+            no more than what its weights left free.
         max_step_tokens: Positions that one step of one model runs, decodes included.
         max_step_encodes: Pieces of audio that one step of one model encodes.
         max_step_vocodes: Streams whose sound one step of one model makes.
@@ -41,6 +44,7 @@ class EngineConfig:
     max_running: int = 64
     max_waiting: int = 512
     page_size: int = 16
+    max_models: int = 1
     kv_bytes: int = 0
     max_step_tokens: int = 2048
     max_step_encodes: int = 16

@@ -17,7 +17,7 @@ from izwi.lane import Lane
 from izwi.model import Model
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import Chunk, PauseReason, Reason, Request, Sequence
-from izwi.runner.budget import divide
+from izwi.runner.budget import divide, full_device_told, share_of_newcomer
 
 
 class Engine:
@@ -49,12 +49,51 @@ class Engine:
             clock: Seconds; playback is timed and steps are measured with it.
         """
         self.config, self.clock, self.own_stream = config, clock, ops.own_stream
-        self.budget = divide(config, ops.device, len(models))
+        self._ops, self._num_shares = ops, max(len(models), config.max_models)
+        self.budget = divide(config, ops.device, self._num_shares)
         self._lanes = {
             name: Lane.of(model, ops, config, self.budget, clock) for name, model in models.items()
         }
+        self._leaving: set[str] = set()
         self._live: dict[str, tuple[Lane, Sequence]] = {}
         self._arrivals = 0
+
+    def add(self, name: str, model: Model) -> None:
+        """Serve one more model, with a share of the memory that nobody has.
+
+        Nothing else runs meanwhile: setting up pages takes milliseconds, recording a model's steps
+        on CUDA takes seconds.
+
+        Raises:
+            InvalidRequest: The name is taken, every share of the memory is, or the device is full.
+        """
+        if name in self._lanes:
+            raise InvalidRequest(f"model {name!r} is still there", param="model")
+        if len(self._lanes) >= self._num_shares:
+            raise InvalidRequest(
+                f"{self._num_shares} models share the memory already: unload one first",
+                param="model",
+            )
+        share = share_of_newcomer(self.config, self._ops.device, self.budget)
+        with full_device_told():
+            lane = Lane.of(model, self._ops, self.config, share, self.clock)
+        self._lanes = {**self._lanes, name: lane}  # a new one: other threads read the old one
+
+    def remove(self, name: str) -> None:
+        """Take no new requests of a model; when those that run have ended, its memory is free.
+
+        Raises:
+            ModelNotFound: No such model is served.
+        """
+        if name not in self._lanes or name in self._leaving:
+            raise ModelNotFound(f"no model {name!r} is served", param="model")
+        self._leaving.add(name)
+        self._let_go()
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Names of the models that are removed as soon as their requests have ended."""
+        return frozenset(self._leaving)
 
     def submit(self, request: Request) -> None:
         """Queue a request.
@@ -64,7 +103,7 @@ class Engine:
             InvalidRequest: The prompt can never fit in memory, or the id is taken.
             Overloaded: The model's queue is full.
         """
-        if request.model not in self._lanes:
+        if request.model not in self._lanes or request.model in self._leaving:
             raise ModelNotFound(f"no model {request.model!r} is served", param="model")
         if request.request_id in self._live:
             raise InvalidRequest(f"request {request.request_id!r} is running already")
@@ -79,7 +118,9 @@ class Engine:
         if request_id not in self._live:
             return []
         lane, sequence = self._live.pop(request_id)
-        return [lane.finish(sequence, Reason.ABORTED)]
+        chunk = lane.finish(sequence, Reason.ABORTED)
+        self._let_go()
+        return [chunk]
 
     def pause(self, request_id: str) -> None:
         """Stop a request where it is until `resume`; nothing if it has ended.
@@ -140,3 +181,14 @@ class Engine:
         for chunk in chunks:
             if chunk.reason is not None:
                 self._live.pop(chunk.request_id, None)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Drop the lanes of models that are being removed and have nothing left to do."""
+        if not self._leaving:
+            return
+        busy = {sequence.request.model for _, sequence in self._live.values()}
+        for name in self._leaving - busy:
+            self._leaving.discard(name)
+            self._lanes[name].close()
+            self._lanes = {other: lane for other, lane in self._lanes.items() if other != name}

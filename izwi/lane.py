@@ -159,6 +159,10 @@ class Lane:
         self.scheduler.finish(sequence, reason)
         return self._chunk(sequence, sound, reason=reason, error=error, encoded=encoded)
 
+    def close(self) -> None:
+        """Give back what is not freed by itself: the tiers below the device. Nothing may run."""
+        self.runner.store.close()
+
     def _append(self, sequence: Sequence, drawn: Drawn) -> Entries:
         """Put entries into the log; returns them, without a stop id, which is not emitted."""
         request, entries = sequence.request, drawn.entries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import cast
 
 from izwi.checkpoint import read_json
 from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
+from izwi.hub import Progress, Report, fetch, is_hub_id
 from izwi.model import Backend, Family, Model, SpeechModel, TranscriptionModel
 from izwi.request import Task
 
@@ -42,6 +44,14 @@ def embedded() -> dict[str, Path]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that was read from its folder."""
+
+    model: Model
+    fingerprint: str
+
+
 class Registry:
     """Loaded models by the name under which they are served."""
 
@@ -50,6 +60,7 @@ class Registry:
         self._families = families()
         self.models: dict[str, Model] = {}
         self._fingerprints: dict[str, str] = {}
+        self._folders: dict[str, Path] = {}
 
     def load(self, source: str, name: str | None = None, *, offline: bool = False) -> str:
         """Load a checkpoint and serve it.
@@ -67,11 +78,51 @@ class Registry:
             CheckpointError: The checkpoint is broken; what is wrong is named.
         """
         folder = find(source, offline=offline)
-        family = self._family(folder)
-        name = name or (source if not Path(source).is_dir() else folder.resolve().name)
-        self.models[name] = family.load(folder, self._backend)
-        self._fingerprints[name] = _fingerprint(folder)
+        is_folder = Path(source).is_dir()
+        name = name or (folder.resolve().name if is_folder else source)
+        if is_folder:
+            self._folders[name] = folder
+        self.serve(name, self.read(folder))
         return name
+
+    def locate(self, name: str, *, offline: bool = False, report: Report | None = None) -> Path:
+        """Folder of what a stranger may ask for; a path is never looked at.
+
+        Args:
+            name: Of a folder that was loaded before, of an embedded checkpoint, or a hub id.
+            offline: Never ask the hub.
+            report: Told how far the hub's files are.
+
+        Raises:
+            ModelNotFound: It is none of these, or the hub has none of that id.
+        """
+        folder = self._folders.get(name) or embedded().get(name)
+        if folder is not None:
+            return folder
+        if not is_hub_id(name):
+            raise ModelNotFound(
+                f"no model {name!r}: neither a hub id nor one of "
+                f"{sorted({*self._folders, *embedded()})}",
+                param="model",
+            )
+        if report is not None:
+            report(Progress("downloading"))
+        return fetch(name, offline=offline, report=report)
+
+    def read(self, folder: Path) -> Loaded:
+        """Read a checkpoint; nobody is served with it yet. Raises CheckpointError."""
+        return Loaded(self._family(folder).load(folder, self._backend), _fingerprint(folder))
+
+    def serve(self, name: str, loaded: Loaded) -> None:
+        """Serve a model under a name."""
+        # New dictionaries: other threads go through the old ones.
+        self.models = {**self.models, name: loaded.model}
+        self._fingerprints = {**self._fingerprints, name: loaded.fingerprint}
+
+    def unload(self, name: str) -> None:
+        """Forget a model; where its folder is stays known. Raises ModelNotFound."""
+        self.model(name)
+        self.models = {other: model for other, model in self.models.items() if other != name}
 
     def names(self) -> list[str]:
         """Names of all models, in the order in which they were loaded."""
@@ -152,21 +203,7 @@ def find(source: str, *, offline: bool = False) -> Path:
         raise ModelNotFound(
             f"no checkpoint {source!r}: neither a folder nor one of {sorted(here)}", param="model"
         )
-    return _fetch(source, offline)
-
-
-def _fetch(hub_id: str, offline: bool) -> Path:
-    from huggingface_hub import snapshot_download  # slow to import, and seldom needed
-
-    try:
-        patterns = ["*.json", "*.txt", "*.safetensors", "speech_tokenizer/*"]
-        folder = snapshot_download(hub_id, allow_patterns=patterns, local_files_only=offline)
-    except Exception as error:  # the hub client raises dozens of kinds; the reader needs one line
-        where = "the local cache" if offline else "the hub"
-        raise ModelNotFound(
-            f"{hub_id!r} was not found in {where}: {error}", param="model"
-        ) from error
-    return Path(folder)
+    return fetch(source, offline=offline)
 
 
 def _fingerprint(folder: Path) -> str:

@@ -19,6 +19,7 @@ from izwi_api.drain import Drain, Draining
 from izwi_api.host_check import HostCheck
 from izwi_api.keys import KeyRing
 from izwi_api.metrics import CountRequests, DoorMetrics, EngineFigures
+from izwi_api.model_changes import ModelChanges
 from izwi_api.request_id import RequestId
 from izwi_api.routes import ROUTERS
 from izwi_api.schemas.openapi import REFUSALS
@@ -44,6 +45,7 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
         try:
             yield
         finally:
+            changes.stop()
             await engine.stop()
             decoder.stop()
             if audit_log is not None:
@@ -56,8 +58,8 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
     counted = CountedEngine(engine, registry) if access.asks_for_key or audit_log else engine
     decoder = DecoderPool(settings.decode_workers) if settings.decode_workers else InProcess()
     door = Door(counted, registry, settings, VoiceStore(settings.home / "voices"), decoder)
-    drain = Drain()
-    set_state(app, AppState(door, metrics, int(time.time()), drain))
+    drain, changes = Drain(), ModelChanges(engine, registry, offline=settings.offline)
+    set_state(app, AppState(door, metrics, int(time.time()), drain, changes))
     http_errors.install(app, [route for router in ROUTERS for route in router.routes])
     auth.install(app)
     voice_errors.install(app)

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from izwi_api.door import Door
 from izwi_api.drain import Drain
 from izwi_api.metrics import DoorMetrics
+from izwi_api.model_changes import ModelChanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class AppState:
     metrics: DoorMetrics
     started_at: int
     drain: Drain
+    changes: ModelChanges
 
 
 def set_state(app: FastAPI, state: AppState) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from izwi.errors import EngineStopped, IzwiError
+from izwi.hub import Report
 from izwi.model import Model, SpeechModel, TranscriptionModel
+from izwi.registry import Loaded
 from izwi.request import Chunk, Reason, Request, Task
 from izwi_api.decoding import Decoder, InProcess
 from izwi_api.settings import Settings
@@ -59,6 +62,14 @@ class Engine(Protocol):
         """Add text ids to a request with open input; nothing if it has ended."""
         ...
 
+    async def add(self, name: str, model: Model) -> None:
+        """Serve one more model. Raises InvalidRequest and EngineStopped."""
+        ...
+
+    async def remove(self, name: str) -> None:
+        """Take no new requests of a model, and wait for those that run. Raises ModelNotFound."""
+        ...
+
 
 class Registry(Protocol):
     """The models that are served, by name."""
@@ -85,6 +96,22 @@ class Registry(Protocol):
 
     def default(self, task: Task) -> str:
         """Return the first model of a task. Raises ModelNotFound."""
+        ...
+
+    def locate(self, name: str, *, offline: bool = False, report: Report | None = None) -> Path:
+        """Return the folder of what may be loaded by name. Raises ModelNotFound."""
+        ...
+
+    def read(self, folder: Path) -> Loaded:
+        """Read a checkpoint. Raises CheckpointError."""
+        ...
+
+    def serve(self, name: str, loaded: Loaded) -> None:
+        """Serve a model under a name."""
+        ...
+
+    def unload(self, name: str) -> None:
+        """Forget a model. Raises ModelNotFound."""
         ...
 
 

@@ -70,6 +70,8 @@ class Settings:
             word that the speaker agreed.
         decode_workers: Processes that decode uploaded files; 0 decodes in this one, which a broken
             file may then bring down.
+        manage_models: Callers may load, unload and pull models.
+        offline: Models that they load come from the local cache alone.
         access: Who may come in.
     """
 
@@ -84,6 +86,8 @@ class Settings:
     voice_aliases: Mapping[str, str] = field(default_factory=dict)
     require_consent: bool = False
     decode_workers: int = 2
+    manage_models: bool = False
+    offline: bool = False
     access: Access = Access()
 
     @property

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from izwi.errors import Overloaded
+from izwi.model import Model
 from izwi.request import AlignmentInput, Chunk, Request, SpeechInput, Task, TranscriptionInput
 from izwi_api.door import Engine, Registry, Stream
 from izwi_api.limits import Meter
@@ -98,6 +99,14 @@ class CountedEngine:
         """End what runs, and stepping."""
         await self._engine.stop()
 
+    async def add(self, name: str, model: Model) -> None:
+        """Serve one more model."""
+        await self._engine.add(name, model)
+
+    async def remove(self, name: str) -> None:
+        """Take no new requests of a model, and wait for those that run."""
+        await self._engine.remove(name)
+
     def submit(self, request: Request) -> Stream:
         """Charge for a request and take it in. Raises QuotaExceeded, and as the engine does."""
         return self.submit_all([request])[0]
@@ -107,6 +116,7 @@ class CountedEngine:
         usage = current_usage.get()
         if usage is None:
             return self._engine.submit_all(requests)
+        rates = [self._sample_rate(request) for request in requests]  # it may be unloaded by now
         costs = [_cost(request, usage) for request in requests]
         characters, heard_s = sum(cost[0] for cost in costs), sum(cost[1] for cost in costs)
         usage.charge(characters=characters, heard_s=heard_s)
@@ -118,8 +128,8 @@ class CountedEngine:
         for request in requests:
             usage.model = request.model
         return [
-            _CountedStream(stream, usage, cost, self._sample_rate(request))
-            for request, stream, cost in zip(requests, streams, costs, strict=True)
+            _CountedStream(stream, usage, cost, rate)
+            for stream, cost, rate in zip(streams, costs, rates, strict=True)
         ]
 
     def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:

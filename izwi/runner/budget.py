@@ -1,13 +1,16 @@
-"""Divide the memory among the models, once, at the start."""
+"""Divide the memory among the models at the start; who comes later takes a share that is left."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import torch
 
 from izwi.config import EngineConfig
+from izwi.errors import InvalidRequest
 
 # What is left alone: activations, the codec's buffers, the doors, other programs.
 _DEVICE_SHARE = 0.8
@@ -50,6 +53,29 @@ def divide(config: EngineConfig, device: torch.device, num_models: int) -> Memor
         disk_bytes=config.disk_bytes // share,
         encoded_bytes=config.encoded_bytes // share,
     )
+
+
+def share_of_newcomer(
+    config: EngineConfig, device: torch.device, share: MemoryBudget
+) -> MemoryBudget:
+    """Return a share as it can still be given: no more for keys and values than is free now.
+
+    The weights of a newcomer were not there when the memory was divided.
+    """
+    if config.kv_bytes:
+        return share
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what models left that are gone; torch would keep it
+    return replace(share, kv_bytes=min(share.kv_bytes, free_kv_bytes(device)))
+
+
+@contextmanager
+def full_device_told() -> Iterator[None]:
+    """Turn torch's error for a device that is full into InvalidRequest."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise InvalidRequest("the device has no room for the model", param="model") from error
 
 
 def free_kv_bytes(device: torch.device) -> int:

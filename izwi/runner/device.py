@@ -11,6 +11,7 @@ from torch import Tensor
 
 from izwi.errors import InvalidRequest
 from izwi.ops.torch_ops import TorchOps
+from izwi.runner.budget import full_device_told
 from izwi.runner.weights import load_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -38,7 +39,8 @@ class TorchBackend:
 
         On a CPU, small models run on one thread from here on, large ones on all.
         """
-        weights = load_weights(folder, shapes, device=self.ops.device, dtype=self.ops.dtype)
+        with full_device_told():
+            weights = load_weights(folder, shapes, device=self.ops.device, dtype=self.ops.dtype)
         self._loaded_bytes += sum(weight.nbytes for weight in weights.values())
         if self.ops.device.type == "cpu":
             small = self._loaded_bytes < _SMALL_BYTES

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import schemathesis
 from hypothesis import HealthCheck, assume, settings
-from schemathesis.specs.openapi.checks import positive_data_acceptance
+from schemathesis.specs.openapi.checks import allow_header_conformance, positive_data_acceptance
 
 from izwi_api.app import create_app
 from izwi_api.settings import Settings
@@ -18,6 +18,12 @@ UNTOLD = (
     "POST /v1/audio/voices",
     "POST /v1/audio/voice_consents",
     "POST /v1/audio/voice_consents/{consent_id}",
+)
+# A model may be called org/load, so what is at these paths can be read, too: `Allow` says so.
+READABLE = (
+    "/v1/models/pull",
+    "/v1/models/{model_id}/load",
+    "/v1/models/{model_id}/unload",
 )
 
 app = create_app(FakeEngine(), FakeRegistry(), Settings(home=Path("/nowhere")))
@@ -36,9 +42,13 @@ def test_every_operation(case, client):
     # The tool compares numbers as doubles, which have no integer next to 2^63.
     seed = case.body.get("seed") if isinstance(case.body, dict) else None
     assume(not isinstance(seed, int) or abs(abs(seed) - 2**63) > 4096)
-    untold = f"{case.method} {case.path}" in UNTOLD
+    excluded = []
+    if f"{case.method} {case.path}" in UNTOLD:
+        excluded.append(positive_data_acceptance)
+    if case.operation.path in READABLE:
+        excluded.append(allow_header_conformance)
     case.call_and_validate(
         base_url=str(client.base_url),
-        excluded_checks=[positive_data_acceptance] if untold else [],
+        excluded_checks=excluded,
         timeout=20,
     )

@@ -32,12 +32,12 @@ for verb in (
     transcribe.transcribe,
     align.align,
     clone.clone,
-    models.models,
     replay.replay,
     bench.bench,
     doctor.doctor,
 ):
     app.command()(verb)
+app.add_typer(models.app, name="models")
 app.add_typer(voices.app, name="voices")
 app.add_typer(keys.app, name="keys")
 

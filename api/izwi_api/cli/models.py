@@ -1,17 +1,29 @@
-"""`izwi models`: the checkpoints that come with izwi, or those that a server has loaded."""
+"""`izwi models`: what there is here or at a server; load, unload and pull there."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import Annotated
+from contextlib import aclosing
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from izwi_api.cli.options import ApiKey, ServerUrl, failures_told
+from izwi.errors import InvalidRequest
+from izwi_api.cli.options import ApiKey, ListByDefault, ServerUrl, failures_told, messages
+
+app = typer.Typer(
+    cls=ListByDefault, help="List the models; load, unload and pull those of a running server."
+)
+
+Name = Annotated[
+    str, typer.Argument(help="Embedded name, hub id or served name.", show_default=False)
+]
 
 
-def models(
+@app.command("list")
+def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
     server: ServerUrl = None,
     api_key: ApiKey = None,
@@ -36,3 +48,54 @@ def models(
             typer.echo(json.dumps({"name": name, "bytes": size, "folder": str(folder)}))
         else:
             typer.echo(f"{name}\t{size / 1e6:.1f} MB\t{folder}")
+
+
+@app.command()
+def load(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
+    """Have a server load a model, which it fetches from the hub if need be."""
+    _change(f"/v1/models/{quote(name, safe='')}/load", {}, server, api_key)
+
+
+@app.command()
+def unload(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
+    """Have a server end a model, after the requests that run."""
+    _change(f"/v1/models/{quote(name, safe='')}/unload", {}, server, api_key)
+
+
+@app.command()
+def pull(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
+    """Have a server fetch a model of the hub, to be loaded later."""
+    _change("/v1/models/pull", {"model": name}, server, api_key)
+
+
+def _change(path: str, fields: dict[str, object], server: str | None, api_key: str | None) -> None:
+    """Ask for a change, tell how far it is, and print what became of the model."""
+    with failures_told():
+        if not server:
+            raise InvalidRequest("name a running server: --server or IZWI_SERVER", param="server")
+        last = asyncio.run(_followed(server, api_key, path, fields))
+    typer.echo(f"{last['model']}\t{last['stage']}")
+
+
+async def _followed(
+    server: str, api_key: str | None, path: str, fields: dict[str, object]
+) -> dict[str, Any]:
+    from izwi.errors import EngineStopped
+    from izwi_api.cli.remote import Server
+
+    last = None
+    with messages().status("asking") as status:
+        async with aclosing(Server(server, api_key).events(path, fields)) as events:
+            async for last in events:
+                status.update(_line(last))
+    if last is None or last.get("stage") not in ("ready", "unloaded"):
+        raise EngineStopped(f"{server} broke off")
+    return last
+
+
+def _line(event: dict[str, Any]) -> str:
+    done, total = event.get("done_bytes"), event.get("total_bytes")
+    line = f"{event['stage']} {event['model']}"
+    if done is not None:
+        line += f": {done / 1e6:.0f} MB" + (f" of {total / 1e6:.0f}" if total else "")
+    return line

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from izwi.errors import InvalidRequest, IzwiError
 
@@ -36,6 +37,16 @@ ApiKey = Annotated[
         "--api-key", envvar="IZWI_API_KEY", show_default=False, help="What that server asks for."
     ),
 ]
+
+
+class ListByDefault(TyperGroup):
+    """A verb with verbs of its own that alone, or with options of `list`, lists."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `list` before what names no verb."""
+        if not args or (args[0] not in self.commands and args[0] != "--help"):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
 
 
 def messages() -> Console:

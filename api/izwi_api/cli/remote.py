@@ -138,6 +138,28 @@ class Server:
         )
         return RemoteSpeech(await self._open(request))
 
+    async def events(
+        self, path: str, fields: Mapping[str, object]
+    ) -> AsyncGenerator[dict[str, Any]]:
+        """Post a JSON object, and yield the events that are answered."""
+        request = urllib.request.Request(
+            self.url + path,
+            data=json.dumps(fields).encode(),
+            headers={"content-type": "application/json", "accept": "text/event-stream"},
+        )
+        response = await self._open(request)
+        try:
+            while line := await asyncio.to_thread(response.readline):
+                if line.startswith(b"data: "):
+                    event: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
+                    if "error" in event:
+                        raise _kind_of(event["error"]["code"])(event["error"]["message"])
+                    yield event
+        except (ValueError, KeyError, TypeError, HTTPException, OSError) as error:
+            raise EngineStopped(f"{self.url} broke off") from error
+        finally:
+            response.close()
+
     async def post_form(
         self, path: str, fields: Mapping[str, str | None], upload: Upload
     ) -> dict[str, Any]:
@@ -194,6 +216,11 @@ def _told(error: HTTPError) -> IzwiError:
     if error.code >= 500:
         return IzwiError(message)
     return _BY_CODE.get(code, InvalidRequest)(message)
+
+
+def _kind_of(code: object) -> type[IzwiError]:
+    """Kind of an error that is told in the middle of an answer, where there is no status."""
+    return _BY_CODE.get(str(code), IzwiError)
 
 
 def _pause_s(error: HTTPError) -> float:

@@ -66,6 +66,17 @@ RequireConsentOption = Annotated[
         help="Clone only with the id of a recording in which the speaker consents.",
     ),
 ]
+ManageModelsOption = Annotated[
+    bool,
+    typer.Option(
+        "--manage-models",
+        envvar="IZWI_MANAGE_MODELS",
+        help="Let callers load, unload and pull models.",
+    ),
+]
+MaxModelsOption = Annotated[
+    int, typer.Option(min=1, help="With --manage-models: so many models share the memory.")
+]
 AuditLogOption = Annotated[
     Path | None, typer.Option(help="Append a JSON line about each call; never what was said.")
 ]
@@ -95,6 +106,8 @@ def serve(
     audit_log: AuditLogOption = None,
     require_consent: RequireConsentOption = False,
     allowed_host: AllowedHostOption = None,
+    manage_models: ManageModelsOption = False,
+    max_models: MaxModelsOption = 4,
     drain_s: DrainOption = 30.0,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -117,10 +130,12 @@ def serve(
             kv_dtype=kv_dtype,
             host_bytes=host_mib << 20,
             disk_bytes=disk_mib << 20,
+            max_models=max_models if manage_models else 1,
         )
         door = open_door(model or DEFAULT_MODELS, Where(device, dtype, offline), config)
         recorder = _recorder(door, record_trace, device, dtype) if record_trace else None
-        settings = replace(door.settings, access=access, require_consent=require_consent)
+        managed = replace(door.settings, manage_models=manage_models, offline=offline)
+        settings = replace(managed, access=access, require_consent=require_consent)
         app = create_app(door.engine, door.registry, settings)
     _show_memory(door)
     try:

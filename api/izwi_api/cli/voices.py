@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from izwi_api.cli.options import (
     BAD_INPUT,
     ApiKey,
     Device,
     Dtype,
+    ListByDefault,
     Offline,
     ServerUrl,
     failures_told,
@@ -34,18 +34,8 @@ if TYPE_CHECKING:
 _STDOUT = Path("-")
 
 
-class _ListByDefault(TyperGroup):
-    """`izwi voices` alone, or with options of `list`, lists."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `list` before what names no verb."""
-        if not args or (args[0] not in self.commands and args[0] != "--help"):
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
-
-
 app = typer.Typer(
-    cls=_ListByDefault, help="List the voices; show, delete and carry the stored ones."
+    cls=ListByDefault, help="List the voices; show, delete and carry the stored ones."
 )
 
 Key = Annotated[str, typer.Argument(help="Name or id of a stored voice.", show_default=False)]

@@ -1,0 +1,103 @@
+"""POST /v1/models/{id}/load, /v1/models/{id}/unload and /v1/models/pull, where they are allowed.
+
+Who accepts text/event-stream is told how far it is; others get the last of these events as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from izwi.errors import IzwiError
+from izwi.hub import Progress
+from izwi_api.app_state import state_of
+from izwi_api.bodies import read_json
+from izwi_api.http_errors import error_body, error_line
+from izwi_api.live_response import live_response, unless_left
+from izwi_api.model_changes import LAST_STAGES, Change
+from izwi_api.schemas.model_changes import PullBody
+from izwi_api.schemas.openapi import answers, json_body
+
+router = APIRouter()
+
+_SSE = "text/event-stream"
+_ANSWERS = answers("application/json", _SSE)
+
+
+@router.post(
+    "/v1/models/pull",
+    openapi_extra=json_body(PullBody, {}),
+    response_class=Response,
+    responses=_ANSWERS,
+)
+async def pull_model(request: Request) -> Response:
+    """Fetch a model of the hub into the server's cache, without serving it."""
+    state = state_of(request)
+    if not state.door.settings.manage_models:
+        return _not_allowed()
+    limit_bytes = state.door.settings.max_json_bytes
+    body = PullBody.model_validate(await read_json(request, limit_bytes))
+    return await _told(request, state.changes.pull(body.model))
+
+
+@router.post("/v1/models/{model_id:path}/load", response_class=Response, responses=_ANSWERS)
+async def load_model(request: Request, model_id: str) -> Response:
+    """Serve a model: an embedded one, one of the hub, or one that was there at the start."""
+    state = state_of(request)
+    if not state.door.settings.manage_models:
+        return _not_allowed()
+    return await _told(request, state.changes.load(model_id))
+
+
+@router.post("/v1/models/{model_id:path}/unload", response_class=Response, responses=_ANSWERS)
+async def unload_model(request: Request, model_id: str) -> Response:
+    """Take no new requests of a model, and free its memory when those that run have ended."""
+    state = state_of(request)
+    if not state.door.settings.manage_models:
+        return _not_allowed()
+    return await _told(request, state.changes.unload(model_id))
+
+
+async def _told(request: Request, change: Change) -> Response:
+    if _SSE in request.headers.get("accept", ""):
+        return await live_response(_events(request, change), _SSE)
+    return await unless_left(request.receive, _last(request, change))
+
+
+async def _events(request: Request, change: Change) -> AsyncGenerator[bytes]:
+    try:
+        async for progress in change.follow():
+            yield b"data: " + json.dumps(_entry(request, change, progress)).encode() + b"\n\n"
+    except IzwiError as error:
+        yield error_line(error)
+
+
+async def _last(request: Request, change: Change) -> Response:
+    async for progress in change.follow():
+        last = progress
+    return JSONResponse(_entry(request, change, last))
+
+
+def _entry(request: Request, change: Change, progress: Progress) -> dict[str, object]:
+    entry: dict[str, object] = {
+        "object": "model.progress",
+        "model": change.name,
+        "stage": progress.stage,
+    }
+    if progress.stage in LAST_STAGES:
+        entry["loaded"] = change.name in state_of(request).door.registry.names()
+    if progress.done_bytes is not None:
+        entry |= {"done_bytes": progress.done_bytes, "total_bytes": progress.total_bytes}
+    return entry
+
+
+def _not_allowed() -> JSONResponse:
+    body = error_body(
+        "models are not managed over HTTP here: start the server with --manage-models",
+        "invalid_request_error",
+        code="permission_denied",
+    )
+    return JSONResponse(body, 403)

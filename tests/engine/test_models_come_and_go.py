@@ -1,0 +1,128 @@
+"""Models come while others run, and go when their last request has ended; nobody notices."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from dataclasses import replace
+
+import pytest
+
+from izwi.async_engine import AsyncEngine
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound
+from izwi.request import Reason
+from izwi.runner.budget import divide, share_of_newcomer
+from tests.engine.toy import ToySpeech, toy_request
+from tests.engine.world import World, alone
+
+
+def test_others_give_the_same_while_a_model_comes_works_and_goes() -> None:
+    request = toy_request("a", 9, seed=3, frames=40)
+    expected = alone(request)
+    world = World(max_models=3)
+    world.submit(request)
+    for _ in range(5):
+        world.step()
+    world.engine.add("new", ToySpeech())
+    world.submit(replace(toy_request("b", 7, seed=5, frames=12), model="new"))
+    for _ in range(3):
+        world.step()
+    world.engine.remove("new")
+    assert world.engine.leaving == {"new"}, "it left before its request had ended"
+    world.run()
+    assert world.engine.leaving == frozenset()
+    assert set(world.engine.load) == {"toy", "text"}
+    log, other = world.logs["a"], world.logs["b"]
+    assert (log.entries, log.pcm) == (expected.entries, expected.pcm)
+    undisturbed = alone(toy_request("b", 7, seed=5, frames=12))
+    assert (other.entries, other.pcm) == (undisturbed.entries, undisturbed.pcm)
+    world.check_nothing_is_lost()
+
+
+def test_who_is_removed_takes_nothing_new_and_ends_when_its_last_is_aborted() -> None:
+    world = World(max_models=3)
+    world.submit(toy_request("a", 5, seed=1, frames=30))
+    world.step()
+    world.engine.remove("toy")
+    with pytest.raises(ModelNotFound):
+        world.submit(toy_request("late", 5, seed=1, frames=3))
+    with pytest.raises(ModelNotFound):
+        world.engine.remove("toy")
+    with pytest.raises(InvalidRequest, match="still there"):
+        world.engine.add("toy", ToySpeech())
+    world.take(world.engine.abort("a"))
+    assert world.logs["a"].reason is Reason.ABORTED
+    assert set(world.engine.load) == {"text"}
+
+
+def test_what_a_model_held_is_free_after_it() -> None:
+    model = ToySpeech()
+    engine = Engine({"toy": model}, model.ops, EngineConfig(page_size=4, kv_bytes=1 << 20))
+    engine.submit(toy_request("a", 5, seed=1, frames=9))
+    while engine.has_work:
+        engine.step()
+    runner = weakref.ref(engine._lanes["toy"].runner)
+    engine.remove("toy")
+    assert runner() is None, "somebody still holds its pages"
+    engine.add("toy", model)
+    assert engine.load["toy"]["pages"] == engine.load["toy"]["free_pages"] > 0
+
+
+def test_a_newcomer_gets_a_share_or_is_refused() -> None:
+    model = ToySpeech()
+    config = EngineConfig(page_size=4, kv_bytes=3 << 14, max_models=3)
+    engine = Engine({"first": model}, model.ops, config)
+    engine.add("second", model)
+    engine.add("third", model)
+    assert len({load["pages"] for load in engine.load.values()}) == 1
+    pages = engine.load["first"]["pages"] * engine.load["first"]["page_bytes"]
+    assert pages <= 1 << 14
+    with pytest.raises(InvalidRequest, match="unload one"):
+        engine.add("fourth", model)
+    engine.remove("second")
+    engine.add("fourth", model)
+
+
+def test_weights_that_came_later_are_taken_off_a_newcomers_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = ToySpeech().ops.device
+    monkeypatch.setattr("izwi.runner.budget.free_kv_bytes", lambda _: 1000)
+    share = divide(EngineConfig(max_models=2), device, 2)
+    monkeypatch.setattr("izwi.runner.budget.free_kv_bytes", lambda _: 300)
+    assert share.kv_bytes == 500
+    assert share_of_newcomer(EngineConfig(), device, share).kv_bytes == 300
+    assert share_of_newcomer(EngineConfig(kv_bytes=1000), device, share) == share
+
+
+async def test_models_come_and_go_between_steps() -> None:
+    model = ToySpeech()
+    config = EngineConfig(page_size=4, kv_bytes=1 << 20, max_models=2)
+    engine = AsyncEngine(Engine({"toy": model}, model.ops, config))
+    with pytest.raises(EngineStopped):
+        await engine.add("new", model)
+    engine.start()
+    await engine.add("new", model)
+    stream = engine.submit(replace(toy_request("a", 5, seed=1, frames=200), model="new"))
+    await anext(stream)
+    leaving = asyncio.create_task(engine.remove("new"))
+    await asyncio.sleep(0.01)
+    assert not leaving.done()
+    with pytest.raises(ModelNotFound):
+        await engine.remove("nobody")
+    stream.abort()
+    await leaving
+    assert set(engine.load) == {"toy"}
+    # one after the other, before the engine looks
+    both = [engine.remove("toy"), engine.add("toy", model)]
+    await asyncio.gather(*both)
+    assert set(engine.load) == {"toy"}
+    stream = engine.submit(toy_request("b", 5, seed=1, frames=400))
+    await anext(stream)
+    leaving = asyncio.create_task(engine.remove("toy"))
+    await asyncio.sleep(0)
+    await engine.stop()
+    with pytest.raises(EngineStopped):
+        await leaving
