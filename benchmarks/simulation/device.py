@@ -20,7 +20,8 @@ from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.lane import Lane
 from izwi.model import Row
-from izwi.request import Chunk, Entries, Float32, Request, Sequence
+from izwi.request import Chunk, Float32, Request, Sequence
+from izwi.runner.runner import Drawn
 from izwi.scheduler.cost import StepCost, StepWork
 from izwi.scheduler.scheduler import Scheduler, Work
 
@@ -106,12 +107,12 @@ class PaperRunner:
             sequence.encoded[index] = ()
         return [None] * len(pieces)
 
-    def forward(self, rows: Seq[Row]) -> list[Entries]:
+    def forward(self, rows: Seq[Row]) -> list[Drawn]:
         """Run rows; who emits says the next entry of its script."""
         lengths = [row.stop - row.start for row in rows]
         decode_rows = lengths.count(1)
         self._compute(StepWork(decode_rows, sum(lengths) - decode_rows))
-        return [(self._next_entry(row.sequence),) if row.emits else () for row in rows]
+        return [Drawn((self._next_entry(row.sequence),) if row.emits else ()) for row in rows]
 
     def vocode(self, pieces: Seq[tuple[Sequence, int]]) -> list[Float32]:
         """Make chunks of sound, one sample a frame."""
