@@ -169,7 +169,8 @@ class Lane:
         stops = entries[-1][0] in request.stop_ids
         kept = entries[:-1] if stops else entries
         sequence.emitted += kept
-        sequence.logprobs += drawn.logprobs[: len(kept)]
+        if drawn.logprobs:
+            sequence.logprobs += drawn.logprobs[: len(kept)]
         limit = self.runner.max_entries(sequence)
         if not request.marks:  # entries take positions
             limit = min(limit, self.scheduler.capacity - sequence.num_prompt)

@@ -55,12 +55,19 @@ class Row(NamedTuple):
     @property
     def emits(self) -> bool:
         """Whether entries are drawn from it: at its marks, or at the last position known."""
-        return self.sequence.next_drawn < self.stop
+        sequence = self.sequence
+        if sequence.marks:
+            return sequence.next_drawn < self.stop
+        return self.stop == sequence.num_prompt + len(sequence.emitted)
 
     @property
     def num_drawn(self) -> int:
         """Entries that are drawn from it; more than one at marks alone."""
-        return len(self.sequence.drawn_before(self.stop))
+        sequence = self.sequence
+        if sequence.marks:
+            return len(sequence.drawn_before(self.stop))
+        # written out: this runs for every row of every step
+        return self.stop == sequence.num_prompt + len(sequence.emitted)
 
     @property
     def decodes(self) -> bool:
@@ -149,6 +156,10 @@ class Model(Protocol):
 
 def last_positions(rows: Seq[Row]) -> npt.NDArray[np.int64]:
     """Places, among the rows' positions end to end, that entries are drawn from."""
+    if not any(row.sequence.marks for row in rows):
+        ends = np.cumsum([row.stop - row.start for row in rows]) - 1
+        last: npt.NDArray[np.int64] = ends[[row.emits for row in rows]]
+        return last
     places: list[int] = []
     before = 0
     for row in rows:

@@ -153,20 +153,24 @@ class Runner:
         return _each(self._run, rows)
 
     def _run(self, batch: Seq[Row]) -> list[Drawn]:
-        entries, logprobs = self._drawn(batch)
+        counts = [row.num_drawn for row in batch]
+        entries, logprobs = self._drawn(batch, counts)
+        if not logprobs and counts.count(1) == len(counts):  # what a step mostly is
+            return [Drawn((tuple(entry),)) for entry in entries]
         results, first = [], 0
-        for row in batch:
-            stop = first + row.num_drawn
-            asked = [logprobs[place] for place in range(first, stop) if place in logprobs]
-            results.append(Drawn(tuple(map(tuple, entries[first:stop])), tuple(asked)))
-            first = stop
+        for count in counts:
+            places = range(first, first + count)
+            known = tuple(logprobs[place] for place in places if place in logprobs)
+            results.append(Drawn(tuple(tuple(entries[place]) for place in places), known))
+            first += count
         return results
 
-    def _drawn(self, batch: Seq[Row]) -> tuple[list[list[int]], dict[int, float]]:
-        """Run a batch; entries of the rows that emit, in order, and `Sampler.logprobs`."""
+    def _drawn(self, batch: Seq[Row], counts: Seq[int]) -> tuple[list[list[int]], dict[int, float]]:
+        """Run a batch; so many entries of each row, end to end, and `Sampler.logprobs`."""
         if self._graphs is not None and self._graphs.takes(batch):
             return self._graphs.drawn(batch), {}
-        sequences = [row.sequence for row in batch for _ in range(row.num_drawn)]
+        drawing = zip(batch, counts, strict=True)
+        sequences = [row.sequence for row, count in drawing for _ in range(count)]
         sampler = Sampler(sequences, self._suppressed)
         drawn = step(self._model, self._ops, batch, self._kv.context(batch), sampler.pick)
         return (self._ops.numpy(drawn).tolist() if sequences else []), sampler.logprobs()
