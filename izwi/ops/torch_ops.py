@@ -98,7 +98,7 @@ class TorchOps:
         return F.silu(gate) * up
 
     def normed_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
-        return self.linear(rms_norm(x, norm, eps), weight)
+        return self.linear(self.rms_norm(x, norm, eps), weight)
 
     def linear_add(self, x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
         return residual + self.linear(x, weight)

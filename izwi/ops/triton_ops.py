@@ -40,20 +40,19 @@ class TritonOps(TorchOps):
 
     def normed_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
         if not _takes_product(x, weight):
-            return super().linear(self.rms_norm(x, norm, eps), weight)
+            return super().normed_linear(x, norm, eps, weight)
         out = triton_linear.linear(_rows(x), weight, norm=norm, eps=eps)
         return out.view(*x.shape[:-1], -1)
 
     def linear_add(self, x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
         if not _takes_product(x, weight):
-            return residual + super().linear(x, weight)
+            return super().linear_add(x, weight, residual)
         out = triton_linear.linear(_rows(x), weight, residual=_rows(residual))
         return out.view(residual.shape)
 
     def gated_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
         if not _takes_product(x, weight):
-            gate, up = super().linear(self.rms_norm(x, norm, eps), weight).chunk(2, dim=-1)
-            return self.swiglu(gate, up)
+            return super().gated_linear(x, norm, eps, weight)
         out = triton_linear.gated_linear(_rows(x), weight, norm=norm, eps=eps)
         return out.view(*x.shape[:-1], -1)
 

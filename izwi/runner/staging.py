@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -200,7 +201,7 @@ class StagedRows(StagedPositions):
         views["stop_allowed"][:count] = [
             len(sequence.emitted) >= sequence.request.min_entries for sequence in sequences
         ]
-        same = len(self._drawn) == count and all(map(_same, self._drawn, sequences))
+        same = len(self._drawn) == count and all(map(is_, self._drawn, sequences))
         if not same:
             self._stage_requests(sequences)
         self._stage_seen(sequences, same)
@@ -260,7 +261,3 @@ _BIT = (np.uint32(1) << np.arange(32, dtype=np.uint32)).view(np.int32)
 def can_be_staged(params: SamplingParams) -> bool:
     """Whether the kernel for short lists of candidates can draw with these."""
     return is_greedy(params) or 1 <= params.top_k <= 64
-
-
-def _same(a: Sequence, b: Sequence) -> bool:
-    return a is b
