@@ -46,7 +46,7 @@ class KeyLimits:
 
     Attributes:
         requests_per_minute: As many at once, refilled evenly.
-        characters_per_day: Of text to speak.
+        characters_per_day: Of text to speak, and of conversations to answer.
         audio_seconds_per_day: Of sound to transcribe.
     """
 
