@@ -73,13 +73,24 @@ def invalid_body(errors: list[ErrorDetails]) -> dict[str, object]:
     first = errors[0]
     location = [part for part in first["loc"] if part not in ("body", "query", "path")]
     param = str(location[0])[:64] if location else None
+    place = _place(location)
     if first["type"] == "missing":
-        message, code = f"missing required parameter: {param!r}", "missing_required_parameter"
+        message, code = f"missing required parameter: {place!r}", "missing_required_parameter"
     elif first["type"] == "extra_forbidden":
-        message, code = f"unknown parameter: {param!r}", "unknown_parameter"
+        message, code = f"unknown parameter: {place!r}", "unknown_parameter"
     else:
         message, code = f"invalid value for {param!r}: {first['msg']}", "invalid_value"
     return error_body(message, "invalid_request_error", param=param, code=code)
+
+
+def _place(location: Sequence[object]) -> str | None:
+    """Spell where a key is: "messages[0].role". Names between may be those of our types."""
+    if not location:
+        return None
+    first, *rest = location
+    indices = "".join(f"[{part}]" for part in rest if isinstance(part, int))
+    key = f".{rest[-1]}" if rest and isinstance(rest[-1], str) else ""
+    return f"{str(first)[:64]}{indices}{key[:64]}"
 
 
 def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:

@@ -9,6 +9,7 @@ import typer
 from izwi_api.cli import (
     align,
     bench,
+    chat,
     clone,
     doctor,
     keys,
@@ -31,6 +32,7 @@ for verb in (
     say.say,
     transcribe.transcribe,
     align.align,
+    chat.chat,
     clone.clone,
     replay.replay,
     bench.bench,
