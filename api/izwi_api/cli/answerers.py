@@ -66,9 +66,10 @@ class HereAnswerer:
 
     async def __aenter__(self) -> Self:
         """Load the model and start the engine. Raises IzwiError."""
-        opened = running_door([self._model], self._where)
-        self._door = await self._stack.enter_async_context(opened)
-        self._door.registry.chat(self._door.registry.names()[0])
+        async with AsyncExitStack() as stack:
+            door = await stack.enter_async_context(running_door([self._model], self._where))
+            door.registry.chat(door.registry.names()[0])  # told before anything is typed
+            self._door, self._stack = door, stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from contextlib import suppress
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -111,7 +112,7 @@ def chat(
 
 
 class _Talk:
-    """A conversation with one model; it is loaded when the first answer is asked for."""
+    """A conversation with one model, and where it is printed."""
 
     def __init__(self, answerer: Answerer, ask: ChatInput, seed: int | None, *, as_json: bool):
         self._answerer, self._ask, self._seed = answerer, ask, seed
@@ -133,15 +134,16 @@ class _Talk:
         """Read, answer, and again, until the end of stdin. Raises IzwiError if it cannot begin."""
         with suppress(ImportError):  # where it is there, lines can be edited
             import readline  # noqa: F401
+        stack = AsyncExitStack()
         with asyncio.Runner() as runner:
-            runner.run(self._answerer.__aenter__())
             try:
+                runner.run(stack.enter_async_context(self._answerer))
                 self._console.print("Ctrl-C stops an answer, Ctrl-D ends the talk.", style="dim")
                 while (text := self._next_line()) is not None:
                     if text.strip():
                         self._turn(runner, text)
             finally:
-                runner.run(self._answerer.__aexit__(None, None, None))
+                runner.run(stack.aclose())
 
     def _next_line(self) -> str | None:
         try:
@@ -165,8 +167,6 @@ class _Talk:
 
     async def _answer(self, text: str) -> None:
         """Print the answer to a text as it comes, and remember both."""
-        from dataclasses import replace
-
         from izwi.chat import ChatMessage, Role
 
         asked = (*self._ask.messages, ChatMessage(Role.USER, text))
@@ -179,30 +179,32 @@ class _Talk:
             self._ask = replace(self._ask, messages=(*asked, heard))
 
     async def _print(self, answer: Answer) -> None:
-        from contextlib import aclosing
-
         from izwi.request import Reason
 
-        if self._as_json:
-            async for _ in answer.deltas():
-                pass
-            sys.stdout.write(_json_line(answer))
-            sys.stdout.flush()
-            return
+        begun = False
         async with aclosing(answer.deltas()) as deltas:
             async for delta in deltas:
+                if self._as_json:
+                    continue
                 if delta.reasoning:
                     self._console.print(delta.reasoning, style="dim", markup=False, end="")
                 if delta.content:
-                    if not answer.content.removesuffix(delta.content) and answer.reasoning:
-                        self._console.print()
-                    sys.stdout.write(delta.content)
-                    sys.stdout.flush()
+                    if answer.reasoning and not begun:
+                        self._console.print()  # the thought has no line break of its own
+                    begun = True
+                    _write(delta.content)
+        if self._as_json:
+            _write(_json_line(answer))
+            return
         if not answer.content.endswith("\n"):
-            sys.stdout.write("\n")
-            sys.stdout.flush()
+            _write("\n")
         if answer.reason is Reason.LENGTH:
             self._console.print(f"cut off after {answer.num_tokens} tokens", style="dim")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _json_line(answer: Answer) -> str:

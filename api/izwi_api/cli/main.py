@@ -23,7 +23,7 @@ from izwi_api.cli import (
 
 app = typer.Typer(
     name="izwi",
-    help="Speech in one engine: say, transcribe, clone, serve.",
+    help="Speech in one engine: say, transcribe, chat, clone, serve.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
