@@ -103,7 +103,7 @@ class Model(Protocol):
 
     @property
     def num_inputs(self) -> int:
-        """Numbers a row in `decode_inputs`."""
+        """Numbers a position in `inputs`."""
         ...
 
     @property
@@ -127,18 +127,21 @@ class Model(Protocol):
         """Inputs of the rows' positions, packed end to end: (positions, width)."""
         ...
 
-    def decode_inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
-        """What `embed_entries` must know of rows of one emitted entry each, (rows, num_inputs)."""
+    def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
+        """The rows' positions as ids, (positions, num_inputs).
+
+        None where one of them is made of something else: encoded sound, a speaker's vector.
+        """
         ...
 
-    def embed_entries(self, inputs: Array) -> Array:
-        """`embed` of rows of one emitted entry each.
+    def embed_inputs(self, inputs: Array) -> Array:
+        """`embed` of positions that are ids.
 
         Args:
-            inputs: `decode_inputs`, on the device.
+            inputs: `inputs`, on the device.
 
         Returns:
-            (rows, width).
+            (positions, width).
 
         This, `run` and `draw` work on arrays on the device alone and depend on no value, so that a
         GPU can record them once and repeat them.
@@ -215,7 +218,7 @@ class SpeechModel(Model, Protocol):
     def vocode(self, codes: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Turn (rows, frames, codebooks) into (rows, samples) in [-1, 1] and the next state.
 
-        From arrays on the device alone, as `Model.embed_entries`.
+        From arrays on the device alone, as `Model.embed_inputs`.
         """
         ...
 

@@ -21,8 +21,10 @@ from izwi.model import Model, Row, SpeechModel, step
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import Entries, Sequence, Task
 from izwi.runner.budget import MemoryBudget
+from izwi.runner.codec_graphs import Sound
 from izwi.runner.encoded import EncodedCache
 from izwi.runner.sampler import Sampler, Suppressed
+from izwi.runner.side_stream import SideStream
 from izwi.runner.tiered import TieredPages, TieredStates
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.playback import chunk_frames
@@ -67,7 +69,8 @@ class Runner:
         )
         self.page_tiers = TieredPages(self._kv, self.store)
         specs = self.speech.codec_state if self.speech else {}
-        self._arena = StateArena(specs, config.max_running, ops.device, ops.dtype)
+        self._beside = SideStream(ops.device)
+        self._arena = StateArena(specs, config.max_running, ops.device, ops.dtype, self._beside)
         self.states = TieredStates(self._arena, budget.state_bytes)
         self._encoded = EncodedCache(budget.encoded_bytes)
         # where entries are drawn at marks, no step repeats
@@ -79,8 +82,19 @@ class Runner:
         from izwi.runner.graphs import Graphs  # its kernels need triton, which is there on CUDA
 
         return Graphs.of(
-            self._model, self._kv, self._arena, self._suppressed, self._ops, self._config
+            self._model,
+            self._kv,
+            self._arena,
+            self._suppressed,
+            self._ops,
+            self._config,
+            self._beside,
         )
+
+    @property
+    def makes_sound_beside(self) -> bool:
+        """Whether sound is made while the next step runs."""
+        return self._graphs is not None and self._graphs.codec is not None
 
     @property
     def frame_s(self) -> float | None:
@@ -176,18 +190,24 @@ class Runner:
         return (self._ops.numpy(drawn).tolist() if sequences else []), sampler.logprobs()
 
     @torch.inference_mode()
-    def vocode(
-        self, pieces: Seq[tuple[Sequence, int]]
-    ) -> list[npt.NDArray[np.float32] | BaseException]:
-        """Turn the next n frames of each sequence into sound, (samples,) float32 a piece.
+    def vocode(self, pieces: Seq[tuple[Sequence, int]]) -> list[Sound | BaseException]:
+        """Begin to turn the next n frames of each sequence into sound, beside other work.
 
         Pieces of as many frames run as one batch; each stream's state is gathered before and
         scattered after.
+
+        Returns:
+            What waits for each piece's samples, (samples,) float32, or what failed. All of them
+            are to be awaited before the next call.
         """
+        with self._beside():
+            return self._begin(pieces)
+
+    def _begin(self, pieces: Seq[tuple[Sequence, int]]) -> list[Sound | BaseException]:
         most = max((count for _, count in pieces), default=0)
         if self._graphs is not None and self._graphs.takes_chunks(most):
             return _each(self._vocode_recorded, pieces)
-        sounds: dict[int, npt.NDArray[np.float32] | BaseException] = {}
+        sounds: dict[int, Sound | BaseException] = {}
         for frames in sorted({count for _, count in pieces}):
             batch = [sequence for sequence, count in pieces if count == frames]
             made = _each(partial(self._vocode_equal, frames), batch)
@@ -196,7 +216,7 @@ class Runner:
             )
         return [sounds[id(sequence)] for sequence, _ in pieces]
 
-    def _vocode_recorded(self, pieces: Seq[tuple[Sequence, int]]) -> list[npt.NDArray[np.float32]]:
+    def _vocode_recorded(self, pieces: Seq[tuple[Sequence, int]]) -> list[Sound]:
         assert self._graphs is not None
         chunks = []
         for sequence, frames in pieces:
@@ -206,7 +226,7 @@ class Runner:
             chunks.append(np.array(sequence.emitted[first : first + frames], dtype=np.int64))
         return self._graphs.vocode(chunks, [self._row(sequence) for sequence, _ in pieces])
 
-    def _vocode_equal(self, frames: int, batch: Seq[Sequence]) -> list[npt.NDArray[np.float32]]:
+    def _vocode_equal(self, frames: int, batch: Seq[Sequence]) -> list[Sound]:
         assert self.speech is not None
         codes = np.array(
             [s.emitted[s.num_vocoded : s.num_vocoded + frames] for s in batch], dtype=np.int64
@@ -217,7 +237,8 @@ class Runner:
         rows = [self._row(sequence) for sequence in batch]
         sound, state = self.speech.vocode(self._ops.array(codes), self._arena.gather(rows))
         self._arena.scatter(rows, state)
-        return list(self._ops.numpy(sound).astype(np.float32, copy=False))
+        made = self._ops.numpy(sound).astype(np.float32, copy=False)
+        return [partial(np.asarray, samples) for samples in made]
 
     def _warm(self, sequence: Sequence) -> None:
         """Let the codec hear the reference clip that an in-context clone continues."""
@@ -240,6 +261,12 @@ class Runner:
 
         The frames go through in the chunks in which they went before, for the same bits.
         """
+        if not sequences:
+            return {}
+        with self._beside():
+            return self._rebuild(sequences)
+
+    def _rebuild(self, sequences: Seq[Sequence]) -> dict[int, BaseException]:
         failed: dict[int, BaseException] = {}
         for sequence in sequences:
             try:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from izwi.model import Model, Row
+from izwi.model import Row
 from izwi.ops.triton_sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
 from izwi.request import SamplingParams, Sequence
 from izwi.runner.sampler import Suppressed, is_greedy, seen_ids
@@ -74,17 +74,27 @@ class StagedPositions:
     goes over in one copy, without waiting for it.
     """
 
-    def __init__(self, size: int, max_pages: int, device: torch.device, more: Fields | None = None):
+    def __init__(
+        self,
+        size: int,
+        num_inputs: int,
+        max_pages: int,
+        device: torch.device,
+        more: Fields | None = None,
+    ):
         """Allocate.
 
         Args:
             size: Rows.
+            num_inputs: Numbers a row in `Model.inputs`.
             max_pages: Pages that a row can have.
             device: Where.
             more: Fields of the kind at hand.
         """
         fields: dict[str, tuple[type[Any], tuple[int, ...]]] = {
             "positions": (np.int64, (size,)),
+            "inputs": (np.int64, (size, num_inputs)),
+            "embedded": (np.int32, (1,)),
             **(more or {}),
             "table_width": (np.int32, (1,)),
             "tables": (np.int32, (size * max_pages,)),  # the last, since little of it is used
@@ -94,9 +104,28 @@ class StagedPositions:
         self._used = self._buffer.starts["tables"]
         self.host, on_device = self._buffer.host, self._buffer.device
         self.host["positions"][:] = -1
-        self.positions = on_device["positions"]
+        self.positions, self.inputs = on_device["positions"], on_device["inputs"]
+        self._embedded = on_device["embedded"]
         self.tables, self.table_width = on_device["tables"], on_device["table_width"]
         self.send()
+
+    @property
+    def embedded(self) -> Tensor:
+        """(1,) bool on the device: whether the rows' inputs come from elsewhere."""
+        return self._embedded != 0
+
+    def stage_rows(self, inputs: npt.NDArray[np.int64] | None, rows: Seq[Row]) -> None:
+        """Fill in what attention and `Model.embed_inputs` read; `send` takes it over.
+
+        Args:
+            inputs: `Model.inputs` of the rows, None where they are embedded already.
+            rows: Which positions.
+        """
+        self._buffer.wait()
+        self.host["embedded"][0] = inputs is None
+        if inputs is not None:
+            self.host["inputs"][: len(inputs)] = inputs
+        self.stage_runs([(row.start, row.stop, row.sequence.pages) for row in rows])
 
     def stage_runs(self, runs: Seq[tuple[int, int, Seq[int]]]) -> None:
         """Fill in rows; `send` takes them over.
@@ -142,7 +171,7 @@ class StagedRows(StagedPositions):
 
         Args:
             size: Rows.
-            num_inputs: Numbers a row in `Model.decode_inputs`.
+            num_inputs: Numbers a row in `Model.inputs`.
             max_pages: Pages that a row can have.
             vocabulary: Ids of codebook 0.
             suppressed: Of the model.
@@ -154,7 +183,6 @@ class StagedRows(StagedPositions):
             for name, kind in _COLUMNS
         }
         fields: Fields = {
-            "inputs": (np.int64, (size, num_inputs)),
             "seed": (np.int64, (size,)),
             "step": (np.int64, (size,)),
             "stop_ids": (np.int32, (size, MAX_STOP_IDS)),
@@ -162,14 +190,13 @@ class StagedRows(StagedPositions):
             "seen": (np.int32, (size, -(-vocabulary // 32))),
             **columns,
         }
-        super().__init__(size, max_pages, device, fields)
+        super().__init__(size, num_inputs, max_pages, device, fields)
         self._vocabulary = vocabulary
         self._drawn: list[Sequence] = []
         self._num_seen: list[int] = []
         for which in ("first", "rest"):
             self.host[f"{which}.penalty"][:] = 1.0
         on_device = self._buffer.device
-        self.inputs = on_device["inputs"]
         first, rest = (
             SamplingColumns(**{name: on_device[f"{which}.{name}"] for name, _ in _COLUMNS})
             for which in ("first", "rest")
@@ -185,13 +212,6 @@ class StagedRows(StagedPositions):
             suppressed=suppressed.mask if suppressed is not None else None,
         )
         self.send()
-
-    def stage_decode(self, model: Model, rows: Seq[Row]) -> None:
-        """Fill in what `Model.embed_entries` and attention read; `send` takes it over."""
-        inputs = model.decode_inputs(rows)
-        self._buffer.wait()
-        self.host["inputs"][: len(rows)] = inputs
-        self.stage_runs([(row.start, row.stop, row.sequence.pages) for row in rows])
 
     def stage_sampling(self, sequences: Seq[Sequence]) -> None:
         """Fill in what drawing reads; `send` takes it over."""

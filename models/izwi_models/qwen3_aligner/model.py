@@ -32,7 +32,7 @@ from izwi_models.qwen3_aligner.prompt import AlignerPrompt, build_prompt
 from izwi_models.qwen3_aligner.repair import in_order
 from izwi_models.qwen3_aligner.words import split_words
 from izwi_models.qwen3_asr.config import EMBEDDING, HEAD, TEXT_PREFIX
-from izwi_models.qwen3_asr.embedding import embed, encode_all
+from izwi_models.qwen3_asr.embedding import embed, encode_all, has_sound, token_ids
 from izwi_models.qwen3_asr.encoder import chunk_positions
 from izwi_models.qwen3_asr.prompt import cut_windows
 from izwi_models.qwen3_asr.samples import checked_samples
@@ -52,7 +52,7 @@ class Qwen3Aligner:
 
     task: Task = Task.ALIGNMENT
     num_codebooks: int = 1
-    num_inputs: int = 0
+    num_inputs: int = 1
     suppressed: npt.NDArray[np.bool_] | None = None
 
     def __init__(
@@ -95,14 +95,13 @@ class Qwen3Aligner:
         """Embeddings of the rows' positions end to end: tokens, with sound put in its place."""
         return embed(self._ops, self._weights, rows)
 
-    def decode_inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
-        """(rows, 0): entries take no positions, so that there are no such rows."""
-        return np.zeros((len(rows), self.num_inputs), np.int64)
+    def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
+        """(positions, 1): tokens; None where some of the positions are sound."""
+        return None if any(map(has_sound, rows)) else token_ids(rows)[:, None]
 
-    def embed_entries(self, inputs: Array) -> Array:
-        """(0, hidden): there are no such rows."""
-        del inputs
-        return self._weights[EMBEDDING][:0]
+    def embed_inputs(self, inputs: Array) -> Array:
+        """Embed tokens."""
+        return self._ops.take(self._weights[EMBEDDING], inputs[:, 0])
 
     def run(self, x: Array, context: AttentionContext) -> Array:
         """Run packed positions through the decoder."""

@@ -74,6 +74,12 @@ def embed(ops: Ops, weights: Weights, rows: Seq[Row]) -> Array:
     return ops.concat([*pieces, embedded[done:]], 0)
 
 
+def has_sound(row: Row) -> bool:
+    """Whether some of its positions are sound."""
+    prompt = prompt_of(row)
+    return row.start < prompt.audio_start + prompt.num_audio and row.stop > prompt.audio_start
+
+
 def prompt_of(row: Row) -> AsrPrompt:
     """The prompt of a row's sequence."""
     prompt = row.sequence.request.prompt

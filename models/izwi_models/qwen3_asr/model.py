@@ -37,7 +37,7 @@ from izwi_models.qwen3_asr.config import (
     read_stop_ids,
     tensor_shapes,
 )
-from izwi_models.qwen3_asr.embedding import embed, encode_all, token_ids
+from izwi_models.qwen3_asr.embedding import embed, encode_all, has_sound, token_ids
 from izwi_models.qwen3_asr.encoder import chunk_positions
 from izwi_models.qwen3_asr.prompt import (
     AsrPrompt,
@@ -112,12 +112,12 @@ class Qwen3ASR:
         """Encode windows, equal ones as one batch: (tokens, hidden) each, in order."""
         return encode_all(self._ops, self._weights, self._config.audio, self._positions, inputs)
 
-    def decode_inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
-        """(rows, 1): the last token."""
-        return token_ids(rows)[:, None]
+    def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
+        """(positions, 1): tokens; None where some of the positions are sound."""
+        return None if any(map(has_sound, rows)) else token_ids(rows)[:, None]
 
-    def embed_entries(self, inputs: Array) -> Array:
-        """Embed one emitted token a row."""
+    def embed_inputs(self, inputs: Array) -> Array:
+        """Embed tokens."""
         return self._ops.take(self._weights[EMBEDDING], inputs[:, 0])
 
     def run(self, x: Array, context: AttentionContext) -> Array:
