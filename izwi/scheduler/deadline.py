@@ -9,6 +9,9 @@ A step is filled in this order:
    ahead, least slack first, and then background work in arrival order. Of them first the sound
    that is due, then prompts, then rows (see `_fill`).
 
+Where passes with prompts are dear, nobody starts in steps in which newcomers had better wait for
+company (see `gather.py`).
+
 Pages are kept by slack as well: background work gives them first, the latest arrival before all,
 then the stream that is furthest ahead.
 
@@ -25,6 +28,7 @@ from typing import NamedTuple
 
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.draft import LEAST_CHUNK_TOKENS, Draft, is_decode, is_due, is_stuck
+from izwi.scheduler.gather import newcomers_wait
 from izwi.scheduler.plan import Budgets, Plan, View
 from izwi.scheduler.playback import margin_s
 
@@ -37,8 +41,10 @@ BACKGROUND_STEPS = 128
 # Steps after which the first waiting background sequence starts before new streams, if none runs.
 PATIENCE_STEPS = 1000
 # Streams that are ahead may make a step longer than `step_s` by this factor, where nobody waits for
-# a first sound: in company they are far cheaper. Background work may not.
+# a first sound: in company they are far cheaper. Background work beside them may not.
 AHEAD_STRETCH = 4.0
+# Where nobody listens background work may make a step longer than `step_s` by this factor.
+ALONE_STRETCH = 1.5
 # Rows that can wait and run together where nothing else runs, whatever time is predicted.
 LEAST_ROWS = 2
 # What can wait lengthens a step with somebody's first sound in it by at most this factor.
@@ -59,6 +65,13 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     """Fill one step by slack: no gap and an early first sound first, throughput with the rest."""
     draft = Draft(running, budgets, worth=_slack_order)
     crowd = _Crowd.of(running, waiting, budgets)
+    alone = not (crowd.urgent or crowd.ahead or crowd.pressing or crowd.patient)
+    limit_s = budgets.step_s * (ALONE_STRETCH if alone else 1.0)
+    newcomers = [*crowd.pressing, *crowd.patient, *crowd.idle]
+    num_rows = sum(map(is_decode, running)) if newcomers else 0
+    pays = not all(map(is_stuck, crowd.prompts))  # for a pass with prompts, whoever joins it
+    if not pays and newcomers_wait(newcomers, num_rows, budgets, limit_s):
+        crowd = crowd._replace(pressing=[], patient=[], idle=[], held=[])
     for view in crowd.prompts:
         draft.set_aside(view)
 
@@ -83,7 +96,6 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
         least_tokens = 0
         hurried |= listened and not view.started
 
-    limit_s = budgets.step_s
     if draft.is_empty:
         one_row_s = budgets.cost.seconds(StepWork(decode_rows=1))
         limit_s = max(limit_s, ONE_ROW_STRETCH * one_row_s)
@@ -134,7 +146,8 @@ class _Crowd(NamedTuple):
                 (crowd.urgent if _is_urgent(view, frame_s) else crowd.ahead).append(view)
                 if view.started and view.slack_s < least_slack_s and not view.held:
                     least_slack_s = view.slack_s
-            if view.num_positions - view.num_computed > 1 or view.num_encodes:
+            missing = view.num_positions - view.num_computed
+            if (missing > 1 or view.num_encodes) and not view.ended:
                 crowd.prompts.append(view)
         for view in waiting:
             if view.deferred:

@@ -66,6 +66,7 @@ class Draft:
         self._free_pages, self._encodes = budgets.free_pages, budgets.encodes
         self._encode: list[tuple[int, int]] = []
         self._forward: list[Forward] = []
+        self._has_prompt = False
         self._due: list[tuple[View, int]] = []
         self._chunk_sizes: set[int] = set()
         self._settled: set[int] = set()  # preempted, or with a part in the step
@@ -222,7 +223,7 @@ class Draft:
             if count <= 0:
                 return False
             self._encodes -= count
-            self.seconds += count * self._budgets.cost.encode_s
+            self.seconds += self._encode_call_s + count * self._budgets.cost.encode_s
             self._settled.add(view.key)
             self._encode.append((view.key, count))
             if count < view.num_encodes:
@@ -238,7 +239,11 @@ class Draft:
             return view.num_encodes > 0
         cost = self._budgets.cost
         self.seconds += 0.0 if self._forward else cost.base_s
-        self.seconds += cost.decode_row_s if tokens == 1 else cost.prefill_token_s * tokens
+        if tokens == 1:
+            self.seconds += cost.decode_row_s
+        else:
+            self.seconds += self._prefill_call_s + cost.prefill_token_s * tokens
+            self._has_prompt = True
         self._free_pages -= pages
         self._tokens -= tokens
         self._owe(view.key, max(0, self._owed.get(view.key, 0) - pages))
@@ -258,7 +263,7 @@ class Draft:
         encode_s = self._budgets.cost.encode_s
         if encode_s == 0.0 or limit_s == inf:
             return count
-        affordable = int((limit_s - self.seconds) / encode_s)
+        affordable = int((limit_s - self.seconds - self._encode_call_s) / encode_s)
         return min(count, max(affordable, 1 if least_tokens else 0))
 
     def _tokens_within(self, view: View, limit_s: float, least_tokens: int) -> int:
@@ -269,6 +274,7 @@ class Draft:
         most = min(self._tokens, view.num_positions - view.held - view.num_computed)
         cost = self._budgets.cost
         spare_s = limit_s - self.seconds - (0.0 if self._forward else cost.base_s)
+        spare_s -= self._prefill_call_s
         if spare_s < 0.0:
             tokens = least_tokens
         elif limit_s == inf or cost.prefill_token_s == 0.0:
@@ -276,6 +282,14 @@ class Draft:
         else:
             tokens = max(int(spare_s / cost.prefill_token_s), least_tokens)
         return min(tokens, most) if tokens >= min(most, LEAST_CHUNK_TOKENS) else 0
+
+    @property
+    def _prefill_call_s(self) -> float:
+        return 0.0 if self._has_prompt else self._budgets.cost.prefill_call_s
+
+    @property
+    def _encode_call_s(self) -> float:
+        return 0.0 if self._encode else self._budgets.cost.encode_call_s
 
     def _sound_s(self, frames: int) -> float:
         cost = self._budgets.cost

@@ -21,7 +21,7 @@ from izwi.scheduler.listeners import Listeners
 from izwi.scheduler.playback import chunk_frames
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
 from izwi.scheduler.shadow import add, compare
-from izwi.scheduler.waiting import PromptsUnderWay, WaitingRoom
+from izwi.scheduler.waiting import PromptsUnderWay, Starts, WaitingRoom
 from izwi.scheduler.work import Counts, Work
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ class Scheduler:
         self._running: dict[int, Sequence] = {}
         self._paused: dict[int, tuple[Sequence, float]] = {}  # and since when
         self._under_way = PromptsUnderWay()
+        self._starts = Starts()
         self.memory = memory
         self.cost = OnlineCost()
         self.counts = Counts()
@@ -169,6 +170,8 @@ class Scheduler:
             vocodes=self._config.max_step_vocodes,
             step_s=self._config.max_step_s,
             cost=self.cost.cost,
+            newcomers=self._starts.per_step,
+            since_start=self._starts.steps_since,
         )
         # who shares pages matters to preemption alone
         tight = budgets.free_pages < 2 * len(self._running) + _PUSHERS
@@ -176,6 +179,7 @@ class Scheduler:
         waiting = self._candidates(room - len(running), now_s)
         plan = self._policy.plan(running, waiting, budgets)
         self._compare(plan, running, waiting, budgets)
+        self._starts.step(len(plan.admit))
         return self._apply(plan)
 
     def _compare(
