@@ -122,11 +122,12 @@ class Lane:
     def process(self, results: Results, now_s: float) -> list[Chunk]:
         """Grow the logs, make the sound that is due, finish, free, and say what happened."""
         fresh = set[int]()
+        writes = self.runner.frame_s is None
         for sequence, drawn, stop in results.drawn:
             self.scheduler.computed(sequence, stop)
             if drawn.entries:
                 sequence.phase = Phase.DECODE
-                if self._append(sequence, drawn) and self.runner.frame_s is None:
+                if self._append(sequence, drawn) and writes:
                     fresh.add(sequence.arrival)
         sounds = self._sounds(results)
         chunks: list[Chunk] = []
@@ -171,14 +172,21 @@ class Lane:
         sequence.emitted += kept
         if drawn.logprobs:
             sequence.logprobs += drawn.logprobs[: len(kept)]
-        limit = self.runner.max_entries(sequence)
-        if not request.marks:  # entries take positions
-            limit = min(limit, self.scheduler.capacity - sequence.num_prompt)
+        limit = self._limit(sequence) if sequence.limit is None else sequence.limit
         if stops:
             self.scheduler.end(sequence, Reason.STOP)
         elif len(sequence.emitted) >= limit:
             self.scheduler.end(sequence, Reason.LENGTH)
         return kept
+
+    def _limit(self, sequence: Sequence) -> int:
+        """Entries after which a sequence ends."""
+        limit, request = self.runner.max_entries(sequence), sequence.request
+        if not request.marks:  # entries take positions
+            limit = min(limit, self.scheduler.capacity - sequence.num_prompt)
+        if not request.open_input:  # else it grows with what is written
+            sequence.limit = limit
+        return limit
 
     def _sounds(self, results: Results) -> dict[int, Float32]:
         """Make the chunks of sound that were planned and are due."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 from izwi.scheduler.cost import StepWork
@@ -54,6 +55,9 @@ FIRST_SOUND_STRETCH = 1.1
 ONE_ROW_STRETCH = 1.25
 
 
+_slack_order = attrgetter("slack_s", "key")
+
+
 def rank_deadline(view: View) -> tuple[float, ...]:
     """Order streams by slack, then background work by arrival; what waited too long is first."""
     if view.slack_s < inf:
@@ -80,7 +84,7 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     least_tokens = LEAST_CHUNK_TOKENS  # for the first of them, so that one gets on in any case
     hurried = False  # somebody's first sound is in the making
     for view in filter(is_decode, crowd.urgent):
-        hurried |= draft.take(view) and not view.started
+        hurried |= draft.take_row(view) and not view.started
     for view in crowd.urgent:  # the decodes have their part already
         if draft.take(view, patience_s, least_tokens):
             least_tokens = 0
@@ -136,19 +140,21 @@ class _Crowd(NamedTuple):
     def of(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> _Crowd:
         """Sort everybody."""
         crowd = _Crowd([], [], [], [], [], [], [], [], inf)
+        urgent, ahead, background, prompts = crowd[:4]
         decodes = StepWork(decode_rows=len(running))
         frame_s = min(budgets.step_s, budgets.cost.seconds(decodes))
         least_slack_s = inf
         for view in running:
-            if view.slack_s == inf:
-                crowd.background.append(view)
+            slack_s = view.slack_s
+            if slack_s == inf:
+                background.append(view)
             else:
-                (crowd.urgent if _is_urgent(view, frame_s) else crowd.ahead).append(view)
-                if view.started and view.slack_s < least_slack_s and not view.held:
-                    least_slack_s = view.slack_s
+                (urgent if _is_urgent(view, frame_s) else ahead).append(view)
+                if slack_s < least_slack_s and view.started and not view.held:
+                    least_slack_s = slack_s
             missing = view.num_positions - view.num_computed
             if (missing > 1 or view.num_encodes) and not view.ended:
-                crowd.prompts.append(view)
+                prompts.append(view)
         for view in waiting:
             if view.deferred:
                 continue
@@ -160,7 +166,7 @@ class _Crowd(NamedTuple):
                 crowd.pressing.append(view)
             else:
                 crowd.patient.append(view)
-        for views in (crowd.urgent, crowd.ahead, crowd.background):
+        for views in (urgent, ahead, background):
             views.sort(key=_slack_order)
         for views in (crowd.pressing, crowd.patient, crowd.idle, crowd.held):
             views.sort(key=rank_deadline)
@@ -175,10 +181,6 @@ def _is_urgent(view: View, frame_s: float) -> bool:
         return True
     missing = max(0, view.chunk - view.frames)
     return margin_s(view.slack_s, num_missing=missing, frame_s=frame_s) < URGENT_S
-
-
-def _slack_order(view: View) -> tuple[float, ...]:
-    return (view.slack_s, view.key)
 
 
 def _take_idle(draft: Draft, background: Sequence[View]) -> int | None:
@@ -217,7 +219,7 @@ def _fill(
         num_free = LEAST_ROWS if draft.is_empty else 0
         for view in rows:
             limit_s = limits[view.slack_s < inf]
-            if draft.take(view, limit_s, num_free and LEAST_CHUNK_TOKENS, sound=False):
+            if draft.take_row(view, inf if num_free else limit_s, sound=False):
                 num_free = max(0, num_free - 1)
             elif draft.seconds >= limit_s:
                 return
