@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.errors import Overloaded
-from izwi.model import Model
+from izwi.model import Model, Row
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import Chunk, Entries, Float32, Phase, Reason, Sequence
 from izwi.runner.budget import MemoryBudget
@@ -110,7 +111,9 @@ class Lane:
         for (sequence, _), error in zip(work.encode, self.runner.encode(work.encode), strict=True):
             if error is not None:
                 results.failed[sequence.arrival] = error
-        rows = [row for row in work.forward if row.sequence.arrival not in results.failed]
+        rows: Seq[Row] = work.forward
+        if results.failed:
+            rows = [row for row in rows if row.sequence.arrival not in results.failed]
         for row, drawn in zip(rows, self.runner.forward(rows), strict=True):
             if isinstance(drawn, BaseException):
                 results.failed[row.sequence.arrival] = drawn

@@ -238,10 +238,10 @@ class StagedRows(StagedPositions):
         bits = self.host["seen"]
         missing = np.where(self._penalised, steps - self._num_seen, 0)
         self._num_seen = steps
-        grown = np.flatnonzero(missing == 1)
+        grown = np.flatnonzero(missing == 1).tolist()
         new = np.array([sequences[place].emitted[-1][0] for place in grown], dtype=np.int64)
         bits[grown, new >> 5] |= _BIT[new & 31]
-        for place in np.flatnonzero((missing != 0) & (missing != 1)):
+        for place in np.flatnonzero((missing != 0) & (missing != 1)).tolist():
             packed = np.packbits(seen_ids(sequences[place], self._vocabulary), bitorder="little")
             padded = np.zeros(4 * bits.shape[1], dtype=np.uint8)
             padded[: len(packed)] = packed

@@ -179,8 +179,8 @@ class _Crowd(NamedTuple):
 def _is_urgent(view: View, frame_s: float) -> bool:
     if not view.started:
         return True
-    missing = max(0, view.chunk - view.frames)
-    return margin_s(view.slack_s, num_missing=missing, frame_s=frame_s) < URGENT_S
+    missing = view.chunk - view.frames
+    return margin_s(view.slack_s, missing if missing > 0 else 0, frame_s) < URGENT_S
 
 
 def _take_idle(draft: Draft, background: Sequence[View]) -> int | None:
