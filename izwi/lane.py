@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.errors import Overloaded
-from izwi.model import Model
+from izwi.model import Model, Row
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import Chunk, Entries, Float32, Phase, Reason, Sequence
 from izwi.runner.budget import MemoryBudget
@@ -117,7 +118,9 @@ class Lane:
         for (sequence, _), error in zip(work.encode, self.runner.encode(work.encode), strict=True):
             if error is not None:
                 results.failed[sequence.arrival] = error
-        rows = [row for row in work.forward if row.sequence.arrival not in results.failed]
+        rows: Seq[Row] = work.forward
+        if results.failed:
+            rows = [row for row in rows if row.sequence.arrival not in results.failed]
         for row, drawn in zip(rows, self.runner.forward(rows), strict=True):
             if isinstance(drawn, BaseException):
                 results.failed[row.sequence.arrival] = drawn
@@ -133,11 +136,12 @@ class Lane:
         step, later sound is, and leaves with that step's results.
         """
         fresh = set[int]()
+        writes = self.runner.frame_s is None
         for sequence, drawn, stop in results.drawn:
             self.scheduler.computed(sequence, stop)
             if drawn.entries:
                 sequence.phase = Phase.DECODE
-                if self._append(sequence, drawn) and self.runner.frame_s is None:
+                if self._append(sequence, drawn) and writes:
                     fresh.add(sequence.arrival)
         begun = [sequence for sequence, _ in self._sounding.values()]
         earlier = [sequence for sequence in begun if sequence.phase is not Phase.FINISHED]
@@ -184,14 +188,21 @@ class Lane:
         sequence.emitted += kept
         if drawn.logprobs:
             sequence.logprobs += drawn.logprobs[: len(kept)]
-        limit = self.runner.max_entries(sequence)
-        if not request.marks:  # entries take positions
-            limit = min(limit, self.scheduler.capacity - sequence.num_prompt)
+        limit = self._limit(sequence) if sequence.limit is None else sequence.limit
         if stops:
             self.scheduler.end(sequence, Reason.STOP)
         elif len(sequence.emitted) >= limit:
             self.scheduler.end(sequence, Reason.LENGTH)
         return kept
+
+    def _limit(self, sequence: Sequence) -> int:
+        """Entries after which a sequence ends."""
+        limit, request = self.runner.max_entries(sequence), sequence.request
+        if not request.marks:  # entries take positions
+            limit = min(limit, self.scheduler.capacity - sequence.num_prompt)
+        if not request.open_input:  # else it grows with what is written
+            sequence.limit = limit
+        return limit
 
     def _sounds(self, results: Results) -> dict[int, Float32]:
         """Begin the chunks of sound that are due; those that are there, or waited for."""

@@ -159,15 +159,14 @@ class Model(Protocol):
 
 def last_positions(rows: Seq[Row]) -> npt.NDArray[np.int64]:
     """Places, among the rows' positions end to end, that entries are drawn from."""
-    if not any(row.sequence.marks for row in rows):
-        ends = np.cumsum([row.stop - row.start for row in rows]) - 1
-        last: npt.NDArray[np.int64] = ends[[row.emits for row in rows]]
-        return last
     places: list[int] = []
     before = 0
-    for row in rows:
-        places += [before + at - row.start for at in row.sequence.drawn_before(row.stop)]
-        before += row.stop - row.start
+    for sequence, start, stop in rows:
+        if sequence.marks:
+            places += [before + at - start for at in sequence.drawn_before(stop)]
+        elif stop == sequence.num_prompt + len(sequence.emitted):
+            places.append(before + stop - start - 1)
+        before += stop - start
     return np.array(places, np.int64)
 
 

@@ -183,8 +183,10 @@ class Runner:
         """Run a batch; so many entries of each row, end to end, and `Sampler.logprobs`."""
         if self._graphs is not None and self._graphs.takes(batch):
             return self._graphs.drawn(batch), {}
-        drawing = zip(batch, counts, strict=True)
-        sequences = [row.sequence for row, count in drawing for _ in range(count)]
+        sequences = [row.sequence for row in batch]
+        if counts.count(1) < len(counts):
+            repeated = zip(sequences, counts, strict=True)
+            sequences = [sequence for sequence, count in repeated for _ in range(count)]
         sampler = Sampler(sequences, self._suppressed)
         drawn = step(self._model, self._ops, batch, self._kv.context(batch), sampler.pick)
         return (self._ops.numpy(drawn).tolist() if sequences else []), sampler.logprobs()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from itertools import chain
 from operator import is_
 from typing import Any
 
@@ -133,20 +134,22 @@ class StagedPositions:
         Args:
             runs: Positions [start, stop) of one sequence, a row each, and its pages.
         """
-        count = sum(stop - start for start, stop, _ in runs)
-        width = max(len(pages) for _, _, pages in runs)
+        # in as many numpy calls for many runs as for one
+        starts, stops, pages = zip(*runs, strict=True)
+        firsts = np.array(starts, dtype=np.int64)
+        counts = np.array(stops, dtype=np.int64) - firsts
+        widths = np.array([len(run) for run in pages])
+        count, width = int(counts.sum()), int(widths.max())
+        table = np.zeros((len(runs), width), dtype=np.int32)
+        table[np.arange(width) < widths[:, None]] = np.fromiter(chain(*pages), np.int32)
         self._buffer.wait()
         positions, tables = self.host["positions"], self.host["tables"]
-        filled = tables[: count * width].reshape(count, width)
-        row = 0
-        for start, stop, pages in runs:
-            end = row + stop - start
-            positions[row:end] = range(start, stop)
-            filled[row:end, : len(pages)] = pages
-            row = end
+        places = np.cumsum(counts) - counts  # of each run's first row
+        positions[:count] = np.arange(count) + np.repeat(firsts - places, counts)
         positions[count:] = -1
+        tables[: count * width] = np.repeat(table, counts, axis=0).ravel()
         self.host["table_width"][0] = width
-        self._used = self._buffer.starts["tables"] + filled.nbytes
+        self._used = self._buffer.starts["tables"] + count * width * tables.itemsize
 
     def send(self) -> None:
         """Copy what was filled to the device."""
@@ -193,7 +196,9 @@ class StagedRows(StagedPositions):
         super().__init__(size, num_inputs, max_pages, device, fields)
         self._vocabulary = vocabulary
         self._drawn: list[Sequence] = []
-        self._num_seen: list[int] = []
+        # of the requests drawn for: entries that the bits tell of, and what does not change
+        self._num_seen = self._min_entries = np.zeros(0, dtype=np.int64)
+        self._penalised = np.zeros(0, dtype=np.bool_)
         for which in ("first", "rest"):
             self.host[f"{which}.penalty"][:] = 1.0
         on_device = self._buffer.device
@@ -217,20 +222,21 @@ class StagedRows(StagedPositions):
         """Fill in what drawing reads; `send` takes it over."""
         views, count = self.host, len(sequences)
         self._buffer.wait()
-        views["step"][:count] = [len(sequence.emitted) for sequence in sequences]
-        views["stop_allowed"][:count] = [
-            len(sequence.emitted) >= sequence.request.min_entries for sequence in sequences
-        ]
-        same = len(self._drawn) == count and all(map(is_, self._drawn, sequences))
-        if not same:
+        steps = np.array([len(sequence.emitted) for sequence in sequences])
+        if len(self._drawn) != count or not all(map(is_, self._drawn, sequences)):
             self._stage_requests(sequences)
-        self._stage_seen(sequences, same)
+        views["step"][:count] = steps
+        views["stop_allowed"][:count] = steps >= self._min_entries
+        self._stage_seen(sequences, steps)
 
     def _stage_requests(self, sequences: Seq[Sequence]) -> None:
         """What stays the same for a request from its first entry to its last."""
         views, requests = self.host, [sequence.request for sequence in sequences]
         self._drawn = list(sequences)
         count = len(requests)
+        self._min_entries = np.array([request.min_entries for request in requests])
+        self._penalised = np.array([r.sampling.repetition_penalty != 1.0 for r in requests])
+        self._num_seen = np.full(count, _UNKNOWN)
         seeds = np.array([request.seed & ((1 << 64) - 1) for request in requests], dtype=np.uint64)
         views["seed"][:count] = seeds.view(np.int64)
         views["stop_ids"][:] = -1
@@ -247,24 +253,19 @@ class StagedRows(StagedPositions):
             views[f"{which}.top_p"][:count] = [p.top_p for p in params]
             views[f"{which}.penalty"][:count] = [p.repetition_penalty for p in params]
 
-    def _stage_seen(self, sequences: Seq[Sequence], same: bool) -> None:
+    def _stage_seen(self, sequences: Seq[Sequence], steps: npt.NDArray[np.int64]) -> None:
         """Ids emitted in codebook 0, a bit each; what is there already only grows."""
         bits = self.host["seen"]
-        if not same:
-            self._num_seen = [_UNKNOWN] * len(sequences)
-        for place, sequence in enumerate(sequences):
-            known, count = self._num_seen[place], len(sequence.emitted)
-            self._num_seen[place] = count
-            if sequence.request.sampling.repetition_penalty == 1.0 or known == count:
-                continue
-            if known == count - 1:
-                new = sequence.emitted[-1][0]
-                bits[place, new >> 5] |= np.int32(_BIT[new & 31])
-            else:
-                packed = np.packbits(seen_ids(sequence, self._vocabulary), bitorder="little")
-                padded = np.zeros(4 * bits.shape[1], dtype=np.uint8)
-                padded[: len(packed)] = packed
-                bits[place] = padded.view(np.int32)
+        missing = np.where(self._penalised, steps - self._num_seen, 0)
+        self._num_seen = steps
+        grown = np.flatnonzero(missing == 1).tolist()
+        new = np.array([sequences[place].emitted[-1][0] for place in grown], dtype=np.int64)
+        bits[grown, new >> 5] |= _BIT[new & 31]
+        for place in np.flatnonzero((missing != 0) & (missing != 1)).tolist():
+            packed = np.packbits(seen_ids(sequences[place], self._vocabulary), bitorder="little")
+            padded = np.zeros(4 * bits.shape[1], dtype=np.uint8)
+            padded[: len(packed)] = packed
+            bits[place] = padded.view(np.int32)
 
 
 _COLUMNS = (
