@@ -28,7 +28,7 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.lane import Lane
 from izwi.model import TranscriptionModel
-from izwi.request import TranscriptionInput
+from izwi.request import Float32, TranscriptionInput
 
 _TOKENS_PER_S = 3.5  # of English speech, and the prefix of an answer
 _RATE = 16_000
@@ -96,15 +96,20 @@ class Profile:
         self._steps.clear()
 
 
+def clip(seconds: float, seed: int) -> Float32:
+    """Noise of which no other seed has the like."""
+    noise = np.random.default_rng(seed).standard_normal(round(seconds * _RATE))
+    return (0.1 * noise).astype(np.float32)
+
+
 async def transcribe(
-    engine: AsyncEngine, model: TranscriptionModel, name: str, seconds: float, number: int
+    engine: AsyncEngine, model: TranscriptionModel, name: str, samples: Float32, number: int
 ) -> float:
     """Write one clip down; seconds that it took."""
-    noise = np.random.default_rng(number).standard_normal(round(seconds * _RATE))
-    ask = TranscriptionInput((0.1 * noise).astype(np.float32))
+    ask = TranscriptionInput(samples)
     began = time.perf_counter()
     request = await asyncio.to_thread(model.prepare_transcription, f"c{number}", name, ask)
-    tokens = round(_TOKENS_PER_S * seconds) + 4
+    tokens = round(_TOKENS_PER_S * len(samples) / _RATE) + 4
     request = replace(request, min_entries=tokens + 1, max_entries=tokens)
     async for chunk in engine.submit(request):
         if chunk.error is not None:
@@ -113,24 +118,28 @@ async def transcribe(
 
 
 async def run_level(
-    engine: AsyncEngine, model: TranscriptionModel, name: str, clips: int, options: Any
+    engine: AsyncEngine,
+    model: TranscriptionModel,
+    name: str,
+    streams: int,
+    seeds: range,
+    options: Any,
 ) -> dict[str, Any]:
-    """Keep so many clips in work."""
+    """Keep so many clips in work until those of all seeds are written down."""
     taken: list[float] = []
-    rounds = max(2, options.clips // clips)
+    sounds = {seed: clip(options.seconds, seed) for seed in seeds}
 
     async def slot(place: int) -> None:
-        for turn in range(rounds):
-            number = clips * 10_000 + turn * clips + place
-            one = await transcribe(engine, model, name, options.seconds, number)
+        for seed in seeds[place::streams]:
+            one = await transcribe(engine, model, name, sounds.pop(seed), seed)
             taken.append(one)
 
     began = time.perf_counter()
-    await asyncio.gather(*(slot(place) for place in range(clips)))
+    await asyncio.gather(*(slot(place) for place in range(streams)))
     wall = time.perf_counter() - began
     return {
         "loop": "closed",
-        "streams": clips,
+        "streams": streams,
         "clips": len(taken),
         "wall_s": round(wall, 3),
         "x_real_time": round(len(taken) * options.seconds / wall, 1),
@@ -148,16 +157,16 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     engine = AsyncEngine(loop)
     engine.start()
     model, rows = registry.transcription(options.size), []
-    for clips in options.streams:
-        warm_up = argparse.Namespace(seconds=options.seconds, clips=0)
-        warmed = await run_level(engine, model, options.size, clips, warm_up)
-        if profile is not None:
-            print(f"{clips} clips at a time, first rounds")
-            profile.show(warmed["wall_s"])
-        rows.append(await run_level(engine, model, options.size, clips, options))
-        if profile is not None:
-            print(f"{clips} clips at a time: {rows[-1]['x_real_time']} times real time")
-            profile.show(rows[-1]["wall_s"])
+    seed = 0
+    for streams in options.streams:
+        for what, clips in (("first rounds", 0), ("measured", options.clips)):
+            seeds = range(seed, seed + streams * max(2, clips // streams))
+            seed = seeds.stop  # no clip twice: it would be encoded already
+            row = await run_level(engine, model, options.size, streams, seeds, options)
+            if profile is not None:
+                print(f"{streams} clips at a time, {what}: {row['x_real_time']} times real time")
+                profile.show(row["wall_s"])
+        rows.append(row)
     await engine.stop()
     return rows
 
