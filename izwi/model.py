@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -180,6 +180,47 @@ def step(model: Model, ops: Ops, rows: Seq[Row], context: AttentionContext, pick
     if len(last) < hidden.shape[0]:
         hidden = ops.take(hidden, ops.array(last))
     return model.draw(hidden, pick)
+
+
+class PaddedEncoder(Protocol):
+    """An audio encoder that takes pieces of any length padded to one of a few shapes."""
+
+    @property
+    def kind(self) -> str:
+        """`EncodeInput.kind` of the pieces that it takes."""
+        ...
+
+    @property
+    def shapes(self) -> Seq[tuple[int, ...]]:
+        """Shapes of values, ascending, that differ in their last axis, along which pads are put."""
+        ...
+
+    def num_tokens(self, length: int) -> int:
+        """Rows of the result that come from values whose last axis is so long; at least 1."""
+        ...
+
+    def encode_padded(self, values: Array, num_tokens: Array) -> Array:
+        """Encode pieces of one of the shapes.
+
+        Args:
+            values: (batch, *shape) in the dtype of the weights, zeros behind each piece.
+            num_tokens: (batch,) int64, `num_tokens` of each piece before it was padded.
+
+        Returns:
+            (batch, tokens, width). The first `num_tokens` of a row are what `Model.encode` gives
+            for its piece; what is behind them says nothing.
+
+        From arrays on the device alone, as `Model.embed_entries`.
+        """
+        ...
+
+
+@runtime_checkable
+class EncodesPadded(Protocol):
+    """A model with an audio encoder that a GPU can record."""
+
+    @property
+    def padded_encoder(self) -> PaddedEncoder: ...
 
 
 class SpeechModel(Model, Protocol):

@@ -14,11 +14,12 @@ from izwi.cache.kv import PagedKV
 from izwi.cache.state import StateArena
 from izwi.cache.transfer import to_host
 from izwi.config import EngineConfig
-from izwi.model import Model, Row, SpeechModel, last_positions
+from izwi.model import EncodesPadded, Model, Row, SpeechModel, last_positions
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import Task
+from izwi.request import EncodeInput, Task
 from izwi.runner.codec_graphs import CodecGraphs, Sound
 from izwi.runner.decode_graphs import DecodeGraphs
+from izwi.runner.encoder_graphs import EncoderGraphs
 from izwi.runner.prompt_graphs import PromptGraphs
 from izwi.runner.recorder import Recorder
 from izwi.runner.sampler import Suppressed
@@ -30,9 +31,11 @@ class Graphs:
     """Recorded steps of one model.
 
     Attributes:
-        decodes: None where keys and values are kept in a form that no recorded step reads.
+        decodes: None where keys and values are kept in a form that no recorded step reads, and
+            where entries are drawn at marks, so that no step repeats.
         prompts: Likewise.
         codec: None for a model that writes text.
+        encoder: None for a model without an encoder that can be recorded.
     """
 
     model: Model
@@ -41,6 +44,7 @@ class Graphs:
     decodes: DecodeGraphs | None
     prompts: PromptGraphs | None
     codec: CodecGraphs | None
+    encoder: EncoderGraphs | None
 
     @staticmethod
     def of(
@@ -55,8 +59,13 @@ class Graphs:
         """Record everything that most requests need, so that none of them waits for it."""
         device = ops.device
         recorder = Recorder(device, priority=-1)
-        decodes = prompts = codec = None
-        if kv.plain is not None:
+        decodes = prompts = codec = encoder = None
+        if isinstance(model, EncodesPadded):
+            most, dtype = config.max_step_encodes, ops.dtype
+            encoder = EncoderGraphs(model.padded_encoder, recorder, most, device, dtype)
+            if recorder.records:
+                encoder.warm_up()
+        if kv.plain is not None and model.task is not Task.ALIGNMENT:
             decodes = DecodeGraphs(model, kv, recorder, config.max_running, suppressed, device)
             prompts = PromptGraphs(model, kv, recorder, device)
             if recorder.records:
@@ -70,7 +79,16 @@ class Graphs:
             if recorder.records:
                 with beside():
                     codec.warm_up()
-        return Graphs(model, kv, ops, decodes, prompts, codec)
+        return Graphs(model, kv, ops, decodes, prompts, codec, encoder)
+
+    def encodes(self, piece: EncodeInput) -> bool:
+        """Whether a piece of audio can be encoded here."""
+        return self.encoder is not None and self.encoder.takes(piece)
+
+    def encode(self, pieces: Seq[EncodeInput]) -> list[Tensor]:
+        """Encode pieces of audio; see `EncoderGraphs.encode`."""
+        assert self.encoder is not None
+        return self.encoder.encode(pieces)
 
     def takes(self, rows: Seq[Row]) -> bool:
         """Whether the next entries of these rows can be drawn here.

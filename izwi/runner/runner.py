@@ -19,7 +19,7 @@ from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
 from izwi.model import Model, Row, SpeechModel, step
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import Entries, Sequence, Task
+from izwi.request import EncodeInput, Entries, Sequence, Task
 from izwi.runner.budget import MemoryBudget
 from izwi.runner.codec_graphs import Sound
 from izwi.runner.encoded import EncodedCache
@@ -73,9 +73,7 @@ class Runner:
         self._arena = StateArena(specs, config.max_running, ops.device, ops.dtype, self._beside)
         self.states = TieredStates(self._arena, budget.state_bytes)
         self._encoded = EncodedCache(budget.encoded_bytes)
-        # where entries are drawn at marks, no step repeats
-        repeats = model.task is not Task.ALIGNMENT
-        self._graphs = self._record() if ops.records and config.graphs and repeats else None
+        self._graphs = self._record() if ops.records and config.graphs else None
 
     def _record(self) -> Graphs:
         """Record the steps that repeat."""
@@ -139,7 +137,7 @@ class Runner:
             return []
         inputs = [sequence.request.prompt.encode_inputs[i] for sequence, i in pieces]
         missing = {(p.kind, p.digest): p for p in inputs if self._encoded.get(p) is None}
-        made = _each(self._model.encode, list(missing.values()))
+        made = _each(self._encode, list(missing.values()))
         fresh = dict(zip(missing, made, strict=True))
         errors: list[BaseException | None] = []
         for (sequence, i), piece in zip(pieces, inputs, strict=True):
@@ -150,12 +148,24 @@ class Runner:
             if result is None:
                 result = self._encoded.get(piece)
             else:
-                # a view would keep the whole batch alive
-                result = result.clone() if len(made) > 1 else result
                 self._encoded.put(piece, result, result.nbytes)
             sequence.encoded[i] = result
             errors.append(None)
         return errors
+
+    def _encode(self, pieces: Seq[EncodeInput]) -> list[Any]:
+        """Run the encoders, recorded where they are; each result has memory of its own."""
+        results: dict[int, Any] = {}
+        if self._graphs is not None:
+            taken = [n for n, piece in enumerate(pieces) if self._graphs.encodes(piece)]
+            recorded = self._graphs.encode([pieces[n] for n in taken]) if taken else []
+            results.update(zip(taken, recorded, strict=True))
+        plain = [n for n in range(len(pieces)) if n not in results]
+        if plain:
+            made = self._model.encode([pieces[n] for n in plain])
+            # a view would keep the whole batch alive
+            results.update((n, x.clone()) for n, x in zip(plain, made, strict=True))
+        return [results[n] for n in range(len(pieces))]
 
     @torch.inference_mode()
     def forward(self, rows: Seq[Row]) -> list[Drawn | BaseException]:

@@ -32,8 +32,8 @@ from izwi_models.qwen3_aligner.prompt import AlignerPrompt, build_prompt
 from izwi_models.qwen3_aligner.repair import in_order
 from izwi_models.qwen3_aligner.words import split_words
 from izwi_models.qwen3_asr.config import EMBEDDING, HEAD, TEXT_PREFIX
-from izwi_models.qwen3_asr.embedding import embed, encode_all, has_sound, token_ids
-from izwi_models.qwen3_asr.encoder import chunk_positions
+from izwi_models.qwen3_asr.embedding import WindowEncoder, embed, has_sound, token_ids
+from izwi_models.qwen3_asr.encoder import pack_encoder
 from izwi_models.qwen3_asr.prompt import cut_windows
 from izwi_models.qwen3_asr.samples import checked_samples
 from izwi_models.qwen3_asr.split import split_at_silence
@@ -69,7 +69,7 @@ class Qwen3Aligner:
         self._tokenizer = tokenizer
         self._korean_stems = korean_stems
         self._decoder = config.text.decoder
-        self._positions = ops.array(chunk_positions(config.audio))
+        self.padded_encoder = WindowEncoder(ops, weights, config.audio)
 
     # -- what the engine runs ----------------------------------------------------------------
     @property
@@ -89,7 +89,7 @@ class Qwen3Aligner:
 
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode windows, equal ones as one batch: (tokens, hidden) each, in order."""
-        return encode_all(self._ops, self._weights, self._config.audio, self._positions, inputs)
+        return self.padded_encoder.encode(inputs)
 
     def embed(self, rows: Seq[Row]) -> Array:
         """Embeddings of the rows' positions end to end: tokens, with sound put in its place."""
@@ -187,6 +187,7 @@ def load(folder: Path, backend: Backend) -> Qwen3Aligner:
     """
     config = read_config(folder)
     weights = backend.load_weights(folder, tensor_shapes(config))
+    weights = pack_encoder(backend.ops, weights, config.audio)
     weights = pack(backend.ops, weights, config.text.decoder, TEXT_PREFIX)
     return Qwen3Aligner(backend.ops, weights, config, QwenTokenizer(folder), _korean_stems(folder))
 
