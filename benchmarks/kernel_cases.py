@@ -95,7 +95,7 @@ def weights_of(product: Product, stored: torch.dtype | None = None) -> list[Weig
     """
     copies = max(2, -(-_CACHE_BYTES // product.weight_bytes))
     if stored is not None:
-        full = weights_of(product)
+        full = weights_of(product, None)
         return [narrowed(full[i % len(full)], stored) for i in range(2 * copies)]
     shape = product.weight_rows, product.inputs
     return [normal(*shape, scale=product.inputs**-0.5) for _ in range(copies)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -144,11 +145,8 @@ def serve(
         settings = replace(managed, access=access, require_consent=require_consent)
         app = create_app(door.engine, door.registry, settings)
     _show_memory(door)
-    try:
+    with nullcontext() if recorder is None else closing(recorder):
         _listen(app, host, port, drain_s)
-    finally:
-        if recorder is not None:
-            recorder.close()
 
 
 def check_exposure(host: str, access: Access, *, insecure: bool) -> None:
