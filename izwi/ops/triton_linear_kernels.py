@@ -48,11 +48,15 @@ def _addend(bias, residual, n, m, rows, residual_stride, OUTPUTS: tl.constexpr):
 
 
 @triton.jit
-def _scales(scale, n, OUTPUTS: tl.constexpr, GATED: tl.constexpr):
-    """What sums over narrow weights of outputs n are scaled by, asked for with the weights."""
-    by = tl.zeros([1, 1], tl.float32)
+def _scales(scale, BLOCK: tl.constexpr, OUTPUTS: tl.constexpr, GATED: tl.constexpr):
+    """(BLOCK,) what this program's sums over narrow weights are scaled by, asked for with these.
+
+    One axis: as a column each thread would load its number once for every input that it holds.
+    """
+    by = tl.zeros([1], tl.float32)
     by_up = by
     if scale is not None:
+        n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         by = tl.load(scale + n, mask=n < OUTPUTS, other=0.0)
         by_up = tl.load(scale + OUTPUTS + n, mask=n < OUTPUTS, other=0.0) if GATED else by
     return by, by_up
@@ -82,6 +86,8 @@ def few_rows(
     weight_rows = weight + tl.minimum(n, OUTPUTS - 1).to(tl.int64) * INPUTS
     up_rows = weight_rows + OUTPUTS * INPUTS
     k = tl.arange(0, DEPTH)[None, :]
+    if scale is not None:  # loaded as many at a time as x: else products change threads in between
+        k = tl.max_contiguous(k, [1, 8])
     EVEN: tl.constexpr = INPUTS % DEPTH == 0
     # weights depend on no other kernel: they are asked for before the wait, one pass ahead
     w = _tile(weight_rows + k, k < INPUTS, EVEN)
@@ -90,7 +96,7 @@ def few_rows(
         _prefetch(weight_rows, INPUTS, LINES)
         if GATED:
             _prefetch(up_rows, INPUTS, LINES)
-    by, by_up = _scales(scale, n, OUTPUTS, GATED)
+    by, by_up = _scales(scale, BLOCK, OUTPUTS, GATED)
     wait_for_previous(OVERLAPPED)
     acc_0 = tl.zeros([BLOCK, DEPTH], tl.float32)
     acc_1, up_0, up_1 = acc_0, acc_0, acc_0
@@ -125,8 +131,8 @@ def few_rows(
             acc *= tl.rsqrt(mean + eps)
             up *= tl.rsqrt(mean + eps)
         if scale is not None:
-            acc *= by
-            up *= by_up
+            acc *= by[:, None]
+            up *= by_up[:, None]
         _write(acc, up, added_1 if row else added_0, out, n, row, rows, OUTPUTS, GATED)
 
 
@@ -152,7 +158,7 @@ def many_rows(
         _prefetch(weight_rows[:, None], INPUTS, LINES)
         if GATED:
             _prefetch(up_rows[:, None], INPUTS, LINES)
-    by, by_up = _scales(scale, n[None, :], OUTPUTS, GATED)
+    by, by_up = _scales(scale, BLOCK, OUTPUTS, GATED)
     wait_for_previous(OVERLAPPED)
     LENGTH: tl.constexpr = INPUTS // SLICES  # of one slice
     EVEN: tl.constexpr = LENGTH % DEPTH == 0
@@ -189,8 +195,8 @@ def many_rows(
         total *= root
         total_up *= root
     if scale is not None:
-        total *= by
-        total_up *= by_up
+        total *= by[None, :]
+        total_up *= by_up[None, :]
     _write(total, total_up, added, out, n, m, rows, OUTPUTS, GATED)
 
 
@@ -212,7 +218,7 @@ def all_rows(
         _prefetch(tl.trans(weight_rows), INPUTS, LINES)
         if GATED:
             _prefetch(tl.trans(up_rows), INPUTS, LINES)
-    by, by_up = _scales(scale, n, OUTPUTS, GATED)
+    by, by_up = _scales(scale, BLOCK, OUTPUTS, GATED)
     wait_for_previous(OVERLAPPED)
     EVEN: tl.constexpr = INPUTS % DEPTH == 0
     added = _addend(bias, residual, n, m, rows, residual_stride, OUTPUTS)
@@ -232,6 +238,6 @@ def all_rows(
                 w_up = w_up.to(x_tile.dtype)
             up = tl.dot(x_tile, w_up, up, input_precision="ieee")
     if scale is not None:
-        acc *= by
-        up *= by_up
+        acc *= by[None, :]
+        up *= by_up[None, :]
     _write(acc, up, added, out, n, m, rows, OUTPUTS, GATED)
