@@ -100,9 +100,12 @@ class TorchOps:
     def narrow(self, weight: Tensor) -> Weight:
         return weight if self._narrow is None else narrowed(weight, self._narrow)
 
+    def _wide(self, weight: Weight, dtype: torch.dtype) -> Tensor:
+        return widen(weight, dtype)
+
     # -- arithmetic --------------------------------------------------------------------------
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-        weight = widen(weight, x.dtype)
+        weight = self._wide(weight, x.dtype)
         if x.device.type != "cpu":
             return F.linear(x, weight, bias)
         # as a matrix: torch adds the bias elsewhere where a batch is not contiguous

@@ -37,6 +37,11 @@ class TritonOps(TorchOps):
     ):
         super().__init__(device, dtype, weights)
 
+    def _wide(self, weight: Weight, dtype: torch.dtype) -> Tensor:
+        if isinstance(weight, NarrowWeight) and dtype in _DTYPES:
+            return triton_rows.widen(weight, dtype)
+        return super()._wide(weight, dtype)
+
     # -- arithmetic --------------------------------------------------------------------------
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         if not _takes_product(x, weight):

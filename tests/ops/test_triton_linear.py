@@ -88,6 +88,13 @@ def test_narrow_weights(
         assert_near(found, functional.silu(gate) * up, dtype)
 
 
+@pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_widened_weights(dtype: torch.dtype, stored: torch.dtype) -> None:
+    weight = narrowed(normal(5, 1100, seed=1), stored)
+    assert torch.equal(triton_rows.widen(weight, dtype), weight.wide(dtype))
+
+
 def test_every_cut_gives_the_same_product(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles = triton_linear.Tiles
     few = [tiles(1, 16, 1, 1, 1), tiles(8, 64, 1, 2, 1), tiles(2, 256, 1, 4, 1)]
