@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from izwi.config import EngineConfig
+from izwi.config import WEIGHTS, EngineConfig
 from izwi.engine import Engine
 from izwi.model import Family
 from izwi.request import Reason, Request, SpeechInput, TranscriptionInput
@@ -26,10 +26,10 @@ TEXTS = ("Hello there.", "The second one is a little longer, 123.", "and a third
 
 
 def run(
-    family: Family, folder: Path, device: str, dtype: str
+    family: Family, folder: Path, device: str, dtype: str, weights: str = "auto"
 ) -> dict[str, tuple[list, np.ndarray]]:
     """Entries and sound of three requests in one engine, greedy and sampled."""
-    backend = torch_backend(device, dtype)
+    backend = torch_backend(device, dtype, weights)
     model = family.load(folder, backend)
     engine = Engine({"m": model}, backend.ops, EngineConfig(kv_bytes=1 << 24))
     requests: list[Request] = []
@@ -53,21 +53,24 @@ def run(
     return {name: (entries[name], np.concatenate([*pcm[name], [0]])) for name in entries}
 
 
+@pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("name", ["tts", "asr"])
-def test_float32_equals_the_cpu(tmp_path: Path, name: str) -> None:
+def test_float32_equals_the_cpu(tmp_path: Path, name: str, weights: str) -> None:
     family, folder = (TTS, write_tiny_tts) if name == "tts" else (ASR, write_tiny_asr)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     checkpoint = folder(tmp_path / name)
-    cpu, gpu = (run(family, checkpoint, device, "float32") for device in ("cpu", "cuda"))
+    cpu, gpu = (run(family, checkpoint, device, "float32", weights) for device in ("cpu", "cuda"))
     for request_id, (entries, pcm) in cpu.items():
         assert gpu[request_id][0] == entries
         np.testing.assert_allclose(gpu[request_id][1], pcm, atol=1e-4)
 
 
+@pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("name", ["tts", "asr"])
-def test_bfloat16_runs(tmp_path: Path, name: str) -> None:
+def test_bfloat16_runs(tmp_path: Path, name: str, weights: str) -> None:
     family, folder = (TTS, write_tiny_tts) if name == "tts" else (ASR, write_tiny_asr)
-    for entries, pcm in run(family, folder(tmp_path / name), "cuda", "bfloat16").values():
+    checkpoint = folder(tmp_path / name)
+    for entries, pcm in run(family, checkpoint, "cuda", "bfloat16", weights).values():
         assert entries
         assert np.isfinite(pcm).all()
 

@@ -95,7 +95,8 @@ class Qwen3ASR:
         self._tokenizer = tokenizer
         self._stop_ids = stop_ids
         self._decoder = config.text.decoder
-        self._head = weights[EMBEDDING if config.text.tie_word_embeddings else HEAD]
+        # an embedding that is the head, too, is looked up as it is and multiplied with as narrow
+        self._head = ops.narrow(weights[EMBEDDING if config.text.tie_word_embeddings else HEAD])
         self.padded_encoder = WindowEncoder(ops, weights, config.audio)
 
     # -- what the engine runs ----------------------------------------------------------------
