@@ -73,13 +73,14 @@ class Observer(Protocol):
         ...
 
 
-def platform_of(device: object, dtype: object) -> str:
+def platform_of(device: object, dtype: object, weights: str = "auto") -> str:
     """Name what decides the last bits: the device, its dtype, torch, its kernels, its threads."""
     import torch  # whoever only reads traces needs no torch
 
     kernels = torch.backends.cpu.get_cpu_capability()
     threads = torch.get_num_threads()
     name = str(dtype).removeprefix("torch.")
+    name += "" if weights == "auto" else f" with {weights} weights"
     return f"{device} {name}, torch {torch.__version__}, {kernels}, threads: {threads}"
 
 

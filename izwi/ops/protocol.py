@@ -98,6 +98,14 @@ class Ops(Protocol):
         """Pad the last axis with zeros ("constant"), "reflect" or "replicate"."""
         ...
 
+    def narrow(self, weight: Array) -> Array:
+        """Make a (out, in) weight ready for products: in 8 bits where the backend was told so.
+
+        Only `linear`, `normed_linear`, `linear_add` and `gated_linear` take what it returns, and
+        no gradient goes through it.
+        """
+        ...
+
     # -- arithmetic --------------------------------------------------------------------------
     def linear(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
         """X @ weight.T + bias over the last axis; weight is (out, in)."""
@@ -260,11 +268,12 @@ class Ops(Protocol):
         length: int,
         *,
         causal: bool = True,
-        key_lengths: npt.NDArray[np.int64] | None = None,
+        key_lengths: Array | npt.NDArray[np.int64] | None = None,
     ) -> AttentionContext:
         """Attention without a cache over (batch, length, channels), positions from 0.
 
-        `key_lengths` (batch,) hides the keys past each row's length.
+        `key_lengths` (batch,) hides the keys past each row's length, which is at least 1. Where it
+        is on the device, nothing else depends on its values: such attention can be recorded.
         """
         ...
 

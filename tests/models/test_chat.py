@@ -19,6 +19,7 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import CheckpointError, ContextTooLong, InvalidRequest
 from izwi.model import Row, step
+from izwi.ops.narrow import NarrowWeight
 from izwi.request import Reason, Request, SamplingParams, Sequence
 from izwi.runner.device import torch_backend
 from izwi_models import FAMILIES
@@ -215,6 +216,23 @@ def test_the_engine_writes_the_references_ids(models, tied, settings):
                 assert chunk.error is None
                 written[chunk.request_id] += chunk.entries[:, 0].tolist()
     assert list(written.values()) == [case["greedy"] for case in cases]
+
+
+@pytest.mark.parametrize(("weights", "least"), [("int8", 0.995), ("fp8", 0.99)])
+def test_weights_in_8_bits_say_nearly_the_same(folder, weights, least):
+    model: Any = FAMILY.load(folder, torch_backend("cpu", weights=weights))
+    # a tied embedding is looked up as it is, and multiplied with as narrow
+    assert isinstance(model._head, NarrowWeight)
+    assert isinstance(model._weights["model.embed_tokens.weight"], torch.Tensor)
+    case, logits = CASES[0], []
+    sequence = Sequence(forced(case["prompt"]), 0)
+    for token in case["greedy"]:
+        row = Row(sequence, 0, sequence.num_positions)
+        step(model, model._ops, [row], FullContext(row.stop), greedy(logits))
+        sequence.emitted.append((token,))
+    ours = torch.cat(logits)[:, ::LOGIT_STEP]
+    near = torch.nn.functional.cosine_similarity(ours, torch.tensor(GOLDEN["logits_0"]), dim=-1)
+    assert least < near.mean() < 1 - 1e-7
 
 
 def test_the_next_turn_finds_the_one_before(model):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from izwi.chat import ChatInput, ChatMessage, Role
-from izwi.config import EngineConfig
+from izwi.config import WEIGHTS, EngineConfig
 from izwi.engine import Engine
 from izwi.model import Family
 from izwi.request import Reason, Request, SpeechInput, TranscriptionInput
@@ -56,10 +56,10 @@ def request_of(family: Family, model: Any, i: int) -> Request:
 
 
 def run(
-    family: Family, folder: Path, device: str, dtype: str
+    family: Family, folder: Path, device: str, dtype: str, weights: str = "auto"
 ) -> dict[str, tuple[list, np.ndarray]]:
     """Entries and sound of three requests in one engine, greedy and sampled."""
-    backend = torch_backend(device, dtype)
+    backend = torch_backend(device, dtype, weights)
     model = family.load(folder, backend)
     engine = Engine({"m": model}, backend.ops, EngineConfig(kv_bytes=1 << 24))
     requests = [request_of(family, model, i) for i in range(len(TEXTS))]
@@ -76,21 +76,24 @@ def run(
     return {name: (entries[name], np.concatenate([*pcm[name], [0]])) for name in entries}
 
 
+@pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("name", KINDS)
-def test_float32_equals_the_cpu(tmp_path: Path, name: str) -> None:
+def test_float32_equals_the_cpu(tmp_path: Path, name: str, weights: str) -> None:
     family, folder = KINDS[name]
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     checkpoint = folder(tmp_path / name)
-    cpu, gpu = (run(family, checkpoint, device, "float32") for device in ("cpu", "cuda"))
+    cpu, gpu = (run(family, checkpoint, device, "float32", weights) for device in ("cpu", "cuda"))
     for request_id, (entries, pcm) in cpu.items():
         assert gpu[request_id][0] == entries
         np.testing.assert_allclose(gpu[request_id][1], pcm, atol=1e-4)
 
 
+@pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("name", KINDS)
-def test_bfloat16_runs(tmp_path: Path, name: str) -> None:
+def test_bfloat16_runs(tmp_path: Path, name: str, weights: str) -> None:
     family, folder = KINDS[name]
-    for entries, pcm in run(family, folder(tmp_path / name), "cuda", "bfloat16").values():
+    checkpoint = folder(tmp_path / name)
+    for entries, pcm in run(family, checkpoint, "cuda", "bfloat16", weights).values():
         assert entries
         assert np.isfinite(pcm).all()
 

@@ -78,7 +78,8 @@ class Qwen3Chat:
         self._ops, self._weights, self._config = ops, weights, config
         self._generation, self._template, self._stop_ids = generation, template, stop_ids
         self._decoder = config.decoder
-        self._head = weights[EMBEDDING if config.tie_word_embeddings else HEAD]
+        # an embedding that is the head, too, is looked up as it is and multiplied with as narrow
+        self._head = ops.narrow(weights[EMBEDDING if config.tie_word_embeddings else HEAD])
 
     # -- what the engine runs ----------------------------------------------------------------
     @property
@@ -103,15 +104,18 @@ class Qwen3Chat:
 
     def embed(self, rows: Seq[Row]) -> Array:
         """Embeddings of the rows' positions end to end: (positions, hidden)."""
-        ids = np.array([i for row in rows for i in _ids_of(*row)], np.int64)
-        return self._ops.take(self._weights[EMBEDDING], self._ops.array(ids))
+        return self.embed_inputs(self._ops.array(self.inputs(rows)))
 
-    def decode_inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
-        """(rows, 1): the last token."""
-        return np.array([row.sequence.emitted[-1] for row in rows], np.int64).reshape(-1, 1)
+    def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
+        """(positions, 1): tokens."""
+        if all(stop == start + 1 > s.num_prompt for s, start, stop in rows):  # the usual step
+            ids = [s.emitted[start - s.num_prompt][0] for s, start, _ in rows]
+        else:
+            ids = [i for row in rows for i in _ids_of(*row)]
+        return np.array(ids, np.int64)[:, None]
 
-    def embed_entries(self, inputs: Array) -> Array:
-        """Embed one emitted token a row."""
+    def embed_inputs(self, inputs: Array) -> Array:
+        """Embed tokens."""
         return self._ops.take(self._weights[EMBEDDING], inputs[:, 0])
 
     def run(self, x: Array, context: AttentionContext) -> Array:
