@@ -67,7 +67,7 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
     if audit_log is not None:
         app.add_middleware(Audit, log=audit_log)
     app.add_middleware(CountRequests, metrics=metrics)
-    app.add_middleware(CloseUnread)
+    app.add_middleware(CloseUnread, pace=settings.pace)
     app.add_middleware(Draining, drain=drain)
     if access.allowed_hosts is not None:
         app.add_middleware(HostCheck, allowed=access.allowed_hosts)

@@ -26,6 +26,7 @@ from izwi.errors import (
     TooLarge,
     VoiceNotFound,
 )
+from izwi_api.request_pace import SlowRequest
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ STATUS: dict[type[IzwiError], int] = {
     ModelNotFound: 404,
     VoiceNotFound: 404,
     TooLarge: 413,
+    SlowRequest: 408,
     InvalidRequest: 400,
     Overloaded: 503,
     EngineStopped: 503,

@@ -223,7 +223,8 @@ def _listen(app: FastAPI, host: str, port: int, drain_s: float) -> None:
         logging.getLogger(name).addFilter(WithoutQueries())
     state: AppState = app.state.izwi
     state.door.decoder.start()
-    server = Server(server_config(app, host, port), state.drain, drain_s)
+    max_head_s = state.door.settings.pace.max_head_s
+    server = Server(server_config(app, host, port, max_head_s), state.drain, drain_s)
     server.run()
     if not server.started:
         raise typer.Exit(3)  # the address is taken; uvicorn has said so
