@@ -188,6 +188,10 @@ def get_head(*lines, path="/v1/models"):
 
 CLOSED = {"connection": "close"}
 FORM = "content-type: multipart/form-data; boundary=b"
+UPGRADE = (
+    *("connection: Upgrade", "upgrade: websocket", "sec-websocket-version: 13"),
+    "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+)
 HIDDEN = get_head(path="/livez")
 BAD, NO, BIG = (400,), (404,), (413,)
 ADDRESSES = (
@@ -359,6 +363,16 @@ FAULTS = {
     "E51 a slash more": request("POST", SPEECH + "/", NO, json=ASK),
     "E51 a slash before": raw((404,), get_head("connection: close", path="//v1/models")),
     "E51 nothing": request("GET", "/v1/nothing", NO, "not_found"),
+    "E51 realtime is not served": request("POST", "/v1/realtime?model=x", NO, "not_found"),
+    **{
+        f"E51 no WebSocket at {path}": raw((404,), get_head(*UPGRADE, path=path))
+        for path in ("/v1/realtime?model=x", "/v1/nothing", SPEECH, "/")
+    },
+    "E51 no WebSocket without a key": raw(
+        (401,),
+        b"GET /v1/realtime HTTP/1.1\r\nhost: x\r\n" + "\r\n".join(UPGRADE).encode() + b"\r\n\r\n",
+    ),
+    "E51 a session by plain HTTP": request("GET", "/v1/audio/speech/stream", NO, "not_found"),
     "E51 up": raw((404,), get_head("connection: close", path="/page/../../etc/passwd")),
     "E51 a method of no name": raw((405, 400), b"BREW " + get_head("connection: close")[4:]),
     "E53 ranges": request(
