@@ -63,3 +63,4 @@ class SpeechBody(BaseModel):
     ref_text: str | None = None
     x_vector_only: bool = False
     max_new_tokens: int | None = Field(default=None, ge=1, le=65_536)
+    word_timestamps: bool = Field(default=False, description="needs stream_format sse")
