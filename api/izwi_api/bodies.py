@@ -17,6 +17,8 @@ from izwi_api.request_pace import SlowRequest
 
 # Room beside the file for the other fields of a form and its boundaries.
 _FORM_OVERHEAD_BYTES = 256 * 1024
+# What is no larger takes no turns.
+_TURN_BYTES = 1 << 16
 # A field for each of the words that a transcription may be told, and some more.
 _MAX_FIELDS = 512
 
@@ -129,8 +131,9 @@ async def _capped(request: Request, limit_bytes: int) -> AsyncGenerator[bytes]:
             if size > limit_bytes:
                 raise _Overflow("too large")
             yield piece
-            # Uploads take turns with the streams that are being sent.
-            await asyncio.sleep(0)
+            if size > _TURN_BYTES:
+                # Uploads take turns with the streams that are being sent.
+                await asyncio.sleep(0)
     except (ClientDisconnect, SlowRequest) as error:
         raise _Gone(error) from error
 

@@ -21,6 +21,7 @@ from izwi_api.bodies import read_json
 from izwi_api.door import Door
 from izwi_api.http_errors import error_line
 from izwi_api.live_response import live_response, unless_left
+from izwi_api.routes.plain_route import PlainRoute
 from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.openapi import answers, json_body
 from izwi_api.schemas.speech import HINTS, SpeechBody
@@ -31,7 +32,7 @@ from izwi_api.spoken_words import TimedSpeech, find_word_aligner
 from izwi_api.voice_store import REFERENCE_RATE
 from izwi_api.voices import resolve_voice
 
-router = APIRouter()
+router = APIRouter(route_class=PlainRoute)
 
 
 @router.post(
