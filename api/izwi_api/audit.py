@@ -112,7 +112,7 @@ class Audit:
         call = _Call(self._clock)
         began = datetime.fromtimestamp(self._wall_clock(), UTC)
         state = scope.setdefault("state", {})
-        state.setdefault("request_id", f"req_{uuid4().hex}")  # a WebSocket has none before
+        state.setdefault("request_id", f"req_{uuid4().hex}")  # where nobody gave it one
 
         async def heard() -> Message:
             message = await receive()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from contextlib import closing, nullcontext
@@ -227,7 +228,13 @@ def _listen(app: FastAPI, host: str, port: int, drain_s: float) -> None:
         logging.getLogger(name).addFilter(WithoutQueries())
     state: AppState = app.state.izwi
     state.door.decoder.start()
-    server = Server(server_config(app, host, port), state.drain, drain_s)
+    max_head_s = state.door.settings.pace.max_head_s
+    if not state.door.settings.manage_models:  # models that go may leave cycles behind
+        # The collector would look through all that was imported and loaded, for an eighth of a
+        # second in which nobody is answered and no step begins.
+        gc.collect()
+        gc.freeze()
+    server = Server(server_config(app, host, port, max_head_s), state.drain, drain_s)
     server.run()
     if not server.started:
         raise typer.Exit(3)  # the address is taken; uvicorn has said so
