@@ -59,6 +59,7 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
 def main() -> None:
     import uvicorn
 
+    from izwi.allocator import settle
     from izwi.async_engine import AsyncEngine
     from izwi.config import EngineConfig
     from izwi.engine import Engine
@@ -78,6 +79,7 @@ def main() -> None:
         settings = read_settings({**os.environ, "IZWI_HOME": home})
         settings = replace(settings, decode_workers=0)  # nothing is uploaded here
         app = create_app(AsyncEngine(engine), registry, settings)
+        settle()
         uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning")
 
 

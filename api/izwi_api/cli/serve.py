@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 import typer
 
+from izwi.allocator import settle
 from izwi.errors import InvalidRequest
 from izwi_api.cli.options import Device, Dtype, Offline, failures_told
 from izwi_api.keys import KeyRing
@@ -146,6 +147,7 @@ def serve(
         settings = replace(managed, access=access, require_consent=require_consent)
         app = create_app(door.engine, door.registry, settings)
     _show_memory(door)
+    settle()
     with nullcontext() if recorder is None else closing(recorder):
         _listen(app, host, port, drain_s)
 
