@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 from contextlib import closing, nullcontext
@@ -147,7 +146,6 @@ def serve(
         settings = replace(managed, access=access, require_consent=require_consent)
         app = create_app(door.engine, door.registry, settings)
     _show_memory(door)
-    settle()
     with nullcontext() if recorder is None else closing(recorder):
         _listen(app, host, port, drain_s)
 
@@ -232,10 +230,7 @@ def _listen(app: FastAPI, host: str, port: int, drain_s: float) -> None:
     state.door.decoder.start()
     max_head_s = state.door.settings.pace.max_head_s
     if not state.door.settings.manage_models:  # models that go may leave cycles behind
-        # The collector would look through all that was imported and loaded, for an eighth of a
-        # second in which nobody is answered and no step begins.
-        gc.collect()
-        gc.freeze()
+        settle()
     server = Server(server_config(app, host, port, max_head_s), state.drain, drain_s)
     server.run()
     if not server.started:
