@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from izwi_models.tiny.recipes.aligner import known_times
-from izwi_models.tiny.recipes.speech import SpokenWord, time_words
+from izwi_models.tiny.recipes.speech import SpokenWord, on_words, time_words
 
 TEXT = "Put it on the table, now."
 # "on the" is said as one; the pause before "now" begins at 900 ms
@@ -22,6 +22,18 @@ def test_a_word_ends_at_the_next_one_or_at_a_pause() -> None:
     begins = [(word.place, word.start_ms) for word in SPOKEN]
     events = [(10.0, "p"), (900.0, "_:"), (1100.0, "_"), (1120.0, "n"), (1400.0, "_:")]
     assert time_words(begins, events) == SPOKEN
+
+
+def test_an_event_at_the_end_of_a_clause_is_no_word() -> None:
+    begins = [(word.place, word.start_ms) for word in SPOKEN]
+    heard = [*begins[:4], (-1, 1100.0), begins[4], (TEXT.index(" now"), 1408.0)]
+    assert on_words(TEXT, heard) == begins
+
+
+def test_the_event_of_a_phrase_stands_on_its_first_letter() -> None:
+    heard = [(0, 0.0), (len("That rule n"), 400.0), (len("That rule no "), 550.0)]
+    begins = [(0, 0.0), (len("That rule "), 400.0), (len("That rule no "), 550.0)]
+    assert on_words("That rule no longer", heard) == begins
 
 
 @pytest.mark.parametrize(
