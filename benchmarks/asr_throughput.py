@@ -2,6 +2,10 @@
 
 Random weights; every clip gets as many tokens as speech of its length usually does. Features are
 computed on the host, and everything between the samples and the last token counts.
+
+With --profile it says where the loop's time goes: steps that encode, steps with prompts, and steps
+that only decode. The device is waited for after encoders, so that they are told from what follows;
+the levels come out a little lower and are not written down.
 """
 
 from __future__ import annotations
@@ -9,32 +13,103 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks.measure import write_result
 from benchmarks.random_checkpoint import LISTENING, load_listening
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.lane import Lane
 from izwi.model import TranscriptionModel
-from izwi.request import TranscriptionInput
+from izwi.request import Float32, TranscriptionInput
 
 _TOKENS_PER_S = 3.5  # of English speech, and the prefix of an answer
 _RATE = 16_000
+_PARTS = ("schedule", "encode", "forward", "process")
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Steps of one kind: how many, and what they ran and took in sum."""
+
+    count: int = 0
+    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+class Profile:
+    """Where the time of one lane's steps goes."""
+
+    def __init__(self, lane: Lane, device: torch.device):
+        self._device = device
+        self._steps: dict[str, _Steps] = {}
+        self._now: defaultdict[str, float] = defaultdict(float)
+        for owner, name in zip((lane, lane.runner, lane.runner, lane), _PARTS, strict=True):
+            setattr(owner, name, self._timed(name, getattr(owner, name)))
+
+    def _timed(self, part: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any) -> Any:
+            began = time.perf_counter()
+            result = run(*arguments)
+            if part == "encode" and self._device.type == "cuda":
+                torch.cuda.current_stream(self._device).synchronize()
+            self._now[f"{part}_ms"] += (time.perf_counter() - began) * 1e3
+            if part == "schedule":
+                self._count(result)
+            if part == "process":
+                self._end_step()
+            return result
+
+        return timed
+
+    def _count(self, work: Any) -> None:
+        prompts = [row for row in work.forward if not row.decodes]
+        self._now["windows"] = len(work.encode)
+        self._now["rows"] = len(work.forward) - len(prompts)
+        self._now["prompts"] = len(prompts)
+        self._now["positions"] = sum(row.stop - row.start for row in prompts)
+
+    def _end_step(self) -> None:
+        now = self._now
+        kind = "encode" if now["windows"] else "prompts" if now["prompts"] else "decode"
+        steps = self._steps.setdefault(kind, _Steps())
+        steps.count += 1
+        for name, value in now.items():
+            steps.sums[name] += value
+        now.clear()
+
+    def show(self, wall_s: float) -> None:
+        """Print a line for each kind of step, means a step, and forget them."""
+        spent_s = 0.0
+        for kind, steps in self._steps.items():
+            means = {name: round(total / steps.count, 2) for name, total in steps.sums.items()}
+            took_ms = sum(steps.sums[f"{part}_ms"] for part in _PARTS)
+            spent_s += took_ms / 1e3
+            print(f"  {kind:8} {steps.count:5} steps, {took_ms / 1e3:6.3f} s: {means}")
+        print(f"  in steps {spent_s:.3f} s of {wall_s:.3f} s")
+        self._steps.clear()
+
+
+def clip(seconds: float, seed: int) -> Float32:
+    """Noise of which no other seed has the like."""
+    noise = np.random.default_rng(seed).standard_normal(round(seconds * _RATE))
+    return (0.1 * noise).astype(np.float32)
 
 
 async def transcribe(
-    engine: AsyncEngine, model: TranscriptionModel, name: str, seconds: float, number: int
+    engine: AsyncEngine, model: TranscriptionModel, name: str, samples: Float32, number: int
 ) -> float:
     """Write one clip down; seconds that it took."""
-    noise = np.random.default_rng(number).standard_normal(round(seconds * _RATE))
-    ask = TranscriptionInput((0.1 * noise).astype(np.float32))
+    ask = TranscriptionInput(samples)
     began = time.perf_counter()
     request = await asyncio.to_thread(model.prepare_transcription, f"c{number}", name, ask)
-    tokens = round(_TOKENS_PER_S * seconds) + 4
+    tokens = round(_TOKENS_PER_S * len(samples) / _RATE) + 4
     request = replace(request, min_entries=tokens + 1, max_entries=tokens)
     async for chunk in engine.submit(request):
         if chunk.error is not None:
@@ -43,25 +118,30 @@ async def transcribe(
 
 
 async def run_level(
-    engine: AsyncEngine, model: TranscriptionModel, name: str, clips: int, options: Any
+    engine: AsyncEngine,
+    model: TranscriptionModel,
+    name: str,
+    streams: int,
+    seeds: range,
+    options: Any,
 ) -> dict[str, Any]:
-    """Keep so many clips in work."""
+    """Keep so many clips in work until those of all seeds are written down."""
     taken: list[float] = []
-    rounds = max(2, options.clips // clips)
+    sounds = {seed: clip(options.seconds, seed) for seed in seeds}
 
     async def slot(place: int) -> None:
-        for turn in range(rounds):
-            number = clips * 10_000 + turn * clips + place
-            one = await transcribe(engine, model, name, options.seconds, number)
+        for seed in seeds[place::streams]:
+            one = await transcribe(engine, model, name, sounds.pop(seed), seed)
             taken.append(one)
 
     began = time.perf_counter()
-    await asyncio.gather(*(slot(place) for place in range(clips)))
+    await asyncio.gather(*(slot(place) for place in range(streams)))
     wall = time.perf_counter() - began
     return {
         "loop": "closed",
-        "streams": clips,
+        "streams": streams,
         "clips": len(taken),
+        "wall_s": round(wall, 3),
         "x_real_time": round(len(taken) * options.seconds / wall, 1),
         "clip_ms_p50": round(float(np.median(taken)) * 1e3, 1),
         "clip_ms_p95": round(float(np.percentile(taken, 95)) * 1e3, 1),
@@ -71,13 +151,22 @@ async def run_level(
 async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     registry, backend = load_listening(options.size, options.device, options.dtype)
     config = EngineConfig(max_running=max(options.streams))
-    engine = AsyncEngine(Engine(registry.models, backend.ops, config))
+    loop = Engine(registry.models, backend.ops, config)
+    (lane,) = loop._lanes.values()
+    profile = Profile(lane, backend.ops.device) if options.profile else None
+    engine = AsyncEngine(loop)
     engine.start()
     model, rows = registry.transcription(options.size), []
-    for clips in options.streams:
-        warm_up = argparse.Namespace(seconds=options.seconds, clips=0)
-        await run_level(engine, model, options.size, clips, warm_up)
-        rows.append(await run_level(engine, model, options.size, clips, options))
+    seed = 0
+    for streams in options.streams:
+        for what, clips in (("first rounds", 0), ("measured", options.clips)):
+            seeds = range(seed, seed + streams * max(2, clips // streams))
+            seed = seeds.stop  # no clip twice: it would be encoded already
+            row = await run_level(engine, model, options.size, streams, seeds, options)
+            if profile is not None:
+                print(f"{streams} clips at a time, {what}: {row['x_real_time']} times real time")
+                profile.show(row["wall_s"])
+        rows.append(row)
     await engine.stop()
     return rows
 
@@ -90,8 +179,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="of each clip")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--profile", action="store_true", help="print where the time goes")
     options = parser.parse_args()
     rows = asyncio.run(measure(options))
+    if options.profile:  # what is measured twice is no result
+        return
     name = "asr_throughput" if options.size == "asr-1.7b" else f"asr_throughput_{options.size}"
     write_result(name, rows, size=options.size, seconds=options.seconds)
 

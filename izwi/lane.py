@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +13,11 @@ import numpy.typing as npt
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.errors import Overloaded
-from izwi.model import Model
+from izwi.model import Model, Row
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import Chunk, Entries, Float32, Phase, Reason, Sequence
 from izwi.runner.budget import MemoryBudget
+from izwi.runner.codec_graphs import Sound
 from izwi.runner.runner import Drawn, Runner
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
@@ -51,7 +53,8 @@ class Lane:
     ):
         self.scheduler, self.runner = scheduler, runner
         self._config, self._clock = config, clock
-        self.rests = True
+        self._sounding: dict[int, tuple[Sequence, Sound]] = {}  # by arrival
+        self._waits = True
         self._nothing = np.zeros((0, runner.num_codebooks), dtype=np.int64)
 
     @staticmethod
@@ -99,8 +102,13 @@ class Lane:
     def schedule(self, now_s: float) -> Work:
         """Decide what this step runs."""
         work = self.scheduler.schedule(now_s)
-        self.rests = not (work.encode or work.forward or work.vocode)
+        self._waits = not (work.encode or work.forward or work.vocode)
         return work
+
+    @property
+    def rests(self) -> bool:
+        """Whether the last step ran nothing and left nothing, because all waits for others."""
+        return self._waits and not self._sounding
 
     def execute(self, work: Work) -> Results:
         """Run the encoders and the forward pass."""
@@ -110,7 +118,9 @@ class Lane:
         for (sequence, _), error in zip(work.encode, self.runner.encode(work.encode), strict=True):
             if error is not None:
                 results.failed[sequence.arrival] = error
-        rows = [row for row in work.forward if row.sequence.arrival not in results.failed]
+        rows: Seq[Row] = work.forward
+        if results.failed:
+            rows = [row for row in rows if row.sequence.arrival not in results.failed]
         for row, drawn in zip(rows, self.runner.forward(rows), strict=True):
             if isinstance(drawn, BaseException):
                 results.failed[row.sequence.arrival] = drawn
@@ -120,17 +130,24 @@ class Lane:
         return results
 
     def process(self, results: Results, now_s: float) -> list[Chunk]:
-        """Grow the logs, make the sound that is due, finish, free, and say what happened."""
+        """Grow the logs, begin the sound that is due, finish, free, and say what happened.
+
+        A listener's first sound is waited for. Where a device can make sound beside the next
+        step, later sound is, and leaves with that step's results.
+        """
         fresh = set[int]()
+        writes = self.runner.frame_s is None
         for sequence, drawn, stop in results.drawn:
             self.scheduler.computed(sequence, stop)
             if drawn.entries:
                 sequence.phase = Phase.DECODE
-                if self._append(sequence, drawn) and self.runner.frame_s is None:
+                if self._append(sequence, drawn) and writes:
                     fresh.add(sequence.arrival)
+        begun = [sequence for sequence, _ in self._sounding.values()]
+        earlier = [sequence for sequence in begun if sequence.phase is not Phase.FINISHED]
         sounds = self._sounds(results)
         chunks: list[Chunk] = []
-        for sequence in results.work.sequences():
+        for sequence in dict.fromkeys([*results.work.sequences(), *earlier]):
             told, sound = sequence.arrival in fresh, sounds.get(sequence.arrival)
             failure = results.failed.get(sequence.arrival)
             if sound is not None or told:
@@ -171,17 +188,47 @@ class Lane:
         sequence.emitted += kept
         if drawn.logprobs:
             sequence.logprobs += drawn.logprobs[: len(kept)]
-        limit = self.runner.max_entries(sequence)
-        if not request.marks:  # entries take positions
-            limit = min(limit, self.scheduler.capacity - sequence.num_prompt)
+        limit = self._limit(sequence) if sequence.limit is None else sequence.limit
         if stops:
             self.scheduler.end(sequence, Reason.STOP)
         elif len(sequence.emitted) >= limit:
             self.scheduler.end(sequence, Reason.LENGTH)
         return kept
 
+    def _limit(self, sequence: Sequence) -> int:
+        """Entries after which a sequence ends."""
+        limit, request = self.runner.max_entries(sequence), sequence.request
+        if not request.marks:  # entries take positions
+            limit = min(limit, self.scheduler.capacity - sequence.num_prompt)
+        if not request.open_input:  # else it grows with what is written
+            sequence.limit = limit
+        return limit
+
     def _sounds(self, results: Results) -> dict[int, Float32]:
-        """Make the chunks of sound that were planned and are due."""
+        """Begin the chunks of sound that are due; those that are there, or waited for."""
+        began_s = self._clock()
+        sounds = _awaited(self._sounding, results)  # first, since their buffers are used again
+        self._sounding = {}
+        first: dict[int, tuple[Sequence, Sound]] = {}
+        due = self._due(results)
+        for (sequence, frames), sound in zip(due, self.runner.vocode(due), strict=True):
+            if isinstance(sound, BaseException):
+                results.failed[sequence.arrival] = sound
+                continue
+            waits = sequence.num_chunks == 0 or not self.runner.makes_sound_beside
+            (first if waits else self._sounding)[sequence.arrival] = sequence, sound
+            sequence.num_vocoded += frames
+            sequence.num_chunks += 1
+        sounds |= _awaited(first, results)
+        seconds = results.seconds + self._clock() - began_s
+        work = results.work
+        lengths = [row.stop - row.start for row in work.forward]
+        ran = StepWork.of(lengths, len(work.encode), [frames for _, frames in due])
+        self.scheduler.cost.add(ran, seconds)
+        return sounds
+
+    def _due(self, results: Results) -> list[tuple[Sequence, int]]:
+        """Chunks of sound that were planned and have their frames, and how many each."""
         due = []
         for sequence in results.work.vocode:
             frames = frames_to_vocode(
@@ -193,27 +240,15 @@ class Lane:
             )
             if frames and sequence.arrival not in results.failed:
                 due.append((sequence, frames))
-        began_s = self._clock()
-        sounds: dict[int, Float32] = {}
-        for (sequence, frames), sound in zip(due, self.runner.vocode(due), strict=True):
-            if isinstance(sound, BaseException):
-                results.failed[sequence.arrival] = sound
-                continue
-            sequence.num_vocoded += frames
-            sequence.num_chunks += 1
-            sounds[sequence.arrival] = sound
-        seconds = results.seconds + self._clock() - began_s
-        work = results.work
-        lengths = [row.stop - row.start for row in work.forward]
-        ran = StepWork.of(lengths, len(work.encode), [frames for _, frames in due])
-        self.scheduler.cost.add(ran, seconds)
-        return sounds
+        return due
 
     def _is_done(self, sequence: Sequence) -> bool:
         """Whether the last entry, and its sound, are out."""
         if sequence.request.encode_only:
             sequence.reason = Reason.STOP
             return all(result is not None for result in sequence.encoded)
+        if sequence.arrival in self._sounding:
+            return False
         silent = self.runner.frame_s is None or sequence.num_vocoded == len(sequence.emitted)
         return sequence.ended and silent
 
@@ -236,3 +271,14 @@ class Lane:
         if sequence.request.logprobs:
             rest["logprobs"] = np.array(sequence.logprobs[first:], dtype=np.float32)
         return Chunk(sequence.request.request_id, log, sound, **rest)
+
+
+def _awaited(begun: dict[int, tuple[Sequence, Sound]], results: Results) -> dict[int, Float32]:
+    """Wait for sounds, by arrival; what failed is noted in the results."""
+    sounds: dict[int, Float32] = {}
+    for arrival, (_, sound) in begun.items():
+        try:
+            sounds[arrival] = sound()
+        except Exception as error:  # the engine must outlive any one request
+            results.failed[arrival] = error
+    return sounds

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -103,7 +103,7 @@ class Model(Protocol):
 
     @property
     def num_inputs(self) -> int:
-        """Numbers a row in `decode_inputs`."""
+        """Numbers a position in `inputs`."""
         ...
 
     @property
@@ -127,18 +127,21 @@ class Model(Protocol):
         """Inputs of the rows' positions, packed end to end: (positions, width)."""
         ...
 
-    def decode_inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
-        """What `embed_entries` must know of rows of one emitted entry each, (rows, num_inputs)."""
+    def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
+        """The rows' positions as ids, (positions, num_inputs).
+
+        None where one of them is made of something else: encoded sound, a speaker's vector.
+        """
         ...
 
-    def embed_entries(self, inputs: Array) -> Array:
-        """`embed` of rows of one emitted entry each.
+    def embed_inputs(self, inputs: Array) -> Array:
+        """`embed` of positions that are ids.
 
         Args:
-            inputs: `decode_inputs`, on the device.
+            inputs: `inputs`, on the device.
 
         Returns:
-            (rows, width).
+            (positions, width).
 
         This, `run` and `draw` work on arrays on the device alone and depend on no value, so that a
         GPU can record them once and repeat them.
@@ -156,15 +159,14 @@ class Model(Protocol):
 
 def last_positions(rows: Seq[Row]) -> npt.NDArray[np.int64]:
     """Places, among the rows' positions end to end, that entries are drawn from."""
-    if not any(row.sequence.marks for row in rows):
-        ends = np.cumsum([row.stop - row.start for row in rows]) - 1
-        last: npt.NDArray[np.int64] = ends[[row.emits for row in rows]]
-        return last
     places: list[int] = []
     before = 0
-    for row in rows:
-        places += [before + at - row.start for at in row.sequence.drawn_before(row.stop)]
-        before += row.stop - row.start
+    for sequence, start, stop in rows:
+        if sequence.marks:
+            places += [before + at - start for at in sequence.drawn_before(stop)]
+        elif stop == sequence.num_prompt + len(sequence.emitted):
+            places.append(before + stop - start - 1)
+        before += stop - start
     return np.array(places, np.int64)
 
 
@@ -178,6 +180,47 @@ def step(model: Model, ops: Ops, rows: Seq[Row], context: AttentionContext, pick
     if len(last) < hidden.shape[0]:
         hidden = ops.take(hidden, ops.array(last))
     return model.draw(hidden, pick)
+
+
+class PaddedEncoder(Protocol):
+    """An audio encoder that takes pieces of any length padded to one of a few shapes."""
+
+    @property
+    def kind(self) -> str:
+        """`EncodeInput.kind` of the pieces that it takes."""
+        ...
+
+    @property
+    def shapes(self) -> Seq[tuple[int, ...]]:
+        """Shapes of values, ascending, that differ in their last axis, along which pads are put."""
+        ...
+
+    def num_tokens(self, length: int) -> int:
+        """Rows of the result that come from values whose last axis is so long; at least 1."""
+        ...
+
+    def encode_padded(self, values: Array, num_tokens: Array) -> Array:
+        """Encode pieces of one of the shapes.
+
+        Args:
+            values: (batch, *shape) in the dtype of the weights, zeros behind each piece.
+            num_tokens: (batch,) int64, `num_tokens` of each piece before it was padded.
+
+        Returns:
+            (batch, tokens, width). The first `num_tokens` of a row are what `Model.encode` gives
+            for its piece; what is behind them says nothing.
+
+        From arrays on the device alone, as `Model.embed_entries`.
+        """
+        ...
+
+
+@runtime_checkable
+class EncodesPadded(Protocol):
+    """A model with an audio encoder that a GPU can record."""
+
+    @property
+    def padded_encoder(self) -> PaddedEncoder: ...
 
 
 class SpeechModel(Model, Protocol):
@@ -215,7 +258,7 @@ class SpeechModel(Model, Protocol):
     def vocode(self, codes: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Turn (rows, frames, codebooks) into (rows, samples) in [-1, 1] and the next state.
 
-        From arrays on the device alone, as `Model.embed_entries`.
+        From arrays on the device alone, as `Model.embed_inputs`.
         """
         ...
 

@@ -189,6 +189,7 @@ class Sequence:
         saved_state: The codec's state while it holds no row, or None: rebuilt from the log.
         last_step: The scheduler's step in which it last had a row, or arrived.
         seen: What the sampler keeps of the log: how much of it, and the ids in it.
+        limit: Entries after which it ends, once somebody has worked that out for good.
         num_prompt: Positions of the prompt.
         marks: Positions of the prompt where entries are drawn, if not behind it.
     """
@@ -219,6 +220,7 @@ class Sequence:
     saved_state: Any = None
     last_step: int = 0
     seen: Any = None
+    limit: int | None = None
     num_prompt: int = field(init=False)
     marks: tuple[int, ...] = field(init=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from benchmarks.simulation.arrivals import Arrival, Heard
 from benchmarks.simulation.device import Device, PaperModel, Script
@@ -26,7 +26,7 @@ class Cluster:
         seed: int = 0,
     ):
         """Set up equal devices; see `Device` for the arguments."""
-        self._machine, self._frame_s = machine, model.frame_s
+        self._machine, self._frame_s = machine, model.frame_s or 0.0
         self.devices = [
             Device(model, machine, config, scripts, seed * num_devices + place)
             for place in range(num_devices)
@@ -36,25 +36,35 @@ class Cluster:
         self._busy = [False] * num_devices
         self._cold = [False] * num_devices  # the next step comes after a sleep
         self._heard: dict[str, Heard] = {}
+        self._pending: list[tuple[float, int, Request]] = []  # arrivals, a heap
+        self._num_announced = 0
+        self._followers: Iterator[Request] = iter(())
         self.num_steps = 0
 
-    def run(self, arrivals: Sequence[Arrival], until_s: float = float("inf")) -> list[Heard]:
+    def run(
+        self,
+        arrivals: Sequence[Arrival],
+        until_s: float = float("inf"),
+        followers: Iterable[Request] = (),
+    ) -> list[Heard]:
         """Play a list of arrivals.
 
         Args:
             arrivals: In order of time.
             until_s: Steps that would begin later are not run.
+            followers: Whenever a request has ended, the next of these comes: a closed loop.
 
         Returns:
-            What each listener of a request that came heard, in the same order.
+            What each listener of a request that came heard, in order of coming.
         """
         begins: list[tuple[float, int]] = []  # when the next step of a busy device begins
-        pending = iter(arrivals)
-        arrival = next(pending, None)
-        while arrival is not None or begins:
-            if arrival is not None and (not begins or arrival.at_s <= begins[0][0]):
-                self._arrive(arrival, begins)
-                arrival = next(pending, None)
+        self._followers = iter(followers)
+        for at_s, request in arrivals:
+            self._announce(at_s, request)
+        while self._pending or begins:
+            if self._pending and (not begins or self._pending[0][0] <= begins[0][0]):
+                at_s, _, request = heapq.heappop(self._pending)
+                self._arrive(Arrival(at_s, request), begins)
                 continue
             now_s, place = heapq.heappop(begins)
             if now_s > until_s:
@@ -63,6 +73,10 @@ class Cluster:
             if end_s is not None:
                 heapq.heappush(begins, (end_s, place))
         return list(self._heard.values())
+
+    def _announce(self, at_s: float, request: Request) -> None:
+        self._num_announced += 1
+        heapq.heappush(self._pending, (at_s, self._num_announced, request))
 
     def _arrive(self, arrival: Arrival, begins: list[tuple[float, int]]) -> None:
         self._heard[arrival.request.request_id] = Heard(arrival.request, arrival.at_s)
@@ -103,6 +117,9 @@ class Cluster:
         if chunk.reason is None:
             return
         self._ended[place] += 1
+        follower = next(self._followers, None)
+        if follower is not None:
+            self._announce(now_s, follower)
         if chunk.reason is Reason.ERROR:
             one.refused = True
         else:

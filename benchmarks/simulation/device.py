@@ -34,13 +34,13 @@ class PaperModel:
     """What a device must know of a model.
 
     Attributes:
-        frame_s: Seconds of sound in a frame.
+        frame_s: Seconds of sound in a frame; None: it writes text.
         num_codebooks: Ids in an entry.
         num_pages: Pages for keys and values.
         content_keys: Of a real model, for real prompts; None takes those of `PaperPrompt`.
     """
 
-    frame_s: float
+    frame_s: float | None
     num_codebooks: int
     num_pages: int
     content_keys: Any = None
@@ -72,7 +72,7 @@ class PaperRunner:
     ):
         self._model, self._machine, self._scripts = model, machine, scripts
         self.num_codebooks = model.num_codebooks
-        self.frame_s: float = model.frame_s
+        self.frame_s: float | None = model.frame_s
         self.now_s = 0.0
         self.factor = 1.0
         self._random = random.Random(seed)

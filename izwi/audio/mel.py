@@ -5,7 +5,9 @@ Knows no model beyond the constants of its front end, and no tensor library.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +32,13 @@ SPEAKER_MELS = 128
 _SPEAKER_PAD = (SPEAKER_FFT - SPEAKER_HOP) // 2
 SPEAKER_MIN_SAMPLES = _SPEAKER_PAD + 1
 
-_BLOCK_FRAMES = 4096  # frames transformed at once, so that an hour of sound needs no gigabyte
+# Frames transformed at once. An hour of sound needs no gigabyte, a block stays in a core's cache,
+# and its buffers in the allocator's hands: what a worker thread allocates in larger ones goes back
+# to the system and is faulted in anew for every sound, which took twice as long as the transform.
+_BLOCK_FRAMES = 128
+# Products of more multiplications than this OpenBLAS hands to all cores: many threads that compute
+# features then wait for each other, 68 ms a clip of 8 s where one takes 2.
+_MOST_PRODUCTS = 1 << 18
 
 
 @lru_cache(maxsize=8)
@@ -60,6 +68,44 @@ def slaney_filterbank(
     filters: Float32 = (triangles * (2.0 / (right - left))).astype(np.float32)
     filters.flags.writeable = False
     return filters
+
+
+class _Band(NamedTuple):
+    """Some consecutive filters and the bins that they reach over."""
+
+    filters: slice
+    bins: slice
+    weights: Float32  # (filters, bins)
+
+
+@lru_cache(maxsize=8)
+def _bands(sample_rate: int, n_fft: int, num_mels: int) -> tuple[_Band, ...]:
+    """Cut a filterbank up to half the rate, of which all but a hundredth is zeros, along its bands.
+
+    Each band takes a block of frames in at most `_MOST_PRODUCTS` multiplications.
+    """
+    bank = slaney_filterbank(sample_rate, n_fft, num_mels, 0.0, sample_rate / 2)
+    bands: list[_Band] = []
+    first = 0
+    for last in range(num_mels):
+        # all but the last filter of a band fit; a band has one at least
+        following = _band(bank, first, last + 2)
+        if last + 1 == num_mels or following.weights.size * _BLOCK_FRAMES > _MOST_PRODUCTS:
+            bands.append(_band(bank, first, last + 1))
+            first = last + 1
+    return tuple(bands)
+
+
+def _band(bank: Float32, first: int, stop: int) -> _Band:
+    reached = np.flatnonzero(bank[first:stop].any(axis=0))
+    bins = slice(int(reached[0]), int(reached[-1]) + 1)
+    return _Band(slice(first, stop), bins, np.ascontiguousarray(bank[first:stop, bins]))
+
+
+def _filter(bands: tuple[_Band, ...], power: Float32, out: Float32) -> None:
+    """Write (frames, bins) through the filters to `out`, (mels, frames)."""
+    for band in bands:
+        np.matmul(band.weights, power[:, band.bins].T, out=out[band.filters])
 
 
 class StreamLogMel:
@@ -117,13 +163,12 @@ def whisper_closing_frames(samples: Float32) -> Float32:
     Raises:
         InvalidAudio: `n` is below 201.
     """
-    num_frames = len(samples) // WHISPER_HOP
-    num_before = max(0, (len(samples) - WHISPER_LOOKAHEAD) // WHISPER_HOP)
+    num_whole = _num_whole(samples)
     # the mirror image at the left matters only where the sound begins here
-    first = max(0, num_before - 3)
+    first = max(0, num_whole - 3)
     padded = _reflect(samples[first * WHISPER_HOP :], WHISPER_FFT // 2, WHISPER_MIN_SAMPLES)
-    frames = _frames(padded, WHISPER_FFT, WHISPER_HOP)
-    return _log_mel_power(frames[num_before - first : num_frames - first])
+    frames = _frames(padded, WHISPER_FFT, WHISPER_HOP)[: len(samples) // WHISPER_HOP - first]
+    return _log_mel_power(frames[num_whole - first :])
 
 
 def whisper_scaled(log_power: Float32, loudest: float) -> Float32:
@@ -133,10 +178,7 @@ def whisper_scaled(log_power: Float32, loudest: float) -> Float32:
         log_power: Any shape, float32; it is not changed.
         loudest: The largest value of the whole sound.
     """
-    scaled: Float32 = np.maximum(log_power, np.float32(loudest) - np.float32(8.0))
-    scaled += np.float32(4.0)
-    scaled *= np.float32(0.25)
-    return scaled
+    return _scale(log_power, loudest, np.empty_like(log_power))
 
 
 def whisper_log_mel(samples: Float32) -> Float32:
@@ -154,9 +196,14 @@ def whisper_log_mel(samples: Float32) -> Float32:
     Raises:
         InvalidAudio: `n` is below 201.
     """
-    closing = whisper_closing_frames(samples)
-    log_power = np.concatenate([StreamLogMel().write(samples), closing], axis=1)
-    return whisper_scaled(log_power, float(log_power.max()))
+    padded = _reflect(samples, WHISPER_FFT // 2, WHISPER_MIN_SAMPLES)
+    frames = _frames(padded, WHISPER_FFT, WHISPER_HOP)[: len(samples) // WHISPER_HOP]
+    mel = np.empty((WHISPER_MELS, len(frames)), np.float32)
+    num_whole = _num_whole(samples)
+    # the last frame apart, as for sound that arrives in pieces: the same bits
+    for part in (slice(num_whole), slice(num_whole, None)):
+        _log_mel_power(frames[part], out=mel[:, part])
+    return _scale(mel, float(mel.max()), mel)
 
 
 def speaker_log_mel(samples: Float32) -> Float32:
@@ -174,15 +221,13 @@ def speaker_log_mel(samples: Float32) -> Float32:
         InvalidAudio: `n` is below 385.
     """
     padded = _reflect(samples, _SPEAKER_PAD, SPEAKER_MIN_SAMPLES)
-    filters = slaney_filterbank(SPEAKER_RATE, SPEAKER_FFT, SPEAKER_MELS, 0.0, SPEAKER_RATE / 2)
+    bands = _bands(SPEAKER_RATE, SPEAKER_FFT, SPEAKER_MELS)
     frames = _frames(padded, SPEAKER_FFT, SPEAKER_HOP)
-    mel = np.empty((len(frames), SPEAKER_MELS), np.float32)
-    for start in range(0, len(frames), _BLOCK_FRAMES):
-        power = _power(frames[start : start + _BLOCK_FRAMES])
-        magnitude = np.sqrt(power + 1e-9).astype(np.float32)
-        np.matmul(magnitude, filters.T, out=mel[start : start + _BLOCK_FRAMES])
-    logarithm: Float32 = np.log(np.maximum(mel, 1e-5, out=mel), out=mel)
-    return logarithm
+    mel = np.empty((SPEAKER_MELS, len(frames)), np.float32)
+    for block, power in _powers(frames):
+        _filter(bands, np.sqrt(power + 1e-9).astype(np.float32), out=mel[:, block])
+    np.log(np.maximum(mel, 1e-5, out=mel), out=mel)
+    return np.ascontiguousarray(mel.T)
 
 
 def _reflect(samples: Float32, pad: int, min_samples: int) -> Float32:
@@ -192,7 +237,8 @@ def _reflect(samples: Float32, pad: int, min_samples: int) -> Float32:
         raise InvalidAudio(
             f"audio of {len(samples)} samples is too short: at least {min_samples} are needed"
         )
-    return np.pad(samples.astype(np.float32, copy=False), pad, mode="reflect")
+    samples = samples.astype(np.float32, copy=False)
+    return np.concatenate([samples[pad:0:-1], samples, samples[-2 : -pad - 2 : -1]])
 
 
 def _frames(samples: Float32, length: int, hop: int) -> Float32:
@@ -200,27 +246,46 @@ def _frames(samples: Float32, length: int, hop: int) -> Float32:
     return np.lib.stride_tricks.sliding_window_view(samples, length)[::hop]
 
 
-def _log_mel_power(frames: Float32) -> Float32:
+def _num_whole(samples: Float32) -> int:
+    """Frames of Whisper's whose window ends within the sound."""
+    return max(0, (len(samples) - WHISPER_LOOKAHEAD) // WHISPER_HOP)
+
+
+def _scale(log_power: Float32, loudest: float, out: Float32) -> Float32:
+    """`whisper_scaled` into `out`, which may be `log_power`."""
+    np.maximum(log_power, np.float32(loudest) - np.float32(8.0), out=out)
+    out += np.float32(4.0)
+    out *= np.float32(0.25)
+    return out
+
+
+def _log_mel_power(frames: Float32, out: Float32 | None = None) -> Float32:
     """Turn (frames, 400) samples into (128, frames) log10 mel power, at least -10."""
-    filters = slaney_filterbank(WHISPER_RATE, WHISPER_FFT, WHISPER_MELS, 0.0, WHISPER_RATE / 2)
-    mel = np.empty((WHISPER_MELS, len(frames)), np.float32)
-    for start in range(0, len(frames), _BLOCK_FRAMES):
-        power = _power(frames[start : start + _BLOCK_FRAMES]).astype(np.float32)
-        np.matmul(filters, power.T, out=mel[:, start : start + _BLOCK_FRAMES])
+    bands = _bands(WHISPER_RATE, WHISPER_FFT, WHISPER_MELS)
+    mel = np.empty((WHISPER_MELS, len(frames)), np.float32) if out is None else out
+    for block, power in _powers(frames):
+        _filter(bands, power.astype(np.float32), out=mel[:, block])
     np.log10(np.maximum(mel, 1e-10, out=mel), out=mel)
     return mel
 
 
-def _power(frames: Float32) -> Float64:
-    """|FFT|^2 under a periodic Hann window, (frames, bins).
+def _powers(frames: Float32) -> Iterator[tuple[slice, Float64]]:
+    """|FFT|^2 under a periodic Hann window, (frames, bins), a block at a time.
 
-    In float64: the quietest bins that count are 1e-4 of the loudest in amplitude, where a float32
-    transform has lost three digits.
+    What is yielded is overwritten by the next block. In float64: the quietest bins that count are
+    1e-4 of the loudest in amplitude, where a float32 transform has lost three digits (and numpy's
+    takes longer).
     """
-    spectrum = np.fft.rfft(frames * _hann(frames.shape[1]), axis=-1)
-    power: Float64 = np.square(spectrum.real)
-    power += np.square(spectrum.imag)
-    return power
+    length, most = frames.shape[1], min(len(frames), _BLOCK_FRAMES)
+    windowed, power = np.empty((most, length)), np.empty((most, length // 2 + 1))
+    for start in range(0, len(frames), _BLOCK_FRAMES):
+        block = slice(start, min(start + _BLOCK_FRAMES, len(frames)))
+        size = block.stop - start
+        np.multiply(frames[block], _hann(length), out=windowed[:size])
+        spectrum = np.fft.rfft(windowed[:size], axis=-1)
+        parts = spectrum.view(np.float64)  # real and imaginary by turns
+        np.square(parts, out=parts)
+        yield block, np.add(parts[:, ::2], parts[:, 1::2], out=power[:size])
 
 
 @lru_cache(maxsize=4)

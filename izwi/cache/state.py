@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -42,8 +43,18 @@ class StateArena:
         num_rows: int,
         device: torch.device,
         dtype: torch.dtype,
+        beside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ):
-        self._device = device
+        """Allocate zeros.
+
+        Args:
+            specs: Arrays of a row.
+            num_rows: Streams that can be held.
+            device: Where.
+            dtype: Of what is "float".
+            beside: Rows are written and read in this context: on the side stream of a device.
+        """
+        self._device, self._beside = device, beside
         self._places: dict[torch.dtype, dict[str, tuple[int, int, tuple[int, ...]]]] = {}
         widths: dict[torch.dtype, int] = {}
         for name, spec in specs.items():
@@ -52,10 +63,11 @@ class StateArena:
             widths[kind] = start + math.prod(spec.shape)
             self._places.setdefault(kind, {})[name] = (start, widths[kind], spec.shape)
         # one row more, for the empty places of batches of a fixed size
-        self._flat = {
-            kind: torch.zeros((num_rows + 1, width), device=device, dtype=kind)
-            for kind, width in widths.items()
-        }
+        with beside():
+            self._flat = {
+                kind: torch.zeros((num_rows + 1, width), device=device, dtype=kind)
+                for kind, width in widths.items()
+            }
         views = {
             name: view
             for kind, flat in self._flat.items()
@@ -83,8 +95,9 @@ class StateArena:
 
     def clear(self, row: int) -> None:
         """Make a row the start of a stream again."""
-        for flat in self._flat.values():
-            flat[row].zero_()
+        with self._beside():
+            for flat in self._flat.values():
+                flat[row].zero_()
 
     def release(self, row: int) -> None:
         """Take a row back."""
@@ -93,7 +106,10 @@ class StateArena:
         self._free.append(row)
 
     def gather(self, rows: Sequence[int] | Tensor) -> dict[str, Tensor]:
-        """Copy rows out, (len(rows), *shape) each; (rows,) int64 on the device works as well."""
+        """Copy rows out, (len(rows), *shape) each; (rows,) int64 on the device works as well.
+
+        In the caller's stream, as `scatter`.
+        """
         index = self._index(rows)
         state = {
             name: view
@@ -111,7 +127,8 @@ class StateArena:
 
     def save(self, row: int) -> SavedState:
         """Copy a row to the host; it stays as it is and may be released."""
-        copies = to_host([array[row] for array in self._arrays.values()])
+        with self._beside():
+            copies = to_host([array[row] for array in self._arrays.values()])
         return SavedState(dict(zip(self._arrays, copies, strict=True)))
 
     def restore(self, row: int, saved: SavedState) -> None:
@@ -123,8 +140,9 @@ class StateArena:
         shapes = {name: (array.shape[1:], array.dtype) for name, array in self._arrays.items()}
         if shapes != {name: (array.shape, array.dtype) for name, array in saved.arrays.items()}:
             raise ValueError("the saved state has other arrays than this arena")
-        for name, array in self._arrays.items():
-            array[row].copy_(saved.arrays[name], non_blocking=True)
+        with self._beside():
+            for name, array in self._arrays.items():
+                array[row].copy_(saved.arrays[name], non_blocking=True)
 
     def _index(self, rows: Sequence[int] | Tensor) -> Tensor:
         if isinstance(rows, Tensor):

@@ -15,17 +15,29 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copy tensors to the host, exact bits. They are there when this returns.
+class HostCopy:
+    """A copy of tensors to the host that is under way; exact bits.
 
-    From CUDA into pinned memory, which the bus fills at full speed, with one wait for all.
+    From CUDA into pinned memory, which the bus fills at full speed, behind what the current stream
+    runs.
     """
-    copies = []
-    for tensor in tensors:
-        pinned = tensor.device.type == "cuda"
-        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
-        copies.append(copy.copy_(tensor, non_blocking=pinned))
-    for device in {tensor.device for tensor in tensors if tensor.device.type == "cuda"}:
-        copied = torch.cuda.current_stream(device).record_event()
-        copied.synchronize()
-    return copies
+
+    def __init__(self, tensors: Sequence[Tensor]):
+        self._copies = []
+        for tensor in tensors:
+            pinned = tensor.device.type == "cuda"
+            copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
+            self._copies.append(copy.copy_(tensor, non_blocking=pinned))
+        devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
+        self._copied = [torch.cuda.current_stream(device).record_event() for device in devices]
+
+    def wait(self) -> list[Tensor]:
+        """The copies, once they are there."""
+        for copied in self._copied:
+            copied.synchronize()
+        return self._copies
+
+
+def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copy tensors to the host, with one wait for all. They are there when this returns."""
+    return HostCopy(tensors).wait()

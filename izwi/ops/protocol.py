@@ -260,11 +260,12 @@ class Ops(Protocol):
         length: int,
         *,
         causal: bool = True,
-        key_lengths: npt.NDArray[np.int64] | None = None,
+        key_lengths: Array | npt.NDArray[np.int64] | None = None,
     ) -> AttentionContext:
         """Attention without a cache over (batch, length, channels), positions from 0.
 
-        `key_lengths` (batch,) hides the keys past each row's length.
+        `key_lengths` (batch,) hides the keys past each row's length, which is at least 1. Where it
+        is on the device, nothing else depends on its values: such attention can be recorded.
         """
         ...
 

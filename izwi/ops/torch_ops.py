@@ -229,7 +229,7 @@ class TorchOps:
         length: int,
         *,
         causal: bool = True,
-        key_lengths: npt.NDArray[np.int64] | None = None,
+        key_lengths: Tensor | npt.NDArray[np.int64] | None = None,
     ) -> DenseContext:
         return DenseContext(batch, length, causal, key_lengths, self.device)
 

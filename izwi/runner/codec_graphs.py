@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +13,12 @@ import torch
 from torch import Tensor
 
 from izwi.cache.state import StateArena
-from izwi.cache.transfer import to_host
+from izwi.cache.transfer import HostCopy
 from izwi.model import SpeechModel
 from izwi.runner.recorder import Recorded, Recorder, fitting
+
+# Waits for samples, (n,) float32, that are being made.
+Sound = Callable[[], npt.NDArray[np.float32]]
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -39,10 +44,10 @@ class CodecGraphs:
         """Whether chunks of so many frames can be made here."""
         return frames <= self._frames[-1]
 
-    def vocode(
-        self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]
-    ) -> list[npt.NDArray[np.float32]]:
-        """Make the next frames of streams.
+    def vocode(self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]) -> list[Sound]:
+        """Begin to make the next frames of streams, short chunks first.
+
+        What was begun before must have been awaited: its buffers are used again.
 
         Args:
             chunks: (frames, codebooks) of each stream. A count that is not in the ramp is the end
@@ -50,18 +55,18 @@ class CodecGraphs:
             rows: State row of each stream.
 
         Returns:
-            (samples,) of each stream.
+            Of each stream, what waits for its samples.
         """
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for place, chunk in enumerate(chunks):
             groups[next(n for n in self._frames if n >= len(chunk))].append(place)
-        # all are launched before anything waits, each in a graph of its own
-        made = to_host([self._replay(n, places, chunks, rows) for n, places in groups.items()])
-        sounds: dict[int, npt.NDArray[np.float32]] = {}
-        for places, sound in zip(groups.values(), made, strict=True):
-            sounds |= zip(places, sound.numpy(), strict=True)
-        samples = self._model.frame_samples
-        return [sounds[place][: len(chunk) * samples] for place, chunk in enumerate(chunks)]
+        sounds: dict[int, Sound] = {}
+        for frames, places in sorted(groups.items()):
+            copy = HostCopy([self._replay(frames, places, chunks, rows)])
+            for line, place in enumerate(places):
+                length = len(chunks[place]) * self._model.frame_samples
+                sounds[place] = partial(_awaited, copy, line, length)
+        return [sounds[place] for place in range(len(chunks))]
 
     def _replay(
         self,
@@ -106,3 +111,9 @@ class CodecGraphs:
 
             self._graphs[size, frames] = (*self._recorder.capture(run), host, device)
         return self._graphs[size, frames]
+
+
+def _awaited(copy: HostCopy, line: int, length: int) -> npt.NDArray[np.float32]:
+    """The first samples of one stream of a batch."""
+    samples: npt.NDArray[np.float32] = copy.wait()[0][line, :length].numpy()
+    return samples

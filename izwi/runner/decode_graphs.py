@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -80,11 +82,19 @@ class DecodeGraphs:
         """Whether the next entries of all of them can be drawn here."""
         return self._model.vocabulary <= MAX_VOCABULARY or all(map(_is_narrow, sequences))
 
-    def decode(self, rows: Seq[Row]) -> Tensor:
-        """Run rows of one position each; (rows, codebooks) int64, valid until the next call."""
+    def decode(self, inputs: npt.NDArray[np.int64], rows: Seq[Row]) -> Tensor:
+        """Draw entries.
+
+        Args:
+            inputs: `Model.inputs` of the rows.
+            rows: One position each, which emits.
+
+        Returns:
+            (rows, codebooks) int64, valid until the next call.
+        """
         batch = self._batch(self._decodes, len(rows))
         sequences = [row.sequence for row in rows]
-        batch.staged.stage_decode(self._model, rows)
+        batch.staged.stage_rows(inputs, rows)
         batch.staged.stage_sampling(sequences)
         batch.staged.send()
         narrow = all(map(_is_narrow, sequences))
@@ -150,7 +160,7 @@ class DecodeGraphs:
         return batch.graphs[narrow,]
 
     def _hidden(self, batch: _Batch, max_keys: int) -> Tensor:
-        x = self._model.embed_entries(batch.staged.inputs)
+        x = self._model.embed_inputs(batch.staged.inputs)
         hidden: Tensor = self._model.run(x, paged_context(self._kv, batch.staged, max_keys))
         return hidden
 

@@ -14,14 +14,16 @@ from izwi.cache.kv import PagedKV
 from izwi.cache.state import StateArena
 from izwi.cache.transfer import to_host
 from izwi.config import EngineConfig
-from izwi.model import Model, Row, SpeechModel, last_positions
+from izwi.model import EncodesPadded, Model, Row, SpeechModel, last_positions
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import Task
-from izwi.runner.codec_graphs import CodecGraphs
+from izwi.request import EncodeInput, Task
+from izwi.runner.codec_graphs import CodecGraphs, Sound
 from izwi.runner.decode_graphs import DecodeGraphs
+from izwi.runner.encoder_graphs import EncoderGraphs
 from izwi.runner.prompt_graphs import PromptGraphs
 from izwi.runner.recorder import Recorder
 from izwi.runner.sampler import Suppressed
+from izwi.runner.side_stream import SideStream
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,9 +31,11 @@ class Graphs:
     """Recorded steps of one model.
 
     Attributes:
-        decodes: None where keys and values are kept in a form that no recorded step reads.
+        decodes: None where keys and values are kept in a form that no recorded step reads, and
+            where entries are drawn at marks, so that no step repeats.
         prompts: Likewise.
         codec: None for a model that writes text.
+        encoder: None for a model without an encoder that can be recorded.
     """
 
     model: Model
@@ -40,6 +44,7 @@ class Graphs:
     decodes: DecodeGraphs | None
     prompts: PromptGraphs | None
     codec: CodecGraphs | None
+    encoder: EncoderGraphs | None
 
     @staticmethod
     def of(
@@ -49,22 +54,41 @@ class Graphs:
         suppressed: Suppressed | None,
         ops: TorchOps,
         config: EngineConfig,
+        beside: SideStream,
     ) -> Graphs:
         """Record everything that most requests need, so that none of them waits for it."""
-        device, recorder = ops.device, Recorder(ops.device)
-        decodes = prompts = codec = None
-        if kv.plain is not None:
+        device = ops.device
+        recorder = Recorder(device, priority=-1)
+        decodes = prompts = codec = encoder = None
+        if isinstance(model, EncodesPadded):
+            most, dtype = config.max_step_encodes, ops.dtype
+            encoder = EncoderGraphs(model.padded_encoder, recorder, most, device, dtype)
+            if recorder.records:
+                encoder.warm_up()
+        if kv.plain is not None and model.task is not Task.ALIGNMENT:
             decodes = DecodeGraphs(model, kv, recorder, config.max_running, suppressed, device)
             prompts = PromptGraphs(model, kv, recorder, device)
             if recorder.records:
-                prompts.warm_up(decodes.warm_up())
+                decodes.warm_up()
+                prompts.warm_up()
         if model.task is Task.SPEECH:
             most = min(config.max_running, config.max_step_vocodes)
             speech = cast(SpeechModel, model)
-            codec = CodecGraphs(speech, arena, recorder, most, config.chunk_ramp, device)
+            # a pool of its own: sound is made beside the next step, which goes first
+            codec = CodecGraphs(speech, arena, Recorder(device), most, config.chunk_ramp, device)
             if recorder.records:
-                codec.warm_up()
-        return Graphs(model, kv, ops, decodes, prompts, codec)
+                with beside():
+                    codec.warm_up()
+        return Graphs(model, kv, ops, decodes, prompts, codec, encoder)
+
+    def encodes(self, piece: EncodeInput) -> bool:
+        """Whether a piece of audio can be encoded here."""
+        return self.encoder is not None and self.encoder.takes(piece)
+
+    def encode(self, pieces: Seq[EncodeInput]) -> list[Tensor]:
+        """Encode pieces of audio; see `EncoderGraphs.encode`."""
+        assert self.encoder is not None
+        return self.encoder.encode(pieces)
 
     def takes(self, rows: Seq[Row]) -> bool:
         """Whether the next entries of these rows can be drawn here.
@@ -79,20 +103,21 @@ class Graphs:
     def drawn(self, rows: Seq[Row]) -> list[list[int]]:
         """Run the rows; an entry for each that emits, in order.
 
-        Prompts would make every decode wait for kernels of their size, so they go apart.
+        Prompts would make every decode wait for kernels of their size, so they go apart. But their
+        last positions run with the decodes, if there are any: drawing takes as long for one more.
         """
-        assert self.decodes is not None
         decodes = [row for row in rows if row.decodes]
         prompts = [row for row in rows if not row.decodes]
-        ready = [row for row in prompts if row.emits]
-        parts: list[tuple[list[Row], Tensor]] = []
-        if decodes:
-            parts.append((decodes, self.decodes.decode(decodes)))
-        if prompts:
-            hidden = self._run(prompts)
-            if ready:
-                hidden = self.ops.take(hidden, self.ops.array(last_positions(prompts)))
-                parts.append((ready, self.decodes.draw(hidden, [row.sequence for row in ready])))
+        last = [Row(row.sequence, row.stop - 1, row.stop) for row in prompts if row.emits]
+        inputs = self.model.inputs([*decodes, *last]) if decodes else None
+        if inputs is None:
+            parts = self._drawn_apart(decodes, prompts)
+        else:
+            assert self.decodes is not None
+            before = [row._replace(stop=row.stop - row.emits) for row in prompts]
+            if before := [row for row in before if row.stop > row.start]:
+                self._run(before)
+            parts = [([*decodes, *last], self.decodes.decode(inputs, [*decodes, *last]))]
         host = to_host([drawn for _, drawn in parts])
         entries = {
             row.sequence.arrival: entry
@@ -101,22 +126,36 @@ class Graphs:
         }
         return [entries[row.sequence.arrival] for row in rows if row.emits]
 
+    def _drawn_apart(
+        self, decodes: list[Row], prompts: list[Row]
+    ) -> list[tuple[list[Row], Tensor]]:
+        """Rows that emit, and an entry for each; decodes, and then prompts."""
+        assert self.decodes is not None
+        parts = []
+        if decodes:
+            inputs = self.model.inputs(decodes)
+            assert inputs is not None  # what was emitted is ids
+            parts.append((decodes, self.decodes.decode(inputs, decodes)))
+        hidden = self._run(prompts)
+        ready = [row for row in prompts if row.emits]
+        if ready:
+            hidden = self.ops.take(hidden, self.ops.array(last_positions(prompts)))
+            parts.append((ready, self.decodes.draw(hidden, [row.sequence for row in ready])))
+        return parts
+
     def _run(self, rows: Seq[Row]) -> Tensor:
-        """States of the rows' positions."""
+        """States of the rows' positions, (positions, width)."""
         assert self.prompts is not None
-        x: Tensor = self.model.embed(rows)
         if self.prompts.takes(rows):
-            return self.prompts.run(x, rows)
-        states: Tensor = self.model.run(x, self.kv.context(rows))
+            return self.prompts.run(rows)
+        states: Tensor = self.model.run(self.model.embed(rows), self.kv.context(rows))
         return states
 
     def takes_chunks(self, most_frames: int) -> bool:
         """Whether chunks of up to so many frames can be made here."""
         return self.codec is not None and self.codec.takes(most_frames)
 
-    def vocode(
-        self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]
-    ) -> list[npt.NDArray[np.float32]]:
-        """Make the next frames of streams; see `CodecGraphs.vocode`."""
+    def vocode(self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]) -> list[Sound]:
+        """Begin to make the next frames of streams; see `CodecGraphs.vocode`."""
         assert self.codec is not None
         return self.codec.vocode(chunks, rows)

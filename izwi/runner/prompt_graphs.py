@@ -29,7 +29,10 @@ class _Prompts:
 
 
 class PromptGraphs:
-    """Short prompts through the model in one launch; their inputs are made before, unrecorded."""
+    """Short prompts through the model in one launch.
+
+    What is ids is embedded there too; what is not, like sound, was embedded before, unrecorded.
+    """
 
     def __init__(self, model: Model, kv: PagedKV, recorder: Recorder, device: torch.device):
         self._model, self._kv, self._recorder, self._device = model, kv, recorder, device
@@ -40,38 +43,35 @@ class PromptGraphs:
         count = sum(row.stop - row.start for row in rows)
         return count <= _SIZES[-1] and all(row.stop <= FEW_KEYS for row in rows)
 
-    def run(self, x: Tensor, rows: Seq[Row]) -> Tensor:
-        """Run packed positions.
-
-        Args:
-            x: (positions, width), `Model.embed` of the rows.
-            rows: Which positions.
-
-        Returns:
-            (positions, width) states, valid until the next call.
-        """
-        count = len(x)
-        prompts = self._of(next(size for size in _SIZES if size >= count), x)
-        prompts.staged.stage_runs([(row.start, row.stop, row.sequence.pages) for row in rows])
+    def run(self, rows: Seq[Row]) -> Tensor:
+        """Run packed positions; (positions, width) states, valid until the next call."""
+        count = sum(row.stop - row.start for row in rows)
+        prompts = self._of(next(size for size in _SIZES if size >= count))
+        inputs = self._model.inputs(rows)
+        if inputs is None:
+            prompts.x[:count].copy_(self._model.embed(rows))
+        prompts.staged.stage_rows(inputs, rows)
         prompts.staged.send()
-        prompts.x[:count].copy_(x)
         prompts.graph.replay()
         return prompts.out[:count]
 
     @torch.inference_mode()
-    def warm_up(self, like: Tensor) -> None:
-        """Record all sizes, for inputs of the width and dtype of `like`, (rows, width)."""
+    def warm_up(self) -> None:
+        """Record all sizes."""
         for size in reversed(_SIZES):
-            self._of(size, like)
+            self._of(size)
 
-    def _of(self, size: int, like: Tensor) -> _Prompts:
+    def _of(self, size: int) -> _Prompts:
         if size not in self._prompts:
-            staged = StagedPositions(size, most_pages(self._model, self._kv), self._device)
-            x = like.new_zeros((size, like.shape[1]))
+            model = self._model
+            max_pages = most_pages(model, self._kv)
+            staged = StagedPositions(size, model.num_inputs, max_pages, self._device)
+            x = torch.zeros_like(model.embed_inputs(staged.inputs))
 
             def run() -> Tensor:
+                embedded = torch.where(staged.embedded, x, model.embed_inputs(staged.inputs))
                 context = paged_context(self._kv, staged, FEW_KEYS, together=True)
-                states: Tensor = self._model.run(x, context)
+                states: Tensor = model.run(embedded, context)
                 return states
 
             self._prompts[size] = _Prompts(staged, x, *self._recorder.capture(run))

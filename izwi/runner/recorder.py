@@ -37,8 +37,14 @@ class _Repeated:
 class Recorder:
     """Records work into graphs that share one pool of memory, since one runs at a time."""
 
-    def __init__(self, device: torch.device):
-        self._device = device
+    def __init__(self, device: torch.device, priority: int = 0):
+        """Start a pool.
+
+        Args:
+            device: Where.
+            priority: Of the recorded work on CUDA; less goes first where two pools run at once.
+        """
+        self._device, self._priority = device, priority
         self.records = device.type == "cuda"  # elsewhere work is run again each time
         self._pool = torch.cuda.graph_pool_handle() if self.records else None
 
@@ -51,7 +57,7 @@ class Recorder:
         if self._pool is None:
             out = run().clone()
             return _Repeated(run, out), out
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream(self._device, self._priority)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
             for _ in range(2):

@@ -19,10 +19,12 @@ from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
 from izwi.model import Model, Row, SpeechModel, step
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import Entries, Sequence, Task
+from izwi.request import EncodeInput, Entries, Sequence, Task
 from izwi.runner.budget import MemoryBudget
+from izwi.runner.codec_graphs import Sound
 from izwi.runner.encoded import EncodedCache
 from izwi.runner.sampler import Sampler, Suppressed
+from izwi.runner.side_stream import SideStream
 from izwi.runner.tiered import TieredPages, TieredStates
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.playback import chunk_frames
@@ -67,20 +69,30 @@ class Runner:
         )
         self.page_tiers = TieredPages(self._kv, self.store)
         specs = self.speech.codec_state if self.speech else {}
-        self._arena = StateArena(specs, config.max_running, ops.device, ops.dtype)
+        self._beside = SideStream(ops.device)
+        self._arena = StateArena(specs, config.max_running, ops.device, ops.dtype, self._beside)
         self.states = TieredStates(self._arena, budget.state_bytes)
         self._encoded = EncodedCache(budget.encoded_bytes)
-        # where entries are drawn at marks, no step repeats
-        repeats = model.task is not Task.ALIGNMENT
-        self._graphs = self._record() if ops.records and config.graphs and repeats else None
+        self._graphs = self._record() if ops.records and config.graphs else None
 
     def _record(self) -> Graphs:
         """Record the steps that repeat."""
         from izwi.runner.graphs import Graphs  # its kernels need triton, which is there on CUDA
 
         return Graphs.of(
-            self._model, self._kv, self._arena, self._suppressed, self._ops, self._config
+            self._model,
+            self._kv,
+            self._arena,
+            self._suppressed,
+            self._ops,
+            self._config,
+            self._beside,
         )
+
+    @property
+    def makes_sound_beside(self) -> bool:
+        """Whether sound is made while the next step runs."""
+        return self._graphs is not None and self._graphs.codec is not None
 
     @property
     def frame_s(self) -> float | None:
@@ -125,7 +137,7 @@ class Runner:
             return []
         inputs = [sequence.request.prompt.encode_inputs[i] for sequence, i in pieces]
         missing = {(p.kind, p.digest): p for p in inputs if self._encoded.get(p) is None}
-        made = _each(self._model.encode, list(missing.values()))
+        made = _each(self._encode, list(missing.values()))
         fresh = dict(zip(missing, made, strict=True))
         errors: list[BaseException | None] = []
         for (sequence, i), piece in zip(pieces, inputs, strict=True):
@@ -136,12 +148,24 @@ class Runner:
             if result is None:
                 result = self._encoded.get(piece)
             else:
-                # a view would keep the whole batch alive
-                result = result.clone() if len(made) > 1 else result
                 self._encoded.put(piece, result, result.nbytes)
             sequence.encoded[i] = result
             errors.append(None)
         return errors
+
+    def _encode(self, pieces: Seq[EncodeInput]) -> list[Any]:
+        """Run the encoders, recorded where they are; each result has memory of its own."""
+        results: dict[int, Any] = {}
+        if self._graphs is not None:
+            taken = [n for n, piece in enumerate(pieces) if self._graphs.encodes(piece)]
+            recorded = self._graphs.encode([pieces[n] for n in taken]) if taken else []
+            results.update(zip(taken, recorded, strict=True))
+        plain = [n for n in range(len(pieces)) if n not in results]
+        if plain:
+            made = self._model.encode([pieces[n] for n in plain])
+            # a view would keep the whole batch alive
+            results.update((n, x.clone()) for n, x in zip(plain, made, strict=True))
+        return [results[n] for n in range(len(pieces))]
 
     @torch.inference_mode()
     def forward(self, rows: Seq[Row]) -> list[Drawn | BaseException]:
@@ -169,25 +193,33 @@ class Runner:
         """Run a batch; so many entries of each row, end to end, and `Sampler.logprobs`."""
         if self._graphs is not None and self._graphs.takes(batch):
             return self._graphs.drawn(batch), {}
-        drawing = zip(batch, counts, strict=True)
-        sequences = [row.sequence for row, count in drawing for _ in range(count)]
+        sequences = [row.sequence for row in batch]
+        if counts.count(1) < len(counts):
+            repeated = zip(sequences, counts, strict=True)
+            sequences = [sequence for sequence, count in repeated for _ in range(count)]
         sampler = Sampler(sequences, self._suppressed)
         drawn = step(self._model, self._ops, batch, self._kv.context(batch), sampler.pick)
         return (self._ops.numpy(drawn).tolist() if sequences else []), sampler.logprobs()
 
     @torch.inference_mode()
-    def vocode(
-        self, pieces: Seq[tuple[Sequence, int]]
-    ) -> list[npt.NDArray[np.float32] | BaseException]:
-        """Turn the next n frames of each sequence into sound, (samples,) float32 a piece.
+    def vocode(self, pieces: Seq[tuple[Sequence, int]]) -> list[Sound | BaseException]:
+        """Begin to turn the next n frames of each sequence into sound, beside other work.
 
         Pieces of as many frames run as one batch; each stream's state is gathered before and
         scattered after.
+
+        Returns:
+            What waits for each piece's samples, (samples,) float32, or what failed. All of them
+            are to be awaited before the next call.
         """
+        with self._beside():
+            return self._begin(pieces)
+
+    def _begin(self, pieces: Seq[tuple[Sequence, int]]) -> list[Sound | BaseException]:
         most = max((count for _, count in pieces), default=0)
         if self._graphs is not None and self._graphs.takes_chunks(most):
             return _each(self._vocode_recorded, pieces)
-        sounds: dict[int, npt.NDArray[np.float32] | BaseException] = {}
+        sounds: dict[int, Sound | BaseException] = {}
         for frames in sorted({count for _, count in pieces}):
             batch = [sequence for sequence, count in pieces if count == frames]
             made = _each(partial(self._vocode_equal, frames), batch)
@@ -196,7 +228,7 @@ class Runner:
             )
         return [sounds[id(sequence)] for sequence, _ in pieces]
 
-    def _vocode_recorded(self, pieces: Seq[tuple[Sequence, int]]) -> list[npt.NDArray[np.float32]]:
+    def _vocode_recorded(self, pieces: Seq[tuple[Sequence, int]]) -> list[Sound]:
         assert self._graphs is not None
         chunks = []
         for sequence, frames in pieces:
@@ -206,7 +238,7 @@ class Runner:
             chunks.append(np.array(sequence.emitted[first : first + frames], dtype=np.int64))
         return self._graphs.vocode(chunks, [self._row(sequence) for sequence, _ in pieces])
 
-    def _vocode_equal(self, frames: int, batch: Seq[Sequence]) -> list[npt.NDArray[np.float32]]:
+    def _vocode_equal(self, frames: int, batch: Seq[Sequence]) -> list[Sound]:
         assert self.speech is not None
         codes = np.array(
             [s.emitted[s.num_vocoded : s.num_vocoded + frames] for s in batch], dtype=np.int64
@@ -217,7 +249,8 @@ class Runner:
         rows = [self._row(sequence) for sequence in batch]
         sound, state = self.speech.vocode(self._ops.array(codes), self._arena.gather(rows))
         self._arena.scatter(rows, state)
-        return list(self._ops.numpy(sound).astype(np.float32, copy=False))
+        made = self._ops.numpy(sound).astype(np.float32, copy=False)
+        return [partial(np.asarray, samples) for samples in made]
 
     def _warm(self, sequence: Sequence) -> None:
         """Let the codec hear the reference clip that an in-context clone continues."""
@@ -240,6 +273,12 @@ class Runner:
 
         The frames go through in the chunks in which they went before, for the same bits.
         """
+        if not sequences:
+            return {}
+        with self._beside():
+            return self._rebuild(sequences)
+
+    def _rebuild(self, sequences: Seq[Sequence]) -> dict[int, BaseException]:
         failed: dict[int, BaseException] = {}
         for sequence in sequences:
             try:

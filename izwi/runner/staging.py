@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from itertools import chain
 from operator import is_
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from izwi.model import Model, Row
+from izwi.model import Row
 from izwi.ops.triton_sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
 from izwi.request import SamplingParams, Sequence
 from izwi.runner.sampler import Suppressed, is_greedy, seen_ids
@@ -74,17 +75,27 @@ class StagedPositions:
     goes over in one copy, without waiting for it.
     """
 
-    def __init__(self, size: int, max_pages: int, device: torch.device, more: Fields | None = None):
+    def __init__(
+        self,
+        size: int,
+        num_inputs: int,
+        max_pages: int,
+        device: torch.device,
+        more: Fields | None = None,
+    ):
         """Allocate.
 
         Args:
             size: Rows.
+            num_inputs: Numbers a row in `Model.inputs`.
             max_pages: Pages that a row can have.
             device: Where.
             more: Fields of the kind at hand.
         """
         fields: dict[str, tuple[type[Any], tuple[int, ...]]] = {
             "positions": (np.int64, (size,)),
+            "inputs": (np.int64, (size, num_inputs)),
+            "embedded": (np.int32, (1,)),
             **(more or {}),
             "table_width": (np.int32, (1,)),
             "tables": (np.int32, (size * max_pages,)),  # the last, since little of it is used
@@ -94,9 +105,28 @@ class StagedPositions:
         self._used = self._buffer.starts["tables"]
         self.host, on_device = self._buffer.host, self._buffer.device
         self.host["positions"][:] = -1
-        self.positions = on_device["positions"]
+        self.positions, self.inputs = on_device["positions"], on_device["inputs"]
+        self._embedded = on_device["embedded"]
         self.tables, self.table_width = on_device["tables"], on_device["table_width"]
         self.send()
+
+    @property
+    def embedded(self) -> Tensor:
+        """(1,) bool on the device: whether the rows' inputs come from elsewhere."""
+        return self._embedded != 0
+
+    def stage_rows(self, inputs: npt.NDArray[np.int64] | None, rows: Seq[Row]) -> None:
+        """Fill in what attention and `Model.embed_inputs` read; `send` takes it over.
+
+        Args:
+            inputs: `Model.inputs` of the rows, None where they are embedded already.
+            rows: Which positions.
+        """
+        self._buffer.wait()
+        self.host["embedded"][0] = inputs is None
+        if inputs is not None:
+            self.host["inputs"][: len(inputs)] = inputs
+        self.stage_runs([(row.start, row.stop, row.sequence.pages) for row in rows])
 
     def stage_runs(self, runs: Seq[tuple[int, int, Seq[int]]]) -> None:
         """Fill in rows; `send` takes them over.
@@ -104,20 +134,22 @@ class StagedPositions:
         Args:
             runs: Positions [start, stop) of one sequence, a row each, and its pages.
         """
-        count = sum(stop - start for start, stop, _ in runs)
-        width = max(len(pages) for _, _, pages in runs)
+        # in as many numpy calls for many runs as for one
+        starts, stops, pages = zip(*runs, strict=True)
+        firsts = np.array(starts, dtype=np.int64)
+        counts = np.array(stops, dtype=np.int64) - firsts
+        widths = np.array([len(run) for run in pages])
+        count, width = int(counts.sum()), int(widths.max())
+        table = np.zeros((len(runs), width), dtype=np.int32)
+        table[np.arange(width) < widths[:, None]] = np.fromiter(chain(*pages), np.int32)
         self._buffer.wait()
         positions, tables = self.host["positions"], self.host["tables"]
-        filled = tables[: count * width].reshape(count, width)
-        row = 0
-        for start, stop, pages in runs:
-            end = row + stop - start
-            positions[row:end] = range(start, stop)
-            filled[row:end, : len(pages)] = pages
-            row = end
+        places = np.cumsum(counts) - counts  # of each run's first row
+        positions[:count] = np.arange(count) + np.repeat(firsts - places, counts)
         positions[count:] = -1
+        tables[: count * width] = np.repeat(table, counts, axis=0).ravel()
         self.host["table_width"][0] = width
-        self._used = self._buffer.starts["tables"] + filled.nbytes
+        self._used = self._buffer.starts["tables"] + count * width * tables.itemsize
 
     def send(self) -> None:
         """Copy what was filled to the device."""
@@ -142,7 +174,7 @@ class StagedRows(StagedPositions):
 
         Args:
             size: Rows.
-            num_inputs: Numbers a row in `Model.decode_inputs`.
+            num_inputs: Numbers a row in `Model.inputs`.
             max_pages: Pages that a row can have.
             vocabulary: Ids of codebook 0.
             suppressed: Of the model.
@@ -154,7 +186,6 @@ class StagedRows(StagedPositions):
             for name, kind in _COLUMNS
         }
         fields: Fields = {
-            "inputs": (np.int64, (size, num_inputs)),
             "seed": (np.int64, (size,)),
             "step": (np.int64, (size,)),
             "stop_ids": (np.int32, (size, MAX_STOP_IDS)),
@@ -162,14 +193,15 @@ class StagedRows(StagedPositions):
             "seen": (np.int32, (size, -(-vocabulary // 32))),
             **columns,
         }
-        super().__init__(size, max_pages, device, fields)
+        super().__init__(size, num_inputs, max_pages, device, fields)
         self._vocabulary = vocabulary
         self._drawn: list[Sequence] = []
-        self._num_seen: list[int] = []
+        # of the requests drawn for: entries that the bits tell of, and what does not change
+        self._num_seen = self._min_entries = np.zeros(0, dtype=np.int64)
+        self._penalised = np.zeros(0, dtype=np.bool_)
         for which in ("first", "rest"):
             self.host[f"{which}.penalty"][:] = 1.0
         on_device = self._buffer.device
-        self.inputs = on_device["inputs"]
         first, rest = (
             SamplingColumns(**{name: on_device[f"{which}.{name}"] for name, _ in _COLUMNS})
             for which in ("first", "rest")
@@ -186,31 +218,25 @@ class StagedRows(StagedPositions):
         )
         self.send()
 
-    def stage_decode(self, model: Model, rows: Seq[Row]) -> None:
-        """Fill in what `Model.embed_entries` and attention read; `send` takes it over."""
-        inputs = model.decode_inputs(rows)
-        self._buffer.wait()
-        self.host["inputs"][: len(rows)] = inputs
-        self.stage_runs([(row.start, row.stop, row.sequence.pages) for row in rows])
-
     def stage_sampling(self, sequences: Seq[Sequence]) -> None:
         """Fill in what drawing reads; `send` takes it over."""
         views, count = self.host, len(sequences)
         self._buffer.wait()
-        views["step"][:count] = [len(sequence.emitted) for sequence in sequences]
-        views["stop_allowed"][:count] = [
-            len(sequence.emitted) >= sequence.request.min_entries for sequence in sequences
-        ]
-        same = len(self._drawn) == count and all(map(is_, self._drawn, sequences))
-        if not same:
+        steps = np.array([len(sequence.emitted) for sequence in sequences])
+        if len(self._drawn) != count or not all(map(is_, self._drawn, sequences)):
             self._stage_requests(sequences)
-        self._stage_seen(sequences, same)
+        views["step"][:count] = steps
+        views["stop_allowed"][:count] = steps >= self._min_entries
+        self._stage_seen(sequences, steps)
 
     def _stage_requests(self, sequences: Seq[Sequence]) -> None:
         """What stays the same for a request from its first entry to its last."""
         views, requests = self.host, [sequence.request for sequence in sequences]
         self._drawn = list(sequences)
         count = len(requests)
+        self._min_entries = np.array([request.min_entries for request in requests])
+        self._penalised = np.array([r.sampling.repetition_penalty != 1.0 for r in requests])
+        self._num_seen = np.full(count, _UNKNOWN)
         seeds = np.array([request.seed & ((1 << 64) - 1) for request in requests], dtype=np.uint64)
         views["seed"][:count] = seeds.view(np.int64)
         views["stop_ids"][:] = -1
@@ -227,24 +253,19 @@ class StagedRows(StagedPositions):
             views[f"{which}.top_p"][:count] = [p.top_p for p in params]
             views[f"{which}.penalty"][:count] = [p.repetition_penalty for p in params]
 
-    def _stage_seen(self, sequences: Seq[Sequence], same: bool) -> None:
+    def _stage_seen(self, sequences: Seq[Sequence], steps: npt.NDArray[np.int64]) -> None:
         """Ids emitted in codebook 0, a bit each; what is there already only grows."""
         bits = self.host["seen"]
-        if not same:
-            self._num_seen = [_UNKNOWN] * len(sequences)
-        for place, sequence in enumerate(sequences):
-            known, count = self._num_seen[place], len(sequence.emitted)
-            self._num_seen[place] = count
-            if sequence.request.sampling.repetition_penalty == 1.0 or known == count:
-                continue
-            if known == count - 1:
-                new = sequence.emitted[-1][0]
-                bits[place, new >> 5] |= np.int32(_BIT[new & 31])
-            else:
-                packed = np.packbits(seen_ids(sequence, self._vocabulary), bitorder="little")
-                padded = np.zeros(4 * bits.shape[1], dtype=np.uint8)
-                padded[: len(packed)] = packed
-                bits[place] = padded.view(np.int32)
+        missing = np.where(self._penalised, steps - self._num_seen, 0)
+        self._num_seen = steps
+        grown = np.flatnonzero(missing == 1).tolist()
+        new = np.array([sequences[place].emitted[-1][0] for place in grown], dtype=np.int64)
+        bits[grown, new >> 5] |= _BIT[new & 31]
+        for place in np.flatnonzero((missing != 0) & (missing != 1)).tolist():
+            packed = np.packbits(seen_ids(sequences[place], self._vocabulary), bitorder="little")
+            padded = np.zeros(4 * bits.shape[1], dtype=np.uint8)
+            padded[: len(packed)] = packed
+            bits[place] = padded.view(np.int32)
 
 
 _COLUMNS = (

@@ -2,7 +2,8 @@
 
 A step's time is close to linear in a few counts: one forward pass costs something whatever it
 holds, then so much for each row that decodes, each position of a prompt, each piece of audio,
-each call of the codec and each frame in it. The six prices are learnt from measured steps.
+each call of the codec and each frame in it, and something for prompts or pieces of audio being
+there at all. The eight prices are learnt from measured steps.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class StepCost:
 
     Attributes:
         base_s: A forward pass, whatever it holds.
+        prefill_call_s: Prompts in a step, beside `base_s`, whatever their number and lengths.
+        encode_call_s: Pieces of audio in a step, whatever their number.
     """
 
     base_s: float = 0.0
@@ -72,6 +75,8 @@ class StepCost:
     encode_s: float = 0.0
     vocode_call_s: float = 0.0
     vocode_frame_s: float = 0.0
+    prefill_call_s: float = 0.0
+    encode_call_s: float = 0.0
 
     def seconds(self, work: StepWork) -> float:
         """Predict how long a step with this work takes."""
@@ -83,6 +88,8 @@ class StepCost:
             + self.encode_s * work.encodes
             + self.vocode_call_s * work.vocode_calls
             + self.vocode_frame_s * work.vocode_frames
+            + (self.prefill_call_s if work.prefill_tokens else 0.0)
+            + (self.encode_call_s if work.encodes else 0.0)
         )
 
 
@@ -131,8 +138,8 @@ class _Row(NamedTuple):
 
     @staticmethod
     def of(work: StepWork, seconds: float) -> _Row:
-        forward = 1 if work.decode_rows or work.prefill_tokens else 0
-        counts = enumerate((forward, *work))
+        forward = bool(work.decode_rows or work.prefill_tokens)
+        counts = enumerate((forward, *work, bool(work.prefill_tokens), bool(work.encodes)))
         return _Row(tuple((place, float(count)) for place, count in counts if count), seconds)
 
 

@@ -9,6 +9,9 @@ A step is filled in this order:
    ahead, least slack first, and then background work in arrival order. Of them first the sound
    that is due, then prompts, then rows (see `_fill`).
 
+Where passes with prompts are dear, nobody starts in steps in which newcomers had better wait for
+company (see `gather.py`).
+
 Pages are kept by slack as well: background work gives them first, the latest arrival before all,
 then the stream that is furthest ahead.
 
@@ -21,10 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.draft import LEAST_CHUNK_TOKENS, Draft, is_decode, is_due, is_stuck
+from izwi.scheduler.gather import newcomers_wait
 from izwi.scheduler.plan import Budgets, Plan, View
 from izwi.scheduler.playback import margin_s
 
@@ -37,8 +42,10 @@ BACKGROUND_STEPS = 128
 # Steps after which the first waiting background sequence starts before new streams, if none runs.
 PATIENCE_STEPS = 1000
 # Streams that are ahead may make a step longer than `step_s` by this factor, where nobody waits for
-# a first sound: in company they are far cheaper. Background work may not.
+# a first sound: in company they are far cheaper. Background work beside them may not.
 AHEAD_STRETCH = 4.0
+# Where nobody listens background work may make a step longer than `step_s` by this factor.
+ALONE_STRETCH = 1.5
 # Rows that can wait and run together where nothing else runs, whatever time is predicted.
 LEAST_ROWS = 2
 # What can wait lengthens a step with somebody's first sound in it by at most this factor.
@@ -46,6 +53,9 @@ FIRST_SOUND_STRETCH = 1.1
 # Where nobody is urgent a step may always take this times what a step of one row takes: on a
 # machine so slow that the time allows one row at most, what can wait would run one by one.
 ONE_ROW_STRETCH = 1.25
+
+
+_slack_order = attrgetter("slack_s", "key")
 
 
 def rank_deadline(view: View) -> tuple[float, ...]:
@@ -59,6 +69,13 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     """Fill one step by slack: no gap and an early first sound first, throughput with the rest."""
     draft = Draft(running, budgets, worth=_slack_order)
     crowd = _Crowd.of(running, waiting, budgets)
+    alone = not (crowd.urgent or crowd.ahead or crowd.pressing or crowd.patient)
+    limit_s = budgets.step_s * (ALONE_STRETCH if alone else 1.0)
+    newcomers = [*crowd.pressing, *crowd.patient, *crowd.idle]
+    num_rows = sum(map(is_decode, running)) if newcomers else 0
+    pays = not all(map(is_stuck, crowd.prompts))  # for a pass with prompts, whoever joins it
+    if not pays and newcomers_wait(newcomers, num_rows, budgets, limit_s):
+        crowd = crowd._replace(pressing=[], patient=[], idle=[], held=[])
     for view in crowd.prompts:
         draft.set_aside(view)
 
@@ -67,7 +84,7 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     least_tokens = LEAST_CHUNK_TOKENS  # for the first of them, so that one gets on in any case
     hurried = False  # somebody's first sound is in the making
     for view in filter(is_decode, crowd.urgent):
-        hurried |= draft.take(view) and not view.started
+        hurried |= draft.take_row(view) and not view.started
     for view in crowd.urgent:  # the decodes have their part already
         if draft.take(view, patience_s, least_tokens):
             least_tokens = 0
@@ -83,7 +100,6 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
         least_tokens = 0
         hurried |= listened and not view.started
 
-    limit_s = budgets.step_s
     if draft.is_empty:
         one_row_s = budgets.cost.seconds(StepWork(decode_rows=1))
         limit_s = max(limit_s, ONE_ROW_STRETCH * one_row_s)
@@ -124,18 +140,21 @@ class _Crowd(NamedTuple):
     def of(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> _Crowd:
         """Sort everybody."""
         crowd = _Crowd([], [], [], [], [], [], [], [], inf)
+        urgent, ahead, background, prompts = crowd[:4]
         decodes = StepWork(decode_rows=len(running))
         frame_s = min(budgets.step_s, budgets.cost.seconds(decodes))
         least_slack_s = inf
         for view in running:
-            if view.slack_s == inf:
-                crowd.background.append(view)
+            slack_s = view.slack_s
+            if slack_s == inf:
+                background.append(view)
             else:
-                (crowd.urgent if _is_urgent(view, frame_s) else crowd.ahead).append(view)
-                if view.started and view.slack_s < least_slack_s and not view.held:
-                    least_slack_s = view.slack_s
-            if view.num_positions - view.num_computed > 1 or view.num_encodes:
-                crowd.prompts.append(view)
+                (urgent if _is_urgent(view, frame_s) else ahead).append(view)
+                if slack_s < least_slack_s and view.started and not view.held:
+                    least_slack_s = slack_s
+            missing = view.num_positions - view.num_computed
+            if (missing > 1 or view.num_encodes) and not view.ended:
+                prompts.append(view)
         for view in waiting:
             if view.deferred:
                 continue
@@ -147,7 +166,7 @@ class _Crowd(NamedTuple):
                 crowd.pressing.append(view)
             else:
                 crowd.patient.append(view)
-        for views in (crowd.urgent, crowd.ahead, crowd.background):
+        for views in (urgent, ahead, background):
             views.sort(key=_slack_order)
         for views in (crowd.pressing, crowd.patient, crowd.idle, crowd.held):
             views.sort(key=rank_deadline)
@@ -160,12 +179,8 @@ class _Crowd(NamedTuple):
 def _is_urgent(view: View, frame_s: float) -> bool:
     if not view.started:
         return True
-    missing = max(0, view.chunk - view.frames)
-    return margin_s(view.slack_s, num_missing=missing, frame_s=frame_s) < URGENT_S
-
-
-def _slack_order(view: View) -> tuple[float, ...]:
-    return (view.slack_s, view.key)
+    missing = view.chunk - view.frames
+    return margin_s(view.slack_s, missing if missing > 0 else 0, frame_s) < URGENT_S
 
 
 def _take_idle(draft: Draft, background: Sequence[View]) -> int | None:
@@ -204,7 +219,7 @@ def _fill(
         num_free = LEAST_ROWS if draft.is_empty else 0
         for view in rows:
             limit_s = limits[view.slack_s < inf]
-            if draft.take(view, limit_s, num_free and LEAST_CHUNK_TOKENS, sound=False):
+            if draft.take_row(view, inf if num_free else limit_s, sound=False):
                 num_free = max(0, num_free - 1)
             elif draft.seconds >= limit_s:
                 return

@@ -63,9 +63,11 @@ class Draft:
         self._tokens = budgets.tokens
         self.seconds = 0.0
         self._budgets, self._running, self._worth = budgets, running, worth
+        self._cost, self._page_size = budgets.cost, budgets.page_size
         self._free_pages, self._encodes = budgets.free_pages, budgets.encodes
         self._encode: list[tuple[int, int]] = []
         self._forward: list[Forward] = []
+        self._has_prompt = False
         self._due: list[tuple[View, int]] = []
         self._chunk_sizes: set[int] = set()
         self._settled: set[int] = set()  # preempted, or with a part in the step
@@ -126,6 +128,10 @@ class Draft:
             return self._take_sound(view, inf if least_tokens else limit_s)
         return self._take_prompt(view, limit_s, least_tokens, sound)
 
+    def take_row(self, view: View, limit_s: float = inf, sound: bool = True) -> bool:
+        """`take` of a sequence that is known to decode."""
+        return view.key not in self._settled and self._take_decode(view, limit_s, sound)
+
     def take_sound(self, view: View, limit_s: float = inf) -> bool:
         """Plan the chunk of sound alone that a running sequence has the frames for, if any."""
         return view.key not in self._settled and self._take_sound(view, limit_s)
@@ -183,18 +189,18 @@ class Draft:
     def _take_decode(self, view: View, limit_s: float, with_sound: bool) -> bool:
         if self._tokens <= 0:
             return False
-        frames = view.frames + 1
-        sound = view.chunk if with_sound and 0 < view.chunk <= frames else 0
-        cost = self._budgets.cost
+        sound = view.chunk if with_sound and 0 < view.chunk <= view.frames + 1 else 0
+        cost = self._cost
         seconds = self.seconds + cost.decode_row_s + (0.0 if self._forward else cost.base_s)
         if sound:
             seconds += self._sound_s(sound)
         if seconds > limit_s:
             return False
-        pages = self._pages_short(view, view.num_positions)
-        if pages > self._free_pages and not self._make_room(view, pages):
-            return False
-        self._free_pages -= pages
+        if view.num_positions > view.num_pages * self._page_size:
+            pages = self._pages_short(view, view.num_positions)
+            if pages > self._free_pages and not self._make_room(view, pages):
+                return False
+            self._free_pages -= pages
         self._tokens -= 1
         self.seconds = seconds
         self._settled.add(view.key)
@@ -222,7 +228,7 @@ class Draft:
             if count <= 0:
                 return False
             self._encodes -= count
-            self.seconds += count * self._budgets.cost.encode_s
+            self.seconds += self._encode_call_s + count * self._cost.encode_s
             self._settled.add(view.key)
             self._encode.append((view.key, count))
             if count < view.num_encodes:
@@ -231,14 +237,18 @@ class Draft:
         pages = self._pages_short(view, stop)
         if pages > self._free_pages:
             self._make_room(view, pages)
-            stop = min(stop, (view.num_pages + self._free_pages) * self._budgets.page_size)
+            stop = min(stop, (view.num_pages + self._free_pages) * self._page_size)
             pages = self._pages_short(view, stop)
         tokens = stop - view.num_computed
         if tokens <= 0:
             return view.num_encodes > 0
-        cost = self._budgets.cost
+        cost = self._cost
         self.seconds += 0.0 if self._forward else cost.base_s
-        self.seconds += cost.decode_row_s if tokens == 1 else cost.prefill_token_s * tokens
+        if tokens == 1:
+            self.seconds += cost.decode_row_s
+        else:
+            self.seconds += self._prefill_call_s + cost.prefill_token_s * tokens
+            self._has_prompt = True
         self._free_pages -= pages
         self._tokens -= tokens
         self._owe(view.key, max(0, self._owed.get(view.key, 0) - pages))
@@ -255,10 +265,10 @@ class Draft:
 
     def _encodes_within(self, view: View, limit_s: float, least_tokens: int) -> int:
         count = min(view.num_encodes, self._encodes)
-        encode_s = self._budgets.cost.encode_s
+        encode_s = self._cost.encode_s
         if encode_s == 0.0 or limit_s == inf:
             return count
-        affordable = int((limit_s - self.seconds) / encode_s)
+        affordable = int((limit_s - self.seconds - self._encode_call_s) / encode_s)
         return min(count, max(affordable, 1 if least_tokens else 0))
 
     def _tokens_within(self, view: View, limit_s: float, least_tokens: int) -> int:
@@ -267,8 +277,9 @@ class Draft:
             return 0
         # the last position emits, so a held sequence runs all but that
         most = min(self._tokens, view.num_positions - view.held - view.num_computed)
-        cost = self._budgets.cost
+        cost = self._cost
         spare_s = limit_s - self.seconds - (0.0 if self._forward else cost.base_s)
+        spare_s -= self._prefill_call_s
         if spare_s < 0.0:
             tokens = least_tokens
         elif limit_s == inf or cost.prefill_token_s == 0.0:
@@ -277,13 +288,21 @@ class Draft:
             tokens = max(int(spare_s / cost.prefill_token_s), least_tokens)
         return min(tokens, most) if tokens >= min(most, LEAST_CHUNK_TOKENS) else 0
 
+    @property
+    def _prefill_call_s(self) -> float:
+        return 0.0 if self._has_prompt else self._cost.prefill_call_s
+
+    @property
+    def _encode_call_s(self) -> float:
+        return 0.0 if self._encode else self._cost.encode_call_s
+
     def _sound_s(self, frames: int) -> float:
-        cost = self._budgets.cost
+        cost = self._cost
         call_s = 0.0 if frames in self._chunk_sizes else cost.vocode_call_s
         return call_s + frames * cost.vocode_frame_s
 
     def _pages_short(self, view: View, stop: int) -> int:
-        return max(0, pages_for(stop, self._budgets.page_size) - view.num_pages)
+        return max(0, pages_for(stop, self._page_size) - view.num_pages)
 
     def _pages_to_start(self, view: View) -> int:
         return 0 if view.encode_only else self._pages_short(view, view.num_positions + 1)

@@ -27,6 +27,7 @@ class Listener:
         audio_s: Sound that left so far, seconds.
         gaps_s: Silence that was heard because sound came too late, seconds.
         queue: Its live requests, in the order in which they are played.
+        dry_s: When it hears a gap, or, before its first sound, when that is late.
     """
 
     submitted_s: float
@@ -34,6 +35,7 @@ class Listener:
     audio_s: float = 0.0
     gaps_s: float = 0.0
     queue: list[Sequence] = field(default_factory=list)
+    dry_s: float = 0.0
 
 
 class Listeners:
@@ -57,7 +59,10 @@ class Listeners:
 
     def add(self, sequence: Sequence) -> None:
         """Take note of a new request."""
-        clock = self._clocks.setdefault(_name(sequence), Listener(sequence.submitted_s))
+        clock = self._clocks.get(_name(sequence))
+        if clock is None:
+            clock = self._clocks[_name(sequence)] = Listener(sequence.submitted_s)
+            self._foresee(clock)
         clock.queue.append(sequence)
         self._clock_of[sequence.arrival] = clock
 
@@ -76,8 +81,9 @@ class Listeners:
         if clock.first_sound_s is None:
             clock.first_sound_s = now_s
         elif self._frame_s is not None:
-            clock.gaps_s += max(0.0, -self._slack_s(clock, now_s))
+            clock.gaps_s += max(0.0, now_s - clock.dry_s)
         clock.audio_s += frames * (self._frame_s or 0.0)
+        self._foresee(clock)
 
     def shift(self, sequence: Sequence, pause_s: float) -> None:
         """Move a clock on by the time for which its listener was paused."""
@@ -85,6 +91,7 @@ class Listeners:
         clock.submitted_s += pause_s
         if clock.first_sound_s is not None:
             clock.first_sound_s += pause_s
+        self._foresee(clock)
 
     def urgency(self, sequence: Sequence, now_s: float) -> tuple[float, bool]:
         """Slack in seconds, and whether its listener has heard something of it or before it."""
@@ -94,15 +101,16 @@ class Listeners:
         started = clock.first_sound_s is not None
         if started and self._frame_s is None:
             return _TEXT_SLACK_S, True
-        slack = self._slack_s(clock, now_s)
+        slack = clock.dry_s - now_s
         if clock.queue[0] is sequence:
             return slack, started
         # its turn comes after others, so it is not urgent before they are over
         return slack + _TURN_S * clock.queue.index(sequence), True
 
-    def _slack_s(self, clock: Listener, now_s: float) -> float:
-        return slack_s(
-            now_s,
+    def _foresee(self, clock: Listener) -> None:
+        # kept, since it is asked for every sequence in every step and changes with sound alone
+        clock.dry_s = slack_s(
+            0.0,
             clock.submitted_s,
             clock.first_sound_s,
             clock.audio_s,

@@ -65,6 +65,8 @@ class Budgets(NamedTuple):
         vocodes: Streams whose sound one step makes.
         step_s: Predicted time above which a step takes nothing more that can wait.
         cost: How that time is predicted.
+        newcomers: How many started in a step, on average of late.
+        since_start: Steps that have gone by since one in which somebody started.
     """
 
     page_size: int
@@ -75,6 +77,8 @@ class Budgets(NamedTuple):
     vocodes: int
     step_s: float = inf
     cost: StepCost = StepCost()
+    newcomers: float = 0.0
+    since_start: int = 0
 
 
 class Forward(NamedTuple):

@@ -41,7 +41,7 @@ def slack_s(
     return first_sound_s + audio_s + gaps_s - now_s
 
 
-def margin_s(slack_s: float, *, num_missing: int, frame_s: float) -> float:
+def margin_s(slack_s: float, num_missing: int, frame_s: float) -> float:
     """Seconds to spare when the next chunk arrives; negative: the listener hears a gap that long.
 
     Args:

@@ -21,7 +21,7 @@ from izwi.scheduler.listeners import Listeners
 from izwi.scheduler.playback import chunk_frames
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
 from izwi.scheduler.shadow import add, compare
-from izwi.scheduler.waiting import PromptsUnderWay, WaitingRoom
+from izwi.scheduler.waiting import PromptsUnderWay, Starts, WaitingRoom
 from izwi.scheduler.work import Counts, Work
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,11 @@ class ModelFacts(Protocol):
 
 
 class Scheduler:
-    """The sequences of one model."""
+    """The sequences of one model.
+
+    Attributes:
+        capacity: Positions that one sequence can have with all pages to itself.
+    """
 
     def __init__(
         self, config: EngineConfig, memory: PagedMemory, states: StateRows, facts: ModelFacts
@@ -56,6 +60,7 @@ class Scheduler:
         self._config, self._facts = config, facts
         self._rows = CodecRows(states)
         self._speaks = facts.frame_s is not None
+        self._page_size, self._ramp = config.page_size, config.chunk_ramp
         self._policy = POLICIES[config.policy]
         self._shadow = POLICIES[config.shadow_policy] if config.shadow_policy else None
         self._listeners = Listeners(facts.frame_s, config.first_sound_target_s)
@@ -63,16 +68,12 @@ class Scheduler:
         self._running: dict[int, Sequence] = {}
         self._paused: dict[int, tuple[Sequence, float]] = {}  # and since when
         self._under_way = PromptsUnderWay()
-        self.memory = memory
+        self._starts = Starts()
+        self.memory, self.capacity = memory, memory.num_pages * config.page_size
         self.cost = OnlineCost()
         self.counts = Counts()
 
     # -- what there is -----------------------------------------------------------------------
-    @property
-    def capacity(self) -> int:
-        """Positions that one sequence can have with all pages to itself."""
-        return self.memory.num_pages * self._config.page_size
-
     @property
     def has_work(self) -> bool:
         """Whether anything runs or wants to."""
@@ -161,7 +162,7 @@ class Scheduler:
         self.counts.steps += 1
         room = min(self._config.max_running, len(self._running) + self._num_rows_free)
         budgets = Budgets(
-            page_size=self._config.page_size,
+            page_size=self._page_size,
             free_pages=self.memory.num_available,
             tokens=self._config.max_step_tokens,
             encodes=self._config.max_step_encodes,
@@ -169,6 +170,8 @@ class Scheduler:
             vocodes=self._config.max_step_vocodes,
             step_s=self._config.max_step_s,
             cost=self.cost.cost,
+            newcomers=self._starts.per_step,
+            since_start=self._starts.steps_since,
         )
         # who shares pages matters to preemption alone
         tight = budgets.free_pages < 2 * len(self._running) + _PUSHERS
@@ -176,6 +179,7 @@ class Scheduler:
         waiting = self._candidates(room - len(running), now_s)
         plan = self._policy.plan(running, waiting, budgets)
         self._compare(plan, running, waiting, budgets)
+        self._starts.step(len(plan.admit))
         return self._apply(plan)
 
     def _compare(
@@ -195,8 +199,9 @@ class Scheduler:
     def computed(self, sequence: Sequence, num_positions: int) -> None:
         """Take note that a row has run, and share the whole pages of its prompt."""
         sequence.num_computed = num_positions
-        size = self._config.page_size
-        prompt_pages = min(num_positions, sequence.num_prompt) // size
+        if sequence.num_published >= sequence.num_prompt // self._page_size:
+            return  # all are shared
+        prompt_pages = min(num_positions, sequence.num_prompt) // self._page_size
         if prompt_pages > sequence.num_published:
             self.memory.publish(sequence.keys, sequence.pages[:prompt_pages])
             sequence.num_published = prompt_pages
@@ -219,7 +224,8 @@ class Scheduler:
     def _view(self, sequence: Sequence, now_s: float, tight: bool = False) -> View:
         request = sequence.request
         num_emitted = len(sequence.emitted)
-        num_positions = sequence.num_positions
+        # as `Sequence.num_positions`, written out: this runs for every sequence in every step
+        num_positions = sequence.num_prompt + (0 if sequence.marks else num_emitted)
         held = sequence.held
         if sequence.input_open:
             starved = self._facts.positions_ready(sequence) < num_positions
@@ -232,7 +238,7 @@ class Scheduler:
             num_positions,
             sequence.num_computed,
             len(sequence.pages),
-            sum(result is None for result in encoded) if encoded else 0,
+            sum([result is None for result in encoded]) if encoded else 0,
             request.encode_only,
             held,
             request.priority,
@@ -240,7 +246,7 @@ class Scheduler:
             started,
             self.counts.steps - sequence.last_step,
             num_emitted - sequence.num_vocoded if self._speaks else 0,
-            chunk_frames(sequence.num_chunks, self._config.chunk_ramp) if self._speaks else 0,
+            chunk_frames(sequence.num_chunks, self._ramp) if self._speaks else 0,
             sequence.ended,
             False,
             self.memory.num_shared(sequence.pages) if tight else 0,
@@ -267,7 +273,7 @@ class Scheduler:
                 num_pages=self.memory.num_held_by_others(found),
             )
             chain = self._chain(sequence)
-            rest = chain[view.num_computed // self._config.page_size :]
+            rest = chain[view.num_computed // self._page_size :]
             if rest and (rest[0] in self._under_way or rest[0] in coming):
                 view = view._replace(deferred=True)
             else:
@@ -285,7 +291,7 @@ class Scheduler:
     def _chain(self, sequence: Sequence) -> tuple[int, ...]:
         if sequence.page_chain is None:
             keys = self._keys(sequence, sequence.request.prompt.num_positions)
-            sequence.page_chain = tuple(page_chain(keys, self._config.page_size))
+            sequence.page_chain = tuple(page_chain(keys, self._page_size))
         return sequence.page_chain
 
     # -- carrying the plan out ---------------------------------------------------------------
@@ -305,17 +311,19 @@ class Scheduler:
             encode += [(sequence, i) for i in missing[:count]]
             sequence.last_step = self.counts.steps
         rows: list[Row] = []
+        running, size, step = self._running, self._page_size, self.counts.steps
         for key, start, stop in plan.forward:
-            sequence = self._running[key]
-            # less than was found may be left, if a lower tier has dropped something meanwhile
-            stop = min(stop, sequence.num_computed + stop - start)
-            missing_pages = pages_for(stop, self._config.page_size) - len(sequence.pages)
-            if missing_pages > 0:
+            sequence = running[key]
+            computed = sequence.num_computed
+            if computed < start:  # a lower tier has dropped some of what was found
+                stop += computed - start
+            if stop > size * len(sequence.pages):
+                missing_pages = pages_for(stop, size) - len(sequence.pages)
                 if missing_pages > self.memory.num_available:
                     continue  # a prefix that it was planned with went to others; it runs later
                 sequence.pages += self.memory.allocate(missing_pages)
-            sequence.last_step = self.counts.steps
-            rows.append(Row(sequence, sequence.num_computed, stop))
+            sequence.last_step = step
+            rows.append(Row(sequence, computed, stop))
         vocode = tuple(self._running[key] for key, _ in plan.vocode)
         for sequence in vocode:
             sequence.last_step = self.counts.steps
@@ -331,7 +339,7 @@ class Scheduler:
             keys = self._keys(sequence, sequence.next_drawn)
             sequence.pages, sequence.num_computed = self.memory.claim(keys)
             sequence.num_reused = sequence.num_computed
-            sequence.num_published = sequence.num_computed // self._config.page_size
+            sequence.num_published = sequence.num_computed // self._page_size
             self._chain(sequence)
             self._under_way.start(sequence, sequence.num_published)
         if not self._speaks or sequence.request.encode_only:
@@ -351,9 +359,9 @@ class Scheduler:
         """Let go of the pages. The log stays; what the pages hold is found again while it lasts."""
         self._under_way.stop(sequence)
         if sequence.pages:
-            whole = sequence.num_computed // self._config.page_size
+            whole = sequence.num_computed // self._page_size
             if whole > sequence.num_published and self._worth_keeping(sequence):
-                keys = self._keys(sequence, whole * self._config.page_size)
+                keys = self._keys(sequence, whole * self._page_size)
                 self.memory.publish(keys, sequence.pages[:whole])
             self.memory.release(sequence.pages)
         sequence.pages, sequence.num_computed, sequence.num_published = [], 0, 0

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator
 
 from izwi.request import Phase, Sequence
 
+# Steps over which starts are averaged.
+_STARTS_STEPS = 32
+
 
 class WaitingRoom:
     """Sequences that wait to run, those with a listener apart from those without.
@@ -49,6 +52,19 @@ class WaitingRoom:
     def never_started(self) -> Iterable[Sequence]:
         """Those that have not run yet, in no order."""
         return (s for s in self._sequences.values() if s.phase is Phase.WAITING)
+
+
+class Starts:
+    """How often sequences start."""
+
+    def __init__(self) -> None:
+        self.per_step = 0.0
+        self.steps_since = 0
+
+    def step(self, count: int) -> None:
+        """Note how many started in a step."""
+        self.per_step += (count - self.per_step) / _STARTS_STEPS
+        self.steps_since = 0 if count else self.steps_since + 1
 
 
 class PromptsUnderWay:

@@ -30,11 +30,9 @@ class Work:
 
     def sequences(self) -> Iterable[Sequence]:
         """Everybody who takes part, once."""
-        taking_part = {sequence.arrival: sequence for sequence in self.rebuild}
-        taking_part.update((sequence.arrival, sequence) for sequence, _ in self.encode)
-        taking_part.update((row.sequence.arrival, row.sequence) for row in self.forward)
-        taking_part.update((sequence.arrival, sequence) for sequence in self.vocode)
-        return taking_part.values()
+        encoded = [sequence for sequence, _ in self.encode]
+        run = [row.sequence for row in self.forward]
+        return dict.fromkeys([*self.rebuild, *encoded, *run, *self.vocode])
 
 
 @dataclass(slots=True)

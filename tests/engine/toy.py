@@ -109,14 +109,24 @@ class ToyModel:
         self.num_tokens += sum(row.stop - row.start for row in rows)
         return torch.cat([self._embed(row) for row in rows])
 
-    def decode_inputs(self, rows: Sequence[Row]) -> Any:
-        beside = [self._beside(r.sequence, len(r.sequence.emitted) - 1) for r in rows]
-        last = [row.sequence.emitted[-1] for row in rows]
-        return np.array([(*frame, text) for frame, text in zip(last, beside, strict=True)])
+    def inputs(self, rows: Sequence[Row]) -> Any:
+        inputs = []
+        for sequence, start, stop in rows:
+            prompt = sequence.request.prompt
+            assert isinstance(prompt, ToyPrompt)
+            if start < len(prompt.ids) + len(sequence.encoded) and sequence.encoded:
+                return None
+            known = [(i, *[-1] * self.num_codebooks) for i in prompt.ids]
+            for k, frame in enumerate(sequence.emitted):
+                known.append((*frame, self._beside(sequence, k)))
+            inputs += known[start:stop]
+        return np.array(inputs)
 
-    def embed_entries(self, inputs: Any) -> Any:
-        frames = sum(self.embedding[c][inputs[:, c]] for c in range(self.num_codebooks))
-        return frames + self.text[inputs[:, -1]]
+    def embed_inputs(self, inputs: Any) -> Any:
+        parts = [*self.embedding[: self.num_codebooks], self.text]
+        looked_up = [part[ids.clamp_min(0)] for part, ids in zip(parts, inputs.T, strict=True)]
+        there = (inputs.T >= 0)[..., None]
+        return sum(torch.where(one, x, 0.0) for one, x in zip(there, looked_up, strict=True))
 
     def run(self, x: Any, context: Any) -> Any:
         return decode(self.ops, self.weights, self.config, "", x, context)

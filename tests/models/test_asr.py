@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from izwi.audio.mel import whisper_log_mel
 from izwi.checkpoint import parse_config
@@ -92,6 +93,17 @@ def sequence_of(model: Qwen3ASR, case: dict[str, Any], **more: Any) -> Sequence:
 def encoded(model: Qwen3ASR, seconds: float) -> np.ndarray:
     windows = cut_windows(model._config.audio, whisper_log_mel(sound(seconds)))
     return torch.cat(model.encode(windows)).numpy()
+
+
+class Counted(TorchDispatchMode):
+    """Counts what is asked of the device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        self.count += 1
+        return func(*args, **(kwargs or {}))
 
 
 def greedy(seen: list[Any]) -> Pick:
@@ -181,6 +193,21 @@ def test_all_cases_as_one_batch_in_chunks_write_the_references_ids(model):
         assert [token for (token,) in sequence.emitted] == case["greedy"]
         transcript = model.read(case["greedy"], case["language"])
         assert [transcript.language, transcript.text] == case["answer"]
+
+
+def test_inputs_of_many_rows_cost_as_many_operations_as_those_of_one(model):
+    sequences = [sequence_of(model, case) for case in CASES] * 3
+    sequences[0].emitted = [(7,), (9,)]
+    rows = [Row(s, n, s.num_positions) for n, s in enumerate(sequences)]
+    with torch.inference_mode():
+        with Counted() as one:
+            first = model.embed(rows[:1])
+        with Counted() as all_of_them:
+            together = model.embed(rows)
+    assert all_of_them.count == one.count > 2
+    assert len(first) == rows[0].stop
+    parts = torch.cat([model.embed([row]) for row in rows])
+    assert torch.equal(together, parts)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from izwi.audio.mel import slaney_filterbank, speaker_log_mel, whisper_log_mel
+from izwi.audio.mel import (
+    _BLOCK_FRAMES,
+    _MOST_PRODUCTS,
+    _bands,
+    _filter,
+    slaney_filterbank,
+    speaker_log_mel,
+    whisper_log_mel,
+)
 from izwi.errors import InvalidAudio
 from tests.models.tiny_asr import sound
 
@@ -62,6 +70,20 @@ def test_filters_overlap_and_have_unit_area():
     assert np.all(filters >= 0)
     # the wide filters are sampled finely enough for their area to show: 40 Hz a bin
     np.testing.assert_allclose(filters[-20:].sum(1) * 40.0, 1.0, atol=0.02)
+
+
+@pytest.mark.parametrize(("rate", "n_fft"), [(16000, 400), (24000, 1024)])
+def test_bands_are_the_filterbank_in_products_that_one_thread_computes(rate, n_fft):
+    whole = np.zeros((128, n_fft // 2 + 1), np.float32)
+    bands = _bands(rate, n_fft, 128)
+    for band in bands:
+        whole[band.filters, band.bins] += band.weights
+        assert band.weights.size * _BLOCK_FRAMES <= _MOST_PRODUCTS
+    np.testing.assert_array_equal(whole, slaney_filterbank(rate, n_fft, 128, 0.0, rate / 2))
+    power = np.random.default_rng(0).random((7, n_fft // 2 + 1), np.float32)
+    found = np.empty((128, 7), np.float32)
+    _filter(bands, power, found)
+    np.testing.assert_allclose(found, whole @ power.T, rtol=1e-5)
 
 
 def test_speaker_features_are_the_definition():

@@ -121,6 +121,27 @@ def test_prompt_is_the_references(
 
 
 @pytest.mark.parametrize("name", FORMS)
+def test_what_is_ids_is_embedded_from_ids(models: dict[str, Qwen3TTS], name: str) -> None:
+    """As recorded steps do; a clip and its speaker are no ids."""
+    form = FORMS[name]
+    model, request = models[form["kind"]], request_of(models, form)
+    sequence = start(model, request)
+    sequence.emitted = [tuple(codes) for codes in clip_codes(9).tolist()]
+    length = sequence.num_prompt
+    after, around = Row(sequence, length, length + 9), Row(sequence, length - 1, length + 2)
+    for rows in ([Row(sequence, 0, length + 9)], [around, after], [after]):
+        inputs, expected = model.inputs(rows), model.embed(rows)
+        if rows[0].start == 0 and "clip" in form:
+            assert inputs is None
+        if inputs is not None:
+            assert inputs.shape == (len(expected), model.num_inputs)
+            found = model.embed_inputs(model._ops.array(inputs))
+            assert error(found, np.asarray(expected)) < 1e-6
+        else:
+            assert "clip" in form
+
+
+@pytest.mark.parametrize("name", FORMS)
 def test_greedy_codes_are_the_references(models: dict[str, Qwen3TTS], name: str) -> None:
     expected = GOLDEN[f"{name}_codes"]
     assert len(expected) >= 64

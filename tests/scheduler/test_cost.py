@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from izwi.scheduler.cost import SAMPLE_WINDOW, OnlineCost, StepCost, StepWork, fit
 
-TRUE = StepCost(0.010, 4e-5, 6e-6, 0.008, 0.003, 2e-4)
+TRUE = StepCost(0.010, 4e-5, 6e-6, 0.008, 0.003, 2e-4, 0.005, 0.004)
 
 prices = st.floats(0.0, 0.05).map(lambda price: round(price, 6))
-costs = st.builds(StepCost, prices, prices, prices, prices, prices, prices)
+costs = st.builds(StepCost, *[prices] * len(StepCost.__slots__))
 counts = st.builds(
     StepWork,
     decode_rows=st.integers(0, 64),
@@ -43,6 +43,8 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
     assert TRUE.seconds(StepWork()) == 0.0
     assert TRUE.seconds(StepWork(vocode_calls=1, vocode_frames=10)) == pytest.approx(0.005)
     assert TRUE.seconds(StepWork(decode_rows=10)) == pytest.approx(0.0104)
+    assert TRUE.seconds(StepWork(10, 100)) == pytest.approx(0.0104 + 0.005 + 0.0006)
+    assert TRUE.seconds(StepWork(encodes=2)) == pytest.approx(0.004 + 0.016)
 
 
 @settings(max_examples=25, deadline=None)
@@ -106,3 +108,22 @@ def test_steps_that_are_all_alike_are_still_predicted() -> None:
     for _ in range(100):
         online.add(StepWork(decode_rows=64), 0.0125)
     assert online.cost.seconds(StepWork(decode_rows=64)) == pytest.approx(0.0125, rel=1e-3)
+
+
+def test_what_prompts_cost_however_many_is_told_from_what_each_position_does() -> None:
+    rng = random.Random(3)
+    online = OnlineCost()
+    for _ in range(4 * SAMPLE_WINDOW):
+        count = rng.choice([0, 0, 0, 1, 1, 2, 3])
+        work = StepWork(rng.randint(40, 64), sum(rng.randint(15, 30) for _ in range(count)))
+        online.add(work, TRUE.seconds(work) * rng.gauss(1.0, 0.02))
+    assert online.cost.prefill_call_s == pytest.approx(TRUE.prefill_call_s, rel=0.15)
+
+
+def test_prompts_that_are_all_alike_are_taken_for_dear_positions() -> None:
+    online = OnlineCost()
+    for step in range(200):
+        work = StepWork(8, 100 * (step % 2))
+        online.add(work, TRUE.seconds(work))
+    assert online.cost.prefill_call_s < 0.1 * TRUE.prefill_call_s, "nobody waits on a guess"
+    assert online.cost.seconds(StepWork(8, 100)) == pytest.approx(0.0159, rel=0.02)

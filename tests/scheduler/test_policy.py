@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from izwi.cache.pages import pages_for
 from izwi.scheduler.draft import is_stuck
 from izwi.scheduler.policy import POLICIES, Budgets, Forward, Plan, View
-from tests.scheduler.toy import COST, PAGE, check_plan
+from tests.scheduler.toy import COST, DEAR_CALLS, PAGE, check_plan
 
 INF = float("inf")
 
@@ -56,7 +56,9 @@ budgets = st.builds(
     running=st.integers(1, 20),
     vocodes=st.integers(1, 8),
     step_s=st.sampled_from([0.0, 0.011, 0.02, INF]),
-    cost=st.sampled_from([COST, Budgets(1, 0, 0, 0, 0, 0).cost]),
+    cost=st.sampled_from([COST, DEAR_CALLS, Budgets(1, 0, 0, 0, 0, 0).cost]),
+    newcomers=st.sampled_from([0.0, 0.5, 3.0]),
+    since_start=st.integers(0, 9),
 )
 policies = st.sampled_from(sorted(POLICIES))
 

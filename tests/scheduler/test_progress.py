@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from izwi.scheduler import deadline, ordered
+from izwi.scheduler.cost import StepCost
 from izwi.scheduler.policy import POLICIES
-from tests.scheduler.toy import COST, Life, Toy
+from tests.scheduler.toy import COST, DEAR_CALLS, Life, Toy
 
 lives = st.builds(
     Life,
@@ -34,6 +35,7 @@ lives = st.builds(
     tokens=st.integers(1, 40),
     vocodes=st.integers(1, 4),
     step_s=st.sampled_from([0.0, 0.011, 0.02, float("inf")]),
+    cost=st.sampled_from([COST, DEAR_CALLS]),
 )
 def test_all_end_with_memory_for_little_more_than_one(
     name: str,
@@ -43,9 +45,10 @@ def test_all_end_with_memory_for_little_more_than_one(
     tokens: int,
     vocodes: int,
     step_s: float,
+    cost: StepCost,
 ) -> None:
     pages = max(life.whole_pages for life in crowd) + spare_pages
-    toy = Toy(POLICIES[name], pages, slots, tokens, vocodes, step_s)
+    toy = Toy(POLICIES[name], pages, slots, tokens, vocodes, step_s, cost)
     work = sum(life.prompt + 2 * life.entries + life.encodes for life in crowd)
     # one at a time, one position a step, each begun anew a few times: far more than it takes
     toy.run(crowd, limit=200 + 20 * work)
@@ -83,9 +86,10 @@ def test_two_that_do_not_fit_together_do_not_take_turns(name: str) -> None:
     num_background=st.integers(1, 3),
     entries=st.integers(5, 25),
     step_s=st.sampled_from([0.005, 0.015, float("inf")]),
+    cost=st.sampled_from([COST, DEAR_CALLS]),
 )
 def test_deadline_background_ends_in_an_endless_rush_of_streams(
-    slots: int, num_background: int, entries: int, step_s: float
+    slots: int, num_background: int, entries: int, step_s: float, cost: StepCost
 ) -> None:
     patience, interval = 60, 8
     rows = 2 + 12 + 5  # of its prompt in chunks, its decodes, and its last sound
@@ -95,7 +99,7 @@ def test_deadline_background_ends_in_an_endless_rush_of_streams(
         mock.patch.object(deadline, "PATIENCE_STEPS", patience),
         mock.patch.object(deadline, "BACKGROUND_STEPS", interval),
     ):
-        toy = Toy(POLICIES["deadline"], 1000, slots, step_s=step_s)
+        toy = Toy(POLICIES["deadline"], 1000, slots, step_s=step_s, cost=cost)
         background = [Life(70, 12, streams=False) for _ in range(num_background)]
         for _ in range(2 * slots):
             toy.submit(Life(10, entries))

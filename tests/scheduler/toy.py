@@ -6,19 +6,22 @@ Every plan is checked as it is run, so that a simulation fails at the step that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from izwi.cache.pages import pages_for
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.playback import chunk_frames, slack_s
 from izwi.scheduler.policy import Budgets, Plan, Policy, View
+from izwi.scheduler.waiting import Starts
 
 PAGE = 4
 FRAME_S = 0.08
 RAMP = (1, 2, 4, 8, 12)
 TTFA_TARGET_S = 0.1
 COST = StepCost(0.010, 4e-5, 2e-5, 0.008, 0.002, 2e-4)
+# Where prompts and encoders are dear however many there are, so that newcomers wait for company.
+DEAR_CALLS = replace(COST, prefill_call_s=0.02, encode_call_s=0.02)
 
 
 @dataclass(slots=True, eq=False)
@@ -88,11 +91,13 @@ class Toy:
     tokens: int = 64
     vocodes: int = 8
     step_s: float = inf
+    cost: StepCost = COST
     step: int = 0
     now_s: float = 0.0
     alive: list[Life] = field(default_factory=list)
     done: list[Life] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
+    starts: Starts = field(default_factory=Starts)
 
     def submit(self, life: Life) -> None:
         life.key = len(self.alive) + len(self.done)
@@ -122,7 +127,18 @@ class Toy:
         running = [life for life in self.alive if life.running]
         free = self.num_pages - sum(life.pages for life in self.alive)
         assert free >= 0
-        budgets = Budgets(PAGE, free, self.tokens, 2, self.slots, self.vocodes, self.step_s, COST)
+        budgets = Budgets(
+            PAGE,
+            free,
+            self.tokens,
+            2,
+            self.slots,
+            self.vocodes,
+            self.step_s,
+            self.cost,
+            self.starts.per_step,
+            self.starts.steps_since,
+        )
         views = {life.key: life.view(self.step, self.now_s) for life in self.alive}
         waiting = [views[life.key] for life in self.alive if not life.running]
         plan = self.policy.plan([views[life.key] for life in running], waiting, budgets)
@@ -133,7 +149,8 @@ class Toy:
             life.num_preempted += 1
         for key in plan.admit:
             by_key[key].running = True
-        self.now_s += COST.seconds(plan.work) + 1e-4
+        self.starts.step(len(plan.admit))
+        self.now_s += self.cost.seconds(plan.work) + 1e-4
         self._execute(plan, by_key)
         parts = {key for key, *_ in (*plan.encode, *plan.forward, *plan.vocode)}
         for life in self.alive:

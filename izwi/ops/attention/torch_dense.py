@@ -63,7 +63,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = 
         q: Queries.
         k: Keys, (batch, keys, kv_heads, head_dim).
         v: Values.
-        mask: (batch or 1, tokens, keys) bool, True where a query sees a key, or None.
+        mask: (batch or 1, tokens or 1, keys), or None: bool, True where a query sees a key, or of
+            the queries' dtype, to be added to the scores.
         causal: With no mask: query i sees keys 0..i.
     """
     batch, tokens, heads, head_dim = q.shape
@@ -98,18 +99,16 @@ class DenseContext:
         batch: int,
         length: int,
         causal: bool,
-        key_lengths: npt.NDArray[np.int64] | None,
+        key_lengths: Tensor | npt.NDArray[np.int64] | None,
         device: torch.device,
     ):
+        self._batch = batch
         self._positions = torch.arange(length, device=device)[None]
         self._causal = causal
-        self._mask: Tensor | None = None
+        self._lengths: Tensor | None = None
         if key_lengths is not None:
-            lengths = torch.as_tensor(key_lengths, device=device)
-            seen = (self._positions < lengths[:, None])[:, None].expand(batch, length, length)
-            if causal:
-                seen = seen & (self._positions[0] <= self._positions[0][:, None])
-            self._mask = seen
+            self._lengths = torch.as_tensor(key_lengths, device=device)
+        self._mask: Tensor | None = None
         self._table: RopeTable | None = None
 
     def rope(self, num_tokens: int, spec: AttentionSpec, dtype: torch.dtype) -> RopeTable:  # noqa: ARG002
@@ -119,7 +118,21 @@ class DenseContext:
         return self._table
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # noqa: ARG002
+        if self._mask is None and self._lengths is not None:
+            self._mask = self._hiding(self._lengths, q.dtype)
         return attend(q, k, v, self._mask, causal=self._causal)
+
+    def _hiding(self, lengths: Tensor, dtype: torch.dtype) -> Tensor:
+        """What is added to the scores of keys past the lengths, made once for all layers.
+
+        Kernels copy a mask whose rows do not begin at multiples of eight numbers, in every layer.
+        """
+        keys = self._positions.shape[1]
+        hidden = self._positions[:, None] >= lengths[:, None, None]  # (batch, 1, keys)
+        if self._causal:
+            hidden = hidden | (self._positions[:, None] > self._positions[..., None])
+        rows = lengths.new_zeros((self._batch, hidden.shape[1], -(-keys // 8) * 8), dtype=dtype)
+        return rows[..., :keys].masked_fill_(hidden, float("-inf"))
 
 
 class ScratchCache:

@@ -32,8 +32,8 @@ from izwi_models.qwen3_aligner.prompt import AlignerPrompt, build_prompt
 from izwi_models.qwen3_aligner.repair import in_order
 from izwi_models.qwen3_aligner.words import split_words
 from izwi_models.qwen3_asr.config import EMBEDDING, HEAD, TEXT_PREFIX
-from izwi_models.qwen3_asr.embedding import embed, encode_all
-from izwi_models.qwen3_asr.encoder import chunk_positions
+from izwi_models.qwen3_asr.embedding import WindowEncoder, embed, has_sound, token_ids
+from izwi_models.qwen3_asr.encoder import pack_encoder
 from izwi_models.qwen3_asr.prompt import cut_windows
 from izwi_models.qwen3_asr.samples import checked_samples
 from izwi_models.qwen3_asr.split import split_at_silence
@@ -52,7 +52,7 @@ class Qwen3Aligner:
 
     task: Task = Task.ALIGNMENT
     num_codebooks: int = 1
-    num_inputs: int = 0
+    num_inputs: int = 1
     suppressed: npt.NDArray[np.bool_] | None = None
 
     def __init__(
@@ -69,7 +69,7 @@ class Qwen3Aligner:
         self._tokenizer = tokenizer
         self._korean_stems = korean_stems
         self._decoder = config.text.decoder
-        self._positions = ops.array(chunk_positions(config.audio))
+        self.padded_encoder = WindowEncoder(ops, weights, config.audio)
 
     # -- what the engine runs ----------------------------------------------------------------
     @property
@@ -89,20 +89,19 @@ class Qwen3Aligner:
 
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode windows, equal ones as one batch: (tokens, hidden) each, in order."""
-        return encode_all(self._ops, self._weights, self._config.audio, self._positions, inputs)
+        return self.padded_encoder.encode(inputs)
 
     def embed(self, rows: Seq[Row]) -> Array:
         """Embeddings of the rows' positions end to end: tokens, with sound put in its place."""
         return embed(self._ops, self._weights, rows)
 
-    def decode_inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
-        """(rows, 0): entries take no positions, so that there are no such rows."""
-        return np.zeros((len(rows), self.num_inputs), np.int64)
+    def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
+        """(positions, 1): tokens; None where some of the positions are sound."""
+        return None if any(map(has_sound, rows)) else token_ids(rows)[:, None]
 
-    def embed_entries(self, inputs: Array) -> Array:
-        """(0, hidden): there are no such rows."""
-        del inputs
-        return self._weights[EMBEDDING][:0]
+    def embed_inputs(self, inputs: Array) -> Array:
+        """Embed tokens."""
+        return self._ops.take(self._weights[EMBEDDING], inputs[:, 0])
 
     def run(self, x: Array, context: AttentionContext) -> Array:
         """Run packed positions through the decoder."""
@@ -188,6 +187,7 @@ def load(folder: Path, backend: Backend) -> Qwen3Aligner:
     """
     config = read_config(folder)
     weights = backend.load_weights(folder, tensor_shapes(config))
+    weights = pack_encoder(backend.ops, weights, config.audio)
     weights = pack(backend.ops, weights, config.text.decoder, TEXT_PREFIX)
     return Qwen3Aligner(backend.ops, weights, config, QwenTokenizer(folder), _korean_stems(folder))
 

@@ -11,40 +11,74 @@ from izwi.model import Row
 from izwi.ops import Array, Ops, Weights
 from izwi.request import EncodeInput, Int64
 from izwi_models.qwen3_asr.config import EMBEDDING, AudioConfig
-from izwi_models.qwen3_asr.encoder import encode_windows
+from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
 from izwi_models.qwen3_asr.prompt import WINDOW, AsrPrompt
 
 
-def encode_all(
-    ops: Ops, weights: Weights, config: AudioConfig, positions: Array, inputs: Seq[EncodeInput]
-) -> list[Array]:
-    """Encode windows, equal ones as one batch.
+class WindowEncoder:
+    """The audio encoder on one device. Implements `izwi.model.PaddedEncoder`."""
 
-    Args:
-        ops: The backend's operations.
-        weights: Tensors by checkpoint name.
-        config: Sizes of the encoder.
-        positions: `chunk_positions(config)` on the device.
-        inputs: Windows as `cut_windows` makes them.
+    kind: str = WINDOW
 
-    Returns:
-        (tokens, hidden) each, in order.
-    """
-    groups: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-    for n, window in enumerate(inputs):
-        groups[window.kind, window.values.shape[1]].append(n)
-    encoded: dict[int, Array] = {}
-    for (kind, frames), members in groups.items():
-        # the first convolution makes its input 120 times larger, so bound it
-        size = max(1, config.conv_chunksize // -(-frames // config.chunk_frames))
-        for start in range(0, len(members), size):
-            batch = members[start : start + size]
-            mel = ops.array(np.stack([inputs[n].values for n in batch]))
+    def __init__(self, ops: Ops, weights: Weights, config: AudioConfig):
+        """Bind the encoder.
+
+        Args:
+            ops: The backend's operations.
+            weights: Tensors by checkpoint name.
+            config: Sizes of the encoder.
+        """
+        self._ops, self._weights, self._config = ops, weights, config
+        self._positions = ops.array(chunk_positions(config))
+
+    def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
+        """Encode windows, equal ones as one batch.
+
+        Args:
+            inputs: Windows as `cut_windows` makes them.
+
+        Returns:
+            (tokens, hidden) each, in order.
+        """
+        groups: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        for n, window in enumerate(inputs):
+            groups[window.kind, window.values.shape[1]].append(n)
+        encoded: dict[int, Array] = {}
+        for (kind, _), members in groups.items():
+            mel = self._ops.array(np.stack([inputs[n].values for n in members]))
             out = encode_windows(
-                ops, weights, config, mel, pad_chunks=kind == WINDOW, positions=positions
+                self._ops,
+                self._weights,
+                self._config,
+                mel,
+                pad_chunks=kind == WINDOW,
+                positions=self._positions,
             )
-            encoded.update((n, out[i]) for i, n in enumerate(batch))
-    return [encoded[n] for n in range(len(inputs))]
+            encoded.update((n, out[i]) for i, n in enumerate(members))
+        return [encoded[n] for n in range(len(inputs))]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """A quarter, half and all of a window, (128, frames) each: 2, 4 and 8 s."""
+        chunk = self._config.chunk_frames
+        whole = self._config.n_window_infer // chunk
+        chunks = sorted({-(-whole // part) for part in (1, 2, 4)})
+        return tuple((self._config.num_mel_bins, n * chunk) for n in chunks)
+
+    def num_tokens(self, length: int) -> int:
+        """Tokens of so many mel frames."""
+        return self._config.num_tokens(length)
+
+    def encode_padded(self, values: Array, num_tokens: Array) -> Array:
+        """Encode windows of one of the shapes, from the device alone."""
+        return encode_windows(
+            self._ops,
+            self._weights,
+            self._config,
+            values,
+            positions=self._positions,
+            num_tokens=num_tokens,
+        )
 
 
 def embed(ops: Ops, weights: Weights, rows: Seq[Row]) -> Array:
@@ -58,20 +92,33 @@ def embed(ops: Ops, weights: Weights, rows: Seq[Row]) -> Array:
     Returns:
         (positions, hidden).
     """
-    embedded = ops.take(weights[EMBEDDING], ops.array(token_ids(rows)))
-    pieces, done, offset = [], 0, 0
+    ids = token_ids(rows)
+    places = np.arange(len(ids))  # of the inputs, among the tokens and then the windows
+    windows: list[Array] = []
+    offset, behind = 0, len(ids)
     for row in rows:
         prompt = prompt_of(row)
         low = max(row.start, prompt.audio_start)
         high = min(row.stop, prompt.audio_start + prompt.num_audio)
         if low < high:
-            pieces.append(embedded[done : offset + low - row.start])
-            pieces += _slices(row.sequence.encoded, prompt.audio_start, low, high)
-            done = offset + high - row.start
+            first, heard = _overlapping(row.sequence.encoded, prompt.audio_start, low, high)
+            at = offset + low - row.start
+            places[at : at + high - low] = np.arange(low - first, high - first) + behind
+            behind += sum(window.shape[0] for window in heard)
+            windows += heard
         offset += row.stop - row.start
-    if not pieces:
-        return embedded
-    return ops.concat([*pieces, embedded[done:]], 0)
+    if not windows:
+        return ops.take(weights[EMBEDDING], ops.array(ids))
+    # whatever the number of rows: one copy to the device, and three operations there
+    both = ops.array(np.stack([ids, places]))
+    inputs = ops.concat([ops.take(weights[EMBEDDING], both[0]), *windows], 0)
+    return ops.take(inputs, both[1])
+
+
+def has_sound(row: Row) -> bool:
+    """Whether some of its positions are sound."""
+    prompt = prompt_of(row)
+    return row.start < prompt.audio_start + prompt.num_audio and row.stop > prompt.audio_start
 
 
 def prompt_of(row: Row) -> AsrPrompt:
@@ -83,25 +130,31 @@ def prompt_of(row: Row) -> AsrPrompt:
 
 def token_ids(rows: Seq[Row]) -> Int64:
     """Token ids of the rows' positions end to end: prompts, then what was emitted after them."""
-    ids: list[int] = []
+    parts: list[Int64] = []
     for row in rows:
         known = prompt_of(row).token_ids
-        start, stop = row.start, row.stop
-        if start < len(known):
-            ids += known[start:stop].tolist()
-            start = len(known)
-        if start < stop:
-            emitted = row.sequence.emitted[start - len(known) : stop - len(known)]
-            ids += [entry[0] for entry in emitted]
-    return np.array(ids, np.int64)
+        if row.start < len(known):
+            parts.append(known[row.start : row.stop])
+        if row.stop > len(known):
+            first = max(row.start, len(known))
+            emitted = row.sequence.emitted[first - len(known) : row.stop - len(known)]
+            parts.append(np.array([entry[0] for entry in emitted], np.int64))
+    return np.concatenate(parts)
 
 
-def _slices(encoded: Seq[Array], first: int, low: int, high: int) -> list[Array]:
-    """What lies in [low, high) of the encoded windows, the first of which starts at `first`."""
-    parts = []
+def emitted_tokens(rows: Seq[Row]) -> Int64:
+    """(rows, 1): the token at the position of each row, which is one that was emitted."""
+    at = [(row.sequence, row.start - row.sequence.num_prompt) for row in rows]
+    return np.array([sequence.emitted[n] for sequence, n in at], np.int64).reshape(len(rows), 1)
+
+
+def _overlapping(encoded: Seq[Array], first: int, low: int, high: int) -> tuple[int, list[Array]]:
+    """Windows that reach into [low, high), and where they begin; the first of all at `first`."""
+    heard: list[Array] = []
+    start, stop = first, first
     for window in encoded:
-        stop = first + window.shape[0]
-        if first < high and low < stop:
-            parts.append(window[max(low - first, 0) : min(high, stop) - first])
-        first = stop
-    return parts
+        begin, stop = stop, stop + window.shape[0]
+        if stop > low and begin < high:
+            start = start if heard else begin
+            heard.append(window)
+    return start, heard

@@ -18,6 +18,35 @@ from izwi_models.qwen3_asr.config import AUDIO_PREFIX, AudioConfig
 
 _NORM_EPS = 1e-5
 _MAX_TIMESCALE = 10_000.0
+# Chunks that go through the convolutions at once, at most: the first makes its input 120 times
+# larger, 3 MB a chunk in bfloat16, which a GPU that records keeps for good.
+_MOST_CHUNKS = 32
+
+_QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
+
+
+def pack_encoder(ops: Ops, weights: Weights, config: AudioConfig) -> dict[str, Array]:
+    """Join what is multiplied with the same input: fewer and longer products.
+
+    `encode_windows` takes plain weights as well and then joins them on each call, so that gradients
+    reach them. Serving packs once.
+
+    Args:
+        ops: The backend's operations.
+        weights: Tensors by checkpoint name; those outside the encoder stay as they are.
+        config: Sizes of the encoder.
+
+    Returns:
+        The weights with `qkv_proj` in place of its parts in each layer.
+    """
+    packed = dict(weights)
+    joined, parts = _QKV
+    for n in range(config.encoder_layers):
+        for kind in ("weight", "bias"):
+            names = [f"{AUDIO_PREFIX}layers.{n}.{part}.{kind}" for part in parts]
+            arrays = [packed.pop(name) for name in names]
+            packed[f"{AUDIO_PREFIX}layers.{n}.{joined}.{kind}"] = ops.concat(arrays, 0)
+    return packed
 
 
 def encode_windows(
@@ -28,8 +57,9 @@ def encode_windows(
     *,
     pad_chunks: bool = True,
     positions: Array | None = None,
+    num_tokens: Array | None = None,
 ) -> Array:
-    """Encode windows of equal length.
+    """Encode windows of equal length, or padded to it.
 
     Args:
         ops: The backend's operations.
@@ -39,6 +69,8 @@ def encode_windows(
         pad_chunks: Fill a short last chunk with zeros to a whole one, as the reference does for
             sound of 1 s and more. Sound below 1 s is one chunk that keeps its length.
         positions: `chunk_positions(config)` on the device; made here where None.
+        num_tokens: (batch,) int64 on the device, at least 1: tokens of each window. Those behind
+            come from zeros that pad it, and nobody attends to them. None: all are tokens.
 
     Returns:
         (batch, config.num_tokens(frames), output_dim).
@@ -46,7 +78,7 @@ def encode_windows(
     if positions is None:
         positions = ops.array(chunk_positions(config))
     x = _convolve(ops, weights, config, mel, pad_chunks, positions)  # (batch, tokens, d_model)
-    context = ops.dense_context(x.shape[0], x.shape[1], causal=False)
+    context = ops.dense_context(x.shape[0], x.shape[1], causal=False, key_lengths=num_tokens)
     spec = _attention(config)
     for n in range(config.encoder_layers):
         x = _layer(ops, weights, f"{AUDIO_PREFIX}layers.{n}.", x, spec, context)
@@ -73,17 +105,27 @@ def _convolve(
         mel = ops.pad(mel, 0, chunks * length - frames)
     x = ops.transpose(mel.reshape(batch, mels, chunks, length), (0, 2, 1, 3))
     x = x.reshape(batch * chunks, 1, mels, length)
+    most = min(config.conv_chunksize, _MOST_CHUNKS)
+    parts = [
+        _convolve_chunks(ops, weights, x[start : start + most], positions)
+        for start in range(0, batch * chunks, most)
+    ]
+    x = parts[0] if len(parts) == 1 else ops.concat(parts, 0)
+    x = x.reshape(batch, chunks * x.shape[1], config.d_model)
+    # tokens of padding stand behind all others
+    return x[:, : config.num_tokens(frames)]
+
+
+def _convolve_chunks(ops: Ops, weights: Weights, x: Array, positions: Array) -> Array:
+    """(chunks, 1, mels, frames) -> (chunks, tokens, d_model)."""
     for n in (1, 2, 3):
         name = f"{AUDIO_PREFIX}conv2d{n}"
         x = ops.gelu(
             ops.conv2d(x, weights[f"{name}.weight"], weights[f"{name}.bias"], stride=2, padding=1)
         )
-    _, channels, height, tokens = x.shape
-    x = ops.transpose(x, (0, 3, 1, 2)).reshape(batch * chunks, tokens, channels * height)
-    x = ops.linear(x, weights[f"{AUDIO_PREFIX}conv_out.weight"]) + positions[:tokens]
-    x = x.reshape(batch, chunks * tokens, config.d_model)
-    # tokens of padding stand behind all others
-    return x[:, : config.num_tokens(frames)]
+    chunks, channels, height, tokens = x.shape
+    x = ops.transpose(x, (0, 3, 1, 2)).reshape(chunks, tokens, channels * height)
+    return ops.linear(x, weights[f"{AUDIO_PREFIX}conv_out.weight"]) + positions[:tokens]
 
 
 def _layer(
@@ -95,10 +137,13 @@ def _layer(
     context: AttentionContext,
 ) -> Array:
     normed = _layer_norm(ops, weights, f"{prefix}self_attn_layer_norm", x)
+    weight, bias = (_joined(ops, weights, prefix, kind) for kind in ("weight", "bias"))
+    qkv = ops.linear(normed, weight, bias)
+    width = x.shape[-1]
     attended = ops.attention(
-        _affine(ops, weights, f"{prefix}self_attn.q_proj", normed),
-        _affine(ops, weights, f"{prefix}self_attn.k_proj", normed),
-        _affine(ops, weights, f"{prefix}self_attn.v_proj", normed),
+        qkv[..., :width],
+        qkv[..., width : 2 * width],
+        qkv[..., 2 * width :],
         spec=spec,
         context=context,
         layer=0,
@@ -107,6 +152,14 @@ def _layer(
     normed = _layer_norm(ops, weights, f"{prefix}final_layer_norm", x)
     inner = ops.gelu(_affine(ops, weights, f"{prefix}fc1", normed))
     return x + _affine(ops, weights, f"{prefix}fc2", inner)
+
+
+def _joined(ops: Ops, weights: Weights, prefix: str, kind: str) -> Array:
+    joined, parts = _QKV
+    packed = weights.get(f"{prefix}{joined}.{kind}")
+    if packed is not None:
+        return packed
+    return ops.concat([weights[f"{prefix}{part}.{kind}"] for part in parts], 0)
 
 
 def _attention(config: AudioConfig) -> AttentionSpec:

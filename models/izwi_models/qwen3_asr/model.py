@@ -37,8 +37,14 @@ from izwi_models.qwen3_asr.config import (
     read_stop_ids,
     tensor_shapes,
 )
-from izwi_models.qwen3_asr.embedding import embed, encode_all, token_ids
-from izwi_models.qwen3_asr.encoder import chunk_positions
+from izwi_models.qwen3_asr.embedding import (
+    WindowEncoder,
+    embed,
+    emitted_tokens,
+    has_sound,
+    token_ids,
+)
+from izwi_models.qwen3_asr.encoder import pack_encoder
 from izwi_models.qwen3_asr.prompt import (
     AsrPrompt,
     TaggedTokens,
@@ -90,7 +96,7 @@ class Qwen3ASR:
         self._stop_ids = stop_ids
         self._decoder = config.text.decoder
         self._head = weights[EMBEDDING if config.text.tie_word_embeddings else HEAD]
-        self._positions = ops.array(chunk_positions(config.audio))
+        self.padded_encoder = WindowEncoder(ops, weights, config.audio)
 
     # -- what the engine runs ----------------------------------------------------------------
     @property
@@ -110,14 +116,16 @@ class Qwen3ASR:
 
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode windows, equal ones as one batch: (tokens, hidden) each, in order."""
-        return encode_all(self._ops, self._weights, self._config.audio, self._positions, inputs)
+        return self.padded_encoder.encode(inputs)
 
-    def decode_inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
-        """(rows, 1): the last token."""
-        return token_ids(rows)[:, None]
+    def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
+        """(positions, 1): tokens; None where some of the positions are sound."""
+        if all(stop == start + 1 > s.num_prompt for s, start, stop in rows):  # the usual step
+            return emitted_tokens(rows)
+        return None if any(map(has_sound, rows)) else token_ids(rows)[:, None]
 
-    def embed_entries(self, inputs: Array) -> Array:
-        """Embed one emitted token a row."""
+    def embed_inputs(self, inputs: Array) -> Array:
+        """Embed tokens."""
         return self._ops.take(self._weights[EMBEDDING], inputs[:, 0])
 
     def run(self, x: Array, context: AttentionContext) -> Array:
@@ -294,6 +302,7 @@ def load(folder: Path, backend: Backend) -> Qwen3ASR:
     weights = dict(backend.load_weights(folder, shapes))
     if tied:
         weights.pop(HEAD, None)
+    weights = pack_encoder(backend.ops, weights, config.audio)
     weights = pack(backend.ops, weights, config.text.decoder, TEXT_PREFIX)
     stop_ids = read_stop_ids(folder, config.text.vocab_size)
     return Qwen3ASR(backend.ops, weights, config, QwenTokenizer(folder), stop_ids)

@@ -26,7 +26,7 @@ def checked_samples(samples: Float32, limit_s: float) -> Float32:
             f"got an array of shape {samples.shape}",
             param="file",
         )
-    peak = float(np.abs(samples).max())
+    peak = max(float(samples.max()), -float(samples.min()))
     if not np.isfinite(peak):
         raise InvalidAudio("audio has samples that are not numbers", param="file")
     seconds = len(samples) / WHISPER_RATE

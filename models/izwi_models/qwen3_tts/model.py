@@ -21,7 +21,7 @@ from izwi_models.qwen3_tts.config import CONTROL_IDS
 from izwi_models.qwen3_tts.cutting import split_text
 from izwi_models.qwen3_tts.embedding import Positions
 from izwi_models.qwen3_tts.prepare import Checkpoint
-from izwi_models.qwen3_tts.prompt import ENCODE_SPEAKER, SpeechPrompt, frame_key
+from izwi_models.qwen3_tts.prompt import ENCODE_SPEAKER, NOTHING, SpeechPrompt, frame_key
 from izwi_models.qwen3_tts.spoken import sentences
 from izwi_models.qwen3_tts.text_stream import TextStream
 
@@ -210,17 +210,32 @@ class Qwen3TTS:
             self._add(positions, row)
         return positions.embed(self._ops, self._weights, self._pad)
 
-    def decode_inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
-        """(rows, codebooks + 1): the last frame, and the text id beside it."""
-        inputs = np.empty((len(rows), self._groups + 1), np.int64)
-        for place, row in enumerate(rows):
-            frame = row.start - _prompt(row.sequence).num_positions
-            inputs[place, :-1] = row.sequence.emitted[frame]
-            inputs[place, -1] = self._beside(row.sequence, frame, frame + 1)[0]
-        return inputs
+    def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
+        """(positions, codebooks + 1): a frame, and the text id beside it.
 
-    def embed_entries(self, inputs: Array) -> Array:
-        """Talker inputs of one emitted frame a row."""
+        A prompt's codec id stands where a frame has its first code; where there is no code, there
+        is `NOTHING`. None where a clip or its speaker is in the prompt.
+        """
+        positions: list[tuple[int, ...]] = []
+        rest = (NOTHING,) * (self._groups - 1)
+        for sequence, start, stop in rows:
+            prompt = _prompt(sequence)
+            length = prompt.num_positions
+            if start < length:
+                codec = prompt.codec[start : min(stop, length)]
+                if codec.min() < NOTHING:
+                    return None
+                beside = prompt.text[start : min(stop, length)].tolist()
+                pairs = zip(codec.tolist(), beside, strict=True)
+                positions += [(code, *rest, text) for code, text in pairs]
+            positions += [
+                (*sequence.emitted[frame], self._text_beside(sequence, frame))
+                for frame in range(max(start - length, 0), stop - length)
+            ]
+        return np.array(positions, np.int64)
+
+    def embed_inputs(self, inputs: Array) -> Array:
+        """Talker inputs of frames, and of what a prompt has of ids."""
         frame = talker.embed_frame(self._ops, self._weights, inputs[:, :-1])
         return frame + talker.embed_text(self._ops, self._weights, inputs[:, -1])
 
@@ -248,23 +263,26 @@ class Qwen3TTS:
             positions.add_frames(sequence.emitted[first:stop], self._beside(sequence, first, stop))
 
     def _beside(self, sequence: Sequence, first: int, stop: int) -> npt.NDArray[np.int64]:
-        """(stop - first,) text ids that go beside frames [first, stop) of the log.
+        """(stop - first,) text ids that go beside frames [first, stop) of the log."""
+        ids = [self._text_beside(sequence, frame) for frame in range(first, stop)]
+        return np.array(ids, np.int64)
+
+    def _text_beside(self, sequence: Sequence, frame: int) -> int:
+        """Text id that goes beside a frame of the log.
 
         Raises:
-            ValueError: Some are not written yet.
+            ValueError: It is not written yet.
         """
         track, written = _prompt(sequence).text_track, sequence.written
-        known = len(track) + len(written)
-        if sequence.input_open and stop > known:
-            raise ValueError(f"frame {stop - 1} needs text that is not written yet")
-        ids = np.full(stop - first, self._pad[0], np.int64)
-        beside = track[first:stop]
-        ids[: len(beside)] = beside
-        more = written[max(first - len(track), 0) : max(stop - len(track), 0)]
-        ids[len(beside) : len(beside) + len(more)] = more
-        if sequence.request.open_input and first <= known < stop:  # a closed track has its own
-            ids[known - first] = self._config.tts_eos_token_id
-        return ids
+        place = frame - len(track)
+        if place < 0:
+            return int(track[frame])
+        if place < len(written):
+            return written[place]
+        if sequence.input_open:
+            raise ValueError(f"frame {frame} needs text that is not written yet")
+        ends = sequence.request.open_input and place == len(written)  # a closed track has its own
+        return self._config.tts_eos_token_id if ends else self._pad[0]
 
     def _voice(self, sequence: Sequence) -> tuple[Array, Array]:
         """The cloned speaker's vector and the clip's codes, None where the prompt has none."""

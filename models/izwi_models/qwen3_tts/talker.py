@@ -12,13 +12,14 @@ from izwi.model import Pick
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi_models.qwen3.decoder import decode, pack
 from izwi_models.qwen3_tts.config import TTSConfig
+from izwi_models.qwen3_tts.prompt import NOTHING
 
 _PREDICTOR = "talker.code_predictor."
 _NARROW = f"{_PREDICTOR}small_to_mtp_projection"
 
 # Names that `prepare` adds. No checkpoint has them, so they tell prepared weights from plain ones.
-_TABLE = "talker.code_table"  # (sum of sizes, hidden): embeddings of all codebooks, end to end
-_OFFSETS = "talker.code_offsets"  # (codebooks,) int64, first row of each in the table
+_TABLE = "talker.code_table"  # (rows, hidden): embeddings of all codebooks, zeros before each
+_OFFSETS = "talker.code_offsets"  # (codebooks,) int64, row of the first code of each in the table
 _NARROW_TABLE = f"{_PREDICTOR}code_table"  # the same rows, projected to the predictor's width
 
 
@@ -32,11 +33,13 @@ def prepare(ops: Ops, weights: Weights, config: TTSConfig) -> dict[str, Array]:
     ready = pack(ops, weights, talker.stack, "talker.model.")
     ready = pack(ops, ready, talker.code_predictor_config.stack, f"{_PREDICTOR}model.")
     names = _embedding_names(talker.num_code_groups)
-    offsets = np.cumsum([0, *(weights[name].shape[0] for name in names)])
-    table = ops.concat([weights[name] for name in names], 0)
-    for place, name in enumerate(names):  # views, so that nothing is kept twice
-        ready[name] = table[int(offsets[place]) : int(offsets[place + 1])]
-    ready[_TABLE], ready[_OFFSETS] = table, ops.array(offsets[:-1])
+    sizes = [weights[name].shape[0] for name in names]
+    offsets = -NOTHING + np.cumsum([0, *(size + 1 for size in sizes[:-1])])
+    nothing = ops.zeros((1, weights[names[0]].shape[1]))
+    table = ops.concat([part for name in names for part in (nothing, weights[name])], 0)
+    for name, offset, size in zip(names, offsets.tolist(), sizes, strict=True):
+        ready[name] = table[offset : offset + size]  # a view, so that nothing is kept twice
+    ready[_TABLE], ready[_OFFSETS] = table, ops.array(offsets)
     if f"{_NARROW}.weight" in weights:
         ready[_NARROW_TABLE] = _to_predictor(ops, weights, table)
     return ready
@@ -62,6 +65,7 @@ def embed_frame(ops: Ops, weights: Weights, codes: Array) -> Array:
         ops: The backend's operations.
         weights: Tensors by checkpoint name.
         codes: (n, codebooks) int64; codebook 0 counts in the talker's codec vocabulary.
+            Where the weights are prepared, NOTHING adds nothing.
 
     Returns:
         (n, hidden).

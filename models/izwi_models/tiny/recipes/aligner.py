@@ -20,6 +20,7 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
 from izwi.checkpoint import parse_config
+from izwi.ops.torch_ops import TorchOps
 from izwi_models.qwen3.decoder import decode
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_aligner.config import AlignerConfig, tensor_shapes
@@ -27,7 +28,7 @@ from izwi_models.qwen3_aligner.repair import in_order
 from izwi_models.qwen3_aligner.words import split_words
 from izwi_models.qwen3_asr.config import EMBEDDING, HEAD, TEXT_PREFIX
 from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
-from izwi_models.tiny.recipes.asr import PaddedOps, augmented_mel, token_counts
+from izwi_models.tiny.recipes.asr import augmented_mel, token_counts
 from izwi_models.tiny.recipes.data import Corpus, bucket_batches, text_table
 from izwi_models.tiny.recipes.harness import (
     Clock,
@@ -101,7 +102,7 @@ class AlignerTrainer:
     def __init__(self, args: argparse.Namespace, corpus: Corpus, device: torch.device):
         self.device, self.corpus = device, corpus
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        self.ops = PaddedOps(device, self.dtype)
+        self.ops = TorchOps(device, self.dtype)
         self.config = parse_config(AlignerConfig, ALIGNER, "settings.ALIGNER")
         self.tokenizer = QwenTokenizer(args.asr)
         self.marks = Marks(corpus, read_words(args.data, "train", args.jobs), self.tokenizer)
@@ -152,9 +153,13 @@ class AlignerTrainer:
     ) -> Tensor:
         """Logits (rows, marks, classes) of utterances of `lengths` codec frames."""
         tokens = token_counts(lengths * _MELS_A_FRAME)
-        self.ops.lengths = tokens
         audio = encode_windows(
-            self.ops, weights, self.config.audio, mel.to(self.dtype), positions=self._positions
+            self.ops,
+            weights,
+            self.config.audio,
+            mel.to(self.dtype),
+            positions=self._positions,
+            num_tokens=tokens,
         )
         rows, most = audio.shape[:2]
         at = torch.arange(1 + most + length, device=self.device)[None]

@@ -9,7 +9,6 @@ import argparse
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
 from izwi.checkpoint import parse_config
-from izwi.ops.attention.torch_dense import DenseContext
 from izwi.ops.torch_ops import TorchOps
 from izwi_models.qwen3.decoder import decode
 from izwi_models.qwen3.tokenizer import QwenTokenizer
@@ -47,20 +45,6 @@ _SMOOTHING = 0.05
 _SILENT_MEL = -0.5
 
 
-class PaddedOps(TorchOps):
-    """Operations whose encoder sees each row of a padded batch up to its own length."""
-
-    lengths: Tensor | None = None
-
-    def dense_context(
-        self, batch: int, length: int, *, causal: bool = True, key_lengths: object = None
-    ) -> DenseContext:
-        """See `Ops.dense_context`; the lengths of rows that look both ways are `self.lengths`."""
-        del key_lengths
-        lengths: Any = None if causal else self.lengths  # a tensor serves where an array does
-        return DenseContext(batch, length, causal, lengths, self.device)
-
-
 class Template:
     """The ids around sound and text."""
 
@@ -81,7 +65,7 @@ class AsrTrainer:
     def __init__(self, args: argparse.Namespace, corpus: Corpus, device: torch.device):
         self.device, self.corpus = device, corpus
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        self.ops = PaddedOps(device, self.dtype)
+        self.ops = TorchOps(device, self.dtype)
         self.config = parse_config(AsrConfig, ASR, "settings.ASR")
         tokenizer = QwenTokenizer(args.out)
         self.template = Template(tokenizer)
@@ -112,13 +96,13 @@ class AsrTrainer:
         lengths, starts = self.corpus.device_frames[items], self.corpus.device_starts[items]
         mel = augmented_mel(self.corpus.sound(starts, frames, lengths), lengths)
         tokens = token_counts(lengths * _MELS_A_FRAME)
-        self.ops.lengths = tokens
         audio = encode_windows(
             self.ops,
             weights,
             self.config.audio,
             mel.to(self.dtype),
             positions=self._positions,
+            num_tokens=tokens,
         )
         phone_loss = self._phone_loss(weights, audio, starts, lengths, frames)
         logits, targets = self._answer(weights, items, audio, tokens, text_length)

@@ -30,7 +30,7 @@ from izwi_models.qwen3_tts import talker
 from izwi_models.qwen3_tts.prompt import SPEAKER, Script, assemble
 from izwi_models.qwen3_tts.speaker import speaker_embedding
 from izwi_models.qwen3_tts.text import SpeechText
-from izwi_models.tiny.recipes.asr import PaddedOps, Template, token_counts
+from izwi_models.tiny.recipes.asr import Template, token_counts
 from izwi_models.tiny.recipes.codec import load_codec
 from izwi_models.tiny.recipes.data import text_table
 from izwi_models.tiny.recipes.spectral import speaker_mel, to_16k, whisper_mel
@@ -205,7 +205,7 @@ class Listener:
     """izwi-tiny-asr."""
 
     def __init__(self, folder: Path, device: torch.device):
-        self.device, self.ops = device, PaddedOps(device)
+        self.device, self.ops = device, TorchOps(device)
         self.config = asr_config.read_config(folder)
         self._weights = {
             name: tensor.float().to(device)
@@ -229,8 +229,7 @@ class Listener:
         padded = torch.stack([F.pad(sound, (0, longest - len(sound))) for sound in sounds])
         mel = whisper_mel(to_16k(padded), kept)
         tokens = token_counts(kept // _MEL_STEP)
-        self.ops.lengths = tokens
-        audio = encode_windows(self.ops, self._weights, self.config.audio, mel)
+        audio = encode_windows(self.ops, self._weights, self.config.audio, mel, num_tokens=tokens)
         x, lengths = self._prompts(audio, tokens)
         rows = torch.arange(len(sounds), device=self.device)
         stack = self.config.text.decoder

@@ -1,0 +1,62 @@
+"""Whether newcomers wait for company. Pure: no clock, no tensor, no I/O.
+
+Prompts in a step cost something beside their length (`StepCost.prefill_call_s`), and so do pieces
+of audio. Where a newcomer comes in nearly every step, nearly every step pays that. If passes with
+newcomers are w steps apart, a step pays P / w for them, and each newcomer loses w / 2 steps on
+average, each of them worth what a row's share of a step is: d / n, for n rows that take d together.
+With a newcomers a step the sum
+
+    P / w  +  a * w / 2 * d / n        is least at        w = sqrt(2 * P * n / (a * d)).
+
+All of these are known: the prices are measured, the rest is counted. Where few rows run a row's
+share is dear and newcomers are rare, so that nobody is there to wait for and none waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, sqrt
+
+from izwi.scheduler.cost import StepWork
+from izwi.scheduler.plan import Budgets, View
+
+# Steps that passes with newcomers are apart at most, where somebody listens and where nobody does.
+MOST_STEPS = 4
+MOST_BACKGROUND_STEPS = 8
+# Newcomers that must be expected to go together, or none waits.
+LEAST_COMPANY = 1.5
+# A listener waits only while this times what the next two steps take is left until he is late.
+SPARE = 2.0
+
+
+def newcomers_wait(
+    newcomers: Sequence[View], num_rows: int, budgets: Budgets, limit_s: float
+) -> bool:
+    """Whether nobody is to start in this step, so that more go together in a later one.
+
+    Args:
+        newcomers: Those that could start, in any order.
+        num_rows: Rows of one position that the step could run.
+        budgets: Of the step.
+        limit_s: What a step of background work may take.
+    """
+    cost, rate = budgets.cost, budgets.newcomers
+    slack_s = min([view.slack_s for view in newcomers], default=0.0)
+    most = MOST_BACKGROUND_STEPS if slack_s == inf else MOST_STEPS
+    if budgets.since_start + 1 >= most or rate * most < LEAST_COMPANY:
+        return False
+    encodes = sum([view.num_encodes for view in newcomers])
+    call_s = cost.prefill_call_s + (cost.encode_call_s if encodes else 0.0)
+    rows_s = cost.seconds(StepWork(decode_rows=num_rows))
+    if rate * rows_s <= 0.0:
+        return False  # nothing else runs, or nothing was measured yet
+    interval = min(most, sqrt(2.0 * call_s * num_rows / (rate * rows_s)))
+    if budgets.since_start + 1 >= interval or rate * interval < LEAST_COMPANY:
+        return False
+    tokens = sum([view.num_positions - view.num_computed for view in newcomers])
+    if num_rows + tokens >= budgets.tokens or encodes >= budgets.encodes:
+        return False  # no more would go together
+    together_s = call_s + tokens * cost.prefill_token_s + encodes * cost.encode_s
+    if slack_s == inf:
+        return rows_s + together_s < limit_s  # nor here: they would not fit into a step
+    return slack_s > SPARE * (2.0 * rows_s + together_s)

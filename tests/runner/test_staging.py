@@ -1,0 +1,81 @@
+"""What is staged for recorded steps is what the rows and the logs say, however batches change."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton")  # the kernels that read it are there on CUDA
+
+from izwi.request import Request, SamplingParams, Sequence
+from izwi.runner.staging import StagedPositions, StagedRows
+from tests.engine.toy import ToyPrompt
+
+VOCABULARY = 100
+CPU = torch.device("cpu")
+
+
+def sequence(number: int, penalty: float, min_entries: int) -> Sequence:
+    sampling = SamplingParams(0.9, 50, repetition_penalty=penalty)
+    request = Request(
+        f"{number}",
+        "m",
+        ToyPrompt((1, 2, 3)),
+        sampling,
+        seed=number,
+        min_entries=min_entries,
+        stop_ids=(7, 8),
+    )
+    return Sequence(request, number)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_runs_are_rows_with_their_positions_and_pages(seed: int) -> None:
+    rng = random.Random(seed)
+    staged = StagedPositions(64, max_pages=6, device=CPU)
+    for _ in range(6):  # what an earlier batch left there does not show
+        runs = []
+        for _ in range(rng.randint(1, 8)):
+            start = rng.randint(0, 30)
+            pages = [rng.randint(0, 99) for _ in range(rng.randint(1, 6))]
+            runs.append((start, start + rng.choice([1, 1, 1, 4, 7]), pages))
+        staged.stage_runs(runs)
+        staged.send()
+        expected = [position for start, stop, _ in runs for position in range(start, stop)]
+        positions = staged.positions.tolist()
+        assert positions == expected + [-1] * (64 - len(expected))
+        width = int(staged.table_width)
+        tables = staged.tables[: len(expected) * width].view(-1, width).tolist()
+        owners = [pages for start, stop, pages in runs for _ in range(start, stop)]
+        assert [row[: len(pages)] for row, pages in zip(tables, owners, strict=True)] == owners
+        assert width == max(map(len, owners))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sampling_follows_the_logs_as_they_grow_and_as_batches_change(seed: int) -> None:
+    rng = random.Random(seed)
+    staged = StagedRows(
+        8, num_inputs=2, max_pages=1, vocabulary=VOCABULARY, suppressed=None, device=CPU
+    )
+    crowd = [sequence(number, rng.choice([1.0, 1.1]), rng.randint(0, 5)) for number in range(10)]
+    batch = crowd[:5]
+    for _ in range(40):
+        if rng.random() < 0.2:
+            batch = rng.sample(crowd, rng.randint(1, 8))
+        for one in batch:
+            one.emitted += [(rng.randrange(VOCABULARY), 0)] * rng.choice([0, 1, 1, 1, 2])
+        staged.stage_sampling(batch)
+        staged.send()
+        sampling, count = staged.sampling, len(batch)
+        assert sampling.step[:count].tolist() == [len(one.emitted) for one in batch]
+        allowed = [len(one.emitted) >= one.request.min_entries for one in batch]
+        assert sampling.stop_allowed[:count].tolist() == allowed
+        assert sampling.seed[:count].tolist() == [one.request.seed for one in batch]
+        bits = np.unpackbits(sampling.seen.numpy().view(np.uint8), axis=1, bitorder="little")
+        for place, one in enumerate(batch):
+            if one.request.sampling.repetition_penalty != 1.0:
+                seen = set(np.flatnonzero(bits[place]).tolist())
+                assert seen == {entry[0] for entry in one.emitted}
