@@ -52,6 +52,7 @@ bench-gpu: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.http_load --size tts-0.6b --closed 64 --open
 	$(BIN)/python -m benchmarks.encode_time
 	$(BIN)/python -m benchmarks.asr_throughput
+	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.gpu_table
 
 clean:

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from izwi.ops import triton_linear, triton_rows
 from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, ScratchDecode, rope_tables
+from izwi.ops.narrow import Weight, narrowed, widen
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.torch_ops import rms_norm
 from izwi.ops.triton_linear import Tiles
@@ -60,7 +61,7 @@ class Product:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes that a call must read."""
+        """Bytes of the weight in DTYPE."""
         return self.weight_rows * self.inputs * DTYPE.itemsize
 
 
@@ -87,9 +88,15 @@ def normal(*shape: int, scale: float = 1.0) -> Tensor:
 
 
 @cache
-def weights_of(product: Product) -> list[Tensor]:
-    """So many copies of a weight that one does not stay in the cache until its next turn."""
+def weights_of(product: Product, stored: torch.dtype | None = None) -> list[Weight]:
+    """So many copies of a weight that one does not stay in the cache until its next turn.
+
+    They are of DTYPE, or narrow where they are stored in another one.
+    """
     copies = max(2, -(-_CACHE_BYTES // product.weight_bytes))
+    if stored is not None:
+        full = weights_of(product, None)
+        return [narrowed(full[i % len(full)], stored) for i in range(2 * copies)]
     shape = product.weight_rows, product.inputs
     return [normal(*shape, scale=product.inputs**-0.5) for _ in range(copies)]
 
@@ -97,18 +104,23 @@ def weights_of(product: Product) -> list[Tensor]:
 class Operands:
     """What one product is made of."""
 
-    def __init__(self, product: Product, rows: int):
-        self.product, self.rows = product, rows
+    def __init__(self, product: Product, rows: int, stored: torch.dtype | None = None):
+        self.product, self.rows, self.stored = product, rows, stored or DTYPE
         outputs, inputs = product.weight_rows, product.inputs
-        self.weights = weights_of(product)
+        self.weights = weights_of(product, stored)
         self.x = normal(rows, inputs)
         self.norm = normal(inputs, scale=0.2) + 1
         self.bias = normal(outputs) if product.folded == "bias" else None
         self.residual = normal(rows, outputs) if product.folded == "residual" else None
 
-    def weight(self, i: int) -> Tensor:
+    def weight(self, i: int) -> Weight:
         """Copies in turn."""
         return self.weights[i % len(self.weights)]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that a call must read."""
+        return self.weights[0].nbytes
 
     def fused(self, i: int, tiles: Tiles | None = None) -> Tensor:
         """The kernel, whether or not torch would be preferred."""
@@ -131,21 +143,21 @@ class Operands:
         x = self.x
         if self.product.folded in ("norm", "gate"):
             x = triton_rows.rms_norm(x, self.norm, EPS)
-        out = functional.linear(x, self.weight(i), self.bias)
+        out = functional.linear(x, widen(self.weight(i), DTYPE), self.bias)
         if self.product.gated:
             return triton_rows.swiglu(*out.chunk(2, dim=-1))
         return out if self.residual is None else self.residual + out
 
     def product_alone(self, i: int) -> Tensor:
         """The library's product with nothing around it."""
-        return functional.linear(self.x, self.weight(i))
+        return functional.linear(self.x, widen(self.weight(i), DTYPE))
 
     def exact(self) -> Tensor:
         """In float32."""
         x = self.x.float()
         if self.product.folded in ("norm", "gate"):
             x = rms_norm(x, self.norm.float(), EPS)
-        out = functional.linear(x, self.weight(0).float())
+        out = functional.linear(x, widen(self.weight(0), torch.float32).float())
         if self.product.gated:
             gate, up = out.chunk(2, dim=-1)
             return functional.silu(gate) * up

@@ -30,6 +30,8 @@ from izwi.request import SamplingParams
 from izwi.runner import sampler
 
 ROWS = (1, 2, 8, 32, 64)
+NARROW_ROWS = (1, 8, 64)  # of each kernel
+_FP8 = torch.float8_e4m3fn
 _WORST = 2e-2  # of the largest number: what is rounded to bfloat16 on the way differs by that
 _EXACT = TorchOps(DEVICE, torch.float32)
 
@@ -38,11 +40,16 @@ def check_everything() -> list[str]:
     """Compare, print the errors, and return the names of what is off."""
     torch.manual_seed(0)
     errors = _errors_of_rows()
-    cases = [Operands(product, rows) for product in PRODUCTS for rows in ROWS]
+    cases = [
+        Operands(product, rows, stored)
+        for product in PRODUCTS
+        for stored, each in ((None, ROWS), (torch.int8, NARROW_ROWS), (_FP8, NARROW_ROWS))
+        for rows in each
+    ]
     with ThreadPoolExecutor(16) as pool:  # compiled side by side
         list(pool.map(lambda operands: operands.fused(0), cases))
     for operands in cases:
-        name = f"{operands.product.name}, {operands.rows} rows"
+        name = f"{operands.product.name}, {operands.stored}, {operands.rows} rows"
         errors[name] = _error(operands.fused(0), operands.exact())
     for rows in ROWS:
         errors |= _errors_of_attention(rows) | _errors_of_draws(rows)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.kernel_cases import (
+    DEVICE,
     PREDICTOR,
     PRODUCTS,
     TALKER,
@@ -28,9 +29,11 @@ from benchmarks.kernel_cases import (
     sampling_case,
 )
 from benchmarks.kernel_check import check_everything
+from izwi.config import WEIGHTS
 from izwi.ops import triton_launch, triton_sampling
 from izwi.ops.attention import triton_decode
 from izwi.ops.attention.triton_decode import DecodeTiles
+from izwi.ops.narrow import narrow_dtype
 from izwi.ops.triton_linear import Tiles, bucket_of
 
 ROWS = (1, 8, 32, 64)
@@ -113,18 +116,18 @@ def both_us(call: Callable[[int], object]) -> Row:
     return timed
 
 
-def time_product(product: Product, rows: int) -> Row:
+def time_product(product: Product, rows: int, stored: torch.dtype | None) -> Row:
     """One product: ours, torch's operations for the same, and the library's product alone."""
-    operands = Operands(product, rows)
+    operands = Operands(product, rows, stored)
     row: Row = {"kernel": product.name, "rows": rows, **both_us(operands.fused)}
     row["torch_us"] = round(time_us(operands.with_torch), 2)
     row["product_us"] = round(time_us(operands.product_alone), 2)
-    row["gb_s"] = round(product.weight_bytes / row["us"] / 1e3)
+    row["gb_s"] = round(operands.weight_bytes / row["us"] / 1e3)
     return row
 
 
-def time_products() -> list[Row]:
-    return [shown(time_product(product, rows)) for product in PRODUCTS for rows in ROWS]
+def time_products(stored: torch.dtype | None) -> list[Row]:
+    return [shown(time_product(product, rows, stored)) for product in PRODUCTS for rows in ROWS]
 
 
 def time_attention() -> list[Row]:
@@ -181,13 +184,13 @@ class Trial:
         return True
 
 
-def tune_products(rows_tuned: tuple[int, ...]) -> list[Row]:
+def tune_products(rows_tuned: tuple[int, ...], stored: torch.dtype | None) -> list[Row]:
     """Try the cuts of every product; they are compiled in parallel, then timed one by one."""
     trials = [
         Trial(operands, tiles)
         for product in PRODUCTS
         for rows in rows_tuned
-        for operands in [Operands(product, rows)]
+        for operands in [Operands(product, rows, stored)]
         for tiles in _CUTS[bucket_of(rows)]
     ]
     with ThreadPoolExecutor(16) as pool:
@@ -239,20 +242,27 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="only compare with torch")
     parser.add_argument("--tune", action="store_true", help="try other cuts instead of timing")
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 2, 8, 32, 64], help="to tune")
+    parser.add_argument("--weights", choices=WEIGHTS, default="auto", help="of the products alone")
     options = parser.parse_args()
+    stored = narrow_dtype(options.weights, DEVICE)
     wrong = check_everything()
     if options.check or wrong:
         sys.exit(f"{len(wrong)} kernels are off: {wrong}" if wrong else None)
     if options.tune:
-        tune_products(tuple(options.rows))
+        tune_products(tuple(options.rows), stored)
+        if stored is not None:  # nothing else depends on it
+            return
         tune_attention()
         tune_sampling()
         return
-    rows = time_layers() + time_products() + time_attention() + time_sampling()
+    rows = time_products(stored)
+    if stored is None:
+        rows = time_layers() + rows + time_attention() + time_sampling()
     # the engine, which the other benchmarks run, is not needed until here
     from benchmarks.measure import write_result
 
-    write_result("kernels", rows, device=torch.cuda.get_device_name())
+    name = "kernels" if stored is None else f"kernels_{options.weights}"
+    write_result(name, rows, device=torch.cuda.get_device_name())
 
 
 if __name__ == "__main__":

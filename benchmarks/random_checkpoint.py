@@ -37,9 +37,11 @@ _TEXT_IDS = tuple(
 )
 
 
-def load(name: str, device: str, dtype: str, frames: int) -> tuple[Registry, TorchBackend]:
+def load(
+    name: str, device: str, dtype: str, frames: int, weights: str = "auto"
+) -> tuple[Registry, TorchBackend]:
     """Load one of NAMES; everything that it is asked to say lasts so many frames."""
-    backend = torch_backend(device, dtype)
+    backend = torch_backend(device, dtype, weights)
     if name == EMBEDDED:
         registry = Registry(backend)
         registry.load(name)

@@ -36,6 +36,7 @@ class Stream(AsyncIterator[Chunk]):
         self._queue: asyncio.Queue[Chunk] = asyncio.Queue()
         self._ended = False
         self._held = False
+        self.told = False  # whether a chunk was delivered; the stepping thread's alone
 
     async def __anext__(self) -> Chunk:
         if self._ended and self._queue.empty():
@@ -78,6 +79,7 @@ class AsyncEngine:
         self._commands: deque[Callable[[], None]] = deque()
         self._streams: dict[str, Stream] = {}
         self._observer: Observer | None = None
+        self._untold: list[Chunk] = []  # of the last step; nobody waits for a first sound in them
         self._changes: list[tuple[str, Future[None]]] = []  # models that come or go, and who waits
         self._stopping = False
         self._closed = False  # no command will be looked at any more
@@ -225,8 +227,24 @@ class AsyncEngine:
             for command in commands:
                 self._guarded(command)
             if not self._stopping:
-                self._guarded(lambda: self._dispatch(self._engine.step()))
+                self._guarded(self._step)
             self._settle_changes()
+
+    def _step(self) -> None:
+        """Run a step. Readers get what they do not wait for while a device runs the next one."""
+        untold, self._untold = self._untold, []
+        try:
+            self._engine.begin()
+        finally:
+            self._dispatch(untold)
+        chunks = self._engine.end()
+        if not self._engine.has_work or self._engine.rests:
+            self._dispatch(chunks)
+            return
+        streams = self._streams
+        known = [c.request_id in streams and streams[c.request_id].told for c in chunks]
+        self._dispatch([c for c, is_known in zip(chunks, known, strict=True) if not is_known])
+        self._untold = [c for c, is_known in zip(chunks, known, strict=True) if is_known]
 
     def _next_commands(self, timeout_s: float | None) -> deque[Callable[[], None]]:
         """Wait for work, and take the commands that are there; none after the timeout."""
@@ -272,9 +290,12 @@ class AsyncEngine:
             if chunk.reason is not None:
                 self._streams.pop(chunk.request_id, None)
             if stream is not None:
+                stream.told = True
                 stream.deliver(chunk)
 
     def _fail_all(self, error: Exception) -> None:
+        untold, self._untold = self._untold, []
+        self._dispatch(untold)
         self._dispatch([_failure(request_id, error) for request_id in list(self._streams)])
 
     def _halt(self) -> None:

@@ -1,4 +1,4 @@
-"""Read a checkpoint folder in the published Hugging Face layout. Knows no model and no tensor."""
+"""Read a checkpoint folder in the published Hugging Face layout. Knows no model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
+
+from safetensors import SafetensorError, safe_open
 
 from izwi.errors import CheckpointError
 
@@ -30,6 +32,18 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} must hold a JSON object")
     return value
+
+
+def tensor_names(folder: Path) -> set[str]:
+    """Names in the folder's weight files; empty where they cannot be read, as loading will say."""
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    try:
+        if single.is_file():
+            with safe_open(single, framework="numpy") as handle:
+                return set(handle.keys())
+        return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    except (SafetensorError, OSError, ValueError, KeyError):
+        return set()
 
 
 def parse_config(cls: type[T], values: Mapping[str, Any], where: str) -> T:

@@ -13,7 +13,7 @@ from collections.abc import Sequence as Seq
 
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, ModelNotFound
-from izwi.lane import Lane
+from izwi.lane import Lane, Launched
 from izwi.model import Model
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import Chunk, PauseReason, Reason, Request, Sequence
@@ -25,11 +25,26 @@ class Engine:
 
     def step(self) -> list[Chunk]:
         """Run one step of every model that has work: schedule, execute, process."""
-        chunks: list[Chunk] = []
+        self.begin()
+        return self.end()
+
+    def begin(self) -> None:
+        """Schedule, and launch what a device runs by itself; `end` must follow.
+
+        In between there is time for what does not concern the engine.
+        """
+        self._under_way.clear()
         for lane in self._busy_lanes():
             work = lane.schedule(self.clock())
-            results = lane.execute(work)
+            self._under_way.append((lane, lane.launch(work)))
+
+    def end(self) -> list[Chunk]:
+        """Execute the rest, wait for all of it, and process."""
+        chunks: list[Chunk] = []
+        for lane, launched in self._under_way:
+            results = lane.results(launched)
             chunks += lane.process(results, self.clock())
+        self._under_way.clear()
         self._forget_ended(chunks)
         return chunks
 
@@ -54,6 +69,7 @@ class Engine:
         self._lanes = {
             name: Lane.of(model, ops, config, self.budget, clock) for name, model in models.items()
         }
+        self._under_way: list[tuple[Lane, Launched]] = []
         self._leaving: set[str] = set()
         self._live: dict[str, tuple[Lane, Sequence]] = {}
         self._arrivals = 0

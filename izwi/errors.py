@@ -6,6 +6,7 @@ IzwiError                    internal_error
 │   ├── ModelNotFound        model_not_found
 │   ├── VoiceNotFound        voice_not_found
 │   ├── VoiceExists          voice_exists
+│   ├── ContextTooLong       context_length_exceeded
 │   └── TooLarge             too_large
 ├── CheckpointError          invalid_checkpoint   (names the tensor, key or file)
 ├── Overloaded               overloaded           (carries retry_after_s)
@@ -53,6 +54,12 @@ class VoiceExists(InvalidRequest):
     """A voice of that name is already stored."""
 
     code = "voice_exists"
+
+
+class ContextTooLong(InvalidRequest):
+    """A conversation has more tokens than the model can look back on."""
+
+    code = "context_length_exceeded"
 
 
 class TooLarge(InvalidRequest):

@@ -11,7 +11,7 @@ from typing import Any
 
 from izwi.errors import IzwiError, ModelNotFound
 
-_PATTERNS = ["*.json", "*.txt", "*.safetensors", "speech_tokenizer/*"]
+_PATTERNS = ["*.json", "*.txt", "*.safetensors", "*.jinja", "speech_tokenizer/*"]
 _HUB_ID = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}", re.ASCII)
 
 

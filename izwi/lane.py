@@ -18,7 +18,7 @@ from izwi.ops.torch_ops import TorchOps
 from izwi.request import Chunk, Entries, Float32, Phase, Reason, Sequence
 from izwi.runner.budget import MemoryBudget
 from izwi.runner.codec_graphs import Sound
-from izwi.runner.runner import Drawn, Runner
+from izwi.runner.runner import Drawn, Forward, Runner
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
 from izwi.scheduler.scheduler import Scheduler
@@ -26,6 +26,27 @@ from izwi.scheduler.work import Work
 
 # How often, in steps, prices are taken over and the queue is searched for who waits too long.
 _CHECK_EVERY = 32
+
+
+@dataclass(slots=True)
+class Launched:
+    """A step under way.
+
+    Attributes:
+        work: What was planned.
+        failed: What failed, by arrival.
+        rows: What runs.
+        forward: Waits for what the rows gave.
+        began_s: When it was launched, on the engine's clock.
+        seconds: Time that launching took.
+    """
+
+    work: Work
+    failed: dict[int, BaseException]
+    rows: Seq[Row]
+    forward: Forward
+    began_s: float
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -110,23 +131,32 @@ class Lane:
         """Whether the last step ran nothing and left nothing, because all waits for others."""
         return self._waits and not self._sounding
 
-    def execute(self, work: Work) -> Results:
-        """Run the encoders and the forward pass."""
+    def launch(self, work: Work) -> Launched:
+        """Run the encoders, and launch the forward pass."""
         began_s = self._clock()
-        results = Results(work)
-        results.failed.update(self.runner.rebuild(work.rebuild))
+        failed = self.runner.rebuild(work.rebuild)
         for (sequence, _), error in zip(work.encode, self.runner.encode(work.encode), strict=True):
             if error is not None:
-                results.failed[sequence.arrival] = error
+                failed[sequence.arrival] = error
         rows: Seq[Row] = work.forward
-        if results.failed:
-            rows = [row for row in rows if row.sequence.arrival not in results.failed]
-        for row, drawn in zip(rows, self.runner.forward(rows), strict=True):
+        if failed:
+            rows = [row for row in rows if row.sequence.arrival not in failed]
+        forward = self.runner.launch(rows)
+        return Launched(work, failed, rows, forward, began_s, self._clock() - began_s)
+
+    def results(self, launched: Launched) -> Results:
+        """Wait for the forward pass, or run it where nothing could be launched."""
+        began_s = self._clock()
+        results = Results(launched.work, launched.failed)
+        for row, drawn in zip(launched.rows, launched.forward(), strict=True):
             if isinstance(drawn, BaseException):
                 results.failed[row.sequence.arrival] = drawn
             else:
                 results.drawn.append((row.sequence, drawn, row.stop))
-        results.seconds = self._clock() - began_s
+        if self.runner.works_beside:  # since the launch, whatever the host did meanwhile
+            results.seconds = self._clock() - launched.began_s
+        else:
+            results.seconds = launched.seconds + self._clock() - began_s
         return results
 
     def process(self, results: Results, now_s: float) -> list[Chunk]:
@@ -215,7 +245,7 @@ class Lane:
             if isinstance(sound, BaseException):
                 results.failed[sequence.arrival] = sound
                 continue
-            waits = sequence.num_chunks == 0 or not self.runner.makes_sound_beside
+            waits = sequence.num_chunks == 0 or not self.runner.works_beside
             (first if waits else self._sounding)[sequence.arrival] = sequence, sound
             sequence.num_vocoded += frames
             sequence.num_chunks += 1

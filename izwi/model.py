@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from izwi.chat import AnswerReader, ChatInput
 from izwi.ops.protocol import Array, AttentionContext, Ops, Weights
 from izwi.request import (
     EncodeInput,
@@ -323,6 +324,18 @@ class TranscriptionModel(Model, Protocol):
         Joined they are that text in UTF-8, with white space behind it, and with every turn of what
         a stuck decoder repeats, which `read` may cut short.
         """
+        ...
+
+
+class ChatModel(Model, Protocol):
+    """A model whose entries are the text tokens of the next turn of a conversation."""
+
+    def prepare_chat(self, request_id: str, model: str, ask: ChatInput) -> Request:
+        """Put a conversation into the template and tokenise. Raises InvalidRequest and its kind."""
+        ...
+
+    def open_answer(self, request: Request) -> AnswerReader:
+        """Begin to read what is emitted for a request of `prepare_chat`, as it comes."""
         ...
 
 

@@ -12,7 +12,7 @@ from typing import cast
 from izwi.checkpoint import read_json
 from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
 from izwi.hub import Progress, Report, fetch, is_hub_id
-from izwi.model import Backend, Family, Model, SpeechModel, TranscriptionModel
+from izwi.model import Backend, ChatModel, Family, Model, SpeechModel, TranscriptionModel
 from izwi.request import Task
 
 ENTRY_POINT = "izwi.models"
@@ -159,6 +159,10 @@ class Registry:
     def transcription(self, name: str) -> TranscriptionModel:
         """A model that transcribes; raises as `speech` does."""
         return cast(TranscriptionModel, self._of_task(name, Task.TRANSCRIPTION))
+
+    def chat(self, name: str) -> ChatModel:
+        """A model that answers in text; raises as `speech` does."""
+        return cast(ChatModel, self._of_task(name, Task.CHAT))
 
     def default(self, task: Task) -> str:
         """Name of the first model of a task.

@@ -13,8 +13,8 @@ import msgspec
 from izwi.audio.pcm import to_s16le
 from izwi.errors import IzwiError, ModelNotFound
 from izwi.request import Chunk, Reason, Request
-from izwi.trace import Models, transcribed
-from izwi.trace_line import Line, Prepared, SpeechLine, TranscriptionLine
+from izwi.trace import Models, answered, transcribed
+from izwi.trace_line import ChatLine, Line, Prepared, SpeechLine
 
 if TYPE_CHECKING:
     from izwi.engine import Engine
@@ -134,12 +134,15 @@ class _Run:
             self.fail("entries", _first_difference(line.entries, entries))
         if not aborted and self.reason is not line.reason:
             self.fail("reason", f"{line.reason} recorded, {self.reason} now")
-        if isinstance(line, TranscriptionLine):
-            text = transcribed(models, line.model, entries, line.ask.language)
-            if text != line.text:
-                self.fail("text", f"{line.text!r} recorded, {text!r} now")
-        else:
+        if isinstance(line, SpeechLine):
             self._compare_sound(line, aborted)
+            return
+        if isinstance(line, ChatLine):
+            text = answered(models, self.request, entries)
+        else:
+            text = transcribed(models, line.model, entries, line.ask.language)
+        if text != line.text:
+            self.fail("text", f"{line.text!r} recorded, {text!r} now")
 
     def _compare_sound(self, line: SpeechLine, aborted: bool) -> None:
         if aborted:
@@ -164,6 +167,8 @@ def _prepare(models: Models, line: Line, request_id: str) -> Request:
     if isinstance(line, SpeechLine):
         speaker = models.speech(line.model)
         return speaker.prepare_speech(request_id, line.model, line.ask.unpack())
+    if isinstance(line, ChatLine):
+        return models.chat(line.model).prepare_chat(request_id, line.model, line.ask)
     listener = models.transcription(line.model)
     return listener.prepare_transcription(request_id, line.model, line.ask.unpack())
 

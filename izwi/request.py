@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.cache.content import digest_array
+from izwi.chat import ChatInput
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
@@ -27,6 +28,7 @@ class Task(StrEnum):
     SPEECH = "speech"
     TRANSCRIPTION = "transcription"
     ALIGNMENT = "alignment"
+    CHAT = "chat"
 
 
 class TextMode(StrEnum):
@@ -128,7 +130,7 @@ class Request:
     open_input: bool = False
     listener: str = ""
     logprobs: bool = False
-    ask: SpeechInput | TranscriptionInput | AlignmentInput | None = None
+    ask: SpeechInput | TranscriptionInput | AlignmentInput | ChatInput | None = None
 
 
 class Phase(StrEnum):

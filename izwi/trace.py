@@ -20,10 +20,12 @@ from typing import Any, Protocol
 import msgspec
 
 from izwi.audio.pcm import to_s16le
-from izwi.model import SpeechModel, TranscriptionModel
+from izwi.chat import ChatInput
+from izwi.model import ChatModel, SpeechModel, TranscriptionModel
 from izwi.request import Chunk, Reason, Request, SpeechInput, TranscriptionInput
 from izwi.trace_line import (
     VERSION,
+    ChatLine,
     Line,
     Prepared,
     SpeechAsk,
@@ -50,6 +52,10 @@ class Models(Protocol):
         """Return a model that transcribes. Raises ModelNotFound and InvalidRequest."""
         ...
 
+    def chat(self, name: str) -> ChatModel:
+        """Return a model that answers in text. Raises ModelNotFound and InvalidRequest."""
+        ...
+
     def fingerprint(self, name: str) -> str:
         """Return a short text that changes with the checkpoint behind a name."""
         ...
@@ -67,13 +73,14 @@ class Observer(Protocol):
         ...
 
 
-def platform_of(device: object, dtype: object) -> str:
+def platform_of(device: object, dtype: object, weights: str = "auto") -> str:
     """Name what decides the last bits: the device, its dtype, torch, its kernels, its threads."""
     import torch  # whoever only reads traces needs no torch
 
     kernels = torch.backends.cpu.get_cpu_capability()
     threads = torch.get_num_threads()
     name = str(dtype).removeprefix("torch.")
+    name += "" if weights == "auto" else f" with {weights} weights"
     return f"{device} {name}, torch {torch.__version__}, {kernels}, threads: {threads}"
 
 
@@ -128,7 +135,8 @@ class TraceRecorder:
 
         Alignments are left out: nothing follows from an earlier entry.
         """
-        if isinstance(request.ask, SpeechInput | TranscriptionInput) and not request.open_input:
+        kinds = SpeechInput | TranscriptionInput | ChatInput
+        if isinstance(request.ask, kinds) and not request.open_input:
             self._tell(request)
 
     def chunk(self, chunk: Chunk) -> None:
@@ -194,6 +202,8 @@ class TraceRecorder:
         if isinstance(ask, TranscriptionInput):
             text = transcribed(self._models, request.model, life.entries, ask.language)
             return TranscriptionLine(ask=TranscriptionAsk.of(ask), text=text, **known)
+        if isinstance(ask, ChatInput):
+            return ChatLine(ask=ask, text=answered(self._models, request, life.entries), **known)
         assert isinstance(ask, SpeechInput)
         digest = life.sound.hexdigest() if life.num_samples else ""
         return SpeechLine(
@@ -226,3 +236,10 @@ def transcribed(
     """Read the text of a transcription's entries."""
     tokens = [token for (token,) in entries]
     return models.transcription(name).read(tokens, language).text
+
+
+def answered(models: Models, request: Request, entries: list[tuple[int, ...]]) -> str:
+    """Read what is said in the answer of a request's entries."""
+    reader = models.chat(request.model).open_answer(request)
+    said = reader.read([token for (token,) in entries])
+    return said.content + reader.close().content

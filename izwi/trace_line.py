@@ -3,11 +3,11 @@
 A trace is a file of JSON lines, one ended request each:
 
     version       1
-    task          "speech" or "transcription"
+    task          "speech", "transcription" or "chat"
     model         the name under which it was served
     fingerprint   of the checkpoint behind that name
     platform      what it was computed on; only there are the last bits of the sound promised
-    ask           the fields of SpeechInput or TranscriptionInput; a voice is a speaker's name,
+    ask           the fields of SpeechInput, TranscriptionInput or ChatInput; a voice is a name,
                   {"kind": "clip", samples, text} or {"kind": "encoded", speaker_embedding, codes,
                   text}
     request       what the ask was prepared to: seed, sampling, limits, length of the prompt
@@ -15,7 +15,7 @@ A trace is a file of JSON lines, one ended request each:
     reason        "stop", "length" or "aborted", which holds the log as far as it went
     num_samples   of the sound, 0 where there is none
     pcm_sha256    of the sound as little-endian 16-bit samples, "" where there is none
-    text          what a transcription reads as
+    text          what a transcription, or what is said in an answer, reads as
 
 What has its default is left out. An array is {"dtype", "shape", "data"}: base64 of zlib of its
 little-endian bytes in planes, all first bytes of the items, then all second bytes, and so on.
@@ -39,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from izwi.chat import ChatInput
 from izwi.errors import InvalidRequest
 from izwi.request import (
     Reason,
@@ -194,7 +195,14 @@ class TranscriptionLine(_Line, frozen=True, kw_only=True, tag="transcription"):
     text: str = ""
 
 
-Line = SpeechLine | TranscriptionLine
+class ChatLine(_Line, frozen=True, kw_only=True, tag="chat"):
+    """One conversation and its answer."""
+
+    ask: ChatInput
+    text: str = ""
+
+
+Line = SpeechLine | TranscriptionLine | ChatLine
 
 
 class _Head(Struct):

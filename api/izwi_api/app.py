@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -63,11 +64,11 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
     http_errors.install(app, [route for router in ROUTERS for route in router.routes])
     auth.install(app)
     voice_errors.install(app)
-    _guard(app, access)
+    _guard(app, access, settings.home / "counts")
     if audit_log is not None:
         app.add_middleware(Audit, log=audit_log)
     app.add_middleware(CountRequests, metrics=metrics)
-    app.add_middleware(CloseUnread)
+    app.add_middleware(CloseUnread, pace=settings.pace)
     app.add_middleware(Draining, drain=drain)
     if access.allowed_hosts is not None:
         app.add_middleware(HostCheck, allowed=access.allowed_hosts)
@@ -77,10 +78,10 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
     return app
 
 
-def _guard(app: FastAPI, access: Access) -> None:
+def _guard(app: FastAPI, access: Access, counts: Path) -> None:
     """Put before the routes who may come in."""
     ring = KeyRing(access.api_keys_file, access.api_key_digest)
-    app.add_middleware(auth.Auth, ring=ring, origins=access.cors_origins)
+    app.add_middleware(auth.Auth, ring=ring, origins=access.cors_origins, counts=counts)
     if access.cors_origins:
         # Before Auth: a browser asks for permission without the key, and a page may read a refusal.
         app.add_middleware(

@@ -9,7 +9,7 @@ One JSON object a line:
     status         499: the caller left before an answer; 101: a WebSocket was opened
     complete       the answer was sent to its end
     model          name under which the model is served, null where none was asked
-    characters, audio_in_s, audio_out_s            text to speak, sound to transcribe, sound made
+    characters, audio_in_s, audio_out_s            text to read, sound to transcribe, sound made
     duration_s, first_byte_s                       first_byte_s is null where nothing was answered
     bytes_in, bytes_out                            of the bodies, or of a WebSocket's messages
 
@@ -112,7 +112,7 @@ class Audit:
         call = _Call(self._clock)
         began = datetime.fromtimestamp(self._wall_clock(), UTC)
         state = scope.setdefault("state", {})
-        state.setdefault("request_id", f"req_{uuid4().hex}")  # a WebSocket has none before
+        state.setdefault("request_id", f"req_{uuid4().hex}")  # where nobody gave it one
 
         async def heard() -> Message:
             message = await receive()

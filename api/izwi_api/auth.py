@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from izwi_api.http_errors import error_body, refuse
 from izwi_api.keys import ApiKey, KeyRing
 from izwi_api.limits import Clock, Meter, RateLimited
+from izwi_api.shared_counts import CountsFile
 from izwi_api.usage import Usage, current_usage
 
 PROBES = frozenset({"/livez", "/readyz"})
@@ -48,6 +50,8 @@ class Auth:
         app: What is behind the door.
         ring: The keys.
         origins: Origins of pages elsewhere that may call; "*" for all.
+        counts: Folder in which all door processes of this machine count what keys use; None counts
+            in this process alone.
         clock: Monotonic seconds.
         wall_clock: Seconds since 1970.
     """
@@ -57,11 +61,12 @@ class Auth:
         app: ASGIApp,
         ring: KeyRing,
         origins: Collection[str] = (),
+        counts: Path | None = None,
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
     ):
         self._app, self._ring, self._origins = app, ring, origins
-        self._clock, self._wall_clock = clock, wall_clock
+        self._counts, self._clock, self._wall_clock = counts, clock, wall_clock
         self._meters: dict[str, Meter] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,7 +121,9 @@ class Auth:
     def _meter_of(self, key: ApiKey) -> Meter:
         meter = self._meters.get(key.name)
         if meter is None:
-            meter = self._meters[key.name] = Meter(key.limits, self._clock, self._wall_clock)
+            shared = CountsFile(self._counts, key.name) if self._counts is not None else None
+            meter = Meter(key.limits, self._clock, self._wall_clock, shared)
+            self._meters[key.name] = meter
         meter.change(key.limits)
         return meter
 

@@ -13,9 +13,12 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from izwi.errors import InvalidRequest, TooLarge
+from izwi_api.request_pace import SlowRequest
 
 # Room beside the file for the other fields of a form and its boundaries.
 _FORM_OVERHEAD_BYTES = 256 * 1024
+# What is no larger takes no turns.
+_TURN_BYTES = 1 << 16
 # A field for each of the words that a transcription may be told, and some more.
 _MAX_FIELDS = 512
 
@@ -44,7 +47,11 @@ class _Overflow(MultiPartException):
 
 
 class _Gone(MultiPartException):
-    """The client left while it was sending; of this class so that the parser cleans up."""
+    """The client left while it was sending, or was left; of this class as above."""
+
+    def __init__(self, why: Exception):
+        super().__init__("client left")
+        self.why = why
 
 
 async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
@@ -52,6 +59,7 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
 
     Raises:
         TooLarge: More bytes than the limit.
+        SlowRequest: It did not arrive in time.
         InvalidRequest: It is not a JSON object.
     """
     content = bytearray()
@@ -61,7 +69,7 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
     except _Overflow as error:
         raise TooLarge(f"the body is larger than {limit_bytes} bytes") from error
     except _Gone as error:
-        raise ClientDisconnect from error
+        raise error.why from error
     try:
         value = json.loads(
             content.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_number
@@ -82,6 +90,7 @@ async def read_form(request: Request, limit_bytes: int) -> Form:
 
     Raises:
         TooLarge: The file is over the limit.
+        SlowRequest: It did not arrive in time.
         InvalidRequest: It is not a multipart form.
     """
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
@@ -94,7 +103,7 @@ async def read_form(request: Request, limit_bytes: int) -> Form:
     except _Overflow as error:
         raise too_large from error
     except _Gone as error:
-        raise ClientDisconnect from error
+        raise error.why from error
     except MultiPartException as error:
         raise InvalidRequest(f"the form cannot be read: {error.message}") from error
     fields: dict[str, list[str]] = {}
@@ -122,10 +131,11 @@ async def _capped(request: Request, limit_bytes: int) -> AsyncGenerator[bytes]:
             if size > limit_bytes:
                 raise _Overflow("too large")
             yield piece
-            # Uploads take turns with the streams that are being sent.
-            await asyncio.sleep(0)
-    except ClientDisconnect as error:
-        raise _Gone("client left") from error
+            if size > _TURN_BYTES:
+                # Uploads take turns with the streams that are being sent.
+                await asyncio.sleep(0)
+    except (ClientDisconnect, SlowRequest) as error:
+        raise _Gone(error) from error
 
 
 def _number(text: str) -> float:

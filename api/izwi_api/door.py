@@ -9,7 +9,7 @@ from typing import Protocol
 
 from izwi.errors import EngineStopped, IzwiError
 from izwi.hub import Report
-from izwi.model import Model, SpeechModel, TranscriptionModel
+from izwi.model import ChatModel, Model, SpeechModel, TranscriptionModel
 from izwi.registry import Loaded
 from izwi.request import Chunk, Reason, Request, Task
 from izwi_api.decoding import Decoder, InProcess
@@ -88,6 +88,10 @@ class Registry(Protocol):
 
     def transcription(self, name: str) -> TranscriptionModel:
         """Return a model that transcribes. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def chat(self, name: str) -> ChatModel:
+        """Return a model that answers in text. Raises ModelNotFound and InvalidRequest."""
         ...
 
     def fingerprint(self, name: str) -> str:

@@ -26,6 +26,7 @@ from izwi.errors import (
     TooLarge,
     VoiceNotFound,
 )
+from izwi_api.request_pace import SlowRequest
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ STATUS: dict[type[IzwiError], int] = {
     ModelNotFound: 404,
     VoiceNotFound: 404,
     TooLarge: 413,
+    SlowRequest: 408,
     InvalidRequest: 400,
     Overloaded: 503,
     EngineStopped: 503,
@@ -73,13 +75,24 @@ def invalid_body(errors: list[ErrorDetails]) -> dict[str, object]:
     first = errors[0]
     location = [part for part in first["loc"] if part not in ("body", "query", "path")]
     param = str(location[0])[:64] if location else None
+    place = _place(location)
     if first["type"] == "missing":
-        message, code = f"missing required parameter: {param!r}", "missing_required_parameter"
+        message, code = f"missing required parameter: {place!r}", "missing_required_parameter"
     elif first["type"] == "extra_forbidden":
-        message, code = f"unknown parameter: {param!r}", "unknown_parameter"
+        message, code = f"unknown parameter: {place!r}", "unknown_parameter"
     else:
         message, code = f"invalid value for {param!r}: {first['msg']}", "invalid_value"
     return error_body(message, "invalid_request_error", param=param, code=code)
+
+
+def _place(location: Sequence[object]) -> str | None:
+    """Spell where a key is: "messages[0].role". Names between may be those of our types."""
+    if not location:
+        return None
+    first, *rest = location
+    indices = "".join(f"[{part}]" for part in rest if isinstance(part, int))
+    key = f".{rest[-1]}" if rest and isinstance(rest[-1], str) else ""
+    return f"{str(first)[:64]}{indices}{key[:64]}"
 
 
 def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
@@ -95,6 +108,7 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
     app.add_exception_handler(HTTPException, partial(_answer_http_exception, routes))
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
     app.add_exception_handler(Exception, _answer_unexpected)
+    app.router.default = _refuse_path
 
 
 def error_line(error: IzwiError) -> bytes:
@@ -137,6 +151,13 @@ def _methods_of(request: Request, routes: Sequence[BaseRoute]) -> set[str]:
         if route.matches(request.scope)[0] is not Match.NONE
         for method in getattr(route, "methods", None) or ()
     }
+
+
+async def _refuse_path(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer for a path that has no door; a WebSocket's handshake is told the same by HTTP."""
+    message = f"no {'WebSocket' if scope['type'] == 'websocket' else 'endpoint'} is served here"
+    body = error_body(message, "invalid_request_error", code="not_found")
+    await refuse(JSONResponse(body, 404), scope, receive, send)
 
 
 async def _answer_http_exception(

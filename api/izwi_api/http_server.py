@@ -24,14 +24,13 @@ from uvicorn.server import ServerState
 
 from izwi_api.drain import Drain
 from izwi_api.http_errors import error_body
+from izwi_api.request_pace import RequestPace, SlowRequest
 
 logger = logging.getLogger(__name__)
 
 MAX_TARGET_BYTES = 8 << 10
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 32 << 10
-# A client that sends its request line and headers slower than this holds a connection for nothing.
-MAX_HEAD_S = 30.0
 # Chunks of a few bytes cost the event loop a hundred times what they carry.
 _FREE_CHUNKS = 2048
 _MIN_CHUNK_BYTES = 16
@@ -63,7 +62,14 @@ class Connection(h11.Connection):
 
 
 class Protocol(H11Protocol):
-    """uvicorn's protocol over such a connection."""
+    """uvicorn's protocol over such a connection.
+
+    Attributes:
+        max_head_s: Seconds within which a request line and its headers must have come. uvicorn's
+            own `timeout_keep_alive` begins after an answer and ends with the first byte.
+    """
+
+    max_head_s = RequestPace().max_head_s
 
     def __init__(
         self,
@@ -110,7 +116,8 @@ class Protocol(H11Protocol):
         self.transport.close()
 
     def _answer(self, status: int, message: str) -> None:
-        body = json.dumps(error_body(message, "invalid_request_error", code="bad_http")).encode()
+        code = SlowRequest.code if status == 408 else "bad_http"
+        body = json.dumps(error_body(message, "invalid_request_error", code=code)).encode()
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
@@ -127,7 +134,7 @@ class Protocol(H11Protocol):
 
     def _watch_head(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(MAX_HEAD_S, self._head_is_late)
+            self._head_timer = self.loop.call_later(self.max_head_s, self._head_is_late)
 
     def _unwatch_head(self) -> None:
         if self._head_timer is not None:
@@ -178,13 +185,15 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def server_config(app: ASGIApp, host: str, port: int) -> uvicorn.Config:
-    """Return how uvicorn is to serve the app."""
+def server_config(app: ASGIApp, host: str, port: int, max_head_s: float) -> uvicorn.Config:
+    """Return how uvicorn is to serve the app; `max_head_s` as in `Protocol`."""
+    # uvicorn makes one of these a connection, from a class.
+    protocol = type("TimedProtocol", (Protocol,), {"max_head_s": max_head_s})
     return uvicorn.Config(
         app,
         host=host,
         port=port,
-        http=Protocol,
+        http=protocol,
         server_header=False,
         timeout_graceful_shutdown=int(_CUT_OFF_S),
         # the answer of a client that is slowed down waits behind its own text; our doors have

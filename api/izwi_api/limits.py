@@ -1,23 +1,26 @@
 """Per-key limits: a bucket of requests a minute, and what a day may use up.
 
 `TokenBucket` and `DayQuota` are pure values: time comes in as a number. `Meter` holds those of one
-key against two clocks. It lives on the event loop and never awaits, so it needs no lock; it counts
-what went through this process.
+key against two clocks, and tells them to the other processes of this machine. It lives on the
+event loop and never awaits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Self
 
 from izwi.errors import InvalidRequest
+from izwi_api.shared_counts import Counts, CountsFile
 
 DAY_S = 86_400
 _MINUTE_S = 60.0
 # Refilling in floating point may leave a bucket this far below a whole request.
 _ROUNDING = 1e-6
+_REQUESTS = "requests"
 
 Clock = Callable[[], float]
 
@@ -46,7 +49,7 @@ class KeyLimits:
 
     Attributes:
         requests_per_minute: As many at once, refilled evenly.
-        characters_per_day: Of text to speak.
+        characters_per_day: Of text to speak, and of conversations to answer.
         audio_seconds_per_day: Of sound to transcribe.
     """
 
@@ -145,14 +148,25 @@ def next_day_in_s(now_s: float) -> float:
 class Meter:
     """What one key has used.
 
+    What is counted while the shared counts cannot be used is held against what was last seen of
+    them, and added to them as soon as they can be used again.
+
     Args:
         limits: What it may use.
         clock: Monotonic seconds, for the bucket.
         wall_clock: Seconds since 1970, for the day.
+        shared: What all processes of this machine count; None counts in this one alone.
     """
 
-    def __init__(self, limits: KeyLimits, clock: Clock, wall_clock: Clock):
-        self._clock, self._wall_clock = clock, wall_clock
+    def __init__(
+        self,
+        limits: KeyLimits,
+        clock: Clock,
+        wall_clock: Clock,
+        shared: CountsFile | None = None,
+    ):
+        self._clock, self._wall_clock, self._shared = clock, wall_clock, shared
+        self._untold: dict[str, float] = {}  # what the shared counts do not hold yet
         self._bucket: TokenBucket | None = None
         self._quotas: dict[str, DayQuota] = {}
         self.limits = KeyLimits()
@@ -184,16 +198,18 @@ class Meter:
         """
         if self._bucket is None:
             return
-        now_s = self._clock()
-        bucket = self._bucket.take(now_s)
-        if bucket is None:
-            wait_s = max(1, math.ceil(self._bucket.wait_s(now_s)))
-            raise RateLimited(
-                f"this key may send {self.limits.requests_per_minute} requests a minute; "
-                f"try again in {wait_s} s",
-                retry_after_s=wait_s,
-            )
-        self._bucket = bucket
+        with self._counting():
+            now_s = self._clock()
+            bucket = self._bucket.take(now_s)
+            if bucket is None:
+                wait_s = max(1, math.ceil(self._bucket.wait_s(now_s)))
+                raise RateLimited(
+                    f"this key may send {self.limits.requests_per_minute} requests a minute; "
+                    f"try again in {wait_s} s",
+                    retry_after_s=wait_s,
+                )
+            self._bucket = bucket
+            self._note({_REQUESTS: 1.0})
 
     def charge(self, amounts: Mapping[str, float]) -> None:
         """Use up amounts of the day, by quota ("characters", "audio-seconds"): all or none.
@@ -201,7 +217,13 @@ class Meter:
         Raises:
             QuotaExceeded: So much is not left of one of them.
         """
-        now_s = self._wall_clock()
+        if not any(amounts.get(what) for what in self._quotas):
+            return
+        with self._counting():
+            self._charge(self._wall_clock(), amounts)
+            self._note(amounts)
+
+    def _charge(self, now_s: float, amounts: Mapping[str, float]) -> None:
         after: dict[str, DayQuota] = {}
         for what, quota in self._quotas.items():
             taken = quota.take(now_s, amounts.get(what, 0.0))
@@ -216,9 +238,58 @@ class Meter:
 
     def give_back(self, amounts: Mapping[str, float]) -> None:
         """Undo a charge for what was not done."""
-        now_s = self._wall_clock()
+        if not any(amounts.get(what) for what in self._quotas):
+            return
+        with self._counting():
+            now_s = self._wall_clock()
+            for what, quota in self._quotas.items():
+                self._quotas[what] = quota.give_back(now_s, amounts.get(what, 0.0))
+            self._note({what: -amount for what, amount in amounts.items()})
+
+    @contextmanager
+    def _counting(self) -> Generator[None]:
+        """Count on from what all processes have counted, and tell them; not after an error."""
+        if self._shared is None:
+            yield
+            return
+        with self._shared.held(self._wall_clock()) as held:
+            if held is not None and held.counts is not None:
+                self._take_in(held.counts)
+            yield
+            if held is not None:
+                held.write(self._counts(held.counts))
+                self._untold = {}
+
+    def _note(self, amounts: Mapping[str, float]) -> None:
+        if self._shared is not None:
+            for what, amount in amounts.items():
+                self._untold[what] = self._untold.get(what, 0.0) + amount
+
+    def _take_in(self, counts: Counts) -> None:
+        """Put what all processes counted, and what they do not know yet, in place of our own."""
+        now_s, wall_s = self._clock(), self._wall_clock()
+        if self._bucket is not None:
+            came_back = max(0.0, wall_s - counts.spent_at_s) * self._bucket.per_s
+            spent = max(0.0, counts.spent - came_back) + self._untold.get(_REQUESTS, 0.0)
+            level = max(0.0, self._bucket.capacity - spent)
+            self._bucket = replace(self._bucket, level=level, at_s=now_s)
         for what, quota in self._quotas.items():
-            self._quotas[what] = quota.give_back(now_s, amounts.get(what, 0.0))
+            known = replace(quota, used=counts.used.get(what, 0.0), day=counts.day).at(wall_s)
+            used = max(0.0, known.used + self._untold.get(what, 0.0))
+            self._quotas[what] = replace(known, used=used)
+
+    def _counts(self, before: Counts | None) -> Counts:
+        """What is counted now; of what this key has no limit for, as it was before."""
+        wall_s = self._wall_clock()
+        spent_at_s, spent = wall_s, 0.0
+        if self._bucket is not None:
+            spent = self._bucket.capacity - self._bucket.at(self._clock()).level
+        elif before is not None:
+            spent_at_s, spent = before.spent_at_s, before.spent
+        day = int(wall_s // DAY_S)
+        used = dict(before.used) if before is not None and before.day == day else {}
+        used |= {what: quota.at(wall_s).used for what, quota in self._quotas.items()}
+        return Counts(spent_at_s, spent, day, used)
 
     def headers(self) -> dict[str, str]:
         """Return OpenAI's x-ratelimit-* headers for every limit that the key has."""
@@ -227,7 +298,7 @@ class Meter:
         if self._bucket is not None:
             bucket = self._bucket.at(now_s)
             left, full_in_s = bucket.level + _ROUNDING, bucket.full_in_s(now_s)
-            headers |= _headers("requests", bucket.capacity, left, full_in_s)
+            headers |= _headers(_REQUESTS, bucket.capacity, left, full_in_s)
         for what, quota in self._quotas.items():
             headers |= _headers(what, quota.limit, quota.left(wall_s), next_day_in_s(wall_s))
         return headers

@@ -23,17 +23,26 @@ async def unless_left(receive: Receive, work: Coroutine[Any, Any, Answer]) -> An
     Raises:
         ClientDisconnect: The client left first.
     """
-    task = asyncio.create_task(work)
-    watch = asyncio.create_task(_until_left(receive))
+    worker = asyncio.current_task()
+    assert worker is not None
+    has_left = False
+
+    async def watch() -> None:
+        nonlocal has_left
+        await _until_left(receive)
+        has_left = True
+        worker.cancel()
+
+    watching = asyncio.create_task(watch())
     try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        return task.result()
+        return await work
+    except asyncio.CancelledError as error:
+        # Somebody else may have cancelled us, too: then that is what counts.
+        if has_left and worker.uncancel() == 0:
+            raise ClientDisconnect from error
+        raise
     finally:
-        task.cancel()
-        watch.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
+        watching.cancel()
 
 
 class LiveResponse(Response):

@@ -11,6 +11,7 @@ from pathlib import Path
 from izwi.audio.decode import DecodeLimits
 from izwi.errors import InvalidRequest
 from izwi_api.keys import check_key, digest_of
+from izwi_api.request_pace import RequestPace
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class Settings:
             file may then bring down.
         manage_models: Callers may load, unload and pull models.
         offline: Models that they load come from the local cache alone.
+        pace: How fast requests must arrive.
         access: Who may come in.
     """
 
@@ -88,6 +90,7 @@ class Settings:
     decode_workers: int = 2
     manage_models: bool = False
     offline: bool = False
+    pace: RequestPace = field(default_factory=RequestPace)
     access: Access = Access()
 
     @property
@@ -105,7 +108,8 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     """Read the environment.
 
     IZWI_HOME, IZWI_MAX_UPLOAD_MB, IZWI_MAX_AUDIO_S, IZWI_DECODE_WORKERS and IZWI_VOICE_ALIASES
-    ("alloy=Ann,.."), and what `read_access` reads.
+    ("alloy=Ann,.."), IZWI_MAX_HEAD_S, IZWI_MAX_BODY_S, IZWI_BODY_GRACE_S and
+    IZWI_MIN_BODY_BYTES_PER_S, and what `read_access` reads.
 
     Raises:
         InvalidRequest: A value cannot be used; the message names its variable.
@@ -117,6 +121,12 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         max_audio_s=_number(environ, "IZWI_MAX_AUDIO_S", default.max_audio_s),
         decode_workers=round(_number(environ, "IZWI_DECODE_WORKERS", default.decode_workers)),
         voice_aliases=_aliases(environ.get("IZWI_VOICE_ALIASES", "")),
+        pace=RequestPace(
+            _number(environ, "IZWI_MAX_HEAD_S", default.pace.max_head_s),
+            _number(environ, "IZWI_BODY_GRACE_S", default.pace.grace_s),
+            _number(environ, "IZWI_MIN_BODY_BYTES_PER_S", default.pace.min_bytes_per_s),
+            _number(environ, "IZWI_MAX_BODY_S", default.pace.max_body_s),
+        ),
         access=read_access(environ),
     )
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
+from izwi.request import AlignedWord
+from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.speech_stream import SessionConfig
 
 # Send JSON, or bytes as they are.
@@ -23,6 +25,7 @@ class SoundMessages:
         self._send, self._config, self._place = send, config, place
         self._num_bytes = self._num_messages = 0
         self._held = bytearray()
+        self._words: list[AlignedWord] = []  # not told yet
 
     async def begin(self, text: str, rate: int) -> None:
         """Say what follows."""
@@ -46,9 +49,13 @@ class SoundMessages:
         else:
             self._held += piece
 
+    def add_words(self, words: Sequence[AlignedWord]) -> None:
+        """Tell when words are said beside the next bytes, or at the end."""
+        self._words += words
+
     async def end(self, failed: bool) -> None:
         """Say that this was all, or all there will be."""
-        if self._held and not failed:
+        if (self._held or self._words) and not failed:
             await self._send_audio(bytes(self._held))
         await self._send(
             {"type": "audio.done", **self._place, "total_bytes": self._num_bytes, "error": failed}
@@ -58,6 +65,8 @@ class SoundMessages:
         if self._config.audio_encoding == "binary":
             await self._send(piece)
             return
+        words, self._words = self._words, []
         chunk = {"chunk_id": self._num_messages, "audio_b64": base64.b64encode(piece).decode()}
+        times = {"timestamps": list(map(word_json, words)) or None}
         self._num_messages += 1
-        await self._send({"type": "audio.chunk", **self._place, **chunk, "timestamps": None})
+        await self._send({"type": "audio.chunk", **self._place, **chunk, **times})

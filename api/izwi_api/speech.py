@@ -39,10 +39,17 @@ class Speech:
         sample_rate: Of the sound, in Hz.
         num_prompt_positions: What the engine read, for the bill.
         num_frames: What it has made so far.
+        texts: Its pieces, in order.
     """
 
-    def __init__(self, requests: list[Request], streams: Sequence[Stream], sample_rate: int):
-        self.sample_rate = sample_rate
+    def __init__(
+        self,
+        texts: Sequence[str],
+        requests: Sequence[Request],
+        streams: Sequence[Stream],
+        sample_rate: int,
+    ):
+        self.texts, self.sample_rate = texts, sample_rate
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.num_frames = 0
         self._streams = streams
@@ -85,8 +92,8 @@ async def open_speech(
         Overloaded: The engine's queue is full; nothing was started.
     """
     model = registry.speech(model_name)
-    requests = await asyncio.to_thread(_prepare, model, model_name, ask, streams)
-    return Speech(requests, engine.submit_all(requests), model.sample_rate)
+    texts, requests = await asyncio.to_thread(_prepare, model, model_name, ask, streams)
+    return Speech(texts, requests, engine.submit_all(requests), model.sample_rate)
 
 
 async def encoded_sound(
@@ -123,13 +130,15 @@ def piece_seed(seed: int, index: int) -> int:
     return seed if index == 0 else (seed + index) % _SEED_RANGE
 
 
-def _prepare(model: SpeechModel, model_name: str, ask: SpeechInput, streams: bool) -> list[Request]:
+def _prepare(
+    model: SpeechModel, model_name: str, ask: SpeechInput, streams: bool
+) -> tuple[list[str], list[Request]]:
     if not ask.text.strip():
         raise InvalidRequest("there is no text to say", param="input")
     speech_id = new_speech_id()
-    requests = []
-    for index, text in enumerate(model.split_text(ask.text)):
+    texts, requests = model.split_text(ask.text), []
+    for index, text in enumerate(texts):
         wish = replace(ask, text=text, seed=piece_seed(ask.seed, index))
         request = model.prepare_speech(f"{speech_id}-{index}", model_name, wish)
         requests.append(replace(request, listener=speech_id, streams=streams))
-    return requests
+    return texts, requests

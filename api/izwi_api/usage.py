@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+from izwi.chat import ChatInput
 from izwi.errors import Overloaded
 from izwi.model import Model
 from izwi.request import AlignmentInput, Chunk, Request, SpeechInput, Task, TranscriptionInput
@@ -29,7 +30,7 @@ class Usage:
     Attributes:
         key_name: Whose key it came with; None where nobody asks for one.
         model: The model that it asked last, by the name under which it is served; None for none.
-        characters: Of text to speak.
+        characters: Of text to speak, and of conversations to answer.
         heard_s: Seconds of sound to transcribe.
         spoken_s: Seconds of sound that were made.
         counts_itself: Set by a door that calls `charge` itself, because its input goes on
@@ -165,7 +166,7 @@ class _CountedStream:
 
 
 def _cost(request: Request, usage: Usage) -> tuple[int, float]:
-    """Return the characters to speak and the seconds to listen to of one engine request."""
+    """Return the characters to read and the seconds to listen to of one engine request."""
     ask = request.ask
     if usage.counts_itself or request.open_input or ask is None:
         return 0, 0.0
@@ -174,3 +175,5 @@ def _cost(request: Request, usage: Usage) -> tuple[int, float]:
             return len(ask.text), 0.0
         case TranscriptionInput() | AlignmentInput():
             return 0, len(ask.samples) / _HEARD_RATE
+        case ChatInput():
+            return sum(len(message.content) for message in ask.messages), 0.0

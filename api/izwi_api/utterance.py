@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from izwi.request import SpeechInput
+from izwi_api.align import Aligner
 from izwi_api.schemas.speech_stream import SessionConfig, has_word, unit_end
 
 # Characters of its text that are kept to be shown with its sound.
@@ -16,11 +17,16 @@ _SHOWN_CHARS = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """How utterances are said: what was configured, with its model and voice found."""
+    """How utterances are said: what was configured, with its model and voice found.
+
+    Attributes:
+        timing: Who times the words, and in which language; None where nobody asked.
+    """
 
     config: SessionConfig
     model_name: str
     ask: SpeechInput
+    timing: tuple[Aligner, str | None] | None = None
 
 
 class Utterance:

@@ -7,9 +7,10 @@ The runner only moves the device's clock on and reads entries from a script.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,7 @@ class PaperRunner:
 
     num_codebooks: int
     frame_samples = 1  # chunks carry their length alone
+    works_beside = False
 
     def __init__(
         self, model: PaperModel, machine: Machine, scripts: Mapping[str, Script], seed: int
@@ -107,6 +109,10 @@ class PaperRunner:
             sequence.encoded[index] = ()
         return [None] * len(pieces)
 
+    def launch(self, rows: Seq[Row]) -> Callable[[], list[Drawn]]:
+        """Run rows when their results are wanted."""
+        return partial(self.forward, rows)
+
     def forward(self, rows: Seq[Row]) -> list[Drawn]:
         """Run rows; who emits says the next entry of its script."""
         lengths = [row.stop - row.start for row in rows]
@@ -114,13 +120,13 @@ class PaperRunner:
         self._compute(StepWork(decode_rows, sum(lengths) - decode_rows))
         return [Drawn((self._next_entry(row.sequence),) if row.emits else ()) for row in rows]
 
-    def vocode(self, pieces: Seq[tuple[Sequence, int]]) -> list[Float32]:
+    def vocode(self, pieces: Seq[tuple[Sequence, int]]) -> list[Callable[[], Float32]]:
         """Make chunks of sound, one sample a frame."""
         if not pieces:
             return []
         sizes = [frames for _, frames in pieces]
         self._compute(StepWork(vocode_calls=len(set(sizes)), vocode_frames=sum(sizes)))
-        return [np.zeros(frames, dtype=np.float32) for frames in sizes]
+        return [partial(np.zeros, frames, dtype=np.float32) for frames in sizes]
 
     def _next_entry(self, sequence: Sequence) -> tuple[int, ...]:
         script, said = self._scripts[sequence.request.request_id], len(sequence.emitted)
@@ -252,7 +258,7 @@ class Device:
         work = self.lane.schedule(now_s)
         forward = _forward_work(work)
         runner.begin_step((cold, forward.prefill_tokens > 0, bool(work.vocode)))
-        results = self.lane.execute(work)
+        results = self.lane.results(self.lane.launch(work))
         chunks = self.lane.process(results, runner.now_s)
         runner.end_step(forward)
         return chunks

@@ -98,6 +98,14 @@ class Ops(Protocol):
         """Pad the last axis with zeros ("constant"), "reflect" or "replicate"."""
         ...
 
+    def narrow(self, weight: Array) -> Array:
+        """Make a (out, in) weight ready for products: in 8 bits where the backend was told so.
+
+        Only `linear`, `normed_linear`, `linear_add` and `gated_linear` take what it returns, and
+        no gradient goes through it.
+        """
+        ...
+
     # -- arithmetic --------------------------------------------------------------------------
     def linear(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
         """X @ weight.T + bias over the last axis; weight is (out, in)."""

@@ -22,6 +22,7 @@ from izwi.ops.attention.torch_dense import (
     rotate,
     split_heads,
 )
+from izwi.ops.narrow import Weight, narrow_dtype, narrowed, widen
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
 from izwi.ops.torch_conv import conv1d, conv_transpose1d, linear_in_fours
 
@@ -35,9 +36,25 @@ class TorchOps:
 
     records = False  # whether steps can be recorded and replayed
 
-    def __init__(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
+    def __init__(
+        self,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        weights: str = "auto",
+    ):
+        """Bind the operations.
+
+        Args:
+            device: Where arrays are.
+            dtype: Of activations, and of weights that nothing narrows.
+            weights: How `narrow` keeps them: "auto" (as they are), "int8" or "fp8".
+
+        Raises:
+            InvalidRequest: `weights` is unknown, or not for this device.
+        """
         self.device = torch.device(device)
         self.dtype = dtype
+        self._narrow = narrow_dtype(weights, self.device)
         self._last_view: WindowView | None = None
 
     @contextmanager
@@ -80,8 +97,15 @@ class TorchOps:
     def pad(self, x: Tensor, left: int, right: int, mode: str = "constant") -> Tensor:
         return F.pad(x, (left, right), mode=mode)
 
+    def narrow(self, weight: Tensor) -> Weight:
+        return weight if self._narrow is None else narrowed(weight, self._narrow)
+
+    def _wide(self, weight: Weight, dtype: torch.dtype) -> Tensor:
+        return widen(weight, dtype)
+
     # -- arithmetic --------------------------------------------------------------------------
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        weight = self._wide(weight, x.dtype)
         if x.device.type != "cpu":
             return F.linear(x, weight, bias)
         # as a matrix: torch adds the bias elsewhere where a batch is not contiguous
@@ -97,13 +121,13 @@ class TorchOps:
     def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
         return F.silu(gate) * up
 
-    def normed_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
+    def normed_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Weight) -> Tensor:
         return self.linear(self.rms_norm(x, norm, eps), weight)
 
-    def linear_add(self, x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+    def linear_add(self, x: Tensor, weight: Weight, residual: Tensor) -> Tensor:
         return residual + self.linear(x, weight)
 
-    def gated_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
+    def gated_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Weight) -> Tensor:
         gate, up = self.normed_linear(x, norm, eps, weight).chunk(2, dim=-1)
         return self.swiglu(gate, up)
 

@@ -15,6 +15,7 @@ import torch
 import triton
 from torch import Tensor
 
+from izwi.ops.narrow import NarrowWeight, Weight
 from izwi.ops.triton_launch import overlap_option
 from izwi.ops.triton_linear_kernels import all_rows, few_rows, many_rows
 from izwi.ops.triton_rows import rms_norm
@@ -124,7 +125,7 @@ def prefers_torch(rows: int, weight_rows: int, inputs: int) -> bool:
 
 def linear(
     x: Tensor,
-    weight: Tensor,
+    weight: Weight,
     *,
     bias: Tensor | None = None,
     norm: Tensor | None = None,
@@ -136,7 +137,7 @@ def linear(
 
     Args:
         x: (rows, inputs), at most MAX_ROWS rows; the last axis contiguous.
-        weight: (outputs, inputs), contiguous, of the dtype of `x`.
+        weight: (outputs, inputs), contiguous, of the dtype of `x` or narrow.
         bias: (outputs,).
         norm: (inputs,) weight of the RMS norm, or None for no norm.
         eps: Of the norm.
@@ -153,7 +154,7 @@ def linear(
 
 def gated_linear(
     x: Tensor,
-    weight: Tensor,
+    weight: Weight,
     *,
     norm: Tensor | None = None,
     eps: float = 0.0,
@@ -163,7 +164,8 @@ def gated_linear(
 
     Args:
         x: (rows, inputs), at most MAX_ROWS rows; the last axis contiguous.
-        weight: (2 * outputs, inputs), contiguous; the rows of the gate come first.
+        weight: (2 * outputs, inputs), contiguous, of the dtype of `x` or narrow; the rows of the
+            gate come first.
         norm: (inputs,) weight of the RMS norm, or None for no norm.
         eps: Of the norm.
         tiles: How it is cut, if not by `tiles_for`.
@@ -196,7 +198,7 @@ def bucket_of(rows: int) -> int:
 
 def _launch(
     x: Tensor,
-    weight: Tensor,
+    weight: Weight,
     out: Tensor,
     tiles: Tiles | None,
     *,
@@ -208,6 +210,8 @@ def _launch(
 ) -> None:
     rows, inputs = x.shape
     outputs = out.shape[1]
+    scale = weight.scale if isinstance(weight, NarrowWeight) else None
+    weight = weight.values if isinstance(weight, NarrowWeight) else weight
     if not 0 < rows <= MAX_ROWS or inputs != weight.shape[1] or not weight.is_contiguous():
         raise ValueError(f"no kernel for {tuple(x.shape)} by {tuple(weight.shape)}")
     bucket = bucket_of(rows)
@@ -228,12 +232,13 @@ def _launch(
         "BLOCK": tiles.outputs,
         "DEPTH": tiles.depth,
         "GATED": gated,
-        "LINES": _lines(inputs * x.element_size()),
+        "LINES": _lines(inputs * weight.element_size()),
         "OVERLAPPED": bool(options),
         "num_warps": tiles.warps,
         **options,
     }
-    arrays = {"x": x, "weight": weight, "bias": bias, "residual": residual, "out": out}
+    arrays = {"x": x, "weight": weight, "scale": scale, "out": out}
+    arrays |= {"bias": bias, "residual": residual}
     grid = (triton.cdiv(outputs, tiles.outputs),)
     if bucket <= _FEW_ROWS:
         few_rows[grid](**arrays, norm=norm, eps=eps, **sizes)

@@ -4,6 +4,9 @@ x is (rows, INPUTS) and weight (OUTPUTS, INPUTS), or (2 * OUTPUTS, INPUTS) where
 makes BLOCK outputs of all rows. With OVERLAPPED it asks for its weights, which depend on no other
 kernel, before it waits for the kernel before it.
 
+A narrow weight is widened where it is multiplied, and its outputs are scaled at the end; `scale`,
+(OUTPUTS,) or (2 * OUTPUTS,) float32, is None for others.
+
 The norm is folded by linearity: x * norm goes into the product, the sum of squares is gathered on
 the way, and each row is scaled by its reciprocal root mean square at the end.
 """
@@ -45,6 +48,21 @@ def _addend(bias, residual, n, m, rows, residual_stride, OUTPUTS: tl.constexpr):
 
 
 @triton.jit
+def _scales(scale, BLOCK: tl.constexpr, OUTPUTS: tl.constexpr, GATED: tl.constexpr):
+    """(BLOCK,) what this program's sums over narrow weights are scaled by, asked for with these.
+
+    One axis: as a column each thread would load its number once for every input that it holds.
+    """
+    by = tl.zeros([1], tl.float32)
+    by_up = by
+    if scale is not None:
+        n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        by = tl.load(scale + n, mask=n < OUTPUTS, other=0.0)
+        by_up = tl.load(scale + OUTPUTS + n, mask=n < OUTPUTS, other=0.0) if GATED else by
+    return by, by_up
+
+
+@triton.jit
 def _write(acc, up, added, out, n, m, rows, OUTPUTS: tl.constexpr, GATED: tl.constexpr):
     """Gate a float32 tile of rows m and outputs n, or add to it, and write it."""
     if GATED:
@@ -57,7 +75,7 @@ def _write(acc, up, added, out, n, m, rows, OUTPUTS: tl.constexpr, GATED: tl.con
 
 @triton.jit
 def few_rows(
-    x, weight, norm, bias, residual, out, eps, rows, x_stride, residual_stride,
+    x, weight, scale, norm, bias, residual, out, eps, rows, x_stride, residual_stride,
     OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     DEPTH: tl.constexpr, GATED: tl.constexpr, LINES: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
@@ -68,6 +86,8 @@ def few_rows(
     weight_rows = weight + tl.minimum(n, OUTPUTS - 1).to(tl.int64) * INPUTS
     up_rows = weight_rows + OUTPUTS * INPUTS
     k = tl.arange(0, DEPTH)[None, :]
+    if scale is not None:  # loaded as many at a time as x: else products change threads in between
+        k = tl.max_contiguous(k, [1, 8])
     EVEN: tl.constexpr = INPUTS % DEPTH == 0
     # weights depend on no other kernel: they are asked for before the wait, one pass ahead
     w = _tile(weight_rows + k, k < INPUTS, EVEN)
@@ -76,6 +96,7 @@ def few_rows(
         _prefetch(weight_rows, INPUTS, LINES)
         if GATED:
             _prefetch(up_rows, INPUTS, LINES)
+    by, by_up = _scales(scale, BLOCK, OUTPUTS, GATED)
     wait_for_previous(OVERLAPPED)
     acc_0 = tl.zeros([BLOCK, DEPTH], tl.float32)
     acc_1, up_0, up_1 = acc_0, acc_0, acc_0
@@ -93,10 +114,10 @@ def few_rows(
         a = _tile(x + here, here < INPUTS, EVEN).to(tl.float32)
         b = _tile(x_1 + here, here < INPUTS, EVEN).to(tl.float32) if ROWS == 2 else a
         if norm is not None:
-            scale = _tile(norm + here, here < INPUTS, EVEN).to(tl.float32)
+            gain = _tile(norm + here, here < INPUTS, EVEN).to(tl.float32)
             squares_0 += a * a
             squares_1 += b * b
-            a, b = a * scale, b * scale
+            a, b = a * gain, b * gain
         acc_0 += a * w_now.to(tl.float32)
         acc_1 += b * w_now.to(tl.float32)
         if GATED:
@@ -109,12 +130,15 @@ def few_rows(
             mean = tl.sum(squares_1 if row else squares_0, 1, keep_dims=True) / INPUTS
             acc *= tl.rsqrt(mean + eps)
             up *= tl.rsqrt(mean + eps)
+        if scale is not None:
+            acc *= by[:, None]
+            up *= by_up[:, None]
         _write(acc, up, added_1 if row else added_0, out, n, row, rows, OUTPUTS, GATED)
 
 
 @triton.jit
 def many_rows(
-    x, weight, norm, bias, residual, out, eps, rows, x_stride, residual_stride,
+    x, weight, scale, norm, bias, residual, out, eps, rows, x_stride, residual_stride,
     OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     DEPTH: tl.constexpr, GATED: tl.constexpr, LINES: tl.constexpr, OVERLAPPED: tl.constexpr,
     SLICES: tl.constexpr, STAGES: tl.constexpr,
@@ -134,6 +158,7 @@ def many_rows(
         _prefetch(weight_rows[:, None], INPUTS, LINES)
         if GATED:
             _prefetch(up_rows[:, None], INPUTS, LINES)
+    by, by_up = _scales(scale, BLOCK, OUTPUTS, GATED)
     wait_for_previous(OVERLAPPED)
     LENGTH: tl.constexpr = INPUTS // SLICES  # of one slice
     EVEN: tl.constexpr = LENGTH % DEPTH == 0
@@ -153,24 +178,31 @@ def many_rows(
         if norm is not None:
             wide = x_tile.to(tl.float32)
             squares += tl.sum(wide * wide, 2)
-            scale = _tile(norm + s[:, None] + k[None, :], k[None, :] < LENGTH, EVEN)
-            x_tile = (wide * scale.to(tl.float32)[:, None, :]).to(x_tile.dtype)
+            gain = _tile(norm + s[:, None] + k[None, :], k[None, :] < LENGTH, EVEN)
+            x_tile = (wide * gain.to(tl.float32)[:, None, :]).to(x_tile.dtype)
+        if scale is not None:
+            w = w.to(x_tile.dtype)
         acc = tl.dot(x_tile, w, acc, input_precision="ieee")
         if GATED:
             w_up = _tile(up_rows[None, None, :] + part, k[None, :, None] < LENGTH, EVEN)
+            if scale is not None:
+                w_up = w_up.to(x_tile.dtype)
             up = tl.dot(x_tile, w_up, up, input_precision="ieee")
     total = tl.sum(acc, 0)
     total_up = tl.sum(up, 0)
     if norm is not None:
-        scale = tl.rsqrt(tl.sum(squares, 0) / INPUTS + eps)[:, None]
-        total *= scale
-        total_up *= scale
+        root = tl.rsqrt(tl.sum(squares, 0) / INPUTS + eps)[:, None]
+        total *= root
+        total_up *= root
+    if scale is not None:
+        total *= by[None, :]
+        total_up *= by_up[None, :]
     _write(total, total_up, added, out, n, m, rows, OUTPUTS, GATED)
 
 
 @triton.jit
 def all_rows(
-    x, weight, bias, residual, out, rows, x_stride, residual_stride,
+    x, weight, scale, bias, residual, out, rows, x_stride, residual_stride,
     OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     DEPTH: tl.constexpr, GATED: tl.constexpr, LINES: tl.constexpr, OVERLAPPED: tl.constexpr,
     STAGES: tl.constexpr,
@@ -186,6 +218,7 @@ def all_rows(
         _prefetch(tl.trans(weight_rows), INPUTS, LINES)
         if GATED:
             _prefetch(tl.trans(up_rows), INPUTS, LINES)
+    by, by_up = _scales(scale, BLOCK, OUTPUTS, GATED)
     wait_for_previous(OVERLAPPED)
     EVEN: tl.constexpr = INPUTS % DEPTH == 0
     added = _addend(bias, residual, n, m, rows, residual_stride, OUTPUTS)
@@ -196,8 +229,15 @@ def all_rows(
         k = start + tl.arange(0, DEPTH)
         w = _tile(weight_rows + k[:, None], k[:, None] < INPUTS, EVEN)
         x_tile = _tile(x_rows + k[None, :], k[None, :] < INPUTS, EVEN)
+        if scale is not None:
+            w = w.to(x_tile.dtype)
         acc = tl.dot(x_tile, w, acc, input_precision="ieee")
         if GATED:
             w_up = _tile(up_rows + k[:, None], k[:, None] < INPUTS, EVEN)
+            if scale is not None:
+                w_up = w_up.to(x_tile.dtype)
             up = tl.dot(x_tile, w_up, up, input_precision="ieee")
+    if scale is not None:
+        acc *= by[None, :]
+        up *= by_up[None, :]
     _write(acc, up, added, out, n, m, rows, OUTPUTS, GATED)

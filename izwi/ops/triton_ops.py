@@ -13,6 +13,7 @@ from izwi.ops.attention.triton_decode import (
     ScratchDecode,
     takes_heads,
 )
+from izwi.ops.narrow import NarrowWeight, Weight
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
 from izwi.ops.torch_ops import TorchOps
 
@@ -28,29 +29,39 @@ class TritonOps(TorchOps):
 
     records = True
 
-    def __init__(self, device: torch.device | str = "cuda", dtype: torch.dtype = torch.bfloat16):
-        super().__init__(device, dtype)
+    def __init__(
+        self,
+        device: torch.device | str = "cuda",
+        dtype: torch.dtype = torch.bfloat16,
+        weights: str = "auto",
+    ):
+        super().__init__(device, dtype, weights)
+
+    def _wide(self, weight: Weight, dtype: torch.dtype) -> Tensor:
+        if isinstance(weight, NarrowWeight) and dtype in _DTYPES:
+            return triton_rows.widen(weight, dtype)
+        return super()._wide(weight, dtype)
 
     # -- arithmetic --------------------------------------------------------------------------
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         if not _takes_product(x, weight):
             return super().linear(x, weight, bias)
         out = triton_linear.linear(_rows(x), weight, bias=bias)
         return out.view(*x.shape[:-1], -1)
 
-    def normed_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
+    def normed_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Weight) -> Tensor:
         if not _takes_product(x, weight):
             return super().normed_linear(x, norm, eps, weight)
         out = triton_linear.linear(_rows(x), weight, norm=norm, eps=eps)
         return out.view(*x.shape[:-1], -1)
 
-    def linear_add(self, x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+    def linear_add(self, x: Tensor, weight: Weight, residual: Tensor) -> Tensor:
         if not _takes_product(x, weight):
             return super().linear_add(x, weight, residual)
         out = triton_linear.linear(_rows(x), weight, residual=_rows(residual))
         return out.view(residual.shape)
 
-    def gated_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
+    def gated_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Weight) -> Tensor:
         if not _takes_product(x, weight):
             return super().gated_linear(x, norm, eps, weight)
         out = triton_linear.gated_linear(_rows(x), weight, norm=norm, eps=eps)
@@ -154,8 +165,10 @@ def _takes(x: Tensor, weight: Tensor) -> bool:
     return x.dtype == weight.dtype and x.dtype in _DTYPES and x.numel() > 0 and not differentiated
 
 
-def _takes_product(x: Tensor, weight: Tensor) -> bool:
+def _takes_product(x: Tensor, weight: Weight) -> bool:
     rows = x.numel() // x.shape[-1]
+    if isinstance(weight, NarrowWeight):  # the library would read it three times
+        return 0 < rows <= triton_linear.MAX_ROWS and _takes(x, x)
     return (
         0 < rows <= triton_linear.MAX_ROWS
         and _takes(x, weight)

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from izwi.ops.narrow import NarrowWeight
 from izwi.ops.triton_launch import overlap_option, start_next, wait_for_previous
 
 _MAX_WIDTH = 16384  # of a row that one program holds
@@ -59,6 +60,24 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
         out,
         gate.stride(0),
         up.stride(0),
+        width,
+        BLOCK=_BLOCK,
+        OVERLAPPED=bool(options),
+        num_warps=4,
+        **options,
+    )
+    return out
+
+
+def widen(weight: NarrowWeight, dtype: torch.dtype) -> Tensor:
+    """The weight in another dtype, (out, in), as `NarrowWeight.wide` has it, in one pass."""
+    rows, width = weight.shape
+    out = torch.empty((rows, width), dtype=dtype, device=weight.values.device)
+    options = overlap_option(out.device)
+    _widen[(rows, triton.cdiv(width, _BLOCK))](
+        weight.values,
+        weight.scale,
+        out,
         width,
         BLOCK=_BLOCK,
         OVERLAPPED=bool(options),
@@ -128,6 +147,18 @@ def _swiglu(
     g = tl.load(gate + row * gate_stride + k, mask=k < width, other=0.0).to(tl.float32)
     u = tl.load(up + row * up_stride + k, mask=k < width, other=0.0).to(tl.float32)
     tl.store(out + row * width + k, (g * tl.sigmoid(g) * u).to(out.dtype.element_ty), k < width)
+
+
+@triton.jit
+def _widen(values, scale, out, width, BLOCK: tl.constexpr, OVERLAPPED: tl.constexpr):
+    start_next(OVERLAPPED)
+    row = tl.program_id(0).to(tl.int64)
+    k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    by = tl.load(scale + row)
+    narrow = tl.load(values + row * width + k, mask=k < width, other=0.0)
+    wait_for_previous(OVERLAPPED)
+    wide = narrow.to(tl.float32) * by
+    tl.store(out + row * width + k, wide.to(out.dtype.element_ty), mask=k < width)
 
 
 @triton.jit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import cast
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from izwi.cache.kv import PagedKV
 from izwi.cache.state import StateArena
-from izwi.cache.transfer import to_host
+from izwi.cache.transfer import HostCopy
 from izwi.config import EngineConfig
 from izwi.model import EncodesPadded, Model, Row, SpeechModel, last_positions
 from izwi.ops.torch_ops import TorchOps
@@ -100,8 +101,8 @@ class Graphs:
             return False
         return self.decodes is not None and self.decodes.takes(emitting)
 
-    def drawn(self, rows: Seq[Row]) -> list[list[int]]:
-        """Run the rows; an entry for each that emits, in order.
+    def launch(self, rows: Seq[Row]) -> Callable[[], list[list[int]]]:
+        """Launch the rows, and return what waits for an entry of each that emits, in order.
 
         Prompts would make every decode wait for kernels of their size, so they go apart. But their
         last positions run with the decodes, if there are any: drawing takes as long for one more.
@@ -117,30 +118,37 @@ class Graphs:
             before = [row._replace(stop=row.stop - row.emits) for row in prompts]
             if before := [row for row in before if row.stop > row.start]:
                 self._run(before)
-            parts = [([*decodes, *last], self.decodes.decode(inputs, [*decodes, *last]))]
-        host = to_host([drawn for _, drawn in parts])
-        entries = {
-            row.sequence.arrival: entry
-            for (part, _), values in zip(parts, host, strict=True)
-            for row, entry in zip(part, values.tolist(), strict=True)
-        }
-        return [entries[row.sequence.arrival] for row in rows if row.emits]
+            together = [*decodes, *last]
+            parts = [(together, HostCopy([self.decodes.decode(inputs, together)]))]
+        emitting = [row.sequence.arrival for row in rows if row.emits]
+        drawn = [row.sequence.arrival for part, _ in parts for row in part]
+
+        def wait() -> list[list[int]]:
+            entries: list[list[int]] = []
+            for _, copy in parts:
+                entries += copy.wait()[0].tolist()
+            by_arrival = dict(zip(drawn, entries, strict=True))
+            return [by_arrival[arrival] for arrival in emitting]
+
+        return wait
 
     def _drawn_apart(
         self, decodes: list[Row], prompts: list[Row]
-    ) -> list[tuple[list[Row], Tensor]]:
-        """Rows that emit, and an entry for each; decodes, and then prompts."""
+    ) -> list[tuple[list[Row], HostCopy]]:
+        """Rows that emit, and a copy of an entry for each; decodes, and then prompts."""
         assert self.decodes is not None
         parts = []
         if decodes:
             inputs = self.model.inputs(decodes)
             assert inputs is not None  # what was emitted is ids
-            parts.append((decodes, self.decodes.decode(inputs, decodes)))
+            # copied before another graph runs, whose memory may lie where this one's result does
+            parts.append((decodes, HostCopy([self.decodes.decode(inputs, decodes)])))
         hidden = self._run(prompts)
         ready = [row for row in prompts if row.emits]
         if ready:
             hidden = self.ops.take(hidden, self.ops.array(last_positions(prompts)))
-            parts.append((ready, self.decodes.draw(hidden, [row.sequence for row in ready])))
+            drawn = self.decodes.draw(hidden, [row.sequence for row in ready])
+            parts.append((ready, HostCopy([drawn])))
         return parts
 
     def _run(self, rows: Seq[Row]) -> Tensor:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 # Rebuilding a position, until steps have been measured.
 _REBUILD_S = 1e-4
 
+# Waits for what each row of a forward pass gave, or what failed.
+Forward = Callable[[], "list[Drawn | BaseException]"]
 R = TypeVar("R")
 Item = TypeVar("Item")
 
@@ -90,9 +92,9 @@ class Runner:
         )
 
     @property
-    def makes_sound_beside(self) -> bool:
-        """Whether sound is made while the next step runs."""
-        return self._graphs is not None and self._graphs.codec is not None
+    def works_beside(self) -> bool:
+        """Whether what is launched runs while the host does something else."""
+        return self._graphs is not None
 
     @property
     def frame_s(self) -> float | None:
@@ -168,6 +170,29 @@ class Runner:
         return [results[n] for n in range(len(pieces))]
 
     @torch.inference_mode()
+    def launch(self, rows: Seq[Row]) -> Forward:
+        """Launch a forward pass, where the device runs it by itself; it is run at the end if not.
+
+        Returns:
+            What waits for it: see `forward`.
+        """
+        if not rows or self._graphs is None or not self._graphs.takes(rows):
+            return partial(self.forward, rows)
+        try:
+            drawn = self._graphs.launch(rows)
+        except Exception:  # one by one, only the culprit fails
+            return partial(self.forward, rows)
+        return partial(self._launched, rows, drawn)
+
+    def _launched(
+        self, rows: Seq[Row], drawn: Callable[[], list[list[int]]]
+    ) -> list[Drawn | BaseException]:
+        try:
+            return list(self._by_row([row.num_drawn for row in rows], drawn(), {}))
+        except Exception:  # as above
+            return self.forward(rows)
+
+    @torch.inference_mode()
     def forward(self, rows: Seq[Row]) -> list[Drawn | BaseException]:
         """Run the rows as one forward pass.
 
@@ -178,7 +203,12 @@ class Runner:
 
     def _run(self, batch: Seq[Row]) -> list[Drawn]:
         counts = [row.num_drawn for row in batch]
-        entries, logprobs = self._drawn(batch, counts)
+        return self._by_row(counts, *self._drawn(batch, counts))
+
+    @staticmethod
+    def _by_row(
+        counts: Seq[int], entries: list[list[int]], logprobs: dict[int, float]
+    ) -> list[Drawn]:
         if not logprobs and counts.count(1) == len(counts):  # what a step mostly is
             return [Drawn((tuple(entry),)) for entry in entries]
         results, first = [], 0
@@ -192,7 +222,7 @@ class Runner:
     def _drawn(self, batch: Seq[Row], counts: Seq[int]) -> tuple[list[list[int]], dict[int, float]]:
         """Run a batch; so many entries of each row, end to end, and `Sampler.logprobs`."""
         if self._graphs is not None and self._graphs.takes(batch):
-            return self._graphs.drawn(batch), {}
+            return self._graphs.launch(batch)(), {}
         sequences = [row.sequence for row in batch]
         if counts.count(1) < len(counts):
             repeated = zip(sequences, counts, strict=True)

@@ -48,8 +48,11 @@ AHEAD_STRETCH = 4.0
 ALONE_STRETCH = 1.5
 # Rows that can wait and run together where nothing else runs, whatever time is predicted.
 LEAST_ROWS = 2
-# What can wait lengthens a step with somebody's first sound in it by at most this factor.
+# What can wait lengthens a step with somebody's first sound in it by at most this factor, or to at
+# most this share of the time that is left until that sound is late: on a GPU a full house costs
+# little beside a newcomer, and to leave it out of these steps would halve what all hear.
 FIRST_SOUND_STRETCH = 1.1
+HURRY_SHARE = 0.15
 # Where nobody is urgent a step may always take this times what a step of one row takes: on a
 # machine so slow that the time allows one row at most, what can wait would run one by one.
 ONE_ROW_STRETCH = 1.25
@@ -82,13 +85,14 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     # prompts may take the time that the poorest listener can spare
     patience_s = max(budgets.step_s, crowd.least_slack_s)
     least_tokens = LEAST_CHUNK_TOKENS  # for the first of them, so that one gets on in any case
-    hurried = False  # somebody's first sound is in the making
+    hurry_s = inf  # until the first sound would be late that is in the making, if one is
     for view in filter(is_decode, crowd.urgent):
-        hurried |= draft.take_row(view) and not view.started
+        if draft.take_row(view) and not view.started:
+            hurry_s = min(hurry_s, view.slack_s)
     for view in crowd.urgent:  # the decodes have their part already
         if draft.take(view, patience_s, least_tokens):
             least_tokens = 0
-            hurried |= not view.started
+            hurry_s = hurry_s if view.started else min(hurry_s, view.slack_s)
     favoured = _take_idle(draft, crowd.background)
     blocked = False
     for view in crowd.pressing:
@@ -98,15 +102,15 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
             blocked = True  # none overtakes one that has no room yet
             break
         least_tokens = 0
-        hurried |= listened and not view.started
+        hurry_s = hurry_s if view.started else min(hurry_s, view.slack_s)
 
     if draft.is_empty:
         one_row_s = budgets.cost.seconds(StepWork(decode_rows=1))
         limit_s = max(limit_s, ONE_ROW_STRETCH * one_row_s)
-    elif hurried:
-        limit_s = min(limit_s, FIRST_SOUND_STRETCH * draft.seconds)
+    elif hurry_s < inf:
+        limit_s = min(limit_s, max(FIRST_SOUND_STRETCH * draft.seconds, HURRY_SHARE * hurry_s))
     tight = budgets.free_pages < len(running)
-    ahead_s = limit_s if hurried else max(limit_s, AHEAD_STRETCH * budgets.step_s)
+    ahead_s = limit_s if hurry_s < inf else max(limit_s, AHEAD_STRETCH * budgets.step_s)
     _fill(draft, crowd, running, (limit_s, ahead_s), blocked, tight)
     return draft.finish(sounds=lambda view: (view.key != favoured, view.slack_s, view.key))
 

@@ -123,14 +123,35 @@ class Draft:
         if view.key in self._settled:
             return False
         if is_decode(view):
-            return self._take_decode(view, inf if least_tokens else limit_s, sound)
+            return self.take_row(view, inf if least_tokens else limit_s, sound)
         if view.ended or is_stuck(view):
             return self._take_sound(view, inf if least_tokens else limit_s)
         return self._take_prompt(view, limit_s, least_tokens, sound)
 
     def take_row(self, view: View, limit_s: float = inf, sound: bool = True) -> bool:
         """`take` of a sequence that is known to decode."""
-        return view.key not in self._settled and self._take_decode(view, limit_s, sound)
+        if self._tokens <= 0 or view.key in self._settled:
+            return False
+        due = view.chunk if sound and 0 < view.chunk <= view.frames + 1 else 0
+        cost = self._cost
+        seconds = self.seconds + cost.decode_row_s + (0.0 if self._forward else cost.base_s)
+        if due:
+            seconds += self._sound_s(due)
+        if seconds > limit_s:
+            return False
+        if view.num_positions > view.num_pages * self._page_size:
+            pages = self._pages_short(view, view.num_positions)
+            if pages > self._free_pages and not self._make_room(view, pages):
+                return False
+            self._free_pages -= pages
+        self._tokens -= 1
+        self.seconds = seconds
+        self._settled.add(view.key)
+        self._forward.append(Forward(view.key, view.num_computed, view.num_positions))
+        if due:
+            self._due.append((view, due))
+            self._chunk_sizes.add(due)
+        return True
 
     def take_sound(self, view: View, limit_s: float = inf) -> bool:
         """Plan the chunk of sound alone that a running sequence has the frames for, if any."""
@@ -185,30 +206,6 @@ class Draft:
                     self._preempt(one)
                 return True
         return False
-
-    def _take_decode(self, view: View, limit_s: float, with_sound: bool) -> bool:
-        if self._tokens <= 0:
-            return False
-        sound = view.chunk if with_sound and 0 < view.chunk <= view.frames + 1 else 0
-        cost = self._cost
-        seconds = self.seconds + cost.decode_row_s + (0.0 if self._forward else cost.base_s)
-        if sound:
-            seconds += self._sound_s(sound)
-        if seconds > limit_s:
-            return False
-        if view.num_positions > view.num_pages * self._page_size:
-            pages = self._pages_short(view, view.num_positions)
-            if pages > self._free_pages and not self._make_room(view, pages):
-                return False
-            self._free_pages -= pages
-        self._tokens -= 1
-        self.seconds = seconds
-        self._settled.add(view.key)
-        self._forward.append(Forward(view.key, view.num_computed, view.num_positions))
-        if sound:
-            self._due.append((view, sound))
-            self._chunk_sizes.add(sound)
-        return True
 
     def _take_sound(self, view: View, limit_s: float, emitted: int = 0) -> bool:
         frames = view.frames + emitted

@@ -1,6 +1,11 @@
 """Model families: how each kind of checkpoint computes, over the operations table."""
 
 from izwi.model import Family
-from izwi_models import qwen3_aligner, qwen3_asr, qwen3_tts
+from izwi_models import qwen3_aligner, qwen3_asr, qwen3_chat, qwen3_tts
 
-FAMILIES: tuple[Family, ...] = (qwen3_asr.FAMILY, qwen3_aligner.FAMILY, qwen3_tts.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    qwen3_asr.FAMILY,
+    qwen3_aligner.FAMILY,
+    qwen3_chat.FAMILY,
+    qwen3_tts.FAMILY,
+)

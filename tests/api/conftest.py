@@ -17,6 +17,7 @@ import uvicorn
 
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
+from izwi.chat import AnswerText
 from izwi.errors import InvalidRequest, IzwiError, ModelNotFound, Overloaded
 from izwi.metrics import FIGURES
 from izwi.request import Chunk, Reason, Request, Task, Transcript, VoicePrompt
@@ -115,6 +116,51 @@ class FakeTranscription:
         return [b"" if at < start else char.encode() for at, char in enumerate(text)]
 
 
+class FakeChat:
+    """Says the last message again; who is to think, thinks of how long it is."""
+
+    task = Task.CHAT
+    num_codebooks = 1
+
+    def __init__(self):
+        self.asked = []
+
+    def prepare_chat(self, request_id, model, ask):
+        self.asked.append(ask)
+        said = ask.messages[-1].content
+        if said.startswith("PREPARE"):
+            raise RuntimeError("a bug with the secret path /etc/x")
+        text = f"{{{len(said)} long}}{said}" if ask.thinking else said or " "
+        limit = min(len(text), ask.max_new_tokens or len(text))
+        size = sum(len(message.content) for message in ask.messages)
+        prompt = FakePrompt("listen", text, num_positions=size)
+        return Request(request_id, model, prompt, seed=ask.seed, max_entries=limit, ask=ask)
+
+    def open_answer(self, request):
+        return FakeAnswerReader()
+
+
+class FakeAnswerReader:
+    """What stands in braces is thought."""
+
+    def __init__(self):
+        self.num_reasoning_tokens, self.thinks = 0, False
+
+    def read(self, token_ids):
+        reasoning, content = "", ""
+        for character in map(chr, token_ids):
+            self.thinks |= character == "{"
+            self.num_reasoning_tokens += self.thinks
+            if character not in "{}":
+                reasoning += character * self.thinks
+                content += character * (not self.thinks)
+            self.thinks &= character != "}"
+        return AnswerText(reasoning, content)
+
+    def close(self):
+        return AnswerText()
+
+
 class FakeRegistry:
     def fingerprint(self, name):
         return "f"
@@ -140,6 +186,9 @@ class FakeRegistry:
 
     def transcription(self, name):
         return self._of(name, Task.TRANSCRIPTION)
+
+    def chat(self, name):
+        return self._of(name, Task.CHAT)
 
     def default(self, task):
         return next(name for name, model in self.models.items() if model.task is task)

@@ -66,6 +66,21 @@ class Served:
                     came += piece
         return (int(came.split(b" ", 2)[1]) if came.startswith(b"HTTP/1.1 ") else None), came
 
+    def drip(self, head, drop, *, every_s=0.1, for_s=12.0):
+        """Send a head, then a drop again and again, and read what comes, as `raw` does."""
+        came, until_s = b"", time.monotonic() + for_s
+        with socket.create_connection(("127.0.0.1", self.port), timeout=every_s) as stream:
+            stream.sendall(head)
+            with suppress(ConnectionError):
+                while time.monotonic() < until_s:
+                    with suppress(TimeoutError):
+                        if not (piece := stream.recv(1 << 16)):
+                            break
+                        came += piece
+                        continue
+                    stream.sendall(drop)
+        return (int(came.split(b" ", 2)[1]) if came.startswith(b"HTTP/1.1 ") else None), came
+
     def _status(self, name):
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return text.split(f"{name}:", 1)[1].split("\n", 1)[0].strip()

@@ -48,7 +48,8 @@ _ERROR_KEYS = {"message", "type", "param", "code"}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("faults"), IZWI_API_KEY=KEY) as running:
+    pace = {"IZWI_MAX_HEAD_S": "2", "IZWI_BODY_GRACE_S": "1", "IZWI_MAX_BODY_S": "30"}
+    with served(tmp_path_factory.mktemp("faults"), IZWI_API_KEY=KEY, **pace) as running:
         yield running
 
 
@@ -142,6 +143,13 @@ def raw(statuses, content, *, end=False, within_s=10.0):
     return Fault(lambda _, s: s.raw(made(content), end=end), statuses, within_s=within_s)
 
 
+def drips(head, drip=b" "):
+    """A client that sends its head at once, and the rest in drops, for as long as it may."""
+    return Fault(
+        lambda _, s: s.drip(head, drip), (408,), code="request_timeout", headers=CLOSED, within_s=9
+    )
+
+
 def request(method, path, statuses, code=None, headers=None, **options):
     headers = headers or {}
     return Fault(
@@ -178,6 +186,12 @@ def get_head(*lines, path="/v1/models"):
     return "\r\n".join(head).encode() + b"\r\n\r\n"
 
 
+CLOSED = {"connection": "close"}
+FORM = "content-type: multipart/form-data; boundary=b"
+UPGRADE = (
+    *("connection: Upgrade", "upgrade: websocket", "sec-websocket-version: 13"),
+    "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+)
 HIDDEN = get_head(path="/livez")
 BAD, NO, BIG = (400,), (404,), (413,)
 ADDRESSES = (
@@ -248,10 +262,7 @@ FAULTS = {
     "C31 without a length": Fault(endless_form, BIG, "file", "too_large"),
     "C31 a length that lies": raw(
         (400, None),
-        post_head(
-            "content-type: multipart/form-data; boundary=b", "content-length: 100", path=WRITE
-        )
-        + bytes(MEGABYTE),
+        post_head(FORM, "content-length: 100", path=WRITE) + bytes(MEGABYTE),
     ),
     "C33 the bomb": upload(BIG, lambda: opus_bomb(25 * MEGABYTE), code="too_large"),
     "C33 the bomb in small packets": upload(BIG, lambda: opus_bomb(24 * MEGABYTE, b"\x18", 60)),
@@ -339,10 +350,29 @@ FAULTS = {
     ),
     "E47 a space before the colon": raw((400,), get_head("x : y")),
     "E47 NUL in a header": raw((400,), get_head("x: a\0b")),
+    "E a body that stays away": drips(post_head("content-length: 100"), b""),
+    "E a body in drops": drips(post_head("content-length: 1000")),
+    "E chunks in drops": drips(post_head("transfer-encoding: chunked"), b"1\r\n{\r\n"),
+    "E a form in drops": drips(
+        post_head(FORM, "content-length: 1000", path=WRITE)
+        + b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    ),
+    "E headers in drops": drips(b"GET /livez HTTP/1.1\r\nhost: x\r\nx: ", b"y"),
+    "E a request that stays away": drips(b"", b""),
     "E51 method": request("GET", SPEECH, (405,), "method_not_allowed"),
     "E51 a slash more": request("POST", SPEECH + "/", NO, json=ASK),
     "E51 a slash before": raw((404,), get_head("connection: close", path="//v1/models")),
     "E51 nothing": request("GET", "/v1/nothing", NO, "not_found"),
+    "E51 realtime is not served": request("POST", "/v1/realtime?model=x", NO, "not_found"),
+    **{
+        f"E51 no WebSocket at {path}": raw((404,), get_head(*UPGRADE, path=path))
+        for path in ("/v1/realtime?model=x", "/v1/nothing", SPEECH, "/")
+    },
+    "E51 no WebSocket without a key": raw(
+        (401,),
+        b"GET /v1/realtime HTTP/1.1\r\nhost: x\r\n" + "\r\n".join(UPGRADE).encode() + b"\r\n\r\n",
+    ),
+    "E51 a session by plain HTTP": request("GET", "/v1/audio/speech/stream", NO, "not_found"),
     "E51 up": raw((404,), get_head("connection: close", path="/page/../../etc/passwd")),
     "E51 a method of no name": raw((405, 400), b"BREW " + get_head("connection: close")[4:]),
     "E53 ranges": request(
@@ -488,6 +518,7 @@ def test_nothing_is_left_behind(server, client, baseline_mib):
     assert server.num_descriptors() <= descriptors + 2
     assert "Z" not in server.children().values()
     assert len(server.children()) <= 2
+    assert "izwi_http_in_flight 1.0" in client.get("/metrics").text  # the one that asks
     log = server.log.read_text()
     assert "POST /v1/audio/speech" in log
     for secret in (KEY, MARK, ASK["input"], "Traceback"):

@@ -18,6 +18,7 @@ from izwi.trace import TraceRecorder, platform_of
 from izwi.trace_line import SpeechLine, read_trace
 from izwi_api.cli import serve
 from izwi_api.cli.main import app
+from izwi_api.cli.runtime import Where
 from izwi_api.door import Door
 from izwi_api.settings import Settings
 from izwi_api.speech import open_speech
@@ -94,7 +95,7 @@ def test_serve_gives_the_engine_a_recorder(tmp_path, fake_world):
     registry.models = named
     engine = ObservedEngine()
     door = Door(engine, registry, Settings(home=tmp_path), VoiceStore(tmp_path / "voices"))
-    recorder = serve._recorder(door, tmp_path / "t.jsonl", "cpu", "float32")
+    recorder = serve._recorder(door, tmp_path / "t.jsonl", Where("cpu", "float32"))
     assert engine.observers == [recorder]
     recorder.submitted(Request("a", SPEAKER, FakePrompt("speech"), ask=SpeechInput("Hi.")))
     recorder.chunk(Chunk("a", np.ones((1, 4), np.int64), reason=Reason.STOP))

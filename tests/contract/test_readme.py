@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
+import string
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
+from safetensors.numpy import load_file, save_file
+
+from tests.models.tiny_chat import UNTIED, write_tiny_chat
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,12 +42,13 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "IZWI_HOME": str(home / "izwi")}
 
 
-@pytest.fixture(scope="module")
-def port(environment: dict[str, str]) -> Iterator[int]:
+@contextmanager
+def serving(environment: dict[str, str], *options: str) -> Iterator[int]:
+    """Start a server, wait until it is ready, and stop it in the end; gives its port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
-    command = ["izwi", "serve", "--port", str(free)]
+    command = ["izwi", "serve", "--port", str(free), *options]
     server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     try:
         for _ in range(600):
@@ -55,6 +63,12 @@ def port(environment: dict[str, str]) -> Iterator[int]:
     finally:
         server.terminate()
         assert server.wait(20) == 0, "the server did not leave cleanly"
+
+
+@pytest.fixture(scope="module")
+def port(environment: dict[str, str]) -> Iterator[int]:
+    with serving(environment) as free:
+        yield free
 
 
 def run(script: str, port: int, environment: dict[str, str], folder: Path) -> str:
@@ -74,6 +88,24 @@ def test_curl_examples(port: int, environment: dict[str, str], home: Path) -> No
     assert soundfile.info(home / "speech.wav").samplerate == 24000
     assert '"text"' in transcribe
     assert "izwi-tiny-tts" in rest
+
+
+def test_chat_example(environment: dict[str, str], home: Path) -> None:
+    """The published checkpoint is a gigabyte: a tiny one of random weights stands in for it."""
+    (example,) = blocks("sh")
+    assert "`izwi serve --model Qwen/Qwen3-0.6B`" in README
+    folder = write_tiny_chat(home / "Qwen3-0.6B", UNTIED)
+    # it says letters alone, so that what it says can be spoken
+    weights = load_file(folder / "model.safetensors")
+    said = np.zeros((512, 1), np.float32)
+    said[[*map(ord, string.ascii_lowercase + " ")]] = 20.0
+    weights["lm_head.weight"] *= said
+    save_file(weights, folder / "model.safetensors")
+    with serving(environment, "--model", str(folder)) as port:
+        out = run(example.replace('"Qwen/', '"'), port, environment, home)
+    message = json.loads(out)["choices"][0]["message"]
+    assert set(message["content"]) <= {*string.ascii_lowercase, " "}
+    assert soundfile.info(home / "sea.wav").duration > 0.3
 
 
 def test_sdk_example(port: int, environment: dict[str, str], home: Path) -> None:

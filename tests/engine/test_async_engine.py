@@ -101,7 +101,7 @@ async def test_refusals_and_a_stopped_engine_are_told() -> None:
 
 async def test_a_bug_in_a_step_is_told_to_everybody_and_the_loop_goes_on() -> None:
     engine = async_engine()
-    step = engine._engine.step
+    end = engine._engine.end
     broken = True
 
     def once() -> list[Chunk]:
@@ -109,9 +109,9 @@ async def test_a_bug_in_a_step_is_told_to_everybody_and_the_loop_goes_on() -> No
         if broken:
             broken = False
             raise RuntimeError("a bug")
-        return step()
+        return end()
 
-    engine._engine.step = once  # type: ignore[method-assign]
+    engine._engine.end = once  # type: ignore[method-assign]
     engine.start()
     chunks = await asyncio.wait_for(read(engine.submit(toy_request("a", 4, 1, 5))), 5)
     assert chunks[-1].reason is Reason.ERROR

@@ -15,7 +15,7 @@ from tests.engine.world import SPEECH, Log, World, alone, run
 
 @pytest.fixture(autouse=True)
 def beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Runner, "makes_sound_beside", True)
+    monkeypatch.setattr(Runner, "works_beside", True)
 
 
 def test_everybody_gets_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +23,7 @@ def test_everybody_gets_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(max_running=5)
     found = run(world, requests)
     world.check_nothing_is_lost()
-    monkeypatch.setattr(Runner, "makes_sound_beside", False)
+    monkeypatch.setattr(Runner, "works_beside", False)
     plain = run(World(max_running=5), requests)
     for name, log in plain.items():
         assert found[name].entries == log.entries

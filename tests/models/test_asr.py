@@ -20,6 +20,7 @@ from izwi.ops.attention.torch_dense import attend, rope_table
 from izwi.request import Sequence, TranscriptionInput
 from izwi.runner.device import torch_backend
 from izwi_models import FAMILIES
+from izwi_models.qwen3_asr import encoder
 from izwi_models.qwen3_asr.config import HEAD, AsrConfig, tensor_shapes
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.prompt import cut_windows
@@ -104,6 +105,12 @@ class Counted(TorchDispatchMode):
         del types
         self.count += 1
         return func(*args, **(kwargs or {}))
+
+
+def test_convolutions_of_a_few_chunks_at_a_time_change_nothing(model, monkeypatch):
+    whole = encoded(model, 20.0)
+    monkeypatch.setattr(encoder, "_MOST_NUMBERS", 3 * 8 * 64 * 50)
+    np.testing.assert_allclose(encoded(model, 20.0), whole, rtol=1e-5, atol=1e-5)
 
 
 def greedy(seen: list[Any]) -> Pick:

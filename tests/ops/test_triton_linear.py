@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from izwi.ops import triton_linear, triton_rows
+from izwi.ops.narrow import narrowed
 from izwi.ops.torch_ops import rms_norm
 from tests.ops.devices import DTYPES, assert_near, normal
 
@@ -64,6 +65,34 @@ def test_gated_linear(size: tuple[int, int, int], dtype: torch.dtype) -> None:
         gate, up = case.product(normed=norm is not None).chunk(2, dim=-1)
         found = triton_linear.gated_linear(case.x, case.weight, norm=norm, eps=EPS)
         assert_near(found, functional.silu(gate) * up, dtype)
+
+
+@pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", CASES)
+def test_narrow_weights(
+    size: tuple[int, int, int], dtype: torch.dtype, stored: torch.dtype
+) -> None:
+    """What the numbers in 8 bits stand for is what is multiplied, also on the up side of a gate."""
+    rows, outputs, inputs = size
+    case = Case(rows, 2 * outputs, inputs, dtype)
+    case.weight[0] /= 30  # outputs have scales of their own
+    weight = narrowed(case.weight, stored)
+    case.weight = weight.wide(torch.float32)
+    found = triton_linear.linear(case.x, weight, bias=case.bias, residual=case.residual)
+    expected = case.product(normed=False) + case.bias.float() + case.residual.float()
+    assert_near(found, expected, dtype)
+    for norm in (case.norm, None):
+        gate, up = case.product(normed=norm is not None).chunk(2, dim=-1)
+        found = triton_linear.gated_linear(case.x, weight, norm=norm, eps=EPS)
+        assert_near(found, functional.silu(gate) * up, dtype)
+
+
+@pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_widened_weights(dtype: torch.dtype, stored: torch.dtype) -> None:
+    weight = narrowed(normal(5, 1100, seed=1), stored)
+    assert torch.equal(triton_rows.widen(weight, dtype), weight.wide(dtype))
 
 
 def test_every_cut_gives_the_same_product(monkeypatch: pytest.MonkeyPatch) -> None:

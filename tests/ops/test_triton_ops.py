@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from izwi.ops import triton_linear
+from izwi.config import WEIGHTS
+from izwi.ops import triton_linear, triton_ops
 from izwi.ops.attention.torch_dense import ScratchCache
 from izwi.ops.attention.triton_decode import ScratchDecode
+from izwi.ops.narrow import narrowed, widen
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.torch_ops import TorchOps
 from izwi.ops.triton_ops import TritonOps
@@ -26,8 +28,9 @@ def _no_grad() -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("rows", [(1,), (2, 1), (3, 2), (70,)])
-def test_products(rows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products(rows: tuple[int, ...], weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """70 rows are more than the kernels take, and so go through torch."""
     launched: list[int] = []
     launch = triton_linear._launch
@@ -37,16 +40,26 @@ def test_products(rows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> Non
         lambda x, *args, **kwargs: (launched.append(len(x)), launch(x, *args, **kwargs)),
     )
     x, residual = normal(*rows, 32, seed=1), normal(*rows, 24, seed=2)
-    weight, norm, bias = normal(24, 32, seed=3) / 6, normal(32, seed=4), normal(24, seed=5)
+    plain, norm, bias = normal(24, 32, seed=3) / 6, normal(32, seed=4), normal(24, seed=5)
+    made = TritonOps(DEVICE, F32, weights).narrow(plain)
+    weight = widen(made, F32)
+    assert (weight is plain) == (weights == "auto")
     normed = TORCH.linear(TORCH.rms_norm(x, norm, EPS), weight)
-    assert_near(TRITON.linear(x, weight, bias), TORCH.linear(x, weight, bias), F32)
-    assert_near(TRITON.normed_linear(x, norm, EPS, weight), normed, F32)
-    added = TRITON.linear_add(x, weight, residual)
+    assert_near(TRITON.linear(x, made, bias), TORCH.linear(x, weight, bias), F32)
+    assert_near(TRITON.normed_linear(x, norm, EPS, made), normed, F32)
+    added = TRITON.linear_add(x, made, residual)
     assert_near(added, residual + TORCH.linear(x, weight), F32)
     gate, up = normed.chunk(2, dim=-1)
-    assert_near(TRITON.gated_linear(x, norm, EPS, weight), TORCH.swiglu(gate, up), F32)
+    assert_near(TRITON.gated_linear(x, norm, EPS, made), TORCH.swiglu(gate, up), F32)
     count = x.numel() // 32
     assert launched == ([count] * 4 if count <= triton_linear.MAX_ROWS else [])
+
+
+def test_a_narrow_weight_stays_with_the_kernels_while_they_take_the_rows() -> None:
+    """The library would have to be given a wide copy, whatever it prefers for full weights."""
+    x, full = normal(40, 2048, seed=1), normal(4096, 2048, seed=2)
+    assert not triton_ops._takes_product(x, full)
+    assert triton_ops._takes_product(x, narrowed(full, torch.int8))
 
 
 def test_a_slice_of_tokens_is_multiplied() -> None:

@@ -35,7 +35,7 @@ def sequence(number: int, penalty: float, min_entries: int) -> Sequence:
 @pytest.mark.parametrize("seed", range(5))
 def test_runs_are_rows_with_their_positions_and_pages(seed: int) -> None:
     rng = random.Random(seed)
-    staged = StagedPositions(64, max_pages=6, device=CPU)
+    staged = StagedPositions(64, num_inputs=1, max_pages=6, device=CPU)
     for _ in range(6):  # what an earlier batch left there does not show
         runs = []
         for _ in range(rng.randint(1, 8)):

@@ -26,7 +26,8 @@ def add(
     ] = None,
     requests_per_minute: Annotated[int | None, typer.Option(min=1)] = None,
     characters_per_day: Annotated[
-        int | None, typer.Option(min=1, help="Of text to speak, between midnights UTC.")
+        int | None,
+        typer.Option(min=1, help="Of text to speak or to answer, between midnights UTC."),
     ] = None,
     audio_seconds_per_day: Annotated[
         float | None, typer.Option(min=0, help="Of sound to transcribe, between midnights UTC.")

@@ -9,6 +9,7 @@ import typer
 from izwi_api.cli import (
     align,
     bench,
+    chat,
     clone,
     doctor,
     keys,
@@ -22,7 +23,7 @@ from izwi_api.cli import (
 
 app = typer.Typer(
     name="izwi",
-    help="Speech in one engine: say, transcribe, clone, serve.",
+    help="Speech in one engine: say, transcribe, chat, clone, serve.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -31,6 +32,7 @@ for verb in (
     say.say,
     transcribe.transcribe,
     align.align,
+    chat.chat,
     clone.clone,
     replay.replay,
     bench.bench,

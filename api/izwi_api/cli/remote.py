@@ -141,17 +141,21 @@ class Server:
     async def events(
         self, path: str, fields: Mapping[str, object]
     ) -> AsyncGenerator[dict[str, Any]]:
-        """Post a JSON object, and yield the events that are answered."""
+        """Post a JSON object, and yield the events that are answered, up to [DONE] or the end."""
+        given = {key: value for key, value in fields.items() if value is not None}
         request = urllib.request.Request(
             self.url + path,
-            data=json.dumps(fields).encode(),
+            data=json.dumps(given).encode(),
             headers={"content-type": "application/json", "accept": "text/event-stream"},
         )
         response = await self._open(request)
         try:
             while line := await asyncio.to_thread(response.readline):
                 if line.startswith(b"data: "):
-                    event: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
+                    content = line.removeprefix(b"data: ").strip()
+                    if content == b"[DONE]":
+                        return
+                    event: dict[str, Any] = json.loads(content)
                     if "error" in event:
                         raise _kind_of(event["error"]["code"])(event["error"]["message"])
                     yield event

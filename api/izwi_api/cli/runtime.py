@@ -24,11 +24,13 @@ class Where:
 
     Attributes:
         offline: Never ask the hub for a checkpoint.
+        weights: How the decoders' weights are kept: "auto", or in 8 bits "int8" or "fp8".
     """
 
     device: str = "auto"
     dtype: str = "auto"
     offline: bool = False
+    weights: str = "auto"
 
 
 def load_models(sources: Sequence[str], where: Where) -> tuple[Registry, TorchBackend]:
@@ -37,9 +39,9 @@ def load_models(sources: Sequence[str], where: Where) -> tuple[Registry, TorchBa
     Raises:
         ModelNotFound: A source is no checkpoint.
         CheckpointError: A checkpoint is broken.
-        InvalidRequest: The device or the dtype cannot be used.
+        InvalidRequest: The device, the dtype or the weights cannot be used.
     """
-    backend = torch_backend(where.device, where.dtype)
+    backend = torch_backend(where.device, where.dtype, where.weights)
     registry = Registry(backend)
     with messages().status("loading") as status:
         for source in sources:

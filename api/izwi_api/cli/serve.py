@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from izwi.trace import Observer, TraceRecorder
+    from izwi_api.cli.runtime import Where
     from izwi_api.door import Door
 
 logger = logging.getLogger(__name__)
@@ -57,6 +60,9 @@ AllowedHostOption = Annotated[
 ]
 DrainOption = Annotated[
     float, typer.Option(min=0, help="Seconds that what runs may go on for after SIGTERM.")
+]
+WeightsOption = Annotated[
+    str, typer.Option(help="auto, or the decoders' weights in 8 bits: int8 or fp8.")
 ]
 RequireConsentOption = Annotated[
     bool,
@@ -97,6 +103,7 @@ def serve(
     shadow_policy: ShadowPolicyOption = None,
     kv_mib: KvMibOption = 0,
     kv_dtype: Annotated[str, typer.Option(help="auto, or 8 bits: int8 or fp8.")] = "auto",
+    weights: WeightsOption = "auto",
     host_mib: HostMibOption = 256,
     disk_mib: DiskMibOption = 0,
     api_key: ApiKeyOption = None,
@@ -132,17 +139,15 @@ def serve(
             disk_bytes=disk_mib << 20,
             max_models=max_models if manage_models else 1,
         )
-        door = open_door(model or DEFAULT_MODELS, Where(device, dtype, offline), config)
-        recorder = _recorder(door, record_trace, device, dtype) if record_trace else None
+        where = Where(device, dtype, offline, weights)
+        door = open_door(model or DEFAULT_MODELS, where, config)
+        recorder = _recorder(door, record_trace, where) if record_trace else None
         managed = replace(door.settings, manage_models=manage_models, offline=offline)
         settings = replace(managed, access=access, require_consent=require_consent)
         app = create_app(door.engine, door.registry, settings)
     _show_memory(door)
-    try:
+    with nullcontext() if recorder is None else closing(recorder):
         _listen(app, host, port, drain_s)
-    finally:
-        if recorder is not None:
-            recorder.close()
 
 
 def check_exposure(host: str, access: Access, *, insecure: bool) -> None:
@@ -223,7 +228,13 @@ def _listen(app: FastAPI, host: str, port: int, drain_s: float) -> None:
         logging.getLogger(name).addFilter(WithoutQueries())
     state: AppState = app.state.izwi
     state.door.decoder.start()
-    server = Server(server_config(app, host, port), state.drain, drain_s)
+    max_head_s = state.door.settings.pace.max_head_s
+    if not state.door.settings.manage_models:  # models that go may leave cycles behind
+        # The collector would look through all that was imported and loaded, for an eighth of a
+        # second in which nobody is answered and no step begins.
+        gc.collect()
+        gc.freeze()
+    server = Server(server_config(app, host, port, max_head_s), state.drain, drain_s)
     server.run()
     if not server.started:
         raise typer.Exit(3)  # the address is taken; uvicorn has said so
@@ -248,13 +259,14 @@ class _Observable(Protocol):
         ...
 
 
-def _recorder(door: Door, path: Path, device: str, dtype: str) -> TraceRecorder:
+def _recorder(door: Door, path: Path, where: Where) -> TraceRecorder:
     """Record what the door's engine does. Raises OSError if the file cannot be written."""
     from izwi.runner.device import torch_backend
     from izwi.trace import TraceRecorder, platform_of
 
-    ops = torch_backend(device, dtype).ops
-    recorder = TraceRecorder(path, door.registry, platform_of(ops.device, ops.dtype))
+    ops = torch_backend(where.device, where.dtype).ops
+    platform = platform_of(ops.device, ops.dtype, where.weights)
+    recorder = TraceRecorder(path, door.registry, platform)
     assert isinstance(door.engine, _Observable)
     door.engine.observe(recorder)
     return recorder

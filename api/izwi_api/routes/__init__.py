@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from izwi_api.routes import (
     alignments,
+    chat,
     health,
     metrics,
     model_changes,
@@ -27,6 +28,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     transcriptions.router,
     translations.router,
     alignments.router,
+    chat.router,
     models.router,
     model_changes.router,
     voices.router,

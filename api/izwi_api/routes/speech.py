@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from fastapi import APIRouter, Request
@@ -14,20 +14,25 @@ from starlette.responses import Response
 
 from izwi.audio.encode import CONTENT_TYPES, stream_encoder
 from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, TooLarge
-from izwi.request import ReferenceClip, SpeechInput, TextMode, VoicePrompt
+from izwi.request import AlignedWord, ReferenceClip, SpeechInput, TextMode, VoicePrompt
+from izwi_api.align import Aligner
 from izwi_api.app_state import door_of
 from izwi_api.bodies import read_json
 from izwi_api.door import Door
 from izwi_api.http_errors import error_line
 from izwi_api.live_response import live_response, unless_left
+from izwi_api.routes.plain_route import PlainRoute
+from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.openapi import answers, json_body
 from izwi_api.schemas.speech import HINTS, SpeechBody
 from izwi_api.settings import Settings
 from izwi_api.speech import Speech, encoded_sound, open_speech
+from izwi_api.spoken_words import PARAM as WORDS_PARAM
+from izwi_api.spoken_words import TimedSpeech, find_word_aligner
 from izwi_api.voice_store import REFERENCE_RATE
 from izwi_api.voices import resolve_voice
 
-router = APIRouter()
+router = APIRouter(route_class=PlainRoute)
 
 
 @router.post(
@@ -45,13 +50,15 @@ async def create_speech(request: Request) -> Response:
 
 
 async def _answer(door: Door, body: SpeechBody) -> Response:
+    timing = _word_aligner(door, body)
     ask = speech_input(body, await find_voice(door, body))
     speech = await open_speech(door.engine, door.registry, body.model, ask)
+    timed = TimedSpeech(speech, *timing, body.speed) if timing is not None else None
     encoder = stream_encoder(body.response_format, speech.sample_rate)
-    sound = encoded_sound(speech, encoder, body.speed)
+    sound = encoded_sound(timed or speech, encoder, body.speed)
     try:
         if body.stream_format == "sse":
-            return await live_response(_events(speech, sound), "text/event-stream")
+            return await live_response(_events(speech, sound, timed), "text/event-stream")
         return await live_response(sound, CONTENT_TYPES[body.response_format])
     except BaseException:
         # A generator that never began has no `finally` to run.
@@ -59,26 +66,52 @@ async def _answer(door: Door, body: SpeechBody) -> Response:
         raise
 
 
-async def _events(speech: Speech, sound: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+def _word_aligner(door: Door, body: SpeechBody) -> tuple[Aligner, str | None] | None:
+    """Return who times the words, if somebody wants it. Raises ModelNotFound and InvalidRequest."""
+    if not body.word_timestamps:
+        return None
+    door.registry.speech(body.model)  # an unknown model is said first
+    if body.stream_format != "sse":
+        raise InvalidRequest(
+            "word_timestamps come with stream_format 'sse'; a plain sound has no place for them",
+            param=WORDS_PARAM,
+        )
+    return find_word_aligner(door.engine, door.registry, body.language)
+
+
+async def _events(
+    speech: Speech, sound: AsyncGenerator[bytes], timed: TimedSpeech | None
+) -> AsyncGenerator[bytes]:
     begun = False
-    async with aclosing(sound):
-        try:
+    try:
+        async with aclosing(sound):
             async for piece in sound:
                 audio = base64.b64encode(piece).decode("ascii")
                 yield _event({"type": "speech.audio.delta", "audio": audio})
                 begun = True
-        except IzwiError as error:
-            # Before the first event there is still a status to say it with.
-            if not begun:
-                raise
-            yield error_line(error)
-            return
+                if timed is not None and (words := timed.known()):
+                    yield _words_event(words)
+        if timed is not None and (words := await timed.rest()):
+            yield _words_event(words)
+    except IzwiError as error:
+        # Before the first event there is still a status to say it with.
+        if not begun:
+            raise
+        yield error_line(error)
+        return
+    finally:
+        if timed is not None:
+            timed.abort()
     usage = {
         "input_tokens": speech.num_prompt_positions,
         "output_tokens": speech.num_frames,
         "total_tokens": speech.num_prompt_positions + speech.num_frames,
     }
     yield _event({"type": "speech.audio.done", "usage": usage})
+
+
+def _words_event(words: Sequence[AlignedWord]) -> bytes:
+    return _event({"type": "speech.audio.words", "words": list(map(word_json, words))})
 
 
 def _event(fields: dict[str, object]) -> bytes:

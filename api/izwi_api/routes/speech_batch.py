@@ -29,10 +29,12 @@ from izwi_api.door import Door
 from izwi_api.http_errors import body_of, error_body, invalid_body
 from izwi_api.live_response import live_response
 from izwi_api.routes.speech import check_texts, find_voice, speech_input
+from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.openapi import json_body
 from izwi_api.schemas.speech import HINTS
 from izwi_api.schemas.speech_batch import BatchItem, SpeechBatchBody, parse_batch, parse_item
 from izwi_api.speech import Speech, open_speech
+from izwi_api.spoken_words import TimedSpeech, find_word_aligner
 
 logger = logging.getLogger(__name__)
 router = APIRouter()
@@ -105,18 +107,26 @@ class _Batch:
     async def _say(self, item: BatchItem) -> dict[str, object]:
         door = self._door
         check_texts(item, door.settings)
+        timing = None
+        if item.word_timestamps:
+            timing = find_word_aligner(door.engine, door.registry, item.language)
         ask = speech_input(item, await find_voice(door, item))
         speech = await open_speech(door.engine, door.registry, item.model, ask, streams=False)
         file = _File(item, speech.sample_rate)
+        timed = TimedSpeech(speech, *timing, item.speed) if timing is not None else None
+        words: dict[str, object] = {}
         try:
-            await self._fill(file, speech)
+            await self._fill(file, timed or speech)
+            if timed is not None:
+                words["words"] = list(map(word_json, await timed.rest()))
         finally:
-            speech.abort()
+            (timed or speech).abort()
         audio = await asyncio.to_thread(base64.b64encode, file.content)
         return {
             "status": "success",
             "audio_data": audio.decode("ascii"),
             "media_type": CONTENT_TYPES[item.response_format],
+            **words,
             "usage": {
                 "input_tokens": speech.num_prompt_positions,
                 "output_tokens": speech.num_frames,
@@ -124,7 +134,7 @@ class _Batch:
             },
         }
 
-    async def _fill(self, file: _File, speech: Speech) -> None:
+    async def _fill(self, file: _File, speech: Speech | TimedSpeech) -> None:
         async with aclosing(speech.chunks()) as chunks:
             async for chunk in chunks:
                 if chunk.pcm is not None and chunk.pcm.size:

@@ -21,6 +21,7 @@ from izwi.audio.encode import PCM_RATE, stream_encoder
 from izwi.errors import InvalidRequest, IzwiError, TooLarge
 from izwi.request import Task
 from izwi.streamed import WritableModel
+from izwi_api.align import Aligner
 from izwi_api.app_state import AppState
 from izwi_api.door import Door
 from izwi_api.http_errors import body_of, error_body, invalid_body, status_of
@@ -37,6 +38,8 @@ from izwi_api.schemas.speech_stream import (
 from izwi_api.sound_messages import SoundMessages
 from izwi_api.speech import Speech, encoded_sound, open_speech, piece_seed
 from izwi_api.speech_writer import SpeechWriter, open_speech_writer
+from izwi_api.spoken_words import PARAM as WORDS_PARAM
+from izwi_api.spoken_words import TimedSpeech, find_word_aligner
 from izwi_api.usage import current_usage
 from izwi_api.utterance import Setting, Utterance
 
@@ -163,6 +166,7 @@ class _Session:
         config = config.model_copy(update={"model": model_name})
         model = door.registry.speech(model_name)
         check_texts(config.model_copy(update={"input": "-"}), door.settings)
+        timing = self._word_aligner(config) if config.word_timestamps else None
         ask = speech_input(config, await find_voice(door, config))
         if config.split_granularity == "none":
             if not isinstance(model, WritableModel):
@@ -171,7 +175,15 @@ class _Session:
                 )
             # What it refuses is said now, not after the first text.
             await asyncio.to_thread(model.text_stream, "check", model_name, ask)
-        self._setting = Setting(config, model_name, ask)
+        self._setting = Setting(config, model_name, ask, timing)
+
+    def _word_aligner(self, config: SessionConfig) -> tuple[Aligner, str | None]:
+        if config.audio_encoding != "base64" or config.split_granularity == "none":
+            raise InvalidRequest(
+                "word_timestamps come with audio_encoding 'base64', and with sentences or clauses",
+                param=WORDS_PARAM,
+            )
+        return find_word_aligner(self._door.engine, self._door.registry, config.language)
 
     def _write(self, text: str) -> None:
         limit = self._limits.utterance_chars
@@ -277,13 +289,16 @@ class _Session:
                 seed = piece_seed(setting.ask.seed, utterance.num_files)
                 ask = replace(setting.ask, text=unit, seed=seed)
                 speech = await open_speech(door.engine, door.registry, setting.model_name, ask)
+                sound: Speech | TimedSpeech = speech
+                if setting.timing is not None:
+                    sound = TimedSpeech(speech, *setting.timing, setting.config.speed)
                 try:
-                    await self._send_file(speech, utterance, unit)
+                    await self._send_file(sound, utterance, unit)
                 finally:
-                    speech.abort()
+                    sound.abort()
 
     async def _send_file(
-        self, sound: Speech | SpeechWriter, utterance: Utterance, text: str | None
+        self, sound: Speech | TimedSpeech | SpeechWriter, utterance: Utterance, text: str | None
     ) -> None:
         """Send a sound as one file, after its text, or what is written of it when it begins."""
         config = utterance.setting.config
@@ -301,9 +316,13 @@ class _Session:
                 async for piece in pieces:
                     if not file.is_begun:
                         await begin()
+                    if isinstance(sound, TimedSpeech):
+                        file.add_words(sound.known())
                     await file.write(piece)
             if not file.is_begun:  # it was said in no time
                 await begin()
+            if isinstance(sound, TimedSpeech):
+                file.add_words(await sound.rest())
             await file.end(False)
         except WebSocketDisconnect:
             raise

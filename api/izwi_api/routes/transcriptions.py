@@ -19,6 +19,7 @@ from izwi_api.cues import Cue, cut_cues
 from izwi_api.door import Door
 from izwi_api.http_errors import error_line
 from izwi_api.live_response import live_response, unless_left
+from izwi_api.routes.plain_route import PlainRoute
 from izwi_api.schemas.openapi import answers, form_body
 from izwi_api.schemas.transcription import (
     TranscriptionForm,
@@ -32,7 +33,7 @@ from izwi_api.schemas.transcription import (
 )
 from izwi_api.transcribe import SAMPLE_RATE, Segment, Transcription, open_transcription
 
-router = APIRouter()
+router = APIRouter(route_class=PlainRoute)
 
 # As at OpenAI: no word is shorter.
 _MIN_AUDIO_S = 0.1

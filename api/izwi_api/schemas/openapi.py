@@ -43,6 +43,7 @@ def json_body(body: type[BaseModel], hints: Mapping[str, Mapping[str, Any]]) -> 
         hints: More about some keys, for limits that are settings and spellings that are rewritten.
     """
     schema = body.model_json_schema()
+    schema = _inlined(schema, schema.pop("$defs", {}))
     required = schema.get("required", ())
     for name, field in schema["properties"].items():
         field |= hints.get(name, {})
@@ -73,6 +74,15 @@ def form_body(form: type[BaseModel], *files: str) -> dict[str, Any]:
         "additionalProperties": False,
     }
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": body}}}}
+
+
+def _inlined(value: Any, known: Mapping[str, Any]) -> Any:
+    """Put definitions in their places: a reference would look for them in the whole document."""
+    if isinstance(value, dict):
+        if "$ref" in value:
+            return _inlined(known[value["$ref"].rpartition("/")[2]], known)
+        return {key: _inlined(item, known) for key, item in value.items()}
+    return [_inlined(item, known) for item in value] if isinstance(value, list) else value
 
 
 def _without_null(field: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:

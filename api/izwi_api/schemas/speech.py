@@ -12,9 +12,10 @@ _INT64_MAX = 2**63 - 1
 
 _TEXT = {"type": "string", "maxLength": 4096}
 _VOICE = {"type": "string", "minLength": 1}
-# For OpenAPI: what is checked elsewhere, and other spellings. 4096 is a setting's default.
+# For OpenAPI: what is checked elsewhere, and other spellings. 4096 is a setting's default. The
+# separators that are written out are white space to Python, and not to ECMAScript's patterns.
 HINTS: dict[str, dict[str, object]] = {
-    "input": {"minLength": 1, "maxLength": 4096, "pattern": r"\S"},
+    "input": {"minLength": 1, "maxLength": 4096, "pattern": r"[^\s\x1c-\x1f\x85]"},
     "instructions": {"anyOf": [_TEXT, {"type": "null"}]},
     "ref_text": {"anyOf": [_TEXT, {"type": "null"}]},
     "voice": {
@@ -63,3 +64,4 @@ class SpeechBody(BaseModel):
     ref_text: str | None = None
     x_vector_only: bool = False
     max_new_tokens: int | None = Field(default=None, ge=1, le=65_536)
+    word_timestamps: bool = Field(default=False, description="needs stream_format sse")

@@ -58,7 +58,7 @@ class SessionConfig(SpeechBody):
         stream_audio: Send sound while it is made; otherwise each file is one message.
         audio_encoding: Binary messages, or base64 within JSON.
         split_granularity: What is one file: an utterance, or each of its sentences or clauses.
-        word_timestamps: Not served yet.
+        word_timestamps: Say when each word is said, in `audio.chunk`.
     """
 
     type: Literal["session.config"]
@@ -69,7 +69,6 @@ class SessionConfig(SpeechBody):
     stream_audio: bool = True
     audio_encoding: Literal["binary", "base64"] = "binary"
     split_granularity: Granularity = "none"
-    word_timestamps: Literal[False] = False
 
 
 class InputText(Message):

@@ -14,6 +14,7 @@ from izwi.ops import Array, AttentionContext, AttentionSpec, Ops, Weights
 # What `pack` joins, under which name. No checkpoint has these, so they tell packed weights.
 _QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
 _GATE_UP = ("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj"))
+_ALONE = ("self_attn.o_proj", "mlp.down_proj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def tensor_shapes(config: DecoderConfig, prefix: str) -> dict[str, tuple[int, ..
 
 
 def pack(ops: Ops, weights: Weights, config: DecoderConfig, prefix: str) -> dict[str, Array]:
-    """Join what is multiplied with the same input: fewer and longer products.
+    """Join what is multiplied with the same input: fewer and longer products, ready for them.
 
     `decode` takes plain weights as well and then joins them on each call, so that gradients reach
     them. Serving packs once.
@@ -94,14 +95,18 @@ def pack(ops: Ops, weights: Weights, config: DecoderConfig, prefix: str) -> dict
         prefix: See `decode`.
 
     Returns:
-        The weights with `qkv_proj` and `gate_up_proj` in place of the parts of each layer.
+        The weights with `qkv_proj` and `gate_up_proj` in place of the parts of each layer, and all
+        that the layers multiply with as `Ops.narrow` made it.
     """
     packed = dict(weights)
     for n in range(config.num_hidden_layers):
         for joined, parts in (_QKV, _GATE_UP):
             names = [f"{prefix}layers.{n}.{part}.weight" for part in parts]
             arrays = [packed.pop(name) for name in names]
-            packed[f"{prefix}layers.{n}.{joined}.weight"] = ops.concat(arrays, 0)
+            packed[f"{prefix}layers.{n}.{joined}.weight"] = ops.narrow(ops.concat(arrays, 0))
+        for part in _ALONE:
+            name = f"{prefix}layers.{n}.{part}.weight"
+            packed[name] = ops.narrow(packed[name])
     return packed
 
 

@@ -18,9 +18,9 @@ from izwi_models.qwen3_asr.config import AUDIO_PREFIX, AudioConfig
 
 _NORM_EPS = 1e-5
 _MAX_TIMESCALE = 10_000.0
-# Chunks that go through the convolutions at once, at most: the first makes its input 120 times
-# larger, 3 MB a chunk in bfloat16, which a GPU that records keeps for good.
-_MOST_CHUNKS = 32
+# Numbers that the first convolution makes at once, at most: 32 chunks of the published sizes. It
+# makes its input 120 times larger, and a GPU that records keeps the memory for good.
+_MOST_NUMBERS = 32 * 480 * 64 * 50
 
 _QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
 
@@ -105,7 +105,8 @@ def _convolve(
         mel = ops.pad(mel, 0, chunks * length - frames)
     x = ops.transpose(mel.reshape(batch, mels, chunks, length), (0, 2, 1, 3))
     x = x.reshape(batch * chunks, 1, mels, length)
-    most = min(config.conv_chunksize, _MOST_CHUNKS)
+    widened = config.downsample_hidden_size * -(-mels // 2) * -(-length // 2)
+    most = max(1, min(config.conv_chunksize, _MOST_NUMBERS // widened))
     parts = [
         _convolve_chunks(ops, weights, x[start : start + most], positions)
         for start in range(0, batch * chunks, most)

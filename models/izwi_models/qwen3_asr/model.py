@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from itertools import accumulate
@@ -10,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
 
 from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
+from izwi.checkpoint import tensor_names
 from izwi.errors import InvalidRequest, TooLarge
 from izwi.model import Backend, Family, KVSpec, Pick, Row
 from izwi.ops import Array, AttentionContext, Ops, Weights
@@ -27,6 +26,7 @@ from izwi.request import (
     TranscriptionInput,
 )
 from izwi_models.qwen3.decoder import decode, pack
+from izwi_models.qwen3.stop_ids import read_stop_ids
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr.config import (
     EMBEDDING,
@@ -34,7 +34,6 @@ from izwi_models.qwen3_asr.config import (
     TEXT_PREFIX,
     AsrConfig,
     read_config,
-    read_stop_ids,
     tensor_shapes,
 )
 from izwi_models.qwen3_asr.embedding import (
@@ -95,7 +94,8 @@ class Qwen3ASR:
         self._tokenizer = tokenizer
         self._stop_ids = stop_ids
         self._decoder = config.text.decoder
-        self._head = weights[EMBEDDING if config.text.tie_word_embeddings else HEAD]
+        # an embedding that is the head, too, is looked up as it is and multiplied with as narrow
+        self._head = ops.narrow(weights[EMBEDDING if config.text.tie_word_embeddings else HEAD])
         self.padded_encoder = WindowEncoder(ops, weights, config.audio)
 
     # -- what the engine runs ----------------------------------------------------------------
@@ -298,7 +298,7 @@ def load(folder: Path, backend: Backend) -> Qwen3ASR:
     config = read_config(folder)
     tied = config.text.tie_word_embeddings
     # a tied checkpoint may repeat the embedding as the head; it is read, checked and let go
-    shapes = tensor_shapes(config, with_head=not tied or HEAD in _tensor_names(folder))
+    shapes = tensor_shapes(config, with_head=not tied or HEAD in tensor_names(folder))
     weights = dict(backend.load_weights(folder, shapes))
     if tied:
         weights.pop(HEAD, None)
@@ -315,15 +315,3 @@ def _prompt(sequence: Sequence) -> AsrPrompt:
     prompt = sequence.request.prompt
     assert isinstance(prompt, AsrPrompt)
     return prompt
-
-
-def _tensor_names(folder: Path) -> set[str]:
-    """Names in the folder's weight files; empty where they cannot be read, as loading will say."""
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    try:
-        if single.is_file():
-            with safe_open(single, framework="numpy") as handle:
-                return set(handle.keys())
-        return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-    except (SafetensorError, OSError, ValueError, KeyError):
-        return set()

@@ -14,6 +14,7 @@ from izwi_models.qwen3.decoder import decode, pack
 from izwi_models.qwen3_tts.config import TTSConfig
 from izwi_models.qwen3_tts.prompt import NOTHING
 
+_HEAD = "talker.codec_head.weight"
 _PREDICTOR = "talker.code_predictor."
 _NARROW = f"{_PREDICTOR}small_to_mtp_projection"
 
@@ -24,7 +25,7 @@ _NARROW_TABLE = f"{_PREDICTOR}code_table"  # the same rows, projected to the pre
 
 
 def prepare(ops: Ops, weights: Weights, config: TTSConfig) -> dict[str, Array]:
-    """Join and project once what every frame would join and project again.
+    """Join, project and narrow once what every frame would join and project again.
 
     Every function of this module takes plain weights as well, so that gradients reach them.
     Serving passes prepared weights.
@@ -42,6 +43,8 @@ def prepare(ops: Ops, weights: Weights, config: TTSConfig) -> dict[str, Array]:
     ready[_TABLE], ready[_OFFSETS] = table, ops.array(offsets)
     if f"{_NARROW}.weight" in weights:
         ready[_NARROW_TABLE] = _to_predictor(ops, weights, table)
+    for name in (_HEAD, *(_head_name(n) for n in range(1, talker.num_code_groups))):
+        ready[name] = ops.narrow(ready[name])
     return ready
 
 
@@ -86,7 +89,7 @@ def hidden_states(
 
 def codec_logits(ops: Ops, weights: Weights, hidden: Array) -> Array:
     """Logits of codebook 0: (..., hidden) -> (..., codec vocabulary)."""
-    return ops.linear(hidden, weights["talker.codec_head.weight"])
+    return ops.linear(hidden, weights[_HEAD])
 
 
 def predict_codes(
@@ -162,7 +165,11 @@ def _embed_narrow(ops: Ops, weights: Weights, ids: Array, codebook: int) -> Arra
 
 
 def _code_logits(ops: Ops, weights: Weights, hidden: Array, codebook: int) -> Array:
-    return ops.linear(hidden, weights[f"{_PREDICTOR}lm_head.{codebook - 1}.weight"])
+    return ops.linear(hidden, weights[_head_name(codebook)])
+
+
+def _head_name(codebook: int) -> str:
+    return f"{_PREDICTOR}lm_head.{codebook - 1}.weight"
 
 
 def _to_predictor(ops: Ops, weights: Weights, x: Array) -> Array:

@@ -1,0 +1,230 @@
+"""`izwi chat`: ask a chat model once, or talk with it at the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from izwi.errors import InvalidRequest, IzwiError
+from izwi_api.cli.options import (
+    ApiKey,
+    Device,
+    Dtype,
+    Offline,
+    ServerUrl,
+    failures_told,
+    messages,
+    tell_failure,
+)
+
+if TYPE_CHECKING:
+    from izwi.chat import ChatInput
+    from izwi_api.cli.answerers import Answer, Answerer
+
+Text = Annotated[
+    str | None,
+    typer.Argument(
+        help="What to ask; - reads it from stdin. Without it: stdin, or at a terminal a talk.",
+        show_default=False,
+    ),
+]
+ModelSource = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder or hub id of a Qwen3 chat checkpoint, such as Qwen/Qwen3-0.6B; with "
+        "--server its name there, by default the first.",
+        show_default=False,
+    ),
+]
+System = Annotated[str | None, typer.Option(help="What the model is told before the first turn.")]
+Think = Annotated[
+    bool | None,
+    typer.Option(
+        "--think/--no-think",
+        help="Think first; thoughts go to stderr. Default: only where the model always does.",
+        show_default=False,
+    ),
+]
+Temperature = Annotated[
+    float | None, typer.Option(min=0.0, max=2.0, help="0 is greedy. Default: the model's.")
+]
+Seed = Annotated[
+    int | None, typer.Option(help="The same seed answers the same way. Default: another each time.")
+]
+MaxNewTokens = Annotated[
+    int | None, typer.Option(min=1, help="At most this many tokens an answer, thoughts included.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print text, reasoning and usage, a line an answer.")
+]
+
+
+def chat(
+    text: Text = None,
+    model: ModelSource = None,
+    system: System = None,
+    think: Think = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    max_new_tokens: MaxNewTokens = None,
+    as_json: AsJson = False,
+    server: ServerUrl = None,
+    api_key: ApiKey = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    offline: Offline = False,
+) -> None:
+    """Ask a chat model, or talk with it."""
+    from izwi.chat import ChatInput, ChatMessage, Role
+    from izwi_api.cli.answerers import EXAMPLE_MODEL, HereAnswerer, ServerAnswerer
+    from izwi_api.cli.remote import Server
+    from izwi_api.cli.runtime import Where
+
+    with failures_told():
+        if seed is not None and not -(2**63) <= seed < 2**63:
+            raise InvalidRequest("the seed must fit in 64 bits", param="seed")
+        answerer: Answerer
+        if server:
+            answerer = ServerAnswerer(Server(server, api_key), model)
+        elif model is not None:
+            answerer = HereAnswerer(model, Where(device, dtype, offline))
+        else:
+            raise InvalidRequest(
+                f"no chat model comes with izwi: give --model, such as {EXAMPLE_MODEL}, or the "
+                f"--server of one that is served (izwi serve --model {EXAMPLE_MODEL})",
+                param="model",
+            )
+        before = (ChatMessage(Role.SYSTEM, system),) if system is not None else ()
+        ask = ChatInput(
+            before, thinking=think, temperature=temperature, max_new_tokens=max_new_tokens
+        )
+        talk = _Talk(answerer, ask, seed, as_json=as_json)
+        if text is None and _at_terminal():
+            talk.converse()
+        else:
+            talk.once(text if text not in (None, "-") else _read_stdin())
+
+
+class _Talk:
+    """A conversation with one model, and where it is printed."""
+
+    def __init__(self, answerer: Answerer, ask: ChatInput, seed: int | None, *, as_json: bool):
+        self._answerer, self._ask, self._seed = answerer, ask, seed
+        self._as_json = as_json
+        self._console = messages()
+
+    def once(self, text: str) -> None:
+        """Ask once. Raises IzwiError."""
+        if not text.strip():
+            raise InvalidRequest("there is no text to answer", param="text")
+
+        async def answered() -> None:
+            async with self._answerer:
+                await self._answer(text)
+
+        asyncio.run(answered())
+
+    def converse(self) -> None:
+        """Read, answer, and again, until the end of stdin. Raises IzwiError if it cannot begin."""
+        with suppress(ImportError):  # where it is there, lines can be edited
+            import readline  # noqa: F401
+        stack = AsyncExitStack()
+        with asyncio.Runner() as runner:
+            try:
+                runner.run(stack.enter_async_context(self._answerer))
+                self._console.print("Ctrl-C stops an answer, Ctrl-D ends the talk.", style="dim")
+                while (text := self._next_line()) is not None:
+                    if text.strip():
+                        self._turn(runner, text)
+            finally:
+                runner.run(stack.aclose())
+
+    def _next_line(self) -> str | None:
+        try:
+            return self._console.input("[bold]> [/]")
+        except (EOFError, KeyboardInterrupt):
+            self._console.print()
+            return None
+        except UnicodeDecodeError as error:
+            raise InvalidRequest("what was typed is not UTF-8", param="text") from error
+
+    def _turn(self, runner: asyncio.Runner, text: str) -> None:
+        """Answer one line. What fails is told, and the talk goes on as if it was not said."""
+        before = self._ask
+        try:
+            runner.run(self._answer(text))
+        except KeyboardInterrupt:  # what was said until then stays said
+            self._console.print()
+        except IzwiError as error:
+            tell_failure(error)
+            self._ask = before
+
+    async def _answer(self, text: str) -> None:
+        """Print the answer to a text as it comes, and remember both."""
+        from izwi.chat import ChatMessage, Role
+
+        asked = (*self._ask.messages, ChatMessage(Role.USER, text))
+        self._ask = replace(self._ask, messages=asked)
+        answer = await self._answerer.open(self._ask, self._seed)
+        try:
+            await self._print(answer)
+        finally:
+            heard = ChatMessage(Role.ASSISTANT, answer.content)
+            self._ask = replace(self._ask, messages=(*asked, heard))
+
+    async def _print(self, answer: Answer) -> None:
+        from izwi.request import Reason
+
+        begun = False
+        async with aclosing(answer.deltas()) as deltas:
+            async for delta in deltas:
+                if self._as_json:
+                    continue
+                if delta.reasoning:
+                    self._console.print(delta.reasoning, style="dim", markup=False, end="")
+                if delta.content:
+                    if answer.reasoning and not begun:
+                        self._console.print()  # the thought has no line break of its own
+                    begun = True
+                    _write(delta.content)
+        if self._as_json:
+            _write(_json_line(answer))
+            return
+        if not answer.content.endswith("\n"):
+            _write("\n")
+        if answer.reason is Reason.LENGTH:
+            self._console.print(f"cut off after {answer.num_tokens} tokens", style="dim")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _json_line(answer: Answer) -> str:
+    fields: dict[str, object] = {"text": answer.content}
+    if answer.reasoning:
+        fields["reasoning"] = answer.reasoning
+    fields |= {
+        "finish_reason": answer.reason,
+        "prompt_tokens": answer.num_prompt_tokens,
+        "completion_tokens": answer.num_tokens,
+    }
+    return json.dumps(fields, ensure_ascii=False) + "\n"
+
+
+def _at_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest("the text on stdin is not UTF-8", param="text") from error

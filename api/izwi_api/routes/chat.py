@@ -1,0 +1,85 @@
+"""POST /v1/chat/completions: answer a conversation, all at once or as it is written."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from izwi.errors import IzwiError
+from izwi_api.app_state import door_of
+from izwi_api.bodies import read_json
+from izwi_api.chat import Answer, open_answer
+from izwi_api.door import Door
+from izwi_api.http_errors import error_line
+from izwi_api.live_response import live_response, unless_left
+from izwi_api.schemas.chat import ChatBody, Completion, chat_input
+from izwi_api.schemas.openapi import answers, json_body
+
+router = APIRouter()
+
+_SEED_BITS = 63
+
+
+@router.post(
+    "/v1/chat/completions",
+    openapi_extra=json_body(ChatBody, {}),
+    response_class=Response,
+    responses=answers("application/json", "text/event-stream"),
+)
+async def create_chat_completion(request: Request) -> Response:
+    """Answer a conversation."""
+    door = door_of(request)
+    body = ChatBody.model_validate(await read_json(request, door.settings.max_json_bytes))
+    return await unless_left(request.receive, _answer(door, body))
+
+
+async def _answer(door: Door, body: ChatBody) -> Response:
+    # Whoever asks again without a seed wants another answer.
+    ask = chat_input(body, secrets.randbits(_SEED_BITS))
+    answer = await open_answer(door.engine, door.registry, body.model, ask, stops=body.stop)
+    completion = Completion(body.model)
+    try:
+        if body.stream:
+            events = _events(answer, completion, tells_usage=body.tells_usage)
+            return await live_response(events, "text/event-stream")
+        await answer.finish()
+    except BaseException:
+        # A generator that never began has no `finally` to run.
+        answer.abort()
+        raise
+    return JSONResponse(completion.whole(answer))
+
+
+async def _events(
+    answer: Answer, completion: Completion, *, tells_usage: bool
+) -> AsyncGenerator[bytes]:
+    blank: dict[str, object] = {"usage": None} if tells_usage else {}
+    begun = False
+    try:
+        async with aclosing(answer.deltas()) as deltas:
+            async for delta in deltas:
+                if not begun:
+                    yield _event(completion.opening() | blank)
+                    begun = True
+                yield _event(completion.piece(delta) | blank)
+    except IzwiError as error:
+        # Before the first event there is still a status to say it with.
+        if not begun:
+            raise
+        yield error_line(error)
+        return
+    if not begun:
+        yield _event(completion.opening() | blank)
+    yield _event(completion.closing(answer) | blank)
+    if tells_usage:
+        yield _event(completion.bill(answer))
+    yield b"data: [DONE]\n\n"
+
+
+def _event(fields: dict[str, object]) -> bytes:
+    return b"data: " + json.dumps(fields).encode() + b"\n\n"

@@ -1,0 +1,155 @@
+"""When each word is said of a speech that is being made. Knows no HTTP.
+
+A piece of the text is aligned with its sound as soon as its sound is complete, while the next one
+is made. Aligned is what the model said; the times are those of what is delivered, which a speed
+has stretched or squeezed evenly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+
+import numpy as np
+
+from izwi.audio.resample import resample
+from izwi.errors import InvalidAudio, InvalidRequest, ModelNotFound
+from izwi.request import AlignedWord, AlignmentInput, Chunk, Float32
+from izwi_api.align import Aligner, find_aligner
+from izwi_api.door import Engine, Registry
+from izwi_api.speech import Speech
+from izwi_api.transcribe import SAMPLE_RATE
+
+PARAM = "word_timestamps"
+# Languages that a speech model takes and that say nothing about the words.
+_ANY_LANGUAGE = frozenset({"", "auto"})
+
+
+class TimedSpeech:
+    """A speech and the times of its words. Whoever leaves must `abort`.
+
+    Args:
+        speech: Of which nothing has been read yet.
+        aligner: Who times the words.
+        language: Of the text, None if nobody said it.
+        speed: At which the sound is delivered.
+
+    Attributes:
+        sample_rate: Of the sound, in Hz, before its speed is changed.
+    """
+
+    def __init__(self, speech: Speech, aligner: Aligner, language: str | None, speed: float):
+        self.sample_rate = speech.sample_rate
+        self._speech, self._aligner = speech, aligner
+        self._language, self._speed = language, speed
+        self._texts = deque(speech.texts)
+        self._heard: list[Float32] = []  # of the piece that is being made
+        self._num_samples = 0  # of the pieces before it
+        self._alignments: deque[asyncio.Task[list[AlignedWord]]] = deque()
+
+    @property
+    def num_prompt_positions(self) -> int:
+        """What the engine read to say it."""
+        return self._speech.num_prompt_positions
+
+    @property
+    def num_frames(self) -> int:
+        """What was made of it so far."""
+        return self._speech.num_frames
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """Yield the chunks of the speech, as it does."""
+        async with aclosing(self._speech.chunks()) as chunks:
+            async for chunk in chunks:
+                if chunk.pcm is not None:
+                    self._heard.append(chunk.pcm)
+                if chunk.reason is not None:
+                    self._align_piece()
+                yield chunk
+
+    def known(self) -> list[AlignedWord]:
+        """Take the words whose times have become known, in the order of the text.
+
+        Raises:
+            IzwiError: They could not be found out.
+        """
+        words: list[AlignedWord] = []
+        while self._alignments and self._alignments[0].done():
+            words += self._alignments.popleft().result()
+        return words
+
+    async def rest(self) -> list[AlignedWord]:
+        """Wait for the words that are missing, and take them; raises as `known`."""
+        if self._alignments:
+            await asyncio.wait(self._alignments)
+        return self.known()
+
+    def abort(self) -> None:
+        """Stop the speech and the alignments that still run."""
+        self._speech.abort()
+        for alignment in self._alignments:
+            # one that failed, and that nobody asked, has told enough
+            alignment.add_done_callback(lambda done: done.cancelled() or done.exception())
+            alignment.cancel()
+
+    def _align_piece(self) -> None:
+        text, heard = self._texts.popleft(), self._heard
+        start_s = self._num_samples / self.sample_rate
+        self._num_samples += sum(pcm.size for pcm in heard)
+        self._heard = []
+        if heard and any(map(str.isalnum, text)):
+            work = self._aligned(text, heard, start_s)
+            self._alignments.append(asyncio.create_task(work))
+
+    async def _aligned(self, text: str, heard: list[Float32], start_s: float) -> list[AlignedWord]:
+        samples = await asyncio.to_thread(_joined, heard, self.sample_rate)
+        ask = AlignmentInput(samples, text, self._language)
+        try:
+            # The text is paid for; that it is listened to again costs its caller nothing.
+            (words,) = await self._aligner.align([ask], charged=False)
+        except InvalidAudio:  # too short for a word
+            return []
+        length_s = len(samples) / SAMPLE_RATE
+
+        def delivered(time_s: float) -> float:
+            return round((start_s + min(time_s, length_s)) / self._speed, 3)
+
+        return [
+            replace(word, start_s=delivered(word.start_s), end_s=delivered(word.end_s))
+            for word in words
+        ]
+
+
+def find_word_aligner(
+    engine: Engine, registry: Registry, language: str | None
+) -> tuple[Aligner, str | None]:
+    """Return who times the words of a speech, and the language that it is to be told.
+
+    Raises:
+        InvalidRequest: No alignment model is served, or it does not know the language.
+    """
+    try:
+        aligner = find_aligner(engine, registry)
+    except ModelNotFound as error:
+        raise InvalidRequest(
+            "words have times only where an alignment model is served beside the one that speaks, "
+            "and none is loaded here",
+            param=PARAM,
+        ) from error
+    if language is None or language.casefold() in _ANY_LANGUAGE:
+        return aligner, None
+    known = {name.casefold(): name for name in aligner.model.languages}
+    if language.casefold() not in known:
+        raise InvalidRequest(
+            f"the alignment model {aligner.name!r} knows {', '.join(aligner.model.languages)}, "
+            f"and not {language!r}",
+            param=PARAM,
+        )
+    return aligner, known[language.casefold()]
+
+
+def _joined(heard: list[Float32], rate: int) -> Float32:
+    return resample(np.concatenate(heard), rate, SAMPLE_RATE)

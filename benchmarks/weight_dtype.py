@@ -1,0 +1,180 @@
+"""What do the decoders' weights in 8 bits save, and what do they cost in accuracy and time?
+
+The embedded models speak and listen with each kind, and are asked how likely they find what the
+full weights said. So is a published size with random weights; on CUDA its frame is timed as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+import time
+from collections.abc import Sequence as Seq
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from benchmarks.frame_time import graph_rows
+from benchmarks.kv_dtype import Voice
+from benchmarks.measure import TEXTS, arguments, write_result
+from benchmarks.random_checkpoint import load
+from izwi.config import WEIGHTS, EngineConfig
+from izwi.engine import Engine
+from izwi.model import Model, Row, SpeechModel
+from izwi.ops.torch_ops import TorchOps
+from izwi.registry import Registry
+from izwi.request import Sequence, SpeechInput
+from izwi.runner.device import torch_backend
+
+Log = Seq[Seq[int]]
+Sound = npt.NDArray[np.float32]
+LARGE = ("tts-1.7b", "tts-0.6b")
+STREAMS = [1, 2, 8, 32, 64]
+_FRAMES = 52
+
+
+@torch.inference_mode()
+def logits_of(model: Model, ops: TorchOps, sequence: Sequence) -> list[Tensor]:
+    """What the model finds likely at each entry of a log, given those before it.
+
+    Args:
+        model: Any; its prompt needs no encoder.
+        ops: Of the model.
+        sequence: With at least one entry.
+
+    Returns:
+        A codebook each: (entries, vocabulary) float32.
+    """
+    codes = ops.array(np.array(sequence.emitted, np.int64))
+    found: list[Tensor] = []
+
+    def pick(logits: Tensor, codebook: int) -> Tensor:
+        found.append(logits.float())
+        return codes[:, codebook]
+
+    stop = sequence.num_positions - 1  # nothing is asked behind the last entry
+    x = model.embed([Row(sequence, 0, stop)])
+    hidden = model.run(x[None], ops.dense_context(1, stop))[0]
+    model.draw(hidden[sequence.num_prompt - 1 :], pick)
+    return found
+
+
+def agreement(ours: list[list[Tensor]], full: list[list[Tensor]]) -> dict[str, float]:
+    """How alike logits are, over texts and codebooks."""
+    pairs = list(zip(chain(*ours), chain(*full), strict=True))
+    cosines = torch.cat([cosine_similarity(a, b, dim=-1) for a, b in pairs])
+    same = torch.cat([a.argmax(-1) == b.argmax(-1) for a, b in pairs])
+    return {
+        "logit_cosine_mean": round(float(cosines.mean()), 6),
+        "logit_cosine_least": round(float(cosines.min()), 6),
+        "argmax_equal_percent": round(100 * float(same.float().mean()), 2),
+    }
+
+
+def of_logs(model: SpeechModel, ops: TorchOps, logs: Seq[Log]) -> list[list[Tensor]]:
+    """The logits of so many texts, each with its log."""
+    found = []
+    for text, log in zip(TEXTS, logs, strict=False):
+        request = model.prepare_speech("", "", SpeechInput(text=text, temperature=0.0))
+        sequence = Sequence(request, 0)
+        sequence.emitted += [tuple(entry) for entry in log]
+        found.append(logits_of(model, ops, sequence))
+    return found
+
+
+def understood(heard: Seq[str]) -> float:
+    """The share of the texts' words that were heard."""
+    words = [
+        (word, theirs)
+        for text, theirs in zip(TEXTS, heard, strict=True)
+        for word in re.findall(r"[a-z]+", text.lower())
+    ]
+    return sum(word in re.findall(r"[a-z]+", theirs.lower()) for word, theirs in words) / len(words)
+
+
+async def embedded_rows(options: Any) -> list[dict[str, Any]]:
+    """One row for each kind: logits, codes, transcripts, time."""
+    spoken: list[tuple[list[list[int]], Sound]] = []
+    heard: list[str] = []
+    full: list[list[Tensor]] = []
+    rows = []
+    for weights in WEIGHTS:
+        backend = torch_backend(options.device, options.dtype, weights)
+        registry = Registry(backend)
+        for source in (options.model, "izwi-tiny-asr"):
+            registry.load(source)
+        settings = EngineConfig(kv_bytes=256 << 20)
+        voice = Voice(registry, Engine(registry.models, backend.ops, settings))
+        voice.engine.start()
+        began = time.perf_counter()
+        said = [await voice.say(text) for text in TEXTS]
+        seconds = time.perf_counter() - began
+        spoken = spoken or said
+        # the same sound for all, so that only the transcriber's weights differ
+        texts = [await voice.hear(sound) for _, sound in spoken]
+        heard = heard or texts
+        own = [await voice.hear(sound) for _, sound in said]
+        await voice.engine.stop()
+        ours = of_logs(registry.speech(voice.tts), backend.ops, [codes for codes, _ in spoken])
+        full = full or ours
+        same = [
+            float(np.mean([a == b for a, b in zip(codes, theirs, strict=False)]))
+            for (codes, _), (theirs, _) in zip(said, spoken, strict=True)
+        ]
+        rows.append(
+            {
+                "model": options.model,
+                "weights": weights,
+                **agreement(ours, full),
+                "frames_equal_percent": round(100 * float(np.mean(same)), 1),
+                "transcripts_equal": sum(a == b for a, b in zip(texts, heard, strict=True)),
+                "texts": len(TEXTS),
+                "words_understood_percent": round(100 * understood(own), 1),
+                "speaking_seconds": round(seconds, 2),
+            }
+        )
+    return rows
+
+
+def large_rows(options: Any, size: str) -> list[dict[str, Any]]:
+    """A row for each kind: logits of a random log; more for its recorded steps."""
+    full: list[list[Tensor]] = []
+    rows = []
+    for weights in WEIGHTS:
+        registry, backend = load(size, options.device, options.dtype, _FRAMES, weights)
+        model = registry.speech(size)
+        log = np.random.default_rng(0).integers(0, 2048, (_FRAMES, model.num_codebooks)).tolist()
+        ours = of_logs(model, backend.ops, [log])
+        full = full or ours
+        rows.append({"model": f"{size}, random", "weights": weights, **agreement(ours, full)})
+        if backend.ops.records:
+            settings = EngineConfig(max_running=max(STREAMS), kv_bytes=4 << 30)
+            engine = Engine(registry.models, backend.ops, settings)
+            rows += [{"weights": weights, **row} for row in graph_rows(engine, STREAMS)]
+            del engine
+        del registry, backend, model
+        gc.collect()
+        torch.cuda.empty_cache()  # nothing without CUDA
+    return rows
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--size", choices=LARGE, help="default: on CUDA the first")
+    options = parser.parse_args()
+    rows = asyncio.run(embedded_rows(options))
+    on_cuda = torch.device(options.device).type == "cuda"
+    size = options.size or (LARGE[0] if on_cuda else None)
+    if size is not None:
+        rows += large_rows(options, size)
+    write_result("weight_dtype", rows)
+
+
+if __name__ == "__main__":
+    main()

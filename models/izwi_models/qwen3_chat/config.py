@@ -1,0 +1,127 @@
+"""Sizes of a Qwen3 chat checkpoint, the tensors they imply, and how it likes to be sampled.
+
+Source: transformers, models/qwen3 (4.57 and 5.23, which writes the rotation's base elsewhere); the
+published config.json and generation_config.json from 0.6B to 32B, and of the 2507 variants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from izwi.checkpoint import parse_config, read_json
+from izwi.errors import CheckpointError
+from izwi.request import SamplingParams
+from izwi_models.qwen3.decoder import DecoderConfig, stack_of
+from izwi_models.qwen3.decoder import tensor_shapes as decoder_shapes
+
+PREFIX = "model."
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatConfig:
+    """One checkpoint, named as in the published config.json."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    hidden_act: str
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    attention_bias: bool
+    tie_word_embeddings: bool
+    use_sliding_window: bool = False
+    rope_scaling: Any = None
+
+    @property
+    def decoder(self) -> DecoderConfig:
+        """Sizes of the decoder stack."""
+        return stack_of(self)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationConfig:
+    """How the checkpoint is sampled by itself. What a file leaves out is as published."""
+
+    do_sample: bool = True
+    temperature: float = 0.6
+    top_k: int = 20
+    top_p: float = 0.95
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The same, as the engine takes it."""
+        temperature = self.temperature if self.do_sample else 0.0
+        return SamplingParams(temperature, self.top_k, self.top_p)
+
+
+def read_config(folder: Path) -> ChatConfig:
+    """Read config.json.
+
+    Raises:
+        CheckpointError: The file is broken, a key is missing, or a value is one that this code
+            does not compute; it is named.
+    """
+    where = folder / "config.json"
+    values = read_json(where)
+    config = parse_config(ChatConfig, {**_rotation(values), **values}, str(where))
+    wrong = {
+        "hidden_act": config.hidden_act != "silu",
+        "attention_bias": config.attention_bias,
+        "use_sliding_window": config.use_sliding_window,
+        "rope_scaling": config.rope_scaling is not None,
+    }
+    for name, is_wrong in wrong.items():
+        if is_wrong:
+            raise CheckpointError(f"{where}: {name} has a value not supported")
+    return config
+
+
+def read_generation_config(folder: Path) -> GenerationConfig:
+    """Read how to sample from generation_config.json, if there is one.
+
+    Raises:
+        CheckpointError: The file is broken, or a value cannot be used; it is named.
+    """
+    path = folder / "generation_config.json"
+    values = read_json(path) if path.is_file() else {}
+    given = {name: value for name, value in values.items() if value is not None}
+    config = parse_config(GenerationConfig, given, str(path))
+    if config.temperature < 0.0 or config.top_k < 0 or not 0.0 < config.top_p <= 1.0:
+        raise CheckpointError(f"{path}: temperature, top_k or top_p is out of range")
+    return config
+
+
+def tensor_shapes(
+    config: ChatConfig, *, with_head: bool | None = None
+) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the published layout.
+
+    Args:
+        config: Sizes.
+        with_head: Whether the output head is there beside the embedding. A tied checkpoint may
+            carry it or not; None takes what the configuration implies.
+    """
+    table = (config.vocab_size, config.hidden_size)
+    shapes = {EMBEDDING: table, **decoder_shapes(config.decoder, PREFIX)}
+    if with_head is None:
+        with_head = not config.tie_word_embeddings
+    return shapes | {HEAD: table} if with_head else shapes
+
+
+def _rotation(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The rotation as the published files say it, out of a file that transformers 5 wrote."""
+    rope = values.get("rope_parameters")
+    if not isinstance(rope, Mapping):
+        return {}
+    scaled = {} if rope.get("rope_type", "default") == "default" else {"rope_scaling": dict(rope)}
+    return {key: rope[key] for key in ("rope_theta",) if key in rope} | scaled

@@ -1,0 +1,236 @@
+"""Qwen3 chat as the engine runs it: a conversation read, then the answer token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from izwi.chat import ChatInput
+from izwi.checkpoint import tensor_names
+from izwi.errors import ContextTooLong, InvalidRequest
+from izwi.model import Backend, Family, KVSpec, Pick, Row
+from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi.request import EncodeInput, Int64, Request, SamplingParams, Sequence, Task
+from izwi_models.qwen3.decoder import decode, pack
+from izwi_models.qwen3.stop_ids import read_stop_ids
+from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3_chat.answer import ChatReader
+from izwi_models.qwen3_chat.config import (
+    EMBEDDING,
+    HEAD,
+    PREFIX,
+    ChatConfig,
+    GenerationConfig,
+    read_config,
+    read_generation_config,
+    tensor_shapes,
+)
+from izwi_models.qwen3_chat.template import ChatTemplate, Thinking, read_template
+
+# generation_config.json of the models that can do both is for thinking; without a thought their
+# card says 0.7 and 0.8.
+_UNTHINKING_TEMPERATURE, _UNTHINKING_TOP_P = 0.7, 0.8
+# A token of text has four characters or so. Who sends many more than fit is told at once: cutting
+# megabytes into tokens, to count them, takes seconds.
+_MAX_CHARACTERS_PER_POSITION = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChatPrompt:
+    """A conversation in the template.
+
+    Attributes:
+        token_ids: (positions,) int64.
+        in_thought: It ends where the answer's thought has begun.
+    """
+
+    token_ids: Int64
+    in_thought: bool
+    encode_inputs: tuple[EncodeInput, ...] = ()
+
+    @property
+    def num_positions(self) -> int:
+        """Positions of KV that the prompt takes."""
+        return len(self.token_ids)
+
+
+class Qwen3Chat:
+    """One checkpoint on one device. Implements `izwi.model.ChatModel`."""
+
+    task: Task = Task.CHAT
+    num_codebooks: int = 1
+    num_inputs: int = 1
+    suppressed: npt.NDArray[np.bool_] | None = None
+
+    def __init__(
+        self,
+        ops: Ops,
+        weights: Weights,
+        config: ChatConfig,
+        generation: GenerationConfig,
+        template: ChatTemplate,
+        stop_ids: tuple[int, ...],
+    ):
+        self._ops, self._weights, self._config = ops, weights, config
+        self._generation, self._template, self._stop_ids = generation, template, stop_ids
+        self._decoder = config.decoder
+        # an embedding that is the head, too, is looked up as it is and multiplied with as narrow
+        self._head = ops.narrow(weights[EMBEDDING if config.tie_word_embeddings else HEAD])
+
+    # -- what the engine runs ----------------------------------------------------------------
+    @property
+    def kv(self) -> KVSpec:
+        """What one position keeps."""
+        return self._decoder.kv
+
+    @property
+    def vocabulary(self) -> int:
+        """Text tokens."""
+        return self._config.vocab_size
+
+    @property
+    def max_positions(self) -> int:
+        """Positions that the checkpoint was made for."""
+        return self._config.max_position_embeddings
+
+    def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
+        """Nothing: there is text alone."""
+        assert not inputs
+        return []
+
+    def embed(self, rows: Seq[Row]) -> Array:
+        """Embeddings of the rows' positions end to end: (positions, hidden)."""
+        return self.embed_inputs(self._ops.array(self.inputs(rows)))
+
+    def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
+        """(positions, 1): tokens."""
+        if all(stop == start + 1 > s.num_prompt for s, start, stop in rows):  # the usual step
+            ids = [s.emitted[start - s.num_prompt][0] for s, start, _ in rows]
+        else:
+            ids = [i for row in rows for i in _ids_of(*row)]
+        return np.array(ids, np.int64)[:, None]
+
+    def embed_inputs(self, inputs: Array) -> Array:
+        """Embed tokens."""
+        return self._ops.take(self._weights[EMBEDDING], inputs[:, 0])
+
+    def run(self, x: Array, context: AttentionContext) -> Array:
+        """Run packed positions through the decoder."""
+        return decode(self._ops, self._weights, self._decoder, PREFIX, x, context)
+
+    def draw(self, hidden: Array, pick: Pick) -> Array:
+        """Draw a token from each state: (rows, 1) int64."""
+        if not hidden.shape[0]:
+            return self._ops.array(np.zeros((0, 1), np.int64))
+        return pick(self._ops.linear(hidden, self._head), 0).reshape(-1, 1)
+
+    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
+        """Keys of positions [start, stop): the token ids, so turns that were known are shared."""
+        return _ids_of(sequence, start, stop)
+
+    # -- what the doors ask --------------------------------------------------------------------
+    def prepare_chat(self, request_id: str, model: str, ask: ChatInput) -> Request:
+        """Put a conversation into the template.
+
+        More tokens than there is room for are not refused: the answer ends where the room does.
+
+        Raises:
+            InvalidRequest: There is no message, a number is out of range, or the checkpoint
+                cannot think, or cannot but think.
+            ContextTooLong: The conversation leaves no room for an answer.
+        """
+        if not ask.messages:
+            raise InvalidRequest("there is no message to answer", param="messages")
+        if ask.max_new_tokens is not None and ask.max_new_tokens < 1:
+            raise InvalidRequest("max_new_tokens must be at least 1", param="max_tokens")
+        thinks = self._template.thinks(ask.thinking)
+        sampling = self._sampling(ask, thinks=thinks)
+        size = sum(len(message.content) + len(message.reasoning or "") for message in ask.messages)
+        if size > _MAX_CHARACTERS_PER_POSITION * self.max_positions:
+            raise self._too_long(f"{size} characters")
+        if len(ask.messages) > self.max_positions:
+            raise self._too_long(f"{len(ask.messages)} messages")
+        ids = self._template.encode(ask.messages, thinks=thinks)
+        room = self.max_positions - len(ids)
+        if room < 1:
+            raise self._too_long(f"{len(ids)} tokens")
+        return Request(
+            request_id,
+            model,
+            ChatPrompt(np.array(ids, np.int64), self._template.opens_thought),
+            sampling=sampling,
+            seed=ask.seed,
+            max_entries=min(room, ask.max_new_tokens or room),
+            stop_ids=self._stop_ids,
+            ask=ask,
+        )
+
+    def open_answer(self, request: Request) -> ChatReader:
+        """Begin to read what is emitted for a request of `prepare_chat`."""
+        template, prompt = self._template, _prompt(request)
+        return ChatReader(template.tokenizer, template.thought_ids, prompt.in_thought)
+
+    def _sampling(self, ask: ChatInput, *, thinks: bool) -> SamplingParams:
+        own = self._generation.sampling
+        if self._template.thinking is Thinking.ASKED and not thinks and self._generation.do_sample:
+            own = replace(own, temperature=_UNTHINKING_TEMPERATURE, top_p=_UNTHINKING_TOP_P)
+        params = replace(
+            own,
+            temperature=own.temperature if ask.temperature is None else ask.temperature,
+            top_k=own.top_k if ask.top_k is None else ask.top_k,
+            top_p=own.top_p if ask.top_p is None else ask.top_p,
+        )
+        if not 0.0 <= params.temperature < float("inf"):
+            raise InvalidRequest("temperature must not be negative", param="temperature")
+        if params.top_k < 0:
+            raise InvalidRequest("top_k must not be negative", param="top_k")
+        if not 0.0 < params.top_p <= 1.0:
+            raise InvalidRequest("top_p must be above 0, and at most 1", param="top_p")
+        return params
+
+    def _too_long(self, size: str) -> ContextTooLong:
+        return ContextTooLong(
+            f"the conversation has {size}; the model has room for {self.max_positions} tokens, its "
+            "answer included",
+            param="messages",
+        )
+
+
+def load(folder: Path, backend: Backend) -> Qwen3Chat:
+    """Read a checkpoint in the published layout.
+
+    Raises:
+        CheckpointError: A file, key or tensor is missing or wrong; it is named.
+    """
+    config = read_config(folder)
+    generation = read_generation_config(folder)
+    template = read_template(folder, QwenTokenizer(folder))
+    tied = config.tie_word_embeddings
+    # a tied checkpoint may repeat the embedding as the head; it is read, checked and let go
+    shapes = tensor_shapes(config, with_head=not tied or HEAD in tensor_names(folder))
+    weights = dict(backend.load_weights(folder, shapes))
+    if tied:
+        weights.pop(HEAD, None)
+    weights = pack(backend.ops, weights, config.decoder, PREFIX)
+    stop_ids = read_stop_ids(folder, config.vocab_size)
+    return Qwen3Chat(backend.ops, weights, config, generation, template, stop_ids)
+
+
+FAMILY = Family("qwen3", Task.CHAT, load)
+
+
+def _prompt(request: Request) -> ChatPrompt:
+    assert isinstance(request.prompt, ChatPrompt)
+    return request.prompt
+
+
+def _ids_of(sequence: Sequence, start: int, stop: int) -> list[int]:
+    """Token ids of positions [start, stop) of prompt and log."""
+    known = _prompt(sequence.request).token_ids
+    ids: list[int] = known[start:stop].tolist()
+    emitted = sequence.emitted[max(0, start - len(known)) : max(0, stop - len(known))]
+    return ids + [entry[0] for entry in emitted]

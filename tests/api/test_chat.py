@@ -1,0 +1,348 @@
+"""Chat completions: as the openai SDK asks for them, and as they are refused."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import httpx
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from izwi_api.app import create_app
+from izwi_api.chat import StopText
+from izwi_api.keys import add_key
+from izwi_api.limits import KeyLimits
+from izwi_api.settings import Access, Settings
+from tests.api.conftest import FakeChat, FakeEngine, FakeRegistry, FakeSpeech, listening, wait_for
+
+PATH = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    engine, registry = FakeEngine(), FakeRegistry(chat=FakeChat(), tts=FakeSpeech())
+    settings = Settings(home=tmp_path_factory.mktemp("home"))
+    with listening(create_app(engine, registry, settings)) as port:
+        url = f"http://127.0.0.1:{port}"
+        yield SimpleNamespace(url=url, engine=engine, asked=registry.models["chat"].asked)
+
+
+@pytest.fixture
+def http(world):
+    with httpx.Client(base_url=world.url, timeout=20) as client:
+        yield client
+    world.engine.step_s = 0.001
+    wait_for(lambda: not world.engine.live)
+
+
+@pytest.fixture
+def sdk(world, http):
+    with openai.OpenAI(base_url=f"{world.url}/v1", api_key="none", max_retries=0) as client:
+        yield client.chat.completions
+
+
+def user(text, **more):
+    return {"model": "chat", "messages": [{"role": "user", "content": text}], **more}
+
+
+def events_of(answer):
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+# -- answers ---------------------------------------------------------------------------------
+def test_an_answer(sdk, world):
+    answer = sdk.create(
+        model="chat",
+        messages=[
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hi", "name": "Ada"},
+            {"role": "assistant", "content": "Hello."},
+            {"role": "user", "content": "How are you?"},
+        ],
+        temperature=0.5,
+        top_p=0.9,
+        seed=7,
+        max_completion_tokens=100,
+        extra_body={"top_k": 4},
+    )
+    choice = answer.choices[0]
+    assert (answer.object, answer.model, choice.index) == ("chat.completion", "chat", 0)
+    assert (choice.message.role, choice.message.content) == ("assistant", "How are you?")
+    assert choice.finish_reason == "stop"
+    assert "reasoning_content" not in choice.message.model_extra
+    usage = answer.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (29, 12, 41)
+    assert usage.completion_tokens_details.reasoning_tokens == 0
+    ask = world.asked[-1]
+    assert [message.role for message in ask.messages] == ["system", "user", "assistant", "user"]
+    assert (ask.temperature, ask.top_p, ask.top_k, ask.seed) == (0.5, 0.9, 4, 7)
+    assert (ask.max_new_tokens, ask.thinking) == (100, None)
+
+
+def test_a_stream(sdk, http):
+    pieces = list(
+        sdk.create(**user("one two"), stream=True, stream_options={"include_usage": True})
+    )
+    assert len({piece.id for piece in pieces}) == 1
+    assert {piece.object for piece in pieces} == {"chat.completion.chunk"}
+    *grown, bill = pieces
+    assert grown[0].choices[0].delta.role == "assistant"
+    assert "".join(piece.choices[0].delta.content or "" for piece in grown) == "one two"
+    assert [piece.choices[0].finish_reason for piece in grown] == [None] * (len(grown) - 1) + [
+        "stop"
+    ]
+    assert all(piece.usage is None for piece in grown)
+    assert bill.choices == []
+    assert (bill.usage.prompt_tokens, bill.usage.completion_tokens) == (7, 7)
+    assert len(grown) == 7 + 2
+
+    plain = events_of(http.post(PATH, json=user("one two", stream=True)))
+    assert all("usage" not in event and len(event["choices"]) == 1 for event in plain)
+
+
+def test_the_stream_helper_of_the_sdk(sdk):
+    with sdk.stream(**user("one two")) as stream:
+        done = [event for event in stream if event.type == "content.done"]
+        assert [event.content for event in done] == ["one two"]
+        assert stream.get_final_completion().choices[0].message.content == "one two"
+
+
+async def test_the_async_sdk(world, http):
+    async with openai.AsyncOpenAI(base_url=f"{world.url}/v1", api_key="none") as client:
+        stream = await client.chat.completions.create(**user("one"), stream=True)
+        text = [piece.choices[0].delta.content or "" async for piece in stream]
+        assert "".join(text) == "one"
+
+
+@pytest.mark.parametrize(
+    "switch", [{"enable_thinking": True}, {"chat_template_kwargs": {"enable_thinking": True}}]
+)
+def test_thoughts_are_told_apart(sdk, world, switch):
+    message = sdk.create(**user("hello"), extra_body=switch).choices[0].message
+    assert (message.content, message.reasoning_content) == ("hello", "5 long")
+    assert world.asked[-1].thinking is True
+    pieces = list(sdk.create(**user("hello"), extra_body=switch, stream=True))
+    deltas = [piece.choices[0].delta for piece in pieces]
+    thought = [getattr(delta, "reasoning_content", None) or "" for delta in deltas]
+    assert "".join(thought) == "5 long"
+    assert "".join(delta.content or "" for delta in deltas) == "hello"
+    cut = sdk.create(**user("hello"), extra_body=switch, max_tokens=3)
+    assert (cut.choices[0].message.content, cut.choices[0].finish_reason) == ("", "stop")
+    assert cut.usage.completion_tokens_details.reasoning_tokens == 3
+
+
+def test_an_answer_sent_back_is_the_next_turns_history(sdk, world):
+    answer = sdk.create(**user("hello"), extra_body={"enable_thinking": True})
+    messages = [*user("hello")["messages"], answer.choices[0].message, *user("more")["messages"]]
+    assert sdk.create(model="chat", messages=messages).choices[0].message.content == "more"
+    heard = world.asked[-1].messages[1]
+    assert (heard.role, heard.content, heard.reasoning) == ("assistant", "hello", "5 long")
+    whole = answer.choices[0].message.model_dump()  # every key that the SDK knows, null or not
+    assert whole["tool_calls"] is None
+    messages[1] = whole
+    assert sdk.create(model="chat", messages=messages).choices[0].message.content == "more"
+
+
+@pytest.mark.parametrize(
+    ("stop", "said"),
+    [
+        ("three", "one two "),
+        (["nothing", "two", "one two t"], "one "),
+        (["four"], "one two three"),
+        ("threefold", "one two three"),
+        ([], "one two three"),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_stops(http, world, stop, said, stream):
+    answer = http.post(PATH, json=user("one two three", stop=stop, stream=stream))
+    if stream:
+        choices = [event["choices"][0] for event in events_of(answer)]
+        text = "".join(choice["delta"].get("content", "") for choice in choices)
+        reason = choices[-1]["finish_reason"]
+    else:
+        choice = answer.json()["choices"][0]
+        text, reason = choice["message"]["content"], choice["finish_reason"]
+    assert (text, reason) == (said, "stop")
+    wait_for(lambda: not world.engine.live)
+
+
+def test_a_thought_does_not_stop(sdk):
+    body = user("hello") | {"stop": "long", "extra_body": {"enable_thinking": True}}
+    assert sdk.create(**body).choices[0].message.content == "hello"
+
+
+@given(
+    st.text("abc", max_size=30),
+    st.lists(st.text("abc", min_size=1, max_size=4), max_size=3),
+    st.lists(st.integers(0, 30), max_size=6),
+)
+def test_stops_do_not_depend_on_how_the_text_is_cut(text, stops, cuts):
+    ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
+    ended = [stop for stop in stops if ends and text[: min(ends)].endswith(stop)]
+    expected = text[: min(ends) - max(map(len, ended))] if ends else text
+    finder, out, at = StopText(stops), "", 0
+    for cut in [*sorted(min(cut, len(text)) for cut in cuts), len(text)]:
+        if not finder.found:
+            out += finder.write(text[at:cut])
+        at = cut
+    assert finder.found is bool(ends)
+    assert out + finder.close() == expected
+
+
+def test_parts_of_text_are_text(http, world):
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    messages = [{"role": "developer", "content": parts[:1]}, {"role": "user", "content": parts}]
+    answer = http.post(PATH, json={"model": "chat", "messages": messages})
+    assert answer.json()["choices"][0]["message"]["content"] == "one\ntwo"
+    assert [message.role for message in world.asked[-1].messages] == ["system", "user"]
+
+
+def test_without_a_seed_each_answer_has_its_own(http, world):
+    for _ in range(3):
+        http.post(PATH, json=user("hi"))
+    seeds = [ask.seed for ask in world.asked[-3:]]
+    assert len(set(seeds)) == 3
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"max_tokens": 5},
+        {"max_tokens": 9, "max_completion_tokens": 5},
+        {"max_completion_tokens": 5, "n": 1, "frequency_penalty": 0, "presence_penalty": 0.0},
+    ],
+)
+def test_limits(http, world, more):
+    http.post(PATH, json=user("hello there", **more)).raise_for_status()
+    assert world.asked[-1].max_new_tokens == 5
+
+
+def test_what_changes_nothing_is_taken(http):
+    more = {
+        "logprobs": False,
+        "modalities": ["text"],
+        "response_format": {"type": "text"},
+        "tools": [],
+        "tool_choice": "none",
+        "parallel_tool_calls": True,
+        "store": False,
+        "metadata": {"a": "b"},
+        "service_tier": "auto",
+        "user": "ada",
+        "stream_options": {"include_usage": None, "include_obfuscation": False},
+        "seed": None,
+        "stop": None,
+    }
+    http.post(PATH, json=user("hi", **more)).raise_for_status()
+
+
+# -- refusals --------------------------------------------------------------------------------
+TOOL = {"type": "function", "function": {"name": "f"}}
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "param", "message"),
+    [
+        ({"messages": []}, "messages", "at least 1"),
+        ({"messages": "hello"}, "messages", "list"),
+        ({"messages": [{"content": "a"}]}, "messages", "'messages[0].role'"),
+        (
+            {"messages": [{"role": "tool", "content": "3", "tool_call_id": "x"}]},
+            "messages",
+            "tools",
+        ),
+        ({"messages": [{"role": "owner", "content": "3"}]}, "messages", "'user'"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages", "'image_url'"),
+        ({"messages": [{"role": "user", "content": ["a"]}]}, "messages", "object"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages", "string"),
+        ({"messages": [{"role": "assistant", "tool_calls": [TOOL]}]}, "messages", "at most 0"),
+        ({"tools": [TOOL]}, "tools", "at most 0"),
+        ({"tool_choice": "required"}, "tool_choice", "'auto'"),
+        ({"n": 2}, "n", "equal to 1"),
+        ({"n": True}, "n", "integer"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty", "0"),
+        ({"logprobs": True}, "logprobs", "false alone"),
+        ({"store": 0}, "store", "boolean"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "'text'"),
+        ({"modalities": ["text", "audio"]}, "modalities", "'text'"),
+        ({"max_tokens": 0}, "max_tokens", "1"),
+        ({"temperature": 2.5}, "temperature", "2"),
+        ({"top_p": 0}, "top_p", "0"),
+        ({"stop": ""}, "stop", "at least 1"),
+        ({"stop": ["a"] * 5}, "stop", "at most 4"),
+        ({"stream": "yes"}, "stream", "boolean"),
+        ({"pitch": 3}, "pitch", "unknown"),
+        ({"chat_template_kwargs": {"x": 1}}, "chat_template_kwargs", "'chat_template_kwargs.x'"),
+        ({"model": "tts"}, "model", "else"),
+    ],
+)
+def test_what_cannot_be_asked_is_400(http, more, param, message):
+    answer = http.post(PATH, json=user("hi") | more)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == param
+    assert message in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+def test_other_refusals(http, sdk):
+    with pytest.raises(openai.NotFoundError) as caught:
+        sdk.create(model="none", messages=user("hi")["messages"])
+    assert caught.value.code == "model_not_found"
+    assert http.get(PATH).status_code == 405
+    with pytest.raises(openai.InternalServerError) as bug:
+        sdk.create(**user("PREPARE"))
+    assert "/etc/x" not in str(bug.value)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_before_the_first_word_there_is_a_status(http, stream):
+    full = http.post(PATH, json=user("a\x02", stream=stream))
+    assert (full.status_code, full.headers["retry-after"]) == (503, "7")
+    assert http.post(PATH, json=user("\x01", stream=stream)).status_code == 500
+
+
+def test_a_failure_on_the_way_is_the_last_event(http, sdk):
+    assert http.post(PATH, json=user("hel\x01lo")).status_code == 500
+    answer = http.post(PATH, json=user("hel\x01lo", stream=True))
+    assert "[DONE]" not in answer.text
+    last = json.loads(answer.text.strip().split("\n\n")[-1].removeprefix("data: "))
+    assert last["error"]["type"] == "server_error"
+    with pytest.raises(openai.APIError):
+        list(sdk.create(**user("hel\x01lo"), stream=True))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_leaves_stops_the_answer(http, world, stream):
+    world.engine.step_s = 0.02
+    aborted = len(world.engine.aborted)
+    if stream:
+        with http.stream("POST", PATH, json=user("x" * 500, stream=True)) as answer:
+            next(answer.iter_bytes())
+    else:
+        with pytest.raises(httpx.ReadTimeout):
+            http.post(PATH, json=user("x" * 500), timeout=0.3)
+    wait_for(lambda: len(world.engine.aborted) > aborted and not world.engine.live)
+
+
+def test_a_key_is_charged_for_what_is_read(tmp_path):
+    path = tmp_path / "keys.toml"
+    key = add_key(path, "ada", KeyLimits(characters_per_day=12))
+    settings = Settings(home=tmp_path, access=Access(api_keys_file=path))
+    app = create_app(FakeEngine(), FakeRegistry(chat=FakeChat()), settings)
+    with listening(app) as port:
+        ask = {"url": f"http://127.0.0.1:{port}{PATH}", "timeout": 20}
+        ask["headers"] = {"authorization": f"Bearer {key}"}
+        assert httpx.post(**ask, json=user("seven..")).status_code == 200
+        refused = httpx.post(**ask, json=user("and six"))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "insufficient_quota")
+        assert httpx.post(**ask, json=user("five.")).status_code == 200

@@ -1,0 +1,35 @@
+"""`izwi serve --weights`: what is asked for reaches the models, and what is unknown is refused."""
+
+from __future__ import annotations
+
+from typer.testing import CliRunner
+
+from izwi.model import Model
+from izwi.ops.narrow import NarrowWeight
+from izwi.trace import platform_of
+from izwi_api.cli.main import app
+from izwi_api.cli.runtime import Where, open_door
+
+
+def narrow_weights(model: Model) -> int:
+    return sum(isinstance(weight, NarrowWeight) for weight in model._weights.values())
+
+
+def test_the_models_of_a_door_have_the_weights_that_were_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("IZWI_HOME", str(tmp_path))
+    for weights in ("auto", "int8"):
+        door = open_door(("izwi-tiny-tts", "izwi-tiny-asr"), Where("cpu", weights=weights))
+        counts = [narrow_weights(door.registry.model(name)) for name in door.registry.names()]
+        assert all(counts) if weights == "int8" else not any(counts), counts
+
+
+def test_an_unknown_kind_is_told_in_one_line():
+    result = CliRunner().invoke(app, ["serve", "--device", "cpu", "--weights", "int4"])
+    assert result.exit_code == 2, result.output
+    assert "weights must be one of auto, int8, fp8, got 'int4'" in result.stderr
+    assert result.stderr.strip().count("\n") == 0
+
+
+def test_traces_tell_narrow_weights_apart():
+    assert platform_of("cpu", "torch.float32", "int8") != platform_of("cpu", "torch.float32")
+    assert "float32 with int8 weights" in platform_of("cpu", "torch.float32", "int8")

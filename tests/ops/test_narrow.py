@@ -1,0 +1,94 @@
+"""Weights in 8 bits: how they are rounded, and that every product takes them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from izwi.errors import InvalidRequest
+from izwi.ops import narrow
+from izwi.ops.narrow import NarrowWeight, narrow_dtype, narrowed
+from izwi.ops.torch_ops import TorchOps
+from izwi.runner.device import torch_backend
+from tests.ops.devices import normal
+
+EPS = 1e-3
+
+
+def weight_of(outputs: int, inputs: int) -> Tensor:
+    """Rows of very different size, one of them zeros."""
+    weight = normal(outputs, inputs, seed=0).cpu() * torch.logspace(-3, 3, outputs)[:, None]
+    weight[outputs // 2] = 0
+    return weight
+
+
+def test_int8_is_off_by_half_a_step_of_its_row() -> None:
+    weight = weight_of(9, 70)
+    made = narrowed(weight, torch.int8)
+    assert made.values.dtype == torch.int8
+    assert made.shape == weight.shape
+    off = (made.wide(torch.float32) - weight).abs().amax(1)
+    assert (off <= weight.abs().amax(1) / 127 * 0.5001).all()
+    assert made.values.abs().amax(1).tolist() == [127] * 4 + [0] + [127] * 4
+
+
+def test_fp8_keeps_three_bits_of_numbers_near_the_largest() -> None:
+    weight = weight_of(9, 70)
+    made = narrowed(weight, torch.float8_e4m3fn)
+    wide = made.wide(torch.float32)
+    large = weight.abs() > weight.abs().amax(1, keepdim=True) / 1000
+    off = ((wide - weight).abs() / weight.abs().clamp_min(1e-12))[large]
+    assert off.max() <= 2**-4 * 1.001
+    assert torch.isfinite(wide).all()
+
+
+@pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn])
+def test_a_weight_is_rounded_alike_in_blocks(
+    stored: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = weight_of(11, 24)
+    whole = narrowed(weight, stored)
+    monkeypatch.setattr(narrow, "_BLOCK", 4)
+    cut = narrowed(weight, stored)
+    assert torch.equal(cut.values.view(torch.uint8), whole.values.view(torch.uint8))
+    assert torch.equal(cut.scale, whole.scale)
+    assert whole.nbytes == 11 * 24 + 11 * 4
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+def test_every_product_takes_it(kind: str) -> None:
+    ops = TorchOps(weights=kind)
+    x, norm, residual = (
+        normal(5, 48, seed=1).cpu(),
+        normal(48, seed=2).cpu(),
+        normal(5, 24, seed=3).cpu(),
+    )
+    plain = normal(24, 48, seed=4).cpu()
+    made = ops.narrow(plain)
+    assert isinstance(made, NarrowWeight)
+    wide = made.wide(torch.float32)
+    assert not torch.equal(wide, plain)
+    assert torch.equal(ops.linear(x, made, norm[:24]), ops.linear(x, wide, norm[:24]))
+    for call in (
+        lambda weight: ops.normed_linear(x, norm, EPS, weight),
+        lambda weight: ops.linear_add(x, weight, residual),
+        lambda weight: ops.gated_linear(x, norm, EPS, weight),
+    ):
+        assert torch.equal(call(made), call(wide))
+
+
+def test_nothing_is_narrow_unless_asked_for() -> None:
+    weight = normal(4, 8, seed=0).cpu()
+    assert TorchOps().narrow(weight) is weight
+    assert torch_backend("cpu").ops.narrow(weight) is weight
+    assert isinstance(torch_backend("cpu", weights="int8").ops.narrow(weight), NarrowWeight)
+
+
+def test_what_a_device_cannot_hold_is_refused() -> None:
+    assert narrow_dtype("auto", torch.device("mps")) is None
+    assert narrow_dtype("int8", torch.device("mps")) is torch.int8
+    with pytest.raises(InvalidRequest, match="not available"):
+        narrow_dtype("fp8", torch.device("mps"))
+    with pytest.raises(InvalidRequest, match="int4"):
+        torch_backend("cpu", weights="int4")
