@@ -1,13 +1,15 @@
-"""Do the embedded checkpoints speak, listen and follow a voice? Held-out sentences, on the CPU.
+"""Do the embedded checkpoints speak, listen, time words and follow a voice? Held-out, on the CPU.
 
-Needs espeak-ng's library. Everything goes through the same services as `izwi say` and
-`izwi transcribe`; the judge of the speech is izwi-tiny-asr, which never heard it in training.
+Needs espeak-ng's library. Everything goes through the same services as `izwi say`,
+`izwi transcribe` and `izwi align`. The judge of the speech is izwi-tiny-asr, which never heard it
+in training, and that of the times is espeak-ng, which tells them as it speaks.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,38 +19,54 @@ import numpy as np
 import soxr
 import torch
 
-from benchmarks.measure import write_result
+from benchmarks.measure import RESULTS, write_result
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.registry import Registry
-from izwi.request import Float32, ReferenceClip, SpeechInput, TextMode, TranscriptionInput
+from izwi.request import (
+    AlignmentInput,
+    Float32,
+    ReferenceClip,
+    SpeechInput,
+    TextMode,
+    TranscriptionInput,
+)
 from izwi.runner.device import torch_backend
+from izwi_api.align import find_aligner
 from izwi_api.door import chunks_of
 from izwi_api.speech import open_speech
 from izwi_api.transcribe import open_transcription
-from izwi_models.tiny.recipes.speech import SAMPLE_RATE, Espeak
+from izwi_models.tiny.recipes.aligner import known_times
+from izwi_models.tiny.recipes.speech import SAMPLE_RATE, Espeak, Utterance
 from izwi_models.tiny.recipes.text import HELDOUT
 from izwi_models.tiny.recipes.voices import NAMED, Voice, all_voices
 from izwi_models.tiny.recipes.voicing import log_correlation, track_pitch
 
 IN_FLIGHT = 8
+_LATE_S = 1.0  # silence before a sentence that is aligned
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The two embedded models behind one engine."""
+    """The three embedded models behind one engine."""
 
     engine: AsyncEngine
     registry: Registry
     tts: str
     asr: str
+    aligner: str
+
+    async def time(self, samples: Float32, text: str) -> list[float]:
+        """Start and end of each word in 24 kHz sound, in ms."""
+        aligner = find_aligner(self.engine, self.registry, self.aligner)
+        (words,) = await aligner.align([AlignmentInput(at_16k(samples), text)])
+        return [1000 * time_s for word in words for time_s in (word.start_s, word.end_s)]
 
     async def hear(self, samples: Float32) -> str:
         """Transcribe 24 kHz sound."""
-        at_16k = soxr.resample(samples, SAMPLE_RATE, 16000)
-        ask = TranscriptionInput(at_16k.astype(np.float32))
+        ask = TranscriptionInput(at_16k(samples))
         transcription = await open_transcription(self.engine, self.registry, self.asr, ask)
         await transcription.finish()
         return transcription.text
@@ -71,6 +89,12 @@ class World:
             for array in chunk.encoded
         ]
         return model.read_voice(encoded, None).speaker_embedding
+
+
+def at_16k(samples: Float32) -> Float32:
+    """Resample 24 kHz sound to 16 kHz."""
+    resampled: Float32 = soxr.resample(samples, SAMPLE_RATE, 16000).astype(np.float32)
+    return resampled
 
 
 def words(text: str) -> list[str]:
@@ -139,12 +163,17 @@ async def gather(items: Sequence[T], work: Callable[[int, T], Awaitable[Any]]) -
     return await asyncio.gather(*(one(index, item) for index, item in enumerate(items)))
 
 
-def spoken(espeak: Espeak, text: str, voice: Voice) -> Float32:
-    """One sentence by the synthesiser, 24 kHz."""
+def uttered(espeak: Espeak, text: str, voice: Voice) -> Utterance:
+    """One sentence by the synthesiser, with the times of its words."""
     made = espeak.utterance(text, voice, {})
     if made is None:
         raise RuntimeError(f"espeak-ng could not say {text!r}")
-    return made.samples.astype(np.float32) / 32768
+    return made
+
+
+def spoken(espeak: Espeak, text: str, voice: Voice) -> Float32:
+    """One sentence by the synthesiser, 24 kHz."""
+    return uttered(espeak, text, voice).samples.astype(np.float32) / 32768
 
 
 async def transcription_rows(
@@ -158,6 +187,43 @@ async def transcription_rows(
         heard = await gather(clips, lambda _, clip: world.hear(clip))
         rate = word_error_rate(zip(texts, heard, strict=True))
         rows.append({"what": f"asr, {label} voices", "wer_percent": rate, "sentences": len(texts)})
+    return rows
+
+
+async def alignment_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dict[str, Any]]:
+    """How far the borders of words are off, by voices that were trained on and by others.
+
+    The sentences of others are heard again after some silence. Borders within words that espeak-ng
+    says as one have no known time and are left out.
+    """
+    rows = []
+    cases = [("seen", False, 0.0), ("unseen", True, 0.0), ("unseen", True, _LATE_S)]
+    for label, heldout, late_s in cases:
+        voices = [voice for voice in all_voices() if voice.heldout == heldout]
+        silence = np.zeros(round(late_s * SAMPLE_RATE), np.float32)
+
+        async def off_ms(
+            index: int, text: str, voices: list[Voice] = voices, silence: Float32 = silence
+        ) -> list[float]:
+            made = uttered(espeak, text, voices[index % len(voices)])
+            sound = np.concatenate([silence, made.samples.astype(np.float32) / 32768])
+            late_ms = 1000 * len(silence) / SAMPLE_RATE
+            found_ms, known_ms = await world.time(sound, text), known_times(text, made.words)
+            pairs = zip(found_ms, known_ms, strict=True)
+            return [abs(ms - late_ms - known) for ms, known in pairs if known >= 0]
+
+        errors_ms = np.concatenate(await gather(texts, off_ms))
+        late = f", {late_s:.0f} s of silence before" if late_s else ""
+        rows.append(
+            {
+                "what": f"alignment, {label} voices{late}",
+                "mean_error_ms": round(float(errors_ms.mean()), 1),
+                "within_80_ms_percent": round(100 * float((errors_ms <= 80).mean()), 1),
+                "within_160_ms_percent": round(100 * float((errors_ms <= 160).mean()), 1),
+                "borders": len(errors_ms),
+                "sentences": len(texts),
+            }
+        )
     return rows
 
 
@@ -223,27 +289,48 @@ async def cloning_rows(world: World, espeak: Espeak, texts: list[str]) -> list[d
     ]
 
 
+def with_kept(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put rows that were measured alone behind the others, which say at which commit they were."""
+    before = json.loads((RESULTS / "quality.json").read_text(encoding="utf-8"))
+    measured = {row["what"] for row in rows}
+    kept = [row for row in before["rows"] if row["what"] not in measured]
+    return [{**row, "commit": row.get("commit", before["commit"])} for row in kept] + rows
+
+
 async def main(options: argparse.Namespace) -> None:
     """Print and write all figures."""
     backend = torch_backend("cpu")
     registry = Registry(backend)
-    tts, asr = registry.load(options.tts), registry.load(options.asr)
+    names = [registry.load(name) for name in (options.tts, options.asr, options.aligner)]
     engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig()))
     engine.start()
-    world, espeak = World(engine, registry, tts, asr), Espeak()
+    world, espeak = World(engine, registry, *names), Espeak()
     lines = HELDOUT.read_text(encoding="utf-8").splitlines()
     texts = [line for line in lines if 4 <= len(words(line)) <= 14]
-    rows = await transcription_rows(world, espeak, texts[: options.asr_sentences])
-    rows += await speech_rows(world, espeak, texts[: options.tts_sentences])
-    rows += await cloning_rows(world, espeak, texts)
+    measures = {
+        "transcription": (transcription_rows, texts[: options.asr_sentences]),
+        "speech": (speech_rows, texts[: options.tts_sentences]),
+        "cloning": (cloning_rows, texts),
+        "alignment": (alignment_rows, texts[: options.asr_sentences]),
+    }
+    rows = []
+    for name in [options.only] if options.only else measures:
+        measure, its_texts = measures[name]
+        rows += await measure(world, espeak, its_texts)
     await engine.stop()
-    write_result("quality", rows, models=[tts, asr])
+    write_result("quality", with_kept(rows) if options.only else rows, models=names)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tts", default="izwi-tiny-tts")
     parser.add_argument("--asr", default="izwi-tiny-asr")
-    parser.add_argument("--asr-sentences", type=int, default=300)
+    parser.add_argument("--aligner", default="izwi-tiny-aligner")
+    parser.add_argument("--asr-sentences", type=int, default=300, help="aligned ones, too")
     parser.add_argument("--tts-sentences", type=int, default=200)
+    parser.add_argument(
+        "--only",
+        choices=("transcription", "speech", "cloning", "alignment"),
+        help="measure this; the other rows of the results stay, each with its commit",
+    )
     asyncio.run(main(parser.parse_args()))

@@ -211,9 +211,15 @@ def find(source: str, *, offline: bool = False) -> Path:
 
 
 def _fingerprint(folder: Path) -> str:
-    """Hash of the configuration, and of the ends and sizes of the weight files."""
+    """Hash of the configuration, and of the ends and sizes of the weight files.
+
+    Those that an index finds in another checkpoint's folder are among them.
+    """
     digest = hashlib.sha256((folder / "config.json").read_bytes())
-    for path in sorted(folder.rglob("*.safetensors")):
+    found = set(folder.rglob("*.safetensors"))
+    for index in folder.rglob("*.safetensors.index.json"):
+        found.update(index.parent / name for name in read_json(index)["weight_map"].values())
+    for path in sorted(found):
         with path.open("rb") as file:
             digest.update(file.read(1 << 16))
             size = file.seek(0, 2)

@@ -15,7 +15,8 @@ from izwi_api.request_pace import RequestPace
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_MODELS = ("izwi-tiny-tts", "izwi-tiny-asr")
+# speaks, listens, and says when words are said
+DEFAULT_MODELS = ("izwi-tiny-tts", "izwi-tiny-asr", "izwi-tiny-aligner")
 
 # OpenAI's voices. A name without an entry of its own in `voice_aliases` takes the checkpoint's
 # speaker at its place in this list, round and round, so that each name keeps one voice.

@@ -95,7 +95,7 @@ def served(folder, *options, **environ):
     log = folder / "server.log"
     start = "from izwi_api.cli.main import main; main()"
     command = [sys.executable, "-c", start, "serve", "--port", str(port)]
-    command += ["--device", "cpu", "--dtype", "float32", "--kv-mib", "24", "--host-mib", "0"]
+    command += ["--device", "cpu", "--dtype", "float32", "--kv-mib", "36", "--host-mib", "0"]
     command += options
     environ = os.environ | {"IZWI_HOME": str(folder / "home")} | environ
     with log.open("wb") as out:

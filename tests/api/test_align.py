@@ -211,7 +211,7 @@ def test_the_command_asks_a_server(world, tone_wav, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        ("--text", "a"),  # no aligner comes with izwi
+        (),
         ("--model", "m"),
         ("--model", "m", "--text", "a", "--text-file", "b"),
         ("--model", "/nowhere/at/all", "--text", "a"),

@@ -1,4 +1,4 @@
-"""Run in the clean environment that the wheel was installed into: does it speak and listen?
+"""Run where the wheel was installed and nothing else: does it speak, listen and time words?
 
 Not a pytest module: pytest is not there. `make wheel` runs it.
 """
@@ -28,9 +28,11 @@ def main() -> None:
         sound = str(Path(folder) / "said.wav")
         izwi("say", "The house is near the river.", "--out", sound, "--seed", "1")
         heard = json.loads(izwi("transcribe", sound, "--json"))
+        assert heard["text"].strip(), "said nothing that could be transcribed"
+        timed = izwi("align", sound, "--text", heard["text"]).splitlines()
     assert {"text", "language", "token_ids"} <= set(heard)
-    assert heard["text"].strip(), "said nothing that could be transcribed"
-    print("the wheel speaks and listens:", heard["text"])
+    assert len(timed) == len(heard["text"].split()), "not every word has its times"
+    print("the wheel speaks, listens and times words:", *timed, sep="\n")
 
 
 main()

@@ -1,11 +1,19 @@
-"""What the aligner is trained on: the times of words that the synthesiser tells."""
+"""What the aligner is trained on: words whose times are known, moved about in silence."""
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
 
-from izwi_models.tiny.recipes.aligner import known_times
-from izwi_models.tiny.recipes.speech import SpokenWord, time_words
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from izwi.errors import CheckpointError
+from izwi.registry import embedded
+from izwi_models.tiny.recipes.aligner import Placed, known_times, lengths_in_silence, placed_batch
+from izwi_models.tiny.recipes.aligner_folder import complete
+from izwi_models.tiny.recipes.speech import FRAME, SpokenWord, on_words, time_words
 
 TEXT = "Put it on the table, now."
 # "on the" is said as one; the pause before "now" begins at 900 ms
@@ -24,6 +32,18 @@ def test_a_word_ends_at_the_next_one_or_at_a_pause() -> None:
     assert time_words(begins, events) == SPOKEN
 
 
+def test_an_event_at_the_end_of_a_clause_is_no_word() -> None:
+    begins = [(word.place, word.start_ms) for word in SPOKEN]
+    heard = [*begins[:4], (-1, 1100.0), begins[4], (TEXT.index(" now"), 1408.0)]
+    assert on_words(TEXT, heard) == begins
+
+
+def test_the_event_of_a_phrase_stands_on_its_first_letter() -> None:
+    heard = [(0, 0.0), (len("That rule n"), 400.0), (len("That rule no "), 550.0)]
+    begins = [(0, 0.0), (len("That rule "), 400.0), (len("That rule no "), 550.0)]
+    assert on_words("That rule no longer", heard) == begins
+
+
 @pytest.mark.parametrize(
     ("text", "spoken", "times"),
     [
@@ -34,3 +54,68 @@ def test_a_word_ends_at_the_next_one_or_at_a_pause() -> None:
 )
 def test_borders_within_words_that_are_said_as_one_are_unknown(text, spoken, times) -> None:
     assert known_times(text, spoken) == times
+
+
+def a_corpus():
+    """Two utterances of 4 and 3 codec frames whose samples count up from 1."""
+    samples = torch.arange(1, 7 * FRAME + 1, dtype=torch.int16)
+    frames = torch.tensor([4, 3])
+    return SimpleNamespace(
+        device="cpu", samples=samples, device_frames=frames, device_starts=torch.tensor([0, 4])
+    )
+
+
+@pytest.mark.parametrize(
+    ("lead", "cut", "gap"), [(0, 0, 0), (700, 0, 0), (-700, 0, 0), (240, 2400, 960), (-240, 48, 24)]
+)
+def test_an_utterance_lies_in_silence_and_pauses(lead, cut, gap) -> None:
+    rows = torch.tensor([[1], [5], [lead], [cut], [gap]])
+    sound = Placed(*rows).sound(a_corpus(), 5)[0] * 32768
+    whole = torch.arange(4 * FRAME + 1, 7 * FRAME + 1)
+    spoken = [torch.zeros(max(0, lead)), whole[:cut], torch.zeros(gap), whole[cut:]]
+    wanted = torch.cat(spoken)[max(0, -lead) :]
+    assert torch.equal(sound[: len(wanted)], wanted)
+    assert not sound[len(wanted) :].any()
+
+
+def test_times_move_with_the_sound() -> None:
+    marks = SimpleNamespace(times=torch.tensor([[10.0, 50.0, 50.0, 90.0, 120.0, -1.0]]))
+    rows = torch.tensor([[0], [9], [-24], [1200], [2400]])  # 1 ms is missing; 100 ms behind 50 ms
+    times, known = Placed(*rows).times(marks)
+    assert known.tolist() == [[True] * 5 + [False]]
+    assert times[0, :5].tolist() == [9.0, 49.0, 149.0, 189.0, 219.0]
+
+
+def test_drawn_silence_fits_its_utterance() -> None:
+    generator = np.random.default_rng(0)
+    frames = np.array([10, 40, 99, 100] * 50)
+    lengths = lengths_in_silence(frames, generator)
+    assert (lengths >= frames).all()
+    assert lengths.max() <= 100
+    assert (lengths[frames == 10] > 20).any()
+    pauses = [[250.0, 500.0], []] * 100
+    items = np.arange(0, 200, 3)
+    drawn = placed_batch(items, lengths - frames, lengths, pauses, generator)
+    _, _, leads, cuts, gaps = drawn
+    assert (leads + gaps <= (lengths - frames)[items] * FRAME).all()
+    assert (leads > -3840).all()  # what is missing was silent
+    assert not gaps[items % 2 == 1].any()
+    assert set(cuts[gaps > 0]) == {6000, 12_000}
+
+
+def test_the_embedded_folder_is_as_the_recipe_writes_it(tmp_path) -> None:
+    theirs = embedded()["izwi-tiny-aligner"]
+    (tmp_path / "izwi-tiny-asr").symlink_to(embedded()["izwi-tiny-asr"])
+    ours = tmp_path / "izwi-tiny-aligner"
+    ours.mkdir()
+    (ours / "own.safetensors").symlink_to(theirs / "own.safetensors")
+    complete(ours, tmp_path / "izwi-tiny-asr")
+    assert {p.name for p in ours.iterdir()} == {p.name for p in theirs.iterdir()}
+    for path in ours.iterdir():
+        assert path.read_bytes() == (theirs / path.name).read_bytes(), path.name
+
+
+def test_a_tensor_that_no_aligner_has_is_named(tmp_path) -> None:
+    save_file({"thinker.ear": np.zeros(1, np.float16)}, tmp_path / "own.safetensors")
+    with pytest.raises(CheckpointError, match=r"thinker\.ear"):
+        complete(tmp_path, embedded()["izwi-tiny-asr"])

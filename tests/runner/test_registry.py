@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
-from izwi.registry import Registry, families, find
+from izwi.registry import Registry, _fingerprint, families, find
 from izwi.request import Task
 from izwi.runner.device import torch_backend
 from tests.models.tiny_asr import write_tiny_asr
@@ -54,6 +54,23 @@ def test_a_fingerprint_changes_with_the_weights(tmp_path: Path) -> None:
     registry.load(str(tmp_path / "1"), "copy")
     assert registry.fingerprint("1") == registry.fingerprint("copy")
     assert registry.fingerprint("1") != registry.fingerprint("2")
+
+
+def test_a_fingerprint_changes_with_the_weights_that_another_checkpoint_lends(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "borrower" / "config.json"
+    config.parent.mkdir()
+    config.write_text("{}")
+    index = {"weight_map": {"a": "../lender/model.safetensors"}}
+    (config.parent / "model.safetensors.index.json").write_text(json.dumps(index))
+    lent = tmp_path / "lender" / "model.safetensors"
+    lent.parent.mkdir()
+    prints = set[str]()
+    for content in (b"one", b"two"):
+        lent.write_bytes(content)
+        prints.add(_fingerprint(config.parent))
+    assert len(prints) == 2
 
 
 def test_an_unknown_kind_of_checkpoint_is_named(tmp_path: Path) -> None:

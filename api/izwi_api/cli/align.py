@@ -13,6 +13,7 @@ import typer
 
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl, failures_told
+from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi.request import AlignedWord
@@ -34,7 +35,7 @@ Text = Annotated[str | None, typer.Option(help="What it says.")]
 TextFile = Annotated[Path | None, typer.Option(help="File that holds what it says.")]
 ModelSource = Annotated[
     str | None,
-    typer.Option(help="Folder or hub id of an aligner. Default: the server's first."),
+    typer.Option(help="Folder, hub id or embedded name. Default: embedded, or the server's first."),
 ]
 Language = Annotated[str | None, typer.Option(help="Language that is spoken; needed for Japanese.")]
 WordFormat = Annotated[Format, typer.Option("--format", help="What to write.")]
@@ -63,14 +64,9 @@ def align(
         said = _said(text, text_file)
         if server:
             asked = _asked_there(Server(server, api_key), model, sound.read(), said, language)
-        elif model is None:
-            raise InvalidRequest(
-                "no aligner comes with izwi; give --model, such as Qwen/Qwen3-ForcedAligner-0.6B",
-                param="model",
-            )
         else:
             where = Where(device, dtype, offline)
-            asked = _asked_here(where, model, sound.read(), said, language)
+            asked = _asked_here(where, model or DEFAULT_MODELS[2], sound.read(), said, language)
         sys.stdout.write(_page(word_format, said, asyncio.run(asked)))
 
 

@@ -148,7 +148,8 @@ class Espeak:
         samples[_EDGE : _EDGE + len(speech)] = speech.astype(np.int16)
         shift = _EDGE / SAMPLE_RATE * 1000 - first / self._rate * 1000
         shifted = [(at + shift, name) for at, name in events]
-        words = time_words([(place - 1, at + shift) for place, at in self._words], shifted)
+        begins = [(place - 1, at + shift) for place, at in self._words]
+        words = time_words(on_words(text, begins), shifted)
         return Utterance(samples, label_phones(shifted, len(samples) // LABEL, phones), words)
 
 
@@ -170,6 +171,25 @@ def label_phones(
         plain = name.lstrip("',%=|") or _SILENCE
         labels[max(0, round(at / 20)) : max(0, round(end / 20))] = phones.get(plain, UNKNOWN_PHONE)
     return labels
+
+
+def on_words(text: str, events: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Keep the events that begin a word, each at the word's first letter.
+
+    espeak-ng sends one at the ends of clauses too: it stands on the character before its clause, or
+    before the text, and its time is that of the clause's end. Taken for a word, it would be the
+    last that was said before every other. And phrases that it knows ("such as", "no longer") have
+    theirs one letter too far.
+
+    Args:
+        text: What was said.
+        events: Place in the text, and a time.
+    """
+    kept: dict[int, float] = {}
+    for place, at in events:
+        if 0 <= place < len(text) and not text[place].isspace():
+            kept.setdefault(text.rfind(" ", 0, place) + 1, at)
+    return list(kept.items())
 
 
 def time_words(words: list[tuple[int, float]], events: list[tuple[float, str]]) -> list[SpokenWord]:
