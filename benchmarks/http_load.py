@@ -144,8 +144,7 @@ async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]
     rows = []
     await closed(url, options.size, 4, 2)
     for streams in options.closed:
-        rounds = max(2, options.requests // streams)
-        rows.append(await closed(url, options.size, streams, rounds))
+        rows.append(await closed(url, options.size, streams, options.rounds))
         print(rows[-1], flush=True)
     for rate in options.open:
         rows.append(await opened(url, options.size, rate, options.seconds))
@@ -159,7 +158,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=52)
     parser.add_argument("--closed", type=int, nargs="*", default=[1, 8, 16, 32, 64])
     parser.add_argument("--open", type=float, nargs="*", default=[1, 10, 20])
-    parser.add_argument("--requests", type=int, default=24, help="per closed level, at least")
+    parser.add_argument("--rounds", type=int, default=16, help="utterances of each listener")
     parser.add_argument("--seconds", type=float, default=15, help="of arrivals per open level")
     parser.add_argument("--max-running", type=int, default=64)
     parser.add_argument("--device", default="cuda")
