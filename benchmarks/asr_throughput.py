@@ -29,10 +29,11 @@ from izwi.engine import Engine
 from izwi.lane import Lane
 from izwi.model import TranscriptionModel
 from izwi.request import Float32, TranscriptionInput
+from izwi.threads import use_few_threads
 
 _TOKENS_PER_S = 3.5  # of English speech, and the prefix of an answer
 _RATE = 16_000
-_PARTS = ("schedule", "encode", "forward", "process")
+_PARTS = ("schedule", "encode", "launch", "results", "process")
 
 
 @dataclass(slots=True)
@@ -50,7 +51,8 @@ class Profile:
         self._device = device
         self._steps: dict[str, _Steps] = {}
         self._now: defaultdict[str, float] = defaultdict(float)
-        for owner, name in zip((lane, lane.runner, lane.runner, lane), _PARTS, strict=True):
+        owners = (lane, lane.runner, lane.runner, lane, lane)
+        for owner, name in zip(owners, _PARTS, strict=True):
             setattr(owner, name, self._timed(name, getattr(owner, name)))
 
     def _timed(self, part: str, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,6 +157,7 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     (lane,) = loop._lanes.values()
     profile = Profile(lane, backend.ops.device) if options.profile else None
     engine = AsyncEngine(loop)
+    use_few_threads()
     engine.start()
     model, rows = registry.transcription(options.size), []
     seed = 0

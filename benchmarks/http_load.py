@@ -84,6 +84,8 @@ async def closed(url: str, model: str, streams: int, rounds: int) -> dict[str, A
                 one = await listen(client, model, turn * streams + place)
                 heard.append(one)
 
+        # connections are opened before the clock runs, as callers keep theirs
+        await asyncio.gather(*(client.get("/livez") for _ in range(streams)))
         began = time.perf_counter()
         await asyncio.gather(*(slot(place) for place in range(streams)))
         wall = time.perf_counter() - began

@@ -57,12 +57,12 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
 
 
 def main() -> None:
-    import uvicorn
-
+    from izwi.allocator import settle
     from izwi.async_engine import AsyncEngine
     from izwi.config import EngineConfig
     from izwi.engine import Engine
     from izwi_api.app import create_app
+    from izwi_api.http_server import Server, server_config
     from izwi_api.settings import read_settings
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -78,7 +78,10 @@ def main() -> None:
         settings = read_settings({**os.environ, "IZWI_HOME": home})
         settings = replace(settings, decode_workers=0)  # nothing is uploaded here
         app = create_app(AsyncEngine(engine), registry, settings)
-        uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning")
+        settle()
+        state = app.state.izwi
+        served = server_config(app, "127.0.0.1", options.port, settings.pace.max_head_s)
+        Server(served, state.drain, drain_s=0.0).run()
 
 
 if __name__ == "__main__":

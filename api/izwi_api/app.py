@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from izwi import __version__
+from izwi.threads import use_few_threads
 from izwi_api import auth, http_errors, voice_errors
 from izwi_api.app_state import AppState, set_state
 from izwi_api.audit import Audit, AuditLog
@@ -42,6 +43,7 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncGenerator[None]:
+        use_few_threads()
         engine.start()
         try:
             yield

@@ -191,6 +191,9 @@ class PaperPages:
     def copy(self, source: int, target: int, num_slots: int) -> None:
         """Nothing to copy."""
 
+    def flush(self) -> None:
+        """Nothing to copy."""
+
     def demote(self, page: int) -> None:
         """Keep nothing."""
 

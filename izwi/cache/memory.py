@@ -16,7 +16,11 @@ class PageMover(Protocol):
     """Moves what pages hold, within the device and to the tiers below it."""
 
     def copy(self, source: int, target: int, num_slots: int) -> None:
-        """Copy the first slots of a page."""
+        """Copy the first slots of a page, at the latest with `flush`."""
+        ...
+
+    def flush(self) -> None:
+        """Carry out what is left to copy; nothing may write to pages before."""
         ...
 
     def demote(self, page: int) -> int | None:
@@ -111,6 +115,10 @@ class PagedMemory:
                 num_positions = match.num_positions
             self._pool.release([match.copy_from])
         return pages, num_positions
+
+    def flush(self) -> None:
+        """Carry out the copies that claims left; before anything writes to pages."""
+        self._mover.flush()
 
     def allocate(self, count: int) -> list[int]:
         """Hand out pages, for which prefixes that nobody uses may be forgotten or demoted.

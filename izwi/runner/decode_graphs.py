@@ -44,8 +44,10 @@ def paged_context(
     if spec.rope_theta is not None:
         rope = rope_tables(max_keys, spec.head_dim, spec.rope_theta, keys.device, keys.dtype)
     cache = DecodeCache(keys, values, kv.page_size)
-    kind = PagedPrompt if together else PagedDecode
-    return kind(cache, staged.positions, staged.tables, staged.table_width, rope, max_keys=max_keys)
+    rows = staged.positions, staged.tables, staged.table_width
+    if together:
+        return PagedPrompt(cache, *rows, rope, max_keys, staged.runs)
+    return PagedDecode(cache, *rows, rope, max_keys)
 
 
 @dataclass(slots=True, eq=False)

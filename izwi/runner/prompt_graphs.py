@@ -15,7 +15,7 @@ from izwi.runner.recorder import Recorded, Recorder
 from izwi.runner.staging import StagedPositions
 
 # Positions of a step. Unrecorded, a prompt takes as long as its launches, whatever its length.
-_SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048)
+_SIZES = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048)
 
 
 @dataclass(slots=True, eq=False)

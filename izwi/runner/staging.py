@@ -96,6 +96,7 @@ class StagedPositions:
             "positions": (np.int64, (size,)),
             "inputs": (np.int64, (size, num_inputs)),
             "embedded": (np.int32, (1,)),
+            "runs": (np.int32, (size,)),
             **(more or {}),
             "table_width": (np.int32, (1,)),
             "tables": (np.int32, (size * max_pages,)),  # the last, since little of it is used
@@ -106,6 +107,7 @@ class StagedPositions:
         self.host, on_device = self._buffer.host, self._buffer.device
         self.host["positions"][:] = -1
         self.positions, self.inputs = on_device["positions"], on_device["inputs"]
+        self.runs = on_device["runs"]
         self._embedded = on_device["embedded"]
         self.tables, self.table_width = on_device["tables"], on_device["table_width"]
         self.send()
@@ -146,6 +148,7 @@ class StagedPositions:
         positions, tables = self.host["positions"], self.host["tables"]
         places = np.cumsum(counts) - counts  # of each run's first row
         positions[:count] = np.arange(count) + np.repeat(firsts - places, counts)
+        self.host["runs"][:count] = np.repeat(np.arange(len(runs)), counts)
         positions[count:] = -1
         tables[: count * width] = np.repeat(table, counts, axis=0).ravel()
         self.host["table_width"][0] = width

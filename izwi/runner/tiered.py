@@ -15,13 +15,20 @@ class TieredPages:
 
     def __init__(self, kv: PagedKV, store: PageStore):
         self._kv, self._store = kv, store
+        self._moves: list[tuple[int, int, int]] = []
 
     def copy(self, source: int, target: int, num_slots: int) -> None:
-        """Copy the first slots of a page."""
-        self._kv.copy([(source, target, num_slots)])
+        """Copy the first slots of a page, with all others of its step: a copy is ten launches."""
+        self._moves.append((source, target, num_slots))
+
+    def flush(self) -> None:
+        """Carry out what is left to copy."""
+        moves, self._moves = self._moves, []
+        self._kv.copy(moves)
 
     def demote(self, page: int) -> int | None:
         """Keep a page's contents in a lower tier, if that is cheaper than making them again."""
+        self.flush()
         # what comes before it is kept or rebuilt on its own account
         num_positions = self._kv.page_size
         if self._store.tier_for(num_positions) is Tier.DROP:
@@ -30,6 +37,7 @@ class TieredPages:
 
     def promote(self, handle: int, page: int) -> bool:
         """Bring back what `demote` kept and forget it; False if it is gone."""
+        self.flush()
         data = self._store.get(handle)
         if data is not None:
             self._kv.write_pages([page], data[None])

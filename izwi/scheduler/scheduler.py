@@ -180,7 +180,9 @@ class Scheduler:
         plan = self._policy.plan(running, waiting, budgets)
         self._compare(plan, running, waiting, budgets)
         self._starts.step(len(plan.admit))
-        return self._apply(plan)
+        work = self._apply(plan)
+        self.memory.flush()
+        return work
 
     def _compare(
         self, plan: Plan, running: list[View], waiting: list[View], budgets: Budgets

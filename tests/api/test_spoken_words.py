@@ -9,12 +9,14 @@ from types import SimpleNamespace
 import httpx
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 from websockets.sync.client import connect
 
 from izwi.audio.decode import decode_audio
 from izwi.audio.encode import stream_encoder
 from izwi.request import AlignedWord, Chunk, Reason
 from izwi_api.app import create_app
+from izwi_api.cli.main import app as izwi
 from izwi_api.cli.runtime import Where, open_door
 from izwi_api.settings import Settings
 from izwi_api.speech import Speech, encoded_sound
@@ -304,3 +306,54 @@ def test_the_real_engine_speaks_and_aligns(tmp_path):
     for slow, fast in zip(words[1.0], words[2.0], strict=True):
         assert fast["start"] == pytest.approx(slow["start"] / 2, abs=0.001)
         assert fast["end"] == pytest.approx(slow["end"] / 2, abs=0.001)
+
+
+# ---- the command line ----------------------------------------------------------------------
+
+
+def say(*arguments):
+    return CliRunner().invoke(izwi, ["say", *map(str, arguments)])
+
+
+def test_the_command_writes_the_words_that_a_server_times(world, tmp_path):
+    sound, words = tmp_path / "a.wav", tmp_path / "a.json"
+    server = f"http://127.0.0.1:{world.port}"
+    options = ("--voice", "Ann", "--out", sound, "--words", words, "--server", server)
+    done = say("One, two.", *options)
+    assert done.exit_code == 0, done.output
+    told = json.loads(words.read_text())
+    assert told["words"] == [pytest.approx(word) for word in in_time("One, two.")]
+    assert told["duration"] == pytest.approx(len(decode_audio(sound, RATE)) / RATE, abs=0.001)
+
+
+def test_the_command_times_words_itself(tmp_path):
+    aligner = write_tiny_aligner(tmp_path / "aligner")
+    options = ("--device", "cpu", "--out", tmp_path / "a.wav", "--words", tmp_path / "a.json")
+    done = say("It is warm.", "--voice", "amber", *options, "--aligner", aligner)
+    assert done.exit_code == 0, done.output
+    words = json.loads((tmp_path / "a.json").read_text())["words"]
+    assert [word["word"] for word in words] == ["It", "is", "warm"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--words", "a.json"),
+        ("--aligner", "a"),
+        ("--words", "a.json", "--aligner", "a", "--server", "http://127.0.0.1:1"),
+    ],
+)
+def test_the_command_says_who_is_to_time_the_words(options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = say("One.", *options)
+    assert done.exit_code == 2
+    assert "--aligner" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_without_an_aligner_leaves_no_file(server, tmp_path):
+    options = ("--out", tmp_path / "a.wav", "--words", tmp_path / "a.json", "--server", server.url)
+    done = say("One.", "--voice", "Ann", *options)
+    assert done.exit_code == 2
+    assert "alignment model" in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -15,10 +15,11 @@ from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi.request import SpeechInput
-    from izwi_api.cli.remote import RemoteSpeech, Server
+    from izwi_api.cli.remote import Server
     from izwi_api.cli.runtime import Where
     from izwi_api.cli.sound_out import Saved, Speech
     from izwi_api.cli.text_in import ArrivingText
+    from izwi_api.cli.words import WordsHere, WordsThere
     from izwi_api.door import Door
 
 # A text on stdin that is complete and no longer than this when the model is loaded is said as if it
@@ -62,6 +63,13 @@ RefText = Annotated[str | None, typer.Option(help="What the clip says.")]
 XVectorOnly = Annotated[
     bool, typer.Option("--x-vector-only", help="Follow the clip's speaker, not its speech.")
 ]
+Words = Annotated[
+    Path | None,
+    typer.Option(help="JSON file for when each word is said; without --server needs --aligner."),
+]
+AlignerSource = Annotated[
+    str | None, typer.Option(help="Folder or hub id of the model that times words.")
+]
 MaxNewTokens = Annotated[int | None, typer.Option(min=1, help="At most one frame less than this.")]
 
 
@@ -71,6 +79,14 @@ class Clip:
 
     path: Path
     text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where the times of words go, and who finds them: a model, or None for the server's."""
+
+    path: Path
+    aligner: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +113,8 @@ def say(
     ref_text: RefText = None,
     x_vector_only: XVectorOnly = False,
     max_new_tokens: MaxNewTokens = None,
+    words: Words = None,
+    aligner: AlignerSource = None,
     server: ServerUrl = None,
     api_key: ApiKey = None,
     device: Device = "auto",
@@ -106,7 +124,6 @@ def say(
     """Say a text aloud, or write it to a file or a pipe."""
     import asyncio
 
-    from izwi.errors import InvalidRequest
     from izwi.request import SpeechInput, TextMode
     from izwi_api.cli.options import messages
     from izwi_api.cli.remote import Server
@@ -114,10 +131,7 @@ def say(
     from izwi_api.cli.sound_out import save_codes_to
 
     with failures_told():
-        if not text.strip():
-            raise InvalidRequest("there is no text to say", param="text")
-        if not -(2**63) <= seed < 2**63:
-            raise InvalidRequest("the seed must fit in 64 bits", param="seed")
+        _check(text, seed, wants_codes=save_codes is not None, server=server)
         ask = SpeechInput(
             text="" if text == "-" else text,
             voice=voice,
@@ -130,16 +144,44 @@ def say(
         )
         target = _target(out, audio_format, piped_text=text == "-")
         clip = _clip(ref_audio, ref_text, x_vector_only, voice)
+        timing = _timing(words, aligner, server)
         if server:
-            if save_codes is not None:
-                raise InvalidRequest("a server sends no codes; use --save-codes without --server")
-            saved = asyncio.run(_say_there(Server(server, api_key), model, ask, clip, target))
+            there = Server(server, api_key)
+            saved = asyncio.run(_say_there(there, model, ask, clip, target, timing))
         else:
             where = Where(device, dtype, offline)
-            saved = asyncio.run(_say_here(where, model or DEFAULT_MODELS[0], ask, clip, target))
+            source = model or DEFAULT_MODELS[0]
+            saved = asyncio.run(_say_here(where, source, ask, clip, target, timing))
         if save_codes is not None:
             save_codes_to(save_codes, saved.codes)
         messages().print(f"{saved.place}: {saved.seconds:.2f} s of sound", markup=False)
+
+
+def _check(text: str, seed: int, *, wants_codes: bool, server: str | None) -> None:
+    from izwi.errors import InvalidRequest
+
+    if not text.strip():
+        raise InvalidRequest("there is no text to say", param="text")
+    if not -(2**63) <= seed < 2**63:
+        raise InvalidRequest("the seed must fit in 64 bits", param="seed")
+    if wants_codes and server:
+        raise InvalidRequest("a server sends no codes; use --save-codes without --server")
+
+
+def _timing(words: Path | None, aligner: str | None, server: str | None) -> Timing | None:
+    """Check who is to time the words, before a model is loaded."""
+    from izwi.errors import InvalidRequest
+
+    if words is None:
+        if aligner is not None:
+            raise InvalidRequest("--aligner goes with --words")
+        return None
+    if (aligner is None) == (server is None):
+        raise InvalidRequest(
+            "--words needs --aligner, such as Qwen/Qwen3-ForcedAligner-0.6B, or a --server that "
+            "has one"
+        )
+    return Timing(words, aligner)
 
 
 def _target(out: Path | None, audio_format: str | None, *, piped_text: bool) -> Target:
@@ -174,7 +216,12 @@ def _clip(
 
 
 async def _say_here(
-    where: Where, model: str, ask: SpeechInput, clip: Clip | None, target: Target
+    where: Where,
+    model: str,
+    ask: SpeechInput,
+    clip: Clip | None,
+    target: Target,
+    timing: Timing | None,
 ) -> Saved:
     """Load the model and say it. An empty text is on stdin."""
     from dataclasses import replace
@@ -191,16 +238,38 @@ async def _say_here(
     if clip is not None:
         samples = decode_audio(clip.path, REFERENCE_RATE)
         ask = replace(ask, voice=ReferenceClip(samples, clip.text))
-    async with running_door([model], where) as door:
+    sources = [model, timing.aligner] if timing and timing.aligner else [model]
+    async with running_door(sources, where) as door:
         name = door.registry.names()[0]
         if isinstance(ask.voice, str):
             ask = replace(ask, voice=await resolve_voice(door, name, ask.voice))
         speech: Speech
+        if timing is not None:
+            whole = replace(ask, text=await arriving.whole()) if arriving is not None else ask
+            return await _put_timed(await _open_timed(door, name, whole), target, timing)
         if arriving is not None:
             speech = await _open_arriving(door, name, ask, arriving)
         else:
             speech = await open_speech(door.engine, door.registry, name, ask)
         return await _put(speech, target)
+
+
+async def _open_timed(door: Door, name: str, ask: SpeechInput) -> WordsHere:
+    from izwi_api.cli.words import WordsHere
+    from izwi_api.speech import open_speech
+    from izwi_api.spoken_words import TimedSpeech, find_word_aligner
+
+    aligner = find_word_aligner(door.engine, door.registry, ask.language)
+    speech = await open_speech(door.engine, door.registry, name, ask)
+    return WordsHere(TimedSpeech(speech, *aligner, 1.0))
+
+
+async def _put_timed(speech: WordsHere | WordsThere, target: Target, timing: Timing) -> Saved:
+    from izwi_api.cli.words import write_words
+
+    saved = await _put(speech, target)
+    write_words(timing.path, speech.words, saved.seconds)
+    return saved
 
 
 async def _open_arriving(door: Door, name: str, ask: SpeechInput, arriving: ArrivingText) -> Speech:
@@ -222,45 +291,53 @@ async def _open_arriving(door: Door, name: str, ask: SpeechInput, arriving: Arri
 
 
 async def _say_there(
-    server: Server, model: str | None, ask: SpeechInput, clip: Clip | None, target: Target
+    server: Server,
+    model: str | None,
+    ask: SpeechInput,
+    clip: Clip | None,
+    target: Target,
+    timing: Timing | None,
 ) -> Saved:
     """Let a server say it. It takes a text whole, so one on stdin is read to its end first."""
     from dataclasses import replace
 
     from izwi.request import Task
     from izwi_api.cli.text_in import ArrivingText, stdin_reader
+    from izwi_api.cli.words import WordsThere
 
     if not ask.text:
         ask = replace(ask, text=await ArrivingText(stdin_reader()).whole())
     name = await server.model(Task.SPEECH, model)
-    return await _put(await _open_remote(server, name, ask, clip), target)
+    fields = await _fields(server, name, ask, clip)
+    if timing is not None:
+        return await _put_timed(WordsThere(server, fields), target, timing)
+    return await _put(await server.speech(fields), target)
 
 
-async def _open_remote(
+async def _fields(
     server: Server, name: str, ask: SpeechInput, clip: Clip | None
-) -> RemoteSpeech:
+) -> dict[str, object]:
+    """Return the body of POST /v1/audio/speech."""
     import base64
 
     voice = ask.voice
     if voice is None and clip is None:
         voice = await server.first_speaker(name)
     content = clip and clip.path.read_bytes()
-    return await server.speech(
-        {
-            "model": name,
-            "input": ask.text,
-            "voice": voice,
-            "language": ask.language,
-            "instructions": ask.instruct,
-            "text_mode": ask.text_mode and ask.text_mode.value,
-            "temperature": ask.temperature,
-            "seed": ask.seed,
-            "max_new_tokens": ask.max_new_tokens,
-            "ref_audio": content and base64.b64encode(content).decode("ascii"),
-            "ref_text": clip and clip.text,
-            "x_vector_only": clip is not None and clip.text is None,
-        }
-    )
+    return {
+        "model": name,
+        "input": ask.text,
+        "voice": voice,
+        "language": ask.language,
+        "instructions": ask.instruct,
+        "text_mode": ask.text_mode and ask.text_mode.value,
+        "temperature": ask.temperature,
+        "seed": ask.seed,
+        "max_new_tokens": ask.max_new_tokens,
+        "ref_audio": content and base64.b64encode(content).decode("ascii"),
+        "ref_text": clip and clip.text,
+        "x_vector_only": clip is not None and clip.text is None,
+    }
 
 
 async def _put(speech: Speech, target: Target) -> Saved:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 from contextlib import closing, nullcontext
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 import typer
 
+from izwi.allocator import settle
 from izwi.errors import InvalidRequest
 from izwi_api.cli.options import Device, Dtype, Offline, failures_told
 from izwi_api.keys import KeyRing
@@ -230,10 +230,7 @@ def _listen(app: FastAPI, host: str, port: int, drain_s: float) -> None:
     state.door.decoder.start()
     max_head_s = state.door.settings.pace.max_head_s
     if not state.door.settings.manage_models:  # models that go may leave cycles behind
-        # The collector would look through all that was imported and loaded, for an eighth of a
-        # second in which nobody is answered and no step begins.
-        gc.collect()
-        gc.freeze()
+        settle()
     server = Server(server_config(app, host, port, max_head_s), state.drain, drain_s)
     server.run()
     if not server.started:

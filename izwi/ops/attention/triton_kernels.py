@@ -17,11 +17,11 @@ import triton.language as tl
 
 from izwi.ops.triton_launch import start_next, wait_for_previous
 
-_LOG2_E = tl.constexpr(1.4426950408889634)
+LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _halves(heads, inside, angle, cos, sin, norm, eps, HALF: tl.constexpr):
+def halves(heads, inside, angle, cos, sin, norm, eps, HALF: tl.constexpr):
     """Both halves of some heads, normalised and rotated, in float32.
 
     `heads` are (n, 1) pointers to the first number of each head, `angle` (n, 1) or scalar offsets
@@ -45,7 +45,7 @@ def _halves(heads, inside, angle, cos, sin, norm, eps, HALF: tl.constexpr):
 
 
 @triton.jit
-def _whole(first, second, HALF: tl.constexpr):
+def whole_heads(first, second, HALF: tl.constexpr):
     """Heads (n, 2 * HALF) of their halves."""
     joined = tl.permute(tl.join(first, second), (0, 2, 1))
     return tl.reshape(joined, (first.shape[0], 2 * HALF))
@@ -60,7 +60,7 @@ def keep_row(k, v, keys, values, place, inside, angle, cos, sin, norm, eps, HALF
     half = tl.arange(0, HALF)[None, :]
     whole = tl.arange(0, 2 * HALF)
     head = k + tl.zeros([1, 1], tl.int32)
-    first, second = _halves(head, inside, angle, cos, sin, norm, eps, HALF)
+    first, second = halves(head, inside, angle, cos, sin, norm, eps, HALF)
     first = first.to(keys.dtype.element_ty)
     second = second.to(keys.dtype.element_ty)
     value = tl.load(v + whole).to(values.dtype.element_ty)
@@ -73,14 +73,14 @@ def keep_row(k, v, keys, values, place, inside, angle, cos, sin, norm, eps, HALF
 @triton.jit
 def _scores(queries, k_tile, scale, visible):
     """Scores (n, keys), in base 2, of the keys that are visible."""
-    scores = tl.dot(queries, k_tile, input_precision="ieee") * (scale * _LOG2_E)
+    scores = tl.dot(queries, k_tile, input_precision="ieee") * (scale * LOG2_E)
     return tl.where(visible[None, :], scores, -float("inf"))
 
 
 @triton.jit
 def _score_of_one(first, second, k_first, k_second, scale):
     """Scores (n,), in base 2, of one key."""
-    return tl.sum(first * k_first + second * k_second, 1) * (scale * _LOG2_E)
+    return tl.sum(first * k_first + second * k_second, 1) * (scale * LOG2_E)
 
 
 @triton.jit
@@ -108,9 +108,9 @@ def paged(
     table = tables + row * tl.load(table_width)
     angle = count * HALF
     q_heads = q + row * q_stride + (head * GROUP + g[:, None]) * HEAD_DIM
-    first, second = _halves(q_heads, (g < GROUP)[:, None], angle, cos, sin, q_norm, eps, HALF)
+    first, second = halves(q_heads, (g < GROUP)[:, None], angle, cos, sin, q_norm, eps, HALF)
     first, second = first.to(kept), second.to(kept)
-    queries = _whole(first, second, HALF)
+    queries = whole_heads(first, second, HALF)
 
     here = (part == 0) & (position >= 0)  # the first part has the new key
     page = tl.load(table + count // PAGE, mask=here, other=0).to(tl.int64)
@@ -202,9 +202,9 @@ def scratch(
     v_tile = tl.load(values + places[:, None] + whole[None, :], (j < start)[:, None], other=0.0)
     q_heads = q + row * q_row + (token * q_token + (head * GROUP + g) * HEAD_DIM)[:, None]
     angles = ((start + token) * HALF)[:, None]
-    first, second = _halves(q_heads, used, angles, cos, sin, q_norm, eps, HALF)
+    first, second = halves(q_heads, used, angles, cos, sin, q_norm, eps, HALF)
     first, second = first.to(kept), second.to(kept)
-    scores = _scores(_whole(first, second, HALF), k_tile, scale, j < start)
+    scores = _scores(whole_heads(first, second, HALF), k_tile, scale, j < start)
     first, second = first.to(tl.float32), second.to(tl.float32)
     # never -inf, so that a softmax over no keys yet is not a NaN
     largest = tl.maximum(tl.max(scores, 1), -1e30)

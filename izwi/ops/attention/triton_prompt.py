@@ -1,7 +1,8 @@
-"""Attention of prompts by the kernel of decode steps: every position is a row of its own.
+"""Attention of prompts: every position is a row, as in a decode step; tiles of rows share keys.
 
 The rows' keys and values are written by a launch before, so that a position sees those before it
-which run in the same step.
+which run in the same step. Then a program takes some rows that stand together and one head of keys.
+Where they belong to several sequences, it goes through the keys of one after the other.
 """
 
 from __future__ import annotations
@@ -12,14 +13,41 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from izwi.ops.attention.triton_decode import PagedDecode
-from izwi.ops.attention.triton_kernels import keep_row
+from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode
+from izwi.ops.attention.triton_kernels import LOG2_E, halves, keep_row, whole_heads
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.triton_launch import overlap_option, start_next, wait_for_previous
+
+# Positions of a tile, and keys that it reads at once.
+_ROWS, _KEYS, _WARPS, _STAGES = 16, 64, 4, 2
 
 
 class PagedPrompt(PagedDecode):
     """As `PagedDecode`, of rows that may be positions of the same sequences."""
+
+    def __init__(
+        self,
+        cache: DecodeCache,
+        positions: Tensor,
+        tables: Tensor,
+        table_width: Tensor,
+        rope: tuple[Tensor, Tensor] | None,
+        max_keys: int,
+        runs: Tensor,
+    ):
+        """Prepare a step.
+
+        Args:
+            cache: As in `PagedDecode`, like the next five.
+            positions: (rows,) int64.
+            tables: Flat int32.
+            table_width: (1,) int32.
+            rope: Cosine and sine.
+            max_keys: Keys that a row can come to have.
+            runs: (rows,) int32, ascending: rows of one number are positions of one sequence.
+        """
+        super().__init__(cache, positions, tables, table_width, rope, max_keys)
+        self._runs = runs
 
     def attend_fused(
         self,
@@ -55,8 +83,37 @@ class PagedPrompt(PagedDecode):
             num_warps=1,
             **options,
         )
-        # each row writes its own key and value once more, with the same bits
-        return super().attend_fused(layer, q, k, v, spec, q_norm, k_norm)
+        rows, group = q.shape[0], spec.num_heads // spec.num_kv_heads
+        out = q.new_empty((rows, spec.num_heads * spec.head_dim))
+        attend_tile[(triton.cdiv(rows, _ROWS), spec.num_kv_heads)](
+            q,
+            out,
+            self._cache.keys[layer],
+            self._cache.values[layer],
+            self._positions,
+            self._runs,
+            self._tables,
+            self._table_width,
+            cos,
+            sin,
+            q_norm,
+            spec.norm_eps,
+            spec.head_dim**-0.5,
+            q.stride(0),
+            rows,
+            KV_HEADS=spec.num_kv_heads,
+            GROUP=group,
+            ROWS=_ROWS,
+            QUERIES=triton.next_power_of_2(_ROWS * group),
+            HEAD_DIM=spec.head_dim,
+            PAGE=self._cache.page_size,
+            BLOCK=_KEYS,
+            STAGES=_STAGES,
+            OVERLAPPED=bool(options),
+            num_warps=_WARPS,
+            **options,
+        )
+        return out
 
 
 @triton.jit
@@ -77,3 +134,62 @@ def keep_prompt(
     place = ((page * PAGE + count % PAGE) * KV_HEADS + head) * HEAD_DIM
     k_head, v_head = k + row * k_stride + head * HEAD_DIM, v + row * v_stride + head * HEAD_DIM
     keep_row(k_head, v_head, keys, values, place, here, count * HALF, cos, sin, k_norm, eps, HALF)
+
+
+@triton.jit
+def attend_tile(
+    q, out, keys, values, positions, runs, tables, table_width, cos, sin, q_norm,
+    eps, scale, q_stride, num_rows,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, QUERIES: tl.constexpr,
+    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
+):  # fmt: skip
+    """Attend with the queries of `ROWS` rows and one head of keys, all of which are kept.
+
+    Arguments as in `PagedPrompt`; a row whose position is -1 sees nothing and gives zeros.
+    """
+    start_next(OVERLAPPED)
+    head = tl.program_id(1)
+    HALF: tl.constexpr = HEAD_DIM // 2  # noqa: N806
+    kept = keys.dtype.element_ty
+    d, i = tl.arange(0, HEAD_DIM), tl.arange(0, QUERIES)
+    row, g = tl.program_id(0).to(tl.int64) * ROWS + i // GROUP, i % GROUP
+    used = (i < ROWS * GROUP) & (row < num_rows)
+    wait_for_previous(OVERLAPPED)
+    position = tl.load(positions + row, mask=used, other=-1).to(tl.int32)
+    run = tl.load(runs + row, mask=used, other=-1)
+    width = tl.load(table_width)
+    heads = q + row[:, None] * q_stride + (head * GROUP + g[:, None]) * HEAD_DIM
+    angle = (tl.maximum(position, 0) * HALF)[:, None]
+    first, second = halves(heads, used[:, None], angle, cos, sin, q_norm, eps, HALF)
+    queries = whole_heads(first.to(kept), second.to(kept), HALF)
+
+    here = position >= 0
+    # never -inf, so that a softmax over no keys is not a NaN
+    largest = tl.full([QUERIES], -1e30, tl.float32)
+    total = tl.zeros([QUERIES], tl.float32)
+    acc = tl.zeros([QUERIES, HEAD_DIM], tl.float32)
+    for one in range(tl.min(tl.where(here, run, 1 << 30)), tl.max(tl.where(here, run, -1)) + 1):
+        mine = here & (run == one)
+        # rows of a sequence have the same table
+        table = tables + tl.min(tl.where(mine, row, 1 << 30)) * width
+        stop = tl.max(tl.where(mine, position, -1)) + 1
+        for start in tl.range(0, stop, BLOCK, num_stages=STAGES):
+            j = start + tl.arange(0, BLOCK)
+            pages = tl.load(table + j // PAGE, mask=j < stop, other=0).to(tl.int64)
+            places = ((pages * PAGE + j % PAGE) * KV_HEADS + head) * HEAD_DIM
+            there = j < stop
+            # a slot that was never written may hold a NaN, which a weight of 0 would not undo
+            k_tile = tl.load(keys + places[None, :] + d[:, None], there[None, :], other=0.0)
+            v_tile = tl.load(values + places[:, None] + d[None, :], there[:, None], other=0.0)
+            scores = tl.dot(queries, k_tile, input_precision="ieee") * (scale * LOG2_E)
+            visible = mine[:, None] & (j[None, :] <= position[:, None])
+            scores = tl.where(visible, scores, -float("inf"))
+            larger = tl.maximum(largest, tl.max(scores, 1))
+            weights, shrunk = tl.exp2(scores - larger[:, None]), tl.exp2(largest - larger)
+            total = total * shrunk + tl.sum(weights, 1)
+            acc = tl.dot(weights.to(kept), v_tile, acc * shrunk[:, None], input_precision="ieee")
+            largest = larger
+    acc = acc / tl.where(total > 0, total, 1.0)[:, None]
+    place = (row * KV_HEADS * GROUP + head * GROUP + g)[:, None] * HEAD_DIM + d[None, :]
+    tl.store(out + place, acc.to(out.dtype.element_ty), mask=used[:, None])

@@ -1,0 +1,67 @@
+"""Prompts attend as torch's do, and keep the same keys and values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from izwi.ops.attention.torch_paged import PagedContext
+from izwi.ops.attention.triton_decode import rope_tables
+from izwi.ops.attention.triton_prompt import PagedPrompt
+from izwi.ops.protocol import AttentionSpec
+from izwi.ops.torch_ops import TorchOps
+from tests.ops.devices import DEVICE, DTYPES, NEAR, assert_near
+from tests.ops.test_triton_decode import MAX_KEYS, PAGE, SPEC, Pages, norms, packed
+
+
+def check_runs(
+    runs: list[tuple[int, int]], spec: AttentionSpec, dtype: torch.dtype = torch.float32
+) -> None:
+    """Compare positions [start, stop) of some sequences, end to end, with empty rows behind."""
+    count, empty = sum(stop - start for start, stop in runs), 3
+    # what is not overwritten is earlier
+    pages = Pages.of([stop - 1 for _, stop in runs], spec, dtype, PAGE)
+    q, k, v = packed((count + empty,), spec, 4, dtype)
+    weights = norms(spec, dtype)
+    cache = pages.decode_cache()
+    expected = TorchOps(DEVICE, dtype).attention(
+        *(x[:count] for x in (q, k, v)),
+        spec=spec,
+        context=PagedContext(pages.slots, runs, pages.tables),
+        layer=1,
+        **weights,
+    )
+    rows = [(n, at) for n, (start, stop) in enumerate(runs) for at in range(start, stop)]
+    width = max(map(len, pages.tables)) + 1
+    tables = torch.full((count + empty, width), 1 << 30, dtype=torch.int32)
+    for row, (number, _) in enumerate(rows):
+        tables[row, : len(pages.tables[number])] = torch.tensor(pages.tables[number])
+    behind = [-1] * empty
+    context = PagedPrompt(
+        cache,
+        torch.tensor([at for _, at in rows] + behind, device=DEVICE),
+        tables.flatten().to(DEVICE),
+        torch.tensor([width], dtype=torch.int32, device=DEVICE),
+        rope_tables(MAX_KEYS, spec.head_dim, 1e4, DEVICE, dtype),
+        MAX_KEYS,
+        # what an earlier step left behind the rows is not looked at
+        torch.tensor([n for n, _ in rows] + [0] * empty, dtype=torch.int32, device=DEVICE),
+    )
+    found = context.attend_fused(1, q, k, v, spec, weights["q_norm"], weights["k_norm"])
+    assert_near(found[:count], expected, dtype)
+    assert not found[count:].any()
+    near = NEAR[dtype]
+    for kept, reference in zip((cache.keys, cache.values), pages.slots.planes, strict=True):
+        torch.testing.assert_close(kept, reference, atol=near, rtol=near, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_many_sequences_in_a_tile_and_many_tiles_of_one(dtype: torch.dtype) -> None:
+    """With and without earlier keys, across borders of tiles and of blocks of 64 keys."""
+    check_runs([(0, 1), (3, 5), (0, 37), (70, 75), (60, 61), (0, 4)], SPEC, dtype)
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (4, 4), (10, 2)])
+def test_groups_of_heads(heads: tuple[int, int]) -> None:
+    spec = AttentionSpec(*heads, head_dim=16, rope_theta=1e4, norm_eps=1e-3)
+    check_runs([(0, 18), (5, 6), (2, 9)], spec)
