@@ -29,7 +29,7 @@ from izwi.engine import Engine
 from izwi.lane import Lane
 from izwi.model import TranscriptionModel
 from izwi.request import Float32, TranscriptionInput
-from izwi.threads import use_few_threads
+from izwi.threads import compute, use_few_threads
 
 _TOKENS_PER_S = 3.5  # of English speech, and the prefix of an answer
 _RATE = 16_000
@@ -110,7 +110,7 @@ async def transcribe(
     """Write one clip down; seconds that it took."""
     ask = TranscriptionInput(samples)
     began = time.perf_counter()
-    request = await asyncio.to_thread(model.prepare_transcription, f"c{number}", name, ask)
+    request = await compute(model.prepare_transcription, f"c{number}", name, ask)
     tokens = round(_TOKENS_PER_S * len(samples) / _RATE) + 4
     request = replace(request, min_entries=tokens + 1, max_entries=tokens)
     async for chunk in engine.submit(request):

@@ -14,6 +14,7 @@ from uuid import uuid4
 from izwi.alignment import AlignmentModel
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.request import AlignedWord, AlignmentInput, Float32, Request, Task
+from izwi.threads import compute
 from izwi_api.door import Engine, Registry, Stream, chunks_of
 from izwi_api.transcribe import SAMPLE_RATE, Segment
 
@@ -44,7 +45,7 @@ class Aligner:
             TooLarge: A sound or a text is too long.
             Overloaded: The engine's queue is full; nothing was started.
         """
-        requests = await asyncio.to_thread(self._prepare, asks)
+        requests = await compute(self._prepare, asks)
         # what a request was prepared from is what it is charged for
         started = requests if charged else [replace(request, ask=None) for request in requests]
         streams = self.engine.submit_all(started)

@@ -17,6 +17,7 @@ from izwi.alignment import AlignmentModel
 from izwi.errors import InvalidAudio
 from izwi.model import TranscriptionModel
 from izwi.request import Request, Transcript, TranscriptionInput
+from izwi.threads import compute
 from izwi_api.door import Engine, Registry, Stream, chunks_of
 from izwi_api.text_tokens import TextToken, text_tokens, trimmed, within
 
@@ -197,7 +198,7 @@ async def open_transcription(
         Overloaded: The engine's queue is full; nothing was started.
     """
     model = registry.transcription(model_name)
-    ask, pieces, requests = await asyncio.to_thread(_prepare, model, model_name, ask, aligner)
+    ask, pieces, requests = await compute(_prepare, model, model_name, ask, aligner)
     streams = engine.submit_all(requests)
     return Transcription(model, ask, pieces, requests, streams)
 

@@ -8,6 +8,7 @@ from uuid import uuid4
 from izwi.audio.decode import DecodeLimits
 from izwi.errors import InvalidRequest, IzwiError, VoiceExists
 from izwi.request import Float32, Task, VoicePrompt
+from izwi.threads import compute
 from izwi_api.door import Door, chunks_of
 from izwi_api.voice_store import REFERENCE_RATE, StoredVoice
 
@@ -139,7 +140,7 @@ async def encode_clip(
     """
     model = door.registry.speech(model_name)
     name = f"voice-{uuid4().hex}"
-    request = await asyncio.to_thread(model.prepare_voice, name, model_name, samples, text)
+    request = await compute(model.prepare_voice, name, model_name, samples, text)
     stream = door.engine.submit(request)
     try:
         encoded = [array async for chunk in chunks_of(stream) for array in chunk.encoded]

@@ -20,7 +20,7 @@ from izwi.ops.triton_sampling import MAX_VOCABULARY, draw
 from izwi.request import Sequence
 from izwi.runner.recorder import Recorded, Recorder, fitting
 from izwi.runner.sampler import Suppressed
-from izwi.runner.staging import StagedPositions, StagedRows, can_be_staged
+from izwi.runner.staging import StagedPositions, StagedRows, is_narrow
 
 # Batch sizes. Between them a step takes as long as the next larger one.
 _SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -82,7 +82,13 @@ class DecodeGraphs:
 
     def takes(self, sequences: Seq[Sequence]) -> bool:
         """Whether the next entries of all of them can be drawn here."""
-        return self._model.vocabulary <= MAX_VOCABULARY or all(map(_is_narrow, sequences))
+        return self._model.vocabulary <= MAX_VOCABULARY or all(
+            is_narrow(sequence.request) for sequence in sequences
+        )
+
+    def in_place(self, rows: Seq[Row]) -> list[Row]:
+        """The order in which `decode` takes rows with the least to copy."""
+        return self._batch(self._decodes, len(rows)).staged.in_place(rows)
 
     def decode(self, inputs: npt.NDArray[np.int64], rows: Seq[Row]) -> Tensor:
         """Draw entries.
@@ -99,9 +105,8 @@ class DecodeGraphs:
         batch.staged.stage_rows(inputs, rows)
         batch.staged.stage_sampling(sequences)
         batch.staged.send()
-        narrow = all(map(_is_narrow, sequences))
         few_keys = max(row.stop for row in rows) <= FEW_KEYS
-        graph, out = self._decode_graph(batch, narrow, few_keys)
+        graph, out = self._decode_graph(batch, batch.staged.narrow, few_keys)
         graph.replay()
         return out[: len(rows)]
 
@@ -110,7 +115,7 @@ class DecodeGraphs:
         batch = self._batch(self._draws, len(sequences))
         batch.staged.stage_sampling(sequences)
         batch.staged.send()
-        graph, out = self._draw_graph(batch, all(map(_is_narrow, sequences)), hidden)
+        graph, out = self._draw_graph(batch, batch.staged.narrow, hidden)
         assert batch.hidden is not None
         batch.hidden[: len(sequences)].copy_(hidden)
         graph.replay()
@@ -179,8 +184,3 @@ class DecodeGraphs:
 def most_pages(model: Model, kv: PagedKV) -> int:
     """Pages that one sequence can have."""
     return min(kv.num_pages, pages_for(model.max_positions, kv.page_size))
-
-
-def _is_narrow(sequence: Sequence) -> bool:
-    request = sequence.request
-    return can_be_staged(request.sampling) and can_be_staged(request.codebook_sampling)

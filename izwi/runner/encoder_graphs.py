@@ -15,7 +15,7 @@ from izwi.request import EncodeInput
 from izwi.runner.recorder import Recorded, Recorder, fitting
 from izwi.runner.staging import StagedBuffer
 
-_SIZES = (1, 2, 4, 8, 16)
+_SIZES = (1, 2, 4, 6, 8, 12, 16)
 Shape = tuple[int, ...]
 
 

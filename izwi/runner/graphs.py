@@ -107,20 +107,23 @@ class Graphs:
         Prompts would make every decode wait for kernels of their size, so they go apart. But their
         last positions run with the decodes, if there are any: drawing takes as long for one more.
         """
-        decodes = [row for row in rows if row.decodes]
-        prompts = [row for row in rows if not row.decodes]
+        assert self.decodes is not None
+        decodes: list[Row] = []
+        prompts: list[Row] = []
+        for row in rows:
+            (decodes if row.decodes else prompts).append(row)
         last = [Row(row.sequence, row.stop - 1, row.stop) for row in prompts if row.emits]
-        inputs = self.model.inputs([*decodes, *last]) if decodes else None
+        together = self.decodes.in_place([*decodes, *last]) if decodes else []
+        inputs = self.model.inputs(together) if together else None
         if inputs is None:
             parts = self._drawn_apart(decodes, prompts)
         else:
-            assert self.decodes is not None
             before = [row._replace(stop=row.stop - row.emits) for row in prompts]
             if before := [row for row in before if row.stop > row.start]:
                 self._run(before)
-            together = [*decodes, *last]
             parts = [(together, HostCopy([self.decodes.decode(inputs, together)]))]
-        emitting = [row.sequence.arrival for row in rows if row.emits]
+        silent = {row.sequence.arrival for row in prompts if not row.emits}
+        emitting = [row.sequence.arrival for row in rows if row.sequence.arrival not in silent]
         drawn = [row.sequence.arrival for part, _ in parts for row in part]
 
         def wait() -> list[list[int]]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from itertools import chain
-from operator import is_
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from izwi.model import Row
 from izwi.ops.triton_sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
-from izwi.request import SamplingParams, Sequence
+from izwi.request import Request, Sequence
 from izwi.runner.sampler import Suppressed, is_greedy, seen_ids
 
 _ALIGN = 16  # bytes; what a kernel's vector loads want
@@ -199,9 +198,10 @@ class StagedRows(StagedPositions):
         super().__init__(size, num_inputs, max_pages, device, fields)
         self._vocabulary = vocabulary
         self._drawn: list[Sequence] = []
+        self._num_staged = 0
         # of the requests drawn for: entries that the bits tell of, and what does not change
-        self._num_seen = self._min_entries = np.zeros(0, dtype=np.int64)
-        self._penalised = np.zeros(0, dtype=np.bool_)
+        self._num_seen, self._min_entries = np.zeros((2, size), dtype=np.int64)
+        self._penalised, self._narrow = np.zeros((2, size), dtype=np.bool_)
         for which in ("first", "rest"):
             self.host[f"{which}.penalty"][:] = 1.0
         on_device = self._buffer.device
@@ -221,46 +221,66 @@ class StagedRows(StagedPositions):
         )
         self.send()
 
+    def in_place(self, rows: Seq[Row]) -> list[Row]:
+        """The rows in an order in which those of the last step keep their places.
+
+        Most of what drawing reads lies there already.
+        """
+        coming = {row.sequence.arrival: row for row in rows}
+        kept = [coming.pop(sequence.arrival, None) for sequence in self._drawn[: len(rows)]]
+        rest = iter(coming.values())
+        return [row or next(rest) for row in kept] + list(rest)
+
     def stage_sampling(self, sequences: Seq[Sequence]) -> None:
         """Fill in what drawing reads; `send` takes it over."""
         views, count = self.host, len(sequences)
         self._buffer.wait()
         steps = np.array([len(sequence.emitted) for sequence in sequences])
-        if len(self._drawn) != count or not all(map(is_, self._drawn, sequences)):
-            self._stage_requests(sequences)
+        before = self._drawn
+        pairs = enumerate(zip(before, sequences, strict=False))
+        changed = [place for place, (old, new) in pairs if old is not new]
+        changed += range(len(before), count)
+        self._drawn, self._num_staged = [*sequences, *before[count:]], count
+        if changed:
+            self._stage_requests([sequences[place].request for place in changed], changed)
         views["step"][:count] = steps
-        views["stop_allowed"][:count] = steps >= self._min_entries
+        views["stop_allowed"][:count] = steps >= self._min_entries[:count]
         self._stage_seen(sequences, steps)
 
-    def _stage_requests(self, sequences: Seq[Sequence]) -> None:
+    @property
+    def narrow(self) -> bool:
+        """Whether the kernel for short lists can draw for all that were staged last."""
+        return bool(self._narrow[: self._num_staged].all())
+
+    def _stage_requests(self, requests: list[Request], places: list[int]) -> None:
         """What stays the same for a request from its first entry to its last."""
-        views, requests = self.host, [sequence.request for sequence in sequences]
-        self._drawn = list(sequences)
-        count = len(requests)
-        self._min_entries = np.array([request.min_entries for request in requests])
-        self._penalised = np.array([r.sampling.repetition_penalty != 1.0 for r in requests])
-        self._num_seen = np.full(count, _UNKNOWN)
+        views = self.host
+        self._min_entries[places] = [request.min_entries for request in requests]
+        self._penalised[places] = [r.sampling.repetition_penalty != 1.0 for r in requests]
+        self._narrow[places] = [is_narrow(request) for request in requests]
+        self._num_seen[places] = _UNKNOWN
         seeds = np.array([request.seed & ((1 << 64) - 1) for request in requests], dtype=np.uint64)
-        views["seed"][:count] = seeds.view(np.int64)
-        views["stop_ids"][:] = -1
-        for place, request in enumerate(requests):
+        views["seed"][places] = seeds.view(np.int64)
+        views["stop_ids"][places] = -1
+        for place, request in zip(places, requests, strict=True):
             views["stop_ids"][place, : len(request.stop_ids)] = request.stop_ids
         for which, params in (
             ("first", [request.sampling for request in requests]),
             ("rest", [request.codebook_sampling for request in requests]),
         ):
-            views[f"{which}.scale"][:count] = [
+            views[f"{which}.scale"][places] = [
                 0.0 if is_greedy(p) else p.temperature for p in params
             ]
-            views[f"{which}.top_k"][:count] = [p.top_k for p in params]
-            views[f"{which}.top_p"][:count] = [p.top_p for p in params]
-            views[f"{which}.penalty"][:count] = [p.repetition_penalty for p in params]
+            views[f"{which}.top_k"][places] = [p.top_k for p in params]
+            views[f"{which}.top_p"][places] = [p.top_p for p in params]
+            views[f"{which}.penalty"][places] = [p.repetition_penalty for p in params]
 
     def _stage_seen(self, sequences: Seq[Sequence], steps: npt.NDArray[np.int64]) -> None:
         """Ids emitted in codebook 0, a bit each; what is there already only grows."""
         bits = self.host["seen"]
-        missing = np.where(self._penalised, steps - self._num_seen, 0)
-        self._num_seen = steps
+        count = len(sequences)
+        missing = np.where(self._penalised[:count], steps - self._num_seen[:count], 0)
+        self._num_seen[:count] = steps
         grown = np.flatnonzero(missing == 1).tolist()
         new = np.array([sequences[place].emitted[-1][0] for place in grown], dtype=np.int64)
         bits[grown, new >> 5] |= _BIT[new & 31]
@@ -282,6 +302,7 @@ _DTYPES = {np.int64: torch.int64, np.int32: torch.int32, np.float32: torch.float
 _BIT = (np.uint32(1) << np.arange(32, dtype=np.uint32)).view(np.int32)
 
 
-def can_be_staged(params: SamplingParams) -> bool:
-    """Whether the kernel for short lists of candidates can draw with these."""
-    return is_greedy(params) or 1 <= params.top_k <= 64
+def is_narrow(request: Request) -> bool:
+    """Whether the kernel for short lists of candidates can draw for it."""
+    both = request.sampling, request.codebook_sampling
+    return all(is_greedy(params) or 1 <= params.top_k <= 64 for params in both)

@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("triton")  # the kernels that read it are there on CUDA
 
+from izwi.model import Row
 from izwi.request import Request, SamplingParams, Sequence
 from izwi.runner.staging import StagedPositions, StagedRows
 from tests.engine.toy import ToyPrompt
@@ -79,3 +80,23 @@ def test_sampling_follows_the_logs_as_they_grow_and_as_batches_change(seed: int)
             if one.request.sampling.repetition_penalty != 1.0:
                 seen = set(np.flatnonzero(bits[place]).tolist())
                 assert seen == {entry[0] for entry in one.emitted}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_keep_the_places_that_they_had(seed: int) -> None:
+    rng = random.Random(seed)
+    staged = StagedRows(
+        8, num_inputs=2, max_pages=1, vocabulary=VOCABULARY, suppressed=None, device=CPU
+    )
+    crowd = [sequence(number, 1.0, 0) for number in range(12)]
+    before: list[Sequence] = []
+    for _ in range(40):
+        batch = rng.sample(crowd, rng.randint(1, 8))
+        rows = [Row(one, 3, 4) for one in batch]
+        placed = [row.sequence for row in staged.in_place(rows)]
+        assert sorted(one.arrival for one in placed) == sorted(one.arrival for one in batch)
+        for place, one in enumerate(before[: len(batch)]):
+            if any(one is other for other in batch):
+                assert placed[place] is one
+        staged.stage_sampling(placed)
+        before = placed

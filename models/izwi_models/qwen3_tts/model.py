@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -219,9 +220,9 @@ class Qwen3TTS:
         positions: list[tuple[int, ...]] = []
         rest = (NOTHING,) * (self._groups - 1)
         for sequence, start, stop in rows:
-            prompt = _prompt(sequence)
-            length = prompt.num_positions
+            length = sequence.num_prompt
             if start < length:
+                prompt = _prompt(sequence)
                 codec = prompt.codec[start : min(stop, length)]
                 if codec.min() < NOTHING:
                     return None
@@ -232,7 +233,8 @@ class Qwen3TTS:
                 (*sequence.emitted[frame], self._text_beside(sequence, frame))
                 for frame in range(max(start - length, 0), stop - length)
             ]
-        return np.array(positions, np.int64)
+        flat = np.fromiter(chain.from_iterable(positions), np.int64)
+        return flat.reshape(len(positions), self.num_inputs)
 
     def embed_inputs(self, inputs: Array) -> Array:
         """Talker inputs of frames, and of what a prompt has of ids."""
