@@ -38,13 +38,13 @@ from izwi_api.door import chunks_of
 from izwi_api.speech import open_speech
 from izwi_api.transcribe import open_transcription
 from izwi_models.tiny.recipes.aligner import known_times
-from izwi_models.tiny.recipes.speech import SAMPLE_RATE, Espeak, Utterance
+from izwi_models.tiny.recipes.speech import LONGEST_SECONDS, SAMPLE_RATE, Espeak, Utterance
 from izwi_models.tiny.recipes.text import HELDOUT
 from izwi_models.tiny.recipes.voices import NAMED, Voice, all_voices
 from izwi_models.tiny.recipes.voicing import log_correlation, track_pitch
 
 IN_FLIGHT = 8
-_LATE_S = 1.0  # silence before a sentence that is aligned
+_PAUSE_S = 1.0  # silence before a sentence that is aligned, or between two
 T = TypeVar("T")
 
 
@@ -190,38 +190,71 @@ async def transcription_rows(
     return rows
 
 
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A sound, 24 kHz, and what it says.
+
+    Attributes:
+        times_ms: Start and end of each word; below 0 where espeak-ng says it as one with another.
+    """
+
+    samples: Float32
+    text: str
+    times_ms: list[float]
+
+    def after(self, silence_s: float) -> Timed:
+        """The same after some silence."""
+        silence = np.zeros(round(silence_s * SAMPLE_RATE), np.float32)
+        times_ms = [ms + 1000 * silence_s if ms >= 0 else ms for ms in self.times_ms]
+        return Timed(np.concatenate([silence, self.samples]), self.text, times_ms)
+
+    def then(self, other: Timed) -> Timed:
+        """The same and behind it another."""
+        behind = other.after(len(self.samples) / SAMPLE_RATE)
+        samples = np.concatenate([self.samples, other.samples])
+        return Timed(samples, f"{self.text} {other.text}", self.times_ms + behind.times_ms)
+
+
 async def alignment_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dict[str, Any]]:
     """How far the borders of words are off, by voices that were trained on and by others.
 
-    The sentences of others are heard again after some silence. Borders within words that espeak-ng
-    says as one have no known time and are left out.
+    What others say is heard again after some silence, and two of them with some between them.
+    Borders within words that espeak-ng says as one have no known time and are left out.
     """
-    rows = []
-    cases = [("seen", False, 0.0), ("unseen", True, 0.0), ("unseen", True, _LATE_S)]
-    for label, heldout, late_s in cases:
+    said: dict[bool, list[Timed]] = {}
+    for heldout in (False, True):
         voices = [voice for voice in all_voices() if voice.heldout == heldout]
-        silence = np.zeros(round(late_s * SAMPLE_RATE), np.float32)
+        made = [uttered(espeak, text, voices[i % len(voices)]) for i, text in enumerate(texts)]
+        said[heldout] = [
+            Timed(one.samples.astype(np.float32) / 32768, text, known_times(text, one.words))
+            for text, one in zip(texts, made, strict=True)
+        ]
+    unseen = said[True]
+    pairs = [a.then(b.after(_PAUSE_S)) for a, b in zip(unseen[::2], unseen[1::2], strict=False)]
+    cases = {
+        "seen voices": said[False],
+        "unseen voices": unseen,
+        f"unseen voices, {_PAUSE_S:.0f} s of silence before": [s.after(_PAUSE_S) for s in unseen],
+        f"unseen voices, two sentences and {_PAUSE_S:.0f} s between": pairs,
+    }
 
-        async def off_ms(
-            index: int, text: str, voices: list[Voice] = voices, silence: Float32 = silence
-        ) -> list[float]:
-            made = uttered(espeak, text, voices[index % len(voices)])
-            sound = np.concatenate([silence, made.samples.astype(np.float32) / 32768])
-            late_ms = 1000 * len(silence) / SAMPLE_RATE
-            found_ms, known_ms = await world.time(sound, text), known_times(text, made.words)
-            pairs = zip(found_ms, known_ms, strict=True)
-            return [abs(ms - late_ms - known) for ms, known in pairs if known >= 0]
+    async def off_ms(_: int, sound: Timed) -> list[float]:
+        found_ms = await world.time(sound.samples, sound.text)
+        timed = zip(found_ms, sound.times_ms, strict=True)
+        return [abs(found - known) for found, known in timed if known >= 0]
 
-        errors_ms = np.concatenate(await gather(texts, off_ms))
-        late = f", {late_s:.0f} s of silence before" if late_s else ""
+    rows = []
+    for label, sounds in cases.items():
+        taken = [sound for sound in sounds if len(sound.samples) <= LONGEST_SECONDS * SAMPLE_RATE]
+        errors_ms = np.concatenate(await gather(taken, off_ms))
         rows.append(
             {
-                "what": f"alignment, {label} voices{late}",
+                "what": f"alignment, {label}",
                 "mean_error_ms": round(float(errors_ms.mean()), 1),
                 "within_80_ms_percent": round(100 * float((errors_ms <= 80).mean()), 1),
                 "within_160_ms_percent": round(100 * float((errors_ms <= 160).mean()), 1),
                 "borders": len(errors_ms),
-                "sentences": len(texts),
+                "sounds": len(taken),
             }
         )
     return rows

@@ -13,7 +13,7 @@ from izwi.errors import CheckpointError
 from izwi.registry import embedded
 from izwi_models.tiny.recipes.aligner import Placed, known_times, lengths_in_silence, placed_batch
 from izwi_models.tiny.recipes.aligner_folder import complete
-from izwi_models.tiny.recipes.speech import FRAME, SpokenWord, on_words, time_words
+from izwi_models.tiny.recipes.speech import FRAME, SpokenWord, joined, on_words, time_words
 
 TEXT = "Put it on the table, now."
 # "on the" is said as one; the pause before "now" begins at 900 ms
@@ -119,3 +119,11 @@ def test_a_tensor_that_no_aligner_has_is_named(tmp_path) -> None:
     save_file({"thinker.ear": np.zeros(1, np.float16)}, tmp_path / "own.safetensors")
     with pytest.raises(CheckpointError, match=r"thinker\.ear"):
         complete(tmp_path, embedded()["izwi-tiny-asr"])
+
+
+def test_joined_sentences_are_said_once() -> None:
+    sentences = [f"Sentence {n}." for n in range(101)]
+    assert joined(sentences, 0.0, 5) == sentences
+    some = joined(sentences, 0.5, 5)
+    assert " ".join(some) == " ".join(sentences)
+    assert {text.count(".") for text in some} == {1, 2}

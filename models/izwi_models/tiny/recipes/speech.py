@@ -235,6 +235,16 @@ def run_job(job: Job) -> None:
     job.stem.with_suffix(".json").write_text(json.dumps(meta))
 
 
+def joined(sentences: list[str], share: float, seed: int) -> list[str]:
+    """Let a share of the sentences be said in one go with the next one, which then is not alone."""
+    generator = random.Random(seed)
+    rest = iter(sentences)
+    return [
+        f"{sentence} {next(rest, '')}".strip() if generator.random() < share else sentence
+        for sentence in rest
+    ]
+
+
 def assign_voices(sentences: list[str], seed: int) -> list[tuple[int, str]]:
     """Give each training sentence a voice: a third of them a named one."""
     generator = random.Random(seed)
@@ -290,11 +300,13 @@ def main() -> None:
     parser.add_argument("text", type=Path, help="folder that holds train.txt")
     parser.add_argument("out", type=Path)
     parser.add_argument("--number", type=int, default=200_000)
+    parser.add_argument("--joined", type=float, default=0.0, help="share said with the next one")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, default=5)
     args = parser.parse_args()
     begin = time.monotonic()
     sentences = (args.text / "train.txt").read_text().splitlines()[: args.number]
+    sentences = joined(sentences, args.joined, args.seed)
     if not PHONES.is_file():
         PHONES.write_text(json.dumps(collect_phones(sentences[:3000]), indent=0) + "\n")
     args.out.mkdir(parents=True, exist_ok=True)
