@@ -135,7 +135,7 @@ class TritonOps(TorchOps):
     def scratch_context(  # type: ignore[override]  # both are scratch contexts
         self, batch: int, capacity: int, num_layers: int, spec: AttentionSpec
     ) -> ScratchDecode | ScratchCache:
-        fits = capacity <= MAX_SCRATCH_POSITIONS and takes_heads(spec)
+        fits = capacity <= MAX_SCRATCH_POSITIONS and takes_heads(spec.head_dim)
         if not fits or self.dtype not in _DTYPES or torch.is_grad_enabled():
             return super().scratch_context(batch, capacity, num_layers, spec)
         return ScratchDecode(batch, capacity, num_layers, spec, self.device, self.dtype)

@@ -16,6 +16,7 @@ from izwi.cache.state import StateArena
 from izwi.cache.transfer import HostCopy
 from izwi.config import EngineConfig
 from izwi.model import EncodesPadded, Model, Row, SpeechModel, last_positions
+from izwi.ops.attention.triton_decode import takes_heads
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput, Task
 from izwi.runner.codec_graphs import CodecGraphs, Sound
@@ -32,7 +33,7 @@ class Graphs:
     """Recorded steps of one model.
 
     Attributes:
-        decodes: None where keys and values are kept in a form that no recorded step reads, and
+        decodes: None where keys and values have a width or a form that no recorded step reads, and
             where entries are drawn at marks, so that no step repeats.
         prompts: Likewise.
         codec: None for a model that writes text.
@@ -66,7 +67,8 @@ class Graphs:
             encoder = EncoderGraphs(model.padded_encoder, recorder, most, device, dtype)
             if recorder.records:
                 encoder.warm_up()
-        if kv.plain is not None and model.task is not Task.ALIGNMENT:
+        takes = kv.plain is not None and takes_heads(kv.spec.head_dim)
+        if takes and model.task is not Task.ALIGNMENT:
             decodes = DecodeGraphs(model, kv, recorder, config.max_running, suppressed, device)
             prompts = PromptGraphs(model, kv, recorder, device)
             if recorder.records:

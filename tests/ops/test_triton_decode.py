@@ -147,9 +147,9 @@ def test_parts_follow_from_sizes_alone() -> None:
 
 
 def test_heads_that_the_kernels_take() -> None:
-    assert takes_heads(SPEC)
-    assert not takes_heads(replace(SPEC, head_dim=8))
-    assert not takes_heads(replace(SPEC, head_dim=48))
+    assert takes_heads(16)
+    assert not takes_heads(8)
+    assert not takes_heads(48)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

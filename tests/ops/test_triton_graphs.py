@@ -11,7 +11,20 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.ops.torch_ops import TorchOps
 from izwi.ops.triton_ops import TritonOps
-from tests.engine.toy import ToySpeech, ToyText, toy_request
+from izwi_models.qwen3.decoder import DecoderConfig
+from tests.engine import toy
+from tests.engine.toy import toy_request
+
+WIDE = DecoderConfig(16, 24, 2, 4, 2, 16, 1e-6, 1e4)  # heads as wide as a matrix unit wants them
+
+
+class ToySpeech(toy.ToySpeech):
+    config = WIDE
+
+
+class ToyText(toy.ToyText):
+    config = WIDE
+
 
 CONFIG = EngineConfig(
     max_running=3, max_step_tokens=32, page_size=4, kv_bytes=1 << 20, chunk_ramp=(1, 2)

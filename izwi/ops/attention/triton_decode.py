@@ -255,10 +255,10 @@ def _sizes(spec: AttentionSpec, tokens: int) -> dict[str, int]:
     }
 
 
-def takes_heads(spec: AttentionSpec) -> bool:
-    """Whether the kernels take heads of these sizes."""
-    half = spec.head_dim // 2
-    return spec.head_dim >= _SMALLEST_KEYS and 2 * half == spec.head_dim and half & (half - 1) == 0
+def takes_heads(head_dim: int) -> bool:
+    """Whether the kernels take heads of this width."""
+    half = head_dim // 2
+    return head_dim >= _SMALLEST_KEYS and 2 * half == head_dim and half & (half - 1) == 0
 
 
 def num_parts(rows: int, kv_heads: int, max_keys: int) -> int:
