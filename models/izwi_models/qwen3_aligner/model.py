@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
 from izwi.errors import InvalidRequest, TooLarge
-from izwi.model import Backend, Family, KVSpec, Pick, Row
-from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi.model import Backend, Family, Row
+from izwi.ops import Array, Ops, Weights
 from izwi.request import (
     AlignedWord,
     AlignmentInput,
@@ -25,13 +25,14 @@ from izwi.request import (
     Sequence,
     Task,
 )
-from izwi_models.qwen3.decoder import decode, pack
+from izwi_models.qwen3.decoder import pack
+from izwi_models.qwen3.token_model import TokenModel
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_aligner.config import AlignerConfig, is_aligner, read_config, tensor_shapes
 from izwi_models.qwen3_aligner.prompt import AlignerPrompt, build_prompt
 from izwi_models.qwen3_aligner.repair import in_order
 from izwi_models.qwen3_aligner.words import split_words
-from izwi_models.qwen3_asr.config import EMBEDDING, HEAD, TEXT_PREFIX
+from izwi_models.qwen3_asr.config import HEAD, TEXT_PREFIX
 from izwi_models.qwen3_asr.embedding import WindowEncoder, embed, has_sound, token_ids
 from izwi_models.qwen3_asr.encoder import pack_encoder
 from izwi_models.qwen3_asr.prompt import cut_windows
@@ -47,13 +48,10 @@ _KOREAN_STEMS = "korean_dict_jieba.dict"
 _NAMES = tuple(LANGUAGES.values())
 
 
-class Qwen3Aligner:
+class Qwen3Aligner(TokenModel):
     """One checkpoint on one device. Implements `izwi.model.AlignmentModel`."""
 
     task: Task = Task.ALIGNMENT
-    num_codebooks: int = 1
-    num_inputs: int = 1
-    suppressed: npt.NDArray[np.bool_] | None = None
 
     def __init__(
         self,
@@ -63,30 +61,19 @@ class Qwen3Aligner:
         tokenizer: QwenTokenizer,
         korean_stems: frozenset[str] = frozenset(),
     ):
-        self._ops = ops
-        self._weights = weights
-        self._config = config
-        self._tokenizer = tokenizer
-        self._korean_stems = korean_stems
-        self._decoder = config.text.decoder
+        super().__init__(
+            ops,
+            weights,
+            config.text.decoder,
+            TEXT_PREFIX,
+            weights[HEAD],
+            vocabulary=config.thinker_config.classify_num,  # classes of time
+            max_positions=config.text.max_position_embeddings,
+        )
+        self._config, self._tokenizer, self._korean_stems = config, tokenizer, korean_stems
         self.padded_encoder = WindowEncoder(ops, weights, config.audio)
 
     # -- what the engine runs ----------------------------------------------------------------
-    @property
-    def kv(self) -> KVSpec:
-        """What one position keeps."""
-        return self._decoder.kv
-
-    @property
-    def vocabulary(self) -> int:
-        """Classes of time."""
-        return self._config.thinker_config.classify_num
-
-    @property
-    def max_positions(self) -> int:
-        """Positions that the checkpoint was made for."""
-        return self._config.text.max_position_embeddings
-
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode windows, equal ones as one batch: (tokens, hidden) each, in order."""
         return self.padded_encoder.encode(inputs)
@@ -98,20 +85,6 @@ class Qwen3Aligner:
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
         """(positions, 1): tokens; None where some of the positions are sound."""
         return None if any(map(has_sound, rows)) else token_ids(rows)[:, None]
-
-    def embed_inputs(self, inputs: Array) -> Array:
-        """Embed tokens."""
-        return self._ops.take(self._weights[EMBEDDING], inputs[:, 0])
-
-    def run(self, x: Array, context: AttentionContext) -> Array:
-        """Run packed positions through the decoder."""
-        return decode(self._ops, self._weights, self._decoder, TEXT_PREFIX, x, context)
-
-    def draw(self, hidden: Array, pick: Pick) -> Array:
-        """Draw a class of time from the state of each mark: (marks, 1) int64."""
-        if not hidden.shape[0]:  # a chunk that ends before the first word
-            return self._ops.array(np.zeros((0, 1), np.int64))
-        return pick(self._ops.linear(hidden, self._weights[HEAD]), 0).reshape(-1, 1)
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Keys of positions [start, stop): token ids, and digests where there is sound."""

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
 from izwi.checkpoint import tensor_names
 from izwi.errors import InvalidRequest, TooLarge
-from izwi.model import Backend, Family, KVSpec, Pick, Row
-from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi.model import Backend, Family, Row
+from izwi.ops import Array, Ops, Weights
 from izwi.request import (
     EncodeInput,
     Float32,
@@ -25,8 +25,9 @@ from izwi.request import (
     Transcript,
     TranscriptionInput,
 )
-from izwi_models.qwen3.decoder import decode, pack
+from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
+from izwi_models.qwen3.token_model import TokenModel
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr.config import (
     EMBEDDING,
@@ -72,13 +73,10 @@ _NAMES = tuple(LANGUAGES.values())
 _CODES = {name: code for code, name in LANGUAGES.items()}
 
 
-class Qwen3ASR:
+class Qwen3ASR(TokenModel):
     """One checkpoint on one device. Implements `izwi.model.TranscriptionModel`."""
 
     task: Task = Task.TRANSCRIPTION
-    num_codebooks: int = 1
-    num_inputs: int = 1
-    suppressed: npt.NDArray[np.bool_] | None = None
 
     def __init__(
         self,
@@ -88,32 +86,21 @@ class Qwen3ASR:
         tokenizer: QwenTokenizer,
         stop_ids: tuple[int, ...],
     ):
-        self._ops = ops
-        self._weights = weights
-        self._config = config
-        self._tokenizer = tokenizer
-        self._stop_ids = stop_ids
-        self._decoder = config.text.decoder
-        # an embedding that is the head, too, is looked up as it is and multiplied with as narrow
-        self._head = ops.narrow(weights[EMBEDDING if config.text.tie_word_embeddings else HEAD])
+        text = config.text
+        super().__init__(
+            ops,
+            weights,
+            text.decoder,
+            TEXT_PREFIX,
+            # where it is the embedding, too, that is looked up as it is
+            ops.narrow(weights[EMBEDDING if text.tie_word_embeddings else HEAD]),
+            vocabulary=text.vocab_size,
+            max_positions=text.max_position_embeddings,
+        )
+        self._config, self._tokenizer, self._stop_ids = config, tokenizer, stop_ids
         self.padded_encoder = WindowEncoder(ops, weights, config.audio)
 
     # -- what the engine runs ----------------------------------------------------------------
-    @property
-    def kv(self) -> KVSpec:
-        """What one position keeps."""
-        return self._decoder.kv
-
-    @property
-    def vocabulary(self) -> int:
-        """Text tokens."""
-        return self._config.text.vocab_size
-
-    @property
-    def max_positions(self) -> int:
-        """Positions that the checkpoint was made for."""
-        return self._config.text.max_position_embeddings
-
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode windows, equal ones as one batch: (tokens, hidden) each, in order."""
         return self.padded_encoder.encode(inputs)
@@ -123,20 +110,6 @@ class Qwen3ASR:
         if all(stop == start + 1 > s.num_prompt for s, start, stop in rows):  # the usual step
             return emitted_tokens(rows)
         return None if any(map(has_sound, rows)) else token_ids(rows)[:, None]
-
-    def embed_inputs(self, inputs: Array) -> Array:
-        """Embed tokens."""
-        return self._ops.take(self._weights[EMBEDDING], inputs[:, 0])
-
-    def run(self, x: Array, context: AttentionContext) -> Array:
-        """Run packed positions through the decoder."""
-        return decode(self._ops, self._weights, self._decoder, TEXT_PREFIX, x, context)
-
-    def draw(self, hidden: Array, pick: Pick) -> Array:
-        """Draw a token from each state: (rows, 1) int64."""
-        if not hidden.shape[0]:
-            return self._ops.array(np.zeros((0, 1), np.int64))
-        return pick(self._ops.linear(hidden, self._head), 0).reshape(-1, 1)
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Keys of positions [start, stop): token ids, and digests where there is sound."""

@@ -12,11 +12,12 @@ import numpy.typing as npt
 from izwi.chat import ChatInput
 from izwi.checkpoint import tensor_names
 from izwi.errors import ContextTooLong, InvalidRequest
-from izwi.model import Backend, Family, KVSpec, Pick, Row
-from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi.model import Backend, Family, Row
+from izwi.ops import Array, Ops, Weights
 from izwi.request import EncodeInput, Int64, Request, SamplingParams, Sequence, Task
-from izwi_models.qwen3.decoder import decode, pack
+from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
+from izwi_models.qwen3.token_model import TokenModel
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat.answer import ChatReader
 from izwi_models.qwen3_chat.config import (
@@ -58,13 +59,10 @@ class ChatPrompt:
         return len(self.token_ids)
 
 
-class Qwen3Chat:
+class Qwen3Chat(TokenModel):
     """One checkpoint on one device. Implements `izwi.model.ChatModel`."""
 
     task: Task = Task.CHAT
-    num_codebooks: int = 1
-    num_inputs: int = 1
-    suppressed: npt.NDArray[np.bool_] | None = None
 
     def __init__(
         self,
@@ -75,28 +73,20 @@ class Qwen3Chat:
         template: ChatTemplate,
         stop_ids: tuple[int, ...],
     ):
-        self._ops, self._weights, self._config = ops, weights, config
+        super().__init__(
+            ops,
+            weights,
+            config.decoder,
+            PREFIX,
+            # where it is the embedding, too, that is looked up as it is
+            ops.narrow(weights[EMBEDDING if config.tie_word_embeddings else HEAD]),
+            vocabulary=config.vocab_size,
+            max_positions=config.max_position_embeddings,
+        )
+        self._config = config
         self._generation, self._template, self._stop_ids = generation, template, stop_ids
-        self._decoder = config.decoder
-        # an embedding that is the head, too, is looked up as it is and multiplied with as narrow
-        self._head = ops.narrow(weights[EMBEDDING if config.tie_word_embeddings else HEAD])
 
     # -- what the engine runs ----------------------------------------------------------------
-    @property
-    def kv(self) -> KVSpec:
-        """What one position keeps."""
-        return self._decoder.kv
-
-    @property
-    def vocabulary(self) -> int:
-        """Text tokens."""
-        return self._config.vocab_size
-
-    @property
-    def max_positions(self) -> int:
-        """Positions that the checkpoint was made for."""
-        return self._config.max_position_embeddings
-
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Nothing: there is text alone."""
         assert not inputs
@@ -113,20 +103,6 @@ class Qwen3Chat:
         else:
             ids = [i for row in rows for i in _ids_of(*row)]
         return np.array(ids, np.int64)[:, None]
-
-    def embed_inputs(self, inputs: Array) -> Array:
-        """Embed tokens."""
-        return self._ops.take(self._weights[EMBEDDING], inputs[:, 0])
-
-    def run(self, x: Array, context: AttentionContext) -> Array:
-        """Run packed positions through the decoder."""
-        return decode(self._ops, self._weights, self._decoder, PREFIX, x, context)
-
-    def draw(self, hidden: Array, pick: Pick) -> Array:
-        """Draw a token from each state: (rows, 1) int64."""
-        if not hidden.shape[0]:
-            return self._ops.array(np.zeros((0, 1), np.int64))
-        return pick(self._ops.linear(hidden, self._head), 0).reshape(-1, 1)
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Keys of positions [start, stop): the token ids, so turns that were known are shared."""
