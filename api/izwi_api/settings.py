@@ -82,7 +82,7 @@ class Settings:
     max_upload_bytes: int = 25 * _MEGABYTE
     max_json_bytes: int = 16 * _MEGABYTE
     max_input_chars: int = 4096
-    max_audio_s: float = 1800.0
+    max_audio_s: float = 3900.0
     max_decoded_bytes: int = 1 << 30
     max_reference_bytes: int = 10 * _MEGABYTE
     max_reference_s: float = 60.0

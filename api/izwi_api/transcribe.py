@@ -1,13 +1,16 @@
-"""Write down what is said: cut the sound, ask the engine for every piece at once, join the text.
+"""Write down what is said: cut the sound, ask the engine for many pieces at once, join the text.
 
-Knows no HTTP: the web and the command line both transcribe through here.
+Of a long sound only so many pieces are in work at a time, so that an hour takes no more memory
+beside its samples than some minutes. Knows no HTTP: the web and the command line both transcribe
+through here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
@@ -20,8 +23,11 @@ from izwi.request import Request, Transcript, TranscriptionInput
 from izwi.threads import compute
 from izwi_api.door import Engine, Registry, Stream, chunks_of
 from izwi_api.text_tokens import TextToken, text_tokens, trimmed, within
+from izwi_api.usage import current_usage
 
 SAMPLE_RATE = 16_000
+# Pieces in work: about as many as the engine runs well together.
+_MAX_AHEAD = 32
 # Reading the whole text anew for each token is quadratic, so partial text is read this often.
 _DELTA_INTERVAL_S = 0.05
 
@@ -52,7 +58,6 @@ class Transcription:
         samples: The sound, within full scale.
         duration_s: Of the sound.
         segments: The pieces that are done.
-        num_prompt_positions: What the engine read, for the bill.
         text: All of it so far.
         tokens: Of that text, as far as they are whole, where log probabilities were asked for. In
             the end their bytes joined are `text`, but for repeats of a stuck decoder, which a
@@ -62,22 +67,23 @@ class Transcription:
     def __init__(
         self,
         model: TranscriptionModel,
-        ask: TranscriptionInput,
-        pieces: list[tuple[int, int]],
-        requests: list[Request],
-        streams: Sequence[Stream],
+        pieces: _Pieces,
     ):
+        ask = pieces.ask
         self.samples = ask.samples
         self.duration_s = len(ask.samples) / SAMPLE_RATE
         self.segments: list[Segment] = []
-        self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.text = ""
         self.tokens: list[TextToken] = []
         self._logprobs = ask.logprobs
         self._model = model
         self._language = ask.language
         self._pieces = pieces
-        self._streams = streams
+
+    @property
+    def num_prompt_positions(self) -> int:
+        """What the engine read so far, for the bill."""
+        return self._pieces.num_prompt_positions
 
     @property
     def token_ids(self) -> list[int]:
@@ -106,7 +112,7 @@ class Transcription:
             IzwiError: A piece failed.
         """
         try:
-            for (start, stop), stream in zip(self._pieces, self._streams, strict=True):
+            async for (start, stop), stream in self._pieces.in_order():
                 before, first = self.text, len(self.tokens)
                 tokens: list[int] = []
                 logprobs: list[float] = []
@@ -140,8 +146,7 @@ class Transcription:
 
     def abort(self) -> None:
         """Stop every piece that still runs."""
-        for stream in self._streams:
-            stream.abort()
+        self._pieces.abort()
 
     async def _read(self, tokens: list[int]) -> Transcript:
         return await asyncio.to_thread(self._model.read, tokens, self._language)
@@ -198,9 +203,89 @@ async def open_transcription(
         Overloaded: The engine's queue is full; nothing was started.
     """
     model = registry.transcription(model_name)
-    ask, pieces, requests = await compute(_prepare, model, model_name, ask, aligner)
-    streams = engine.submit_all(requests)
-    return Transcription(model, ask, pieces, requests, streams)
+    ask, places = await compute(_cut, model, ask, aligner)
+    pieces = _Pieces(engine, model, model_name, ask, places)
+    await pieces.start()
+    return Transcription(model, pieces)
+
+
+class _Pieces:
+    """The pieces of a sound, the first of which are in work.
+
+    Attributes:
+        ask: The whole sound, and how.
+        num_prompt_positions: What the engine read so far.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: TranscriptionModel,
+        model_name: str,
+        ask: TranscriptionInput,
+        places: list[tuple[int, int]],
+    ):
+        self._engine, self._model, self._model_name = engine, model, model_name
+        self.ask, self._places = ask, places
+        self.num_prompt_positions = 0
+        self._id = f"transcription-{uuid4().hex}"
+        self._streams: deque[Stream] = deque()
+        self._num_asked = 0
+        usage = current_usage.get()
+        self._usage = None if usage is None or usage.counts_itself else usage
+
+    async def start(self) -> None:
+        """Ask for the first pieces; raises as `open_transcription`."""
+        requests = await compute(self._prepare, self._places[:_MAX_AHEAD])
+        later = self._places[_MAX_AHEAD:]
+        # who may not hear all of it is told before anything is written down
+        self._charge(later)
+        try:
+            self._submit(requests)
+        except BaseException:
+            self._give_back(later)
+            raise
+
+    async def in_order(self) -> AsyncGenerator[tuple[tuple[int, int], Stream]]:
+        """Each piece's place, in samples, and its stream; when it is done another one follows."""
+        for place in self._places:
+            yield place, self._streams[0]
+            self._streams.popleft()
+            if self._num_asked < len(self._places):
+                await self._follow(self._places[self._num_asked])
+
+    def abort(self) -> None:
+        """Stop what still runs."""
+        for stream in self._streams:
+            stream.abort()
+
+    async def _follow(self, place: tuple[int, int]) -> None:
+        requests = await compute(self._prepare, [place])
+        self._give_back([place])  # the engine charges for what it takes
+        self._submit(requests)
+
+    def _charge(self, places: list[tuple[int, int]]) -> None:
+        if self._usage is not None and places:
+            self._usage.charge(heard_s=_seconds(places))
+
+    def _give_back(self, places: list[tuple[int, int]]) -> None:
+        if self._usage is not None and places:
+            self._usage.give_back(heard_s=_seconds(places))
+
+    def _prepare(self, places: list[tuple[int, int]]) -> list[Request]:
+        requests = []
+        for number, (start, stop) in enumerate(places, self._num_asked):
+            part = replace(self.ask, samples=self.ask.samples[start:stop])
+            name = f"{self._id}-{number}"
+            request = self._model.prepare_transcription(name, self._model_name, part)
+            # of one listener, who is not refused in the middle where the queue is full
+            requests.append(replace(request, listener=self._id))
+        return requests
+
+    def _submit(self, requests: list[Request]) -> None:
+        self._streams += self._engine.submit_all(requests)
+        self._num_asked += len(requests)
+        self.num_prompt_positions += sum(request.prompt.num_positions for request in requests)
 
 
 def joined(before: str, piece: str) -> str:
@@ -216,33 +301,24 @@ def _is_spaceless(character: str) -> bool:
     return 0x3000 <= code <= 0x9FFF or 0xFF00 <= code <= 0xFFEF or 0x0E00 <= code <= 0x0E7F
 
 
-def _prepare(
-    model: TranscriptionModel,
-    model_name: str,
-    ask: TranscriptionInput,
-    aligner: AlignmentModel | None,
-) -> tuple[TranscriptionInput, list[tuple[int, int]], list[Request]]:
+def _cut(
+    model: TranscriptionModel, ask: TranscriptionInput, aligner: AlignmentModel | None
+) -> tuple[TranscriptionInput, list[tuple[int, int]]]:
+    """The sound within full scale, and where its pieces are, in samples."""
     if ask.samples.size == 0:
         raise InvalidAudio("the audio holds no sound: its length is zero", param="file")
     # Over full scale the whole clip is turned down, as the reference does before it cuts.
     peak = float(np.abs(ask.samples).max())
     if peak > 1.0:
         ask = replace(ask, samples=ask.samples / np.float32(peak))
-    request_id = f"transcription-{uuid4().hex}"
     samples = ask.samples
     wholes = [(0, len(samples))] if aligner is None else aligner.split_audio(samples)
-    pieces = [
+    places = [
         (whole + start, whole + stop)
         for whole, end in wholes
         for start, stop in model.split_audio(samples[whole:end])
     ]
-    requests = [
-        model.prepare_transcription(
-            f"{request_id}-{index}", model_name, replace(ask, samples=ask.samples[start:stop])
-        )
-        for index, (start, stop) in enumerate(pieces)
-    ]
-    return ask, pieces, requests
+    return ask, places
 
 
 def _segment(
@@ -256,3 +332,7 @@ def _segment(
         tuple(token_ids),
         tuple(tokens),
     )
+
+
+def _seconds(places: list[tuple[int, int]]) -> float:
+    return sum(stop - start for start, stop in places) / SAMPLE_RATE
