@@ -11,6 +11,7 @@ import ssl
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -34,6 +35,7 @@ from izwi_api.reference_hosts import (
 )
 from izwi_api.references import ReferenceNotFetched, References
 from izwi_api.request_pace import FetchPace
+from izwi_api.routes import speech_stream
 from izwi_api.settings import Settings, read_settings
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, listening, wait_for
 from tests.api.remote_clips import RemoteClips
@@ -156,21 +158,52 @@ def test_sessions_fetch_too(served, remote):
     assert len(model.asked[-1].voice.samples) == SECONDS * 24_000
 
 
+def test_a_session_waits_for_its_clip(served, remote, monkeypatch):
+    limits = replace(speech_stream.LIMITS, config_s=0.1)
+    monkeypatch.setattr(speech_stream, "LIMITS", limits)
+    http, _ = served
+    url = str(http.base_url).replace("http:", "ws:").rstrip("/") + "/v1/audio/speech/stream"
+    config = {"type": "session.config", "ref_text": "la", "ref_audio": remote.entry + "/drops"}
+    with connect(url) as socket:
+        socket.send(json.dumps(config))  # it takes longer than a configuration may stay away
+        assert json.loads(socket.recv(5))["error"]["code"] == "reference_not_fetched"
+        assert json.loads(socket.recv(5))["error"]["code"] == "config_timeout"
+
+
 # -- what the other side may do --------------------------------------------------------------------
-MISCHIEF = (
-    *("/300", "/301", "/302", "/303", "/307", "/308", "/inside", "/missing", "/part", "/packed"),
-    *("/says-10-GB", "/says-too-many-digits", "/10-GB", "/cut-off", "/drops", "/drops-of-a-head"),
-    *("/crumbs", "/interim-for-ever", "/a-large-head", "/two-lengths", "/no-http", "/nothing"),
-    "/silent",
-)
+SLOW, TOO_LARGE = "it took too long", "it has more than 10485760 bytes"
+BROKEN = "RemoteProtocolError"
+MISCHIEF = {  # path -> what the operator is told
+    **{f"/{status}": f"it answered {status}" for status in (300, 301, 302, 303, 307, 308)},
+    "/inside": "it answered 302",
+    "/missing": "it answered 404",
+    "/part": "it answered 206",
+    "/packed": "the answer is packed",
+    "/says-10-GB": TOO_LARGE,
+    "/says-too-many-digits": "",  # h11 or Python refuses, depending on their age
+    "/10-GB": TOO_LARGE,
+    "/cut-off": BROKEN,
+    "/drops": SLOW,
+    "/drops-of-a-head": SLOW,
+    "/crumbs": "it comes in crumbs",
+    "/interim-for-ever": "it keeps promising",
+    "/a-large-head": BROKEN,
+    "/two-lengths": BROKEN,
+    "/no-http": BROKEN,
+    "/nothing": BROKEN,
+    "/silent": SLOW,
+}
 
 
 @pytest.mark.parametrize("path", MISCHIEF)
-def test_mischief_of_the_other_side(served, remote, path):
+def test_mischief_of_the_other_side(served, remote, path, caplog):
+    caplog.set_level(logging.INFO, references.__name__)
     http, _ = served
     num_asked, begun_s = len(remote.asked), time.monotonic()
     message = refused(ask(http, remote.entry + path), "reference_not_fetched")
     assert time.monotonic() - begun_s < PACE.max_s + 1
+    assert f"from 127.0.0.1:{remote.port}: {MISCHIEF[path]}" in caplog.text
+    assert path not in caplog.text, "a path may be a secret"
     assert message == refused(ask(http, remote.entry + "/missing")), "the answers differ"
     assert len(remote.asked) == num_asked + 2, "it asked again, or somewhere else"
     wait_for(lambda: remote.num_open == 0)  # hung up on, though it would go on for ever
