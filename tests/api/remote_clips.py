@@ -93,6 +93,12 @@ def answers(clip):
 
         return send
 
+    def steady():
+        yield from whole()
+        for at in range(0, len(clip), 8000):
+            time.sleep(0.1)
+            yield clip[at : at + 8000]
+
     def chunked():
         yield from whole(b"transfer-encoding: chunked")
         for at in range(0, len(clip), 10_000):
@@ -118,6 +124,7 @@ def answers(clip):
         "/clip.wav": fixed(b"200 OK", body=clip),
         "/until-it-closes": lambda: [*whole(), clip],
         "/chunked": chunked,
+        "/steady": steady,
         "/interim": lambda: [b"HTTP/1.1 103 Early\r\n\r\n", *fixed(b"200 OK", body=clip)()],
         "/inside": fixed(b"302 Found", b"location: http://169.254.169.254/secret"),
         "/missing": fixed(b"404 Not Found", body=b"a secret of the other side"),

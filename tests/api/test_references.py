@@ -257,6 +257,20 @@ async def test_a_caller_who_leaves_ends_the_fetch(remote, path):
     fetcher.stop()
 
 
+async def test_what_comes_buys_time_up_to_a_limit(remote):
+    steady = FetchPace(grace_s=0.4, min_bytes_per_s=20_000, max_s=5.0)  # it comes with 80,000
+    assert steady.time_s(0) == 0.4
+    fetcher = References([host(remote.entry)], pace=steady)
+    begun_s = time.monotonic()
+    assert await fetcher.fetch(remote.entry + "/steady") == CLIP
+    assert time.monotonic() - begun_s > 0.7
+    with pytest.raises(ReferenceNotFetched):
+        await fetcher.fetch(remote.entry + "/drops")
+    hasty = References([host(remote.entry)], pace=replace(steady, max_s=0.5))
+    with pytest.raises(ReferenceNotFetched):
+        await hasty.fetch(remote.entry + "/steady")
+
+
 async def test_so_many_are_fetched_at_a_time(remote, monkeypatch):
     monkeypatch.setattr(references, "MAX_FETCHES", 2)
     fetcher = References([host(remote.entry)], pace=PACE)
