@@ -22,6 +22,7 @@ from izwi_api.host_check import HostCheck
 from izwi_api.keys import KeyRing
 from izwi_api.metrics import CountRequests, DoorMetrics, EngineFigures
 from izwi_api.model_changes import ModelChanges
+from izwi_api.references import References
 from izwi_api.request_id import RequestId
 from izwi_api.routes import ROUTERS
 from izwi_api.schemas.openapi import REFUSALS
@@ -51,6 +52,7 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
             changes.stop()
             await engine.stop()
             decoder.stop()
+            references.stop()
             if audit_log is not None:
                 audit_log.close()
 
@@ -60,7 +62,11 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
     metrics.registry.register(EngineFigures(engine))
     counted = CountedEngine(engine, registry) if access.asks_for_key or audit_log else engine
     decoder = DecoderPool(settings.decode_workers) if settings.decode_workers else InProcess()
-    door = Door(counted, registry, settings, VoiceStore(settings.home / "voices"), decoder)
+    references = References(
+        settings.reference_hosts, settings.max_reference_bytes, settings.reference_pace
+    )
+    voices = VoiceStore(settings.home / "voices")
+    door = Door(counted, registry, settings, voices, decoder, references)
     drain, changes = Drain(), ModelChanges(engine, registry, offline=settings.offline)
     set_state(app, AppState(door, metrics, int(time.time()), drain, changes))
     http_errors.install(app, [route for router in ROUTERS for route in router.routes])

@@ -13,6 +13,7 @@ from izwi.model import ChatModel, Model, SpeechModel, TranscriptionModel
 from izwi.registry import Loaded
 from izwi.request import Chunk, Reason, Request, Task
 from izwi_api.decoding import Decoder, InProcess
+from izwi_api.references import References
 from izwi_api.settings import Settings
 from izwi_api.voice_store import VoiceStore
 
@@ -125,6 +126,7 @@ class Door:
 
     Attributes:
         decoder: For every file that came from outside.
+        references: For clips that are given by their address.
     """
 
     engine: Engine
@@ -132,6 +134,7 @@ class Door:
     settings: Settings
     voices: VoiceStore
     decoder: Decoder = field(default_factory=InProcess)
+    references: References = field(default_factory=References)
 
 
 async def chunks_of(stream: Stream) -> AsyncIterator[Chunk]:

@@ -1,4 +1,4 @@
-"""How fast a request must arrive: who sends drop by drop holds a connection for nothing."""
+"""How fast bytes must arrive: who sends drop by drop holds a connection for nothing."""
 
 from __future__ import annotations
 
@@ -34,3 +34,22 @@ class RequestPace:
     def body_time_s(self, num_bytes: int) -> float:
         """Return the seconds within which more must come than so many bytes."""
         return min(self.max_body_s, self.grace_s + num_bytes / self.min_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPace:
+    """Time limits of a reference clip that is fetched from another server.
+
+    Attributes:
+        grace_s: Seconds, from the beginning, before the rate counts: name, connection, headers.
+        min_bytes_per_s: Bytes of the clip that buy it one second more.
+        max_s: Seconds in all.
+    """
+
+    grace_s: float = 5.0
+    min_bytes_per_s: float = 65_536.0
+    max_s: float = 10.0
+
+    def time_s(self, num_bytes: int) -> float:
+        """Return the seconds within which more must come than so many bytes."""
+        return min(self.max_s, self.grace_s + num_bytes / self.min_bytes_per_s)

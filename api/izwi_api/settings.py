@@ -11,7 +11,8 @@ from pathlib import Path
 from izwi.audio.decode import DecodeLimits
 from izwi.errors import InvalidRequest
 from izwi_api.keys import check_key, digest_of
-from izwi_api.request_pace import RequestPace
+from izwi_api.reference_hosts import ReferenceHost, parse_host
+from izwi_api.request_pace import FetchPace, RequestPace
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class Settings:
         max_decoded_bytes: Bytes that one file may decode to.
         max_reference_bytes: Bytes of one reference clip.
         max_reference_s: Seconds of one reference clip.
+        reference_hosts: Where clips may be fetched that are given by their address.
+        reference_pace: How fast these must come.
         voice_aliases: OpenAI voice name -> speaker of the checkpoint.
         require_consent: A clip is taken only with the id of a consent recording; else with any
             word that the speaker agreed.
@@ -86,6 +89,8 @@ class Settings:
     max_decoded_bytes: int = 1 << 30
     max_reference_bytes: int = 10 * _MEGABYTE
     max_reference_s: float = 60.0
+    reference_hosts: tuple[ReferenceHost, ...] = ()
+    reference_pace: FetchPace = field(default_factory=FetchPace)
     voice_aliases: Mapping[str, str] = field(default_factory=dict)
     require_consent: bool = False
     decode_workers: int = 2
@@ -109,7 +114,8 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     """Read the environment.
 
     IZWI_HOME, IZWI_MAX_UPLOAD_MB, IZWI_MAX_AUDIO_S, IZWI_DECODE_WORKERS and IZWI_VOICE_ALIASES
-    ("alloy=Ann,.."), IZWI_MAX_HEAD_S, IZWI_MAX_BODY_S, IZWI_BODY_GRACE_S and
+    ("alloy=Ann,.."), IZWI_REFERENCE_HOSTS ("clips.example,http://10.0.0.5:9000"),
+    IZWI_MAX_REFERENCE_FETCH_S, IZWI_MAX_HEAD_S, IZWI_MAX_BODY_S, IZWI_BODY_GRACE_S and
     IZWI_MIN_BODY_BYTES_PER_S, and what `read_access` reads.
 
     Raises:
@@ -120,6 +126,10 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         home=Path(environ["IZWI_HOME"]).expanduser() if "IZWI_HOME" in environ else default.home,
         max_upload_bytes=int(_number(environ, "IZWI_MAX_UPLOAD_MB", 25) * _MEGABYTE),
         max_audio_s=_number(environ, "IZWI_MAX_AUDIO_S", default.max_audio_s),
+        reference_hosts=read_reference_hosts(environ),
+        reference_pace=FetchPace(
+            max_s=_number(environ, "IZWI_MAX_REFERENCE_FETCH_S", default.reference_pace.max_s)
+        ),
         decode_workers=round(_number(environ, "IZWI_DECODE_WORKERS", default.decode_workers)),
         voice_aliases=_aliases(environ.get("IZWI_VOICE_ALIASES", "")),
         pace=RequestPace(
@@ -151,6 +161,12 @@ def read_access(environ: Mapping[str, str]) -> Access:
         _path(environ.get("IZWI_AUDIT_LOG")),
         _names(environ.get("IZWI_ALLOWED_HOSTS", "")) or None,
     )
+
+
+def read_reference_hosts(environ: Mapping[str, str]) -> tuple[ReferenceHost, ...]:
+    """Read IZWI_REFERENCE_HOSTS. Raises InvalidRequest as `parse_host`."""
+    param = "IZWI_REFERENCE_HOSTS"
+    return tuple(parse_host(entry, param) for entry in _names(environ.get(param, "")))
 
 
 def key_digest(key: str, param: str) -> bytes:

@@ -3,7 +3,8 @@
 One table. After each line a normal request works and the memory is back; after all of them there
 is no new thread, descriptor or dead child, and the log holds no key and nothing that was said.
 
-Not here, for there is no such door: chat with audio, keys that end, addresses that are fetched.
+Not here, for there is no such door: chat with audio, keys that end. Names that change what they
+mean, and what else becomes of clips that are fetched, are in `test_references.py`.
 What clips become when voices are made, found and deleted at the same time is in the voices' tests.
 """
 
@@ -25,6 +26,7 @@ import pytest
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from tests.api.bad_sounds import flac_of, forged_flac, nested_mp4, opus_bomb, wav_that_claims
+from tests.api.remote_clips import RemoteClips
 from tests.api.served import served
 
 KEY = "a-key-that-nobody-guesses"
@@ -49,8 +51,13 @@ _ERROR_KEYS = {"message", "type", "param", "code"}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     pace = {"IZWI_MAX_HEAD_S": "2", "IZWI_BODY_GRACE_S": "1", "IZWI_MAX_BODY_S": "30"}
-    with served(tmp_path_factory.mktemp("faults"), IZWI_API_KEY=KEY, **pace) as running:
-        yield running
+    pace |= {"IZWI_MAX_REFERENCE_FETCH_S": "2"}
+    with RemoteClips(tone(2.0)) as remote:
+        listed = f"{remote.entry},http://good.example,good.example"
+        options = pace | {"IZWI_API_KEY": KEY, "IZWI_REFERENCE_HOSTS": listed}
+        with served(tmp_path_factory.mktemp("faults"), **options) as running:
+            running.remote = remote
+            yield running
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +139,17 @@ def clip(statuses, text, param="ref_audio", **fields):
     return speech(statuses, param, ref_audio=text, voice=..., **({"ref_text": "a"} | fields))
 
 
+def fetched(statuses, path, code=None):
+    """A clip at an address that may be asked."""
+
+    def ask(client, server):
+        given = ASK | {"ref_audio": server.remote.entry + path, "ref_text": "a"}
+        del given["voice"]
+        return client.post(SPEECH, json=given)
+
+    return Fault(ask, statuses, "ref_audio", code, within_s=5.0)
+
+
 def upload(statuses, content, param="file", code=None, path=WRITE, name="a.wav", **fields):
     fields = {"model": ASR} | {key: v for key, v in fields.items() if key != "within_s"}
     return Fault(
@@ -198,8 +216,14 @@ ADDRESSES = (
     *("http://127.0.0.1:22", "http://169.254.169.254/latest", "http://[::1]", "http://0.0.0.0"),
     *("http://[::ffff:127.0.0.1]", "http://2130706433", "http://good.example\\@127.0.0.1/"),
     *("http://u:p@127.0.0.1/", "http://a.example/#@127.0.0.1", "http://a.example/\r\nx: y"),
-    "file:///etc/passwd",
+    *("http://u:p@good.example/", "http://good.example/#a", "http://good.example/\r\nx: y"),
+    *(
+        "http://good.example:80\\@127.0.0.1/",
+        "http://good.example@127.0.0.1/",
+        "file:///etc/passwd",
+    ),
 )
+NO_CLIP = "reference_not_fetched"
 FAULTS = {
     # A. JSON and speech
     "A1 empty": body(BAD, b"", within_s=1),
@@ -246,8 +270,18 @@ FAULTS = {
     "A15 seed under": speech(BAD, "seed", seed=-INT64 - 1),
     "A15 no tokens": speech(BAD, "max_new_tokens", max_new_tokens=0),
     "A15 10^18 tokens": speech(BAD, "max_new_tokens", max_new_tokens=10**18),
-    # B. reference clips; addresses are never fetched
+    # B. reference clips
     **{f"B17 {url}": clip(BAD, url) for url in ADDRESSES},
+    "B19 a listed name that is none": clip(BAD, "http://good.example/clip.wav"),
+    "B21 a clip": fetched((200,), "/clip.wav"),
+    **{
+        f"B21 {path}": fetched(BAD, path, NO_CLIP)
+        for path in (
+            *("/inside", "/302", "/307", "/10-GB", "/says-10-GB", "/drops", "/drops-of-a-head"),
+            *("/crumbs", "/interim-for-ever", "/a-large-head", "/packed", "/cut-off", "/no-http"),
+        )
+    },
+    "B21 text": fetched(BAD, "/text", "invalid_audio"),
     "B23 padding": clip(BAD, "data:audio/wav;base64,AAA"),
     "B23 no base64": clip(BAD, "data:audio/wav;base64,%%%%"),
     "B23 html": clip(BAD, "data:text/html;base64,AAAA"),
@@ -509,7 +543,8 @@ def test_a_decoder_that_is_killed_costs_one_request(server, client):
 
 def test_nothing_is_left_behind(server, client, baseline_mib):
     threads, descriptors = server.num_threads(), server.num_descriptors()
-    for name in ("A1 list", "B23 html", "C33 forged rate", "C31 without a length", "E47 no HTTP"):
+    names = ("A1 list", "B23 html", "C33 forged rate", "C31 without a length", "E47 no HTTP")
+    for name in (*names, "B21 /10-GB", "B21 /drops", "B21 /302", "B21 a clip"):
         for _ in range(5):
             FAULTS[name].ask(client, server)
     normal(client)

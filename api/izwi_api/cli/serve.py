@@ -16,6 +16,7 @@ from izwi.allocator import settle
 from izwi.errors import InvalidRequest
 from izwi_api.cli.options import Device, Dtype, Offline, failures_told
 from izwi_api.keys import KeyRing
+from izwi_api.reference_hosts import OPTION, parse_host
 from izwi_api.settings import DEFAULT_MODELS, Access, check_origin, key_digest, read_access
 
 if TYPE_CHECKING:
@@ -72,6 +73,18 @@ RequireConsentOption = Annotated[
         help="Clone only with the id of a recording in which the speaker consents.",
     ),
 ]
+RecordTraceOption = Annotated[
+    Path | None,
+    typer.Option(help="Append what is asked and what it gives, for `izwi replay`; private."),
+]
+ReferenceHostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOST[:PORT]",
+        help="Fetch a ref_audio that is an https address there (http://HOST:PORT for plain http). "
+        "An address inside must be listed as itself. Again for more. Default: fetch nothing.",
+    ),
+]
 ManageModelsOption = Annotated[
     bool,
     typer.Option(
@@ -95,10 +108,7 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen at.")] = 8000,
-    record_trace: Annotated[
-        Path | None,
-        typer.Option(help="Append what is asked and what it gives, for `izwi replay`; private."),
-    ] = None,
+    record_trace: RecordTraceOption = None,
     policy: PolicyOption = "deadline",
     shadow_policy: ShadowPolicyOption = None,
     kv_mib: KvMibOption = 0,
@@ -113,6 +123,7 @@ def serve(
     audit_log: AuditLogOption = None,
     require_consent: RequireConsentOption = False,
     allowed_host: AllowedHostOption = None,
+    reference_host: ReferenceHostOption = None,
     manage_models: ManageModelsOption = False,
     max_models: MaxModelsOption = 4,
     drain_s: DrainOption = 30.0,
@@ -130,6 +141,7 @@ def serve(
         access = _access(api_key, api_keys, cors_origin, audit_log)
         check_exposure(host, access, insecure=insecure)
         access = replace(access, allowed_hosts=_allowed_hosts(host, access, allowed_host))
+        hosts = tuple(parse_host(entry, OPTION) for entry in reference_host or ())
         config = EngineConfig(
             policy=policy,
             shadow_policy=shadow_policy,
@@ -144,6 +156,7 @@ def serve(
         recorder = _recorder(door, record_trace, where) if record_trace else None
         managed = replace(door.settings, manage_models=manage_models, offline=offline)
         settings = replace(managed, access=access, require_consent=require_consent)
+        settings = replace(settings, reference_hosts=hosts or settings.reference_hosts)
         app = create_app(door.engine, door.registry, settings)
     _show_memory(door)
     with nullcontext() if recorder is None else closing(recorder):

@@ -21,6 +21,7 @@ from izwi_api.bodies import read_json
 from izwi_api.door import Door
 from izwi_api.http_errors import error_line
 from izwi_api.live_response import live_response, unless_left
+from izwi_api.reference_hosts import is_address
 from izwi_api.routes.plain_route import PlainRoute
 from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.openapi import answers, json_body
@@ -181,7 +182,11 @@ async def _reference_clip(body: SpeechBody, door: Door) -> ReferenceClip:
             "ref_text must be what ref_audio says; or set x_vector_only", param="ref_text"
         )
     settings = door.settings
-    content = await asyncio.to_thread(_decode_base64, body.ref_audio, settings.max_reference_bytes)
+    if is_address(body.ref_audio):
+        content = await door.references.fetch(body.ref_audio)
+    else:
+        limit_bytes = settings.max_reference_bytes
+        content = await asyncio.to_thread(_decode_base64, body.ref_audio, limit_bytes)
     try:
         samples = await door.decoder.decode(content, REFERENCE_RATE, settings.reference_limits)
     except InvalidRequest as error:
@@ -190,15 +195,11 @@ async def _reference_clip(body: SpeechBody, door: Door) -> ReferenceClip:
 
 
 def _decode_base64(text: str, limit_bytes: int) -> bytes:
-    """Decode a data: URL or bare base64. Addresses are never fetched."""
+    """Decode a data: URL or bare base64."""
     if text.startswith("data:"):
         head, comma, text = text.partition(",")
         if not comma or not head.endswith(";base64") or head.startswith("data:text"):
             raise InvalidAudio("a data: URL must hold audio in base64", param="ref_audio")
-    elif "://" in text[:64]:
-        raise InvalidRequest(
-            "ref_audio is base64 or a data: URL; addresses are not fetched", param="ref_audio"
-        )
     if len(text) * 3 // 4 > limit_bytes + 2:
         raise TooLarge(f"the clip is larger than {limit_bytes} bytes", param="ref_audio")
     try:

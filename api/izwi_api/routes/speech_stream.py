@@ -79,7 +79,7 @@ class _Session:
         self._open: Utterance | None = None  # whose text is being written
         self._unsaid: deque[Utterance] = deque()  # not told to be done; the first is being said
         self._num_utterances = 0
-        self._is_closing = False
+        self._is_closing = self._is_configuring = False
         self._news, self._room = asyncio.Event(), asyncio.Event()
         self._num_sending = 0
         self._moved_s = time.monotonic()
@@ -144,7 +144,11 @@ class _Session:
     async def _handle(self, text: str | None) -> None:
         match parse_message(text, self._limits):
             case SessionConfig() as config:
-                await self._configure(config)
+                self._is_configuring = True  # a clip may have to be fetched
+                try:
+                    await self._configure(config)
+                finally:
+                    self._is_configuring = False
             case InputText(text=piece):
                 self._write(piece)
             case InputDone():
@@ -358,7 +362,8 @@ class _Session:
             now_s = time.monotonic()
             if self._unsaid and self._unsaid[0].is_closed and not self._num_sending:
                 self._moved_s = now_s  # it is the engine that has something to do
-            if self._setting is None and now_s - begun_s >= self._limits.config_s:
+            is_late = now_s - begun_s >= self._limits.config_s and not self._is_configuring
+            if self._setting is None and is_late:
                 raise _SessionOver("no session.config came", "config_timeout")
             if now_s - self._moved_s >= self._limits.idle_s:
                 raise _SessionOver("nothing was written or read for too long", "idle_timeout")

@@ -60,7 +60,11 @@ class SpeechBody(BaseModel):
     top_k: int | None = Field(default=None, ge=0, le=100_000)
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
     text_mode: Literal["full", "streaming"] | None = None
-    ref_audio: str | None = Field(default=None, description="base64 or a data: URL of a clip")
+    ref_audio: str | None = Field(
+        default=None,
+        description="a clip in base64 or as a data: URL; or its address, at a host that the server "
+        "was started to fetch from (izwi serve --reference-host)",
+    )
     ref_text: str | None = None
     x_vector_only: bool = False
     max_new_tokens: int | None = Field(default=None, ge=1, le=65_536)
