@@ -137,7 +137,8 @@ def measure(running: int, steps: int, policy: str) -> dict[str, Any]:
     (lane,) = engine._lanes.values()
     watch = Stopwatch()
     watch.wrap(lane, "schedule", "plan")
-    watch.wrap(lane, "execute", "batch")
+    watch.wrap(lane, "launch", "batch")
+    watch.wrap(lane, "results", "batch")
     watch.wrap(lane, "process", "process")
     generator = np.random.default_rng(0)
     samples: dict[str, list[float]] = {"plan": [], "batch": [], "process": [], "total": []}

@@ -211,7 +211,7 @@ class PaddedEncoder(Protocol):
             (batch, tokens, width). The first `num_tokens` of a row are what `Model.encode` gives
             for its piece; what is behind them says nothing.
 
-        From arrays on the device alone, as `Model.embed_entries`.
+        From arrays on the device alone, as `Model.embed_inputs`.
         """
         ...
 
