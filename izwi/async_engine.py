@@ -241,10 +241,11 @@ class AsyncEngine:
         if not self._engine.has_work or self._engine.rests:
             self._dispatch(chunks)
             return
-        streams = self._streams
-        known = [c.request_id in streams and streams[c.request_id].told for c in chunks]
-        self._dispatch([c for c, is_known in zip(chunks, known, strict=True) if not is_known])
-        self._untold = [c for c, is_known in zip(chunks, known, strict=True) if is_known]
+        first: list[Chunk] = []
+        for chunk in chunks:
+            stream = self._streams.get(chunk.request_id)
+            (self._untold if stream is not None and stream.told else first).append(chunk)
+        self._dispatch(first)
 
     def _next_commands(self, timeout_s: float | None) -> deque[Callable[[], None]]:
         """Wait for work, and take the commands that are there; none after the timeout."""

@@ -68,53 +68,62 @@ class RemoteClips:
         self.num_open -= 1
 
 
+MEGABYTE = bytes(1 << 20)
+
+
+def whole(*head):
+    return [b"\r\n".join((b"HTTP/1.1 200 OK", *head)) + b"\r\n\r\n"]
+
+
+def fixed(status, *head, body=b""):
+    length = b"content-length: %d" % len(body)
+    return lambda: [b"\r\n".join((b"HTTP/1.1 " + status, length, *head)) + b"\r\n\r\n" + body]
+
+
+def steady(clip):
+    yield from whole()
+    for at in range(0, len(clip), 8000):
+        time.sleep(0.1)
+        yield clip[at : at + 8000]
+
+
+def chunked(clip):
+    yield from whole(b"transfer-encoding: chunked")
+    for at in range(0, len(clip), 10_000):
+        piece = clip[at : at + 10_000]
+        yield b"%x\r\n%b\r\n" % (len(piece), piece)
+    yield b"0\r\n\r\n"
+
+
+def endless():
+    yield from whole()
+    for _ in range(10_240):
+        yield MEGABYTE
+
+
+def drops(first, drop=b"x"):
+    def send():
+        yield first
+        while True:
+            time.sleep(0.2)
+            yield drop
+
+    return send
+
+
+def crumbs():
+    yield from whole(b"transfer-encoding: chunked")
+    while True:
+        yield b"1\r\nx\r\n" * 10_000
+
+
+def silent():
+    yield b""
+    time.sleep(3)
+
+
 def answers(clip):
     """Path -> what is sent, piece by piece."""
-    megabyte = bytes(1 << 20)
-
-    def whole(*head):
-        return [b"\r\n".join((b"HTTP/1.1 200 OK", *head)) + b"\r\n\r\n"]
-
-    def fixed(status, *head, body=b""):
-        length = b"content-length: %d" % len(body)
-        return lambda: [b"\r\n".join((b"HTTP/1.1 " + status, length, *head)) + b"\r\n\r\n" + body]
-
-    def endless():
-        yield from whole()
-        for _ in range(10_240):
-            yield megabyte
-
-    def drops(first, drop=b"x"):
-        def send():
-            yield first
-            while True:
-                time.sleep(0.2)
-                yield drop
-
-        return send
-
-    def steady():
-        yield from whole()
-        for at in range(0, len(clip), 8000):
-            time.sleep(0.1)
-            yield clip[at : at + 8000]
-
-    def chunked():
-        yield from whole(b"transfer-encoding: chunked")
-        for at in range(0, len(clip), 10_000):
-            piece = clip[at : at + 10_000]
-            yield b"%x\r\n%b\r\n" % (len(piece), piece)
-        yield b"0\r\n\r\n"
-
-    def crumbs():
-        yield from whole(b"transfer-encoding: chunked")
-        while True:
-            yield b"1\r\nx\r\n" * 10_000
-
-    def silent():
-        yield b""
-        time.sleep(3)
-
     redirects = {
         f"/{status}": fixed(b"%d Moved" % status, b"location: /clip.wav", body=clip)
         for status in (300, 301, 302, 303, 307, 308)
@@ -123,8 +132,8 @@ def answers(clip):
         "/": fixed(b"200 OK", body=clip),
         "/clip.wav": fixed(b"200 OK", body=clip),
         "/until-it-closes": lambda: [*whole(), clip],
-        "/chunked": chunked,
-        "/steady": steady,
+        "/chunked": lambda: chunked(clip),
+        "/steady": lambda: steady(clip),
         "/interim": lambda: [b"HTTP/1.1 103 Early\r\n\r\n", *fixed(b"200 OK", body=clip)()],
         "/inside": fixed(b"302 Found", b"location: http://169.254.169.254/secret"),
         "/missing": fixed(b"404 Not Found", body=b"a secret of the other side"),
@@ -139,7 +148,7 @@ def answers(clip):
         "/drops-of-a-head": drops(b"HTTP/1.1 200 OK\r\nx: "),
         "/crumbs": crumbs,
         "/interim-for-ever": lambda: [b"HTTP/1.1 100 Continue\r\n\r\n"] * 100_000,
-        "/a-large-head": lambda: [b"HTTP/1.1 200 OK\r\nx: " + megabyte],
+        "/a-large-head": lambda: [b"HTTP/1.1 200 OK\r\nx: " + MEGABYTE],
         "/two-lengths": lambda: [*whole(b"content-length: 5", b"content-length: 6"), b"aaaaaa"],
         "/no-http": lambda: [b"SSH-2.0-OpenSSH_9.9\r\n\r\n"],
         "/nothing": lambda: [b""],

@@ -56,6 +56,33 @@ def stack_of(config: object) -> DecoderConfig:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class TextConfig:
+    """A decoder of text and its vocabulary, named as in the published config.json.
+
+    Rotary sections, where a file has them, are inert: all rows are equal.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    hidden_act: str
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    attention_bias: bool
+    tie_word_embeddings: bool
+
+    @property
+    def decoder(self) -> DecoderConfig:
+        """Sizes of the decoder stack."""
+        return stack_of(self)
+
+
 def tensor_shapes(config: DecoderConfig, prefix: str) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the stack's tensors: `{prefix}layers.N.*` and `{prefix}norm.weight`."""
     hidden, inner, head = config.hidden_size, config.intermediate_size, config.head_dim

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from izwi.model import KVSpec, Pick
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi_models.qwen3.decoder import DecoderConfig, decode
+from izwi_models.qwen3.decoder import TextConfig, decode
 
 
 class TokenModel:
@@ -21,27 +21,24 @@ class TokenModel:
         self,
         ops: Ops,
         weights: Weights,
-        decoder: DecoderConfig,
+        text: TextConfig,
         prefix: str,
         head: Array,
-        *,
-        vocabulary: int,
-        max_positions: int,
+        vocabulary: int | None = None,
     ):
         """Bind the decoder.
 
         Args:
             ops: The backend's operations.
             weights: Tensors by checkpoint name.
-            decoder: Sizes of the stack.
+            text: Sizes of the decoder.
             prefix: Of the names of its tensors.
-            head: (vocabulary, hidden), narrow if weights are to be.
-            vocabulary: What is drawn from.
-            max_positions: Positions that the checkpoint was made for.
+            head: (vocabulary, hidden); see `token_head`.
+            vocabulary: What is drawn from, if not tokens.
         """
-        self._ops, self._weights = ops, weights
-        self._decoder, self._prefix, self._head = decoder, prefix, head
-        self._vocabulary, self._max_positions = vocabulary, max_positions
+        self._ops, self._weights, self._text = ops, weights, text
+        self._decoder, self._prefix, self._head = text.decoder, prefix, head
+        self._vocabulary = text.vocab_size if vocabulary is None else vocabulary
 
     @property
     def kv(self) -> KVSpec:
@@ -56,7 +53,7 @@ class TokenModel:
     @property
     def max_positions(self) -> int:
         """Positions that the checkpoint was made for."""
-        return self._max_positions
+        return self._text.max_position_embeddings
 
     def embed_inputs(self, inputs: Array) -> Array:
         """Embed tokens: (positions, 1) -> (positions, hidden)."""
@@ -71,3 +68,16 @@ class TokenModel:
         if not hidden.shape[0]:  # of an aligner, a chunk that ends before the first word
             return self._ops.array(np.zeros((0, 1), np.int64))
         return pick(self._ops.linear(hidden, self._head), 0).reshape(-1, 1)
+
+
+def token_head(ops: Ops, weights: Weights, text: TextConfig, embedding: str, head: str) -> Array:
+    """The weight that gives logits of tokens, (vocab_size, hidden), narrow if weights are to be.
+
+    Args:
+        ops: The backend's operations.
+        weights: Tensors by checkpoint name.
+        text: Tells whether the embedding is the head, too; that is looked up as it is.
+        embedding: Name of the embedding.
+        head: Name of the head, where there is one.
+    """
+    return ops.narrow(weights[embedding if text.tie_word_embeddings else head])

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from izwi.checkpoint import parse_config, read_json
+from izwi_models.qwen3.decoder import TextConfig
 from izwi_models.qwen3_asr.config import (
     HEAD,
     AudioConfig,
     Shapes,
-    TextConfig,
     check_features,
     refuse_wrong,
     wrong_parts,

@@ -61,15 +61,8 @@ class Qwen3Aligner(TokenModel):
         tokenizer: QwenTokenizer,
         korean_stems: frozenset[str] = frozenset(),
     ):
-        super().__init__(
-            ops,
-            weights,
-            config.text.decoder,
-            TEXT_PREFIX,
-            weights[HEAD],
-            vocabulary=config.thinker_config.classify_num,  # classes of time
-            max_positions=config.text.max_position_embeddings,
-        )
+        num_classes = config.thinker_config.classify_num  # of time
+        super().__init__(ops, weights, config.text, TEXT_PREFIX, weights[HEAD], num_classes)
         self._config, self._tokenizer, self._korean_stems = config, tokenizer, korean_stems
         self.padded_encoder = WindowEncoder(ops, weights, config.audio)
 

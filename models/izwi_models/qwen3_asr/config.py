@@ -13,7 +13,7 @@ from typing import Protocol
 from izwi.audio.mel import WHISPER_FFT, WHISPER_HOP, WHISPER_MELS, WHISPER_RATE
 from izwi.checkpoint import parse_config, read_json
 from izwi.errors import CheckpointError
-from izwi_models.qwen3.decoder import DecoderConfig, stack_of
+from izwi_models.qwen3.decoder import TextConfig
 from izwi_models.qwen3.decoder import tensor_shapes as decoder_shapes
 
 AUDIO_PREFIX = "thinker.audio_tower."
@@ -61,30 +61,6 @@ class AudioConfig:
         """Tokens that `frames` mel frames become."""
         chunks, rest = divmod(frames, self.chunk_frames)
         return chunks * self.chunk_tokens + _thrice_halved(rest)
-
-
-@dataclass(frozen=True, slots=True)
-class TextConfig:
-    """The Qwen3 decoder and its vocabulary. The rotary sections are inert: all rows are equal."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    hidden_act: str
-    max_position_embeddings: int
-    rms_norm_eps: float
-    rope_theta: float
-    attention_bias: bool
-    tie_word_embeddings: bool
-
-    @property
-    def decoder(self) -> DecoderConfig:
-        """Sizes of the decoder stack."""
-        return stack_of(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from izwi.request import (
 )
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
-from izwi_models.qwen3.token_model import TokenModel
+from izwi_models.qwen3.token_model import TokenModel, token_head
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr.config import (
     EMBEDDING,
@@ -86,17 +86,8 @@ class Qwen3ASR(TokenModel):
         tokenizer: QwenTokenizer,
         stop_ids: tuple[int, ...],
     ):
-        text = config.text
-        super().__init__(
-            ops,
-            weights,
-            text.decoder,
-            TEXT_PREFIX,
-            # where it is the embedding, too, that is looked up as it is
-            ops.narrow(weights[EMBEDDING if text.tie_word_embeddings else HEAD]),
-            vocabulary=text.vocab_size,
-            max_positions=text.max_position_embeddings,
-        )
+        head = token_head(ops, weights, config.text, EMBEDDING, HEAD)
+        super().__init__(ops, weights, config.text, TEXT_PREFIX, head)
         self._config, self._tokenizer, self._stop_ids = config, tokenizer, stop_ids
         self.padded_encoder = WindowEncoder(ops, weights, config.audio)
 

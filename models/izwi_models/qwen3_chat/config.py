@@ -14,7 +14,7 @@ from typing import Any
 from izwi.checkpoint import parse_config, read_json
 from izwi.errors import CheckpointError
 from izwi.request import SamplingParams
-from izwi_models.qwen3.decoder import DecoderConfig, stack_of
+from izwi_models.qwen3.decoder import TextConfig
 from izwi_models.qwen3.decoder import tensor_shapes as decoder_shapes
 
 PREFIX = "model."
@@ -23,29 +23,11 @@ HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
-class ChatConfig:
+class ChatConfig(TextConfig):
     """One checkpoint, named as in the published config.json."""
 
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    hidden_act: str
-    max_position_embeddings: int
-    rms_norm_eps: float
-    rope_theta: float
-    attention_bias: bool
-    tie_word_embeddings: bool
     use_sliding_window: bool = False
     rope_scaling: Any = None
-
-    @property
-    def decoder(self) -> DecoderConfig:
-        """Sizes of the decoder stack."""
-        return stack_of(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from izwi.ops import Array, Ops, Weights
 from izwi.request import EncodeInput, Int64, Request, SamplingParams, Sequence, Task
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
-from izwi_models.qwen3.token_model import TokenModel
+from izwi_models.qwen3.token_model import TokenModel, token_head
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat.answer import ChatReader
 from izwi_models.qwen3_chat.config import (
@@ -73,16 +73,8 @@ class Qwen3Chat(TokenModel):
         template: ChatTemplate,
         stop_ids: tuple[int, ...],
     ):
-        super().__init__(
-            ops,
-            weights,
-            config.decoder,
-            PREFIX,
-            # where it is the embedding, too, that is looked up as it is
-            ops.narrow(weights[EMBEDDING if config.tie_word_embeddings else HEAD]),
-            vocabulary=config.vocab_size,
-            max_positions=config.max_position_embeddings,
-        )
+        head = token_head(ops, weights, config, EMBEDDING, HEAD)
+        super().__init__(ops, weights, config, PREFIX, head)
         self._config = config
         self._generation, self._template, self._stop_ids = generation, template, stop_ids
 
