@@ -71,7 +71,7 @@ async def test_memory_is_given_back_once_after_each_time_of_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trims: list[int] = []
-    monkeypatch.setattr("izwi.async_engine._IDLE_S", 0.05)
+    monkeypatch.setattr("izwi.stepping._IDLE_S", 0.05)
     monkeypatch.setattr("izwi.allocator.trim", lambda: trims.append(1))
     engine = async_engine()
     engine.start()
@@ -140,7 +140,7 @@ async def test_a_bug_in_a_command_is_told_and_the_loop_goes_on() -> None:
     def broken() -> None:
         raise RuntimeError("a bug")
 
-    engine._tell(broken)
+    engine._thread.tell(broken)
     assert (await asyncio.wait_for(read(stream), 5))[-1].reason is Reason.ERROR
     again = await asyncio.wait_for(read(engine.submit(toy_request("b", 4, 1, 5))), 5)
     assert again[-1].reason in (Reason.STOP, Reason.LENGTH)
