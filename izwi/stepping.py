@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-import numpy as np
-
 from izwi import allocator
 from izwi.engine import Engine
 from izwi.errors import EngineStopped, IzwiError
-from izwi.request import Chunk, Reason, Request
+from izwi.request import Chunk, Request
+from izwi.stream import failure
 from izwi.trace import Observer
 
 logger = logging.getLogger(__name__)
@@ -80,11 +79,11 @@ class SteppingThread:
 
         What the queue refuses is told as the last chunk of each.
         """
-        return self.alive and self.tell(lambda: self._submit(requests))
+        return self.alive and self.tell(lambda: self.take_in(requests))
 
     def abort(self, request_id: str) -> None:
         """End a request before the next step."""
-        self.tell(lambda: self._dispatch(self._engine.abort(request_id)))
+        self.tell(lambda: self.end(request_id))
 
     def pause(self, request_id: str) -> None:
         """Stop a request where it is before the next step."""
@@ -131,6 +130,24 @@ class SteppingThread:
                 self._commands.append(command)
                 self._wake.notify()
             return not self._closed
+
+    def take_in(self, requests: Sequence[Request]) -> None:
+        """As `submit`, for a command: it runs on the thread itself."""
+        for request in requests:
+            self._told[request.request_id] = False
+        try:
+            for request in requests:
+                self._engine.submit(request)
+                if self._observer:
+                    self._observer.submitted(request)
+        except IzwiError as error:
+            for request in requests:
+                self._engine.abort(request.request_id)
+            self._dispatch([failure(request.request_id, error) for request in requests])
+
+    def end(self, request_id: str) -> None:
+        """As `abort`, for a command."""
+        self._dispatch(self._engine.abort(request_id))
 
     def _settle_changes(self) -> None:
         """Tell who waits for it that a model has come or gone."""
@@ -206,19 +223,6 @@ class SteppingThread:
                 self._engine.abort(request_id)
             self._fail_all(error)
 
-    def _submit(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self._told[request.request_id] = False
-        try:
-            for request in requests:
-                self._engine.submit(request)
-                if self._observer:
-                    self._observer.submitted(request)
-        except IzwiError as error:
-            for request in requests:
-                self._engine.abort(request.request_id)
-            self._dispatch([failure(request.request_id, error) for request in requests])
-
     def _dispatch(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
             if self._observer:
@@ -237,9 +241,3 @@ class SteppingThread:
 
     def _halt(self) -> None:
         self._stopping = True
-
-
-def failure(request_id: str, error: BaseException) -> Chunk:
-    """The last chunk of a request that failed."""
-    empty = np.zeros((0, 0), dtype=np.int64)
-    return Chunk(request_id, empty, reason=Reason.ERROR, error=error)

@@ -18,11 +18,11 @@ from izwi.trace import TraceRecorder, platform_of
 from izwi.trace_line import SpeechLine, read_trace
 from izwi_api.cli import serve
 from izwi_api.cli.main import app
-from izwi_api.cli.runtime import Where
 from izwi_api.door import Door
 from izwi_api.settings import Settings
 from izwi_api.speech import open_speech
 from izwi_api.voice_store import VoiceStore
+from izwi_api.where import Where
 from tests.api.conftest import FakePrompt
 from tests.golden.make_traces import SPEAKER, TRACES, loaded
 

@@ -8,7 +8,8 @@ from izwi.model import Model
 from izwi.ops.narrow import NarrowWeight
 from izwi.trace import platform_of
 from izwi_api.cli.main import app
-from izwi_api.cli.runtime import Where, open_door
+from izwi_api.cli.runtime import open_door
+from izwi_api.where import Where
 
 
 def narrow_weights(model: Model) -> int:

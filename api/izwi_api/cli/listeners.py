@@ -12,10 +12,11 @@ from izwi.audio.decode import decode_audio
 from izwi.errors import EngineStopped
 from izwi.request import Float32, Task, TranscriptionInput
 from izwi_api.cli.remote import Server, Upload
-from izwi_api.cli.runtime import Where, running_door
+from izwi_api.cli.runtime import running_door
 from izwi_api.cli.sound_files import SoundFile
 from izwi_api.door import Door
 from izwi_api.transcribe import SAMPLE_RATE, Segment, open_transcription
+from izwi_api.where import Where
 
 # Sound that is decoded and not written down yet, over all files; one file may be longer alone.
 _MAX_DECODED_S = 1200

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from izwi.trace import Observer, TraceRecorder
-    from izwi_api.cli.runtime import Where
     from izwi_api.door import Door
+    from izwi_api.where import Where
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,8 @@ def serve(
     """Serve speech and transcription over HTTP, as OpenAI's clients expect it."""
     from izwi.config import EngineConfig
     from izwi_api.app import create_app
-    from izwi_api.cli.runtime import Where, open_door
+    from izwi_api.cli.runtime import open_door
+    from izwi_api.where import Where
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     with failures_told():

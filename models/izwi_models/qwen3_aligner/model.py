@@ -158,7 +158,7 @@ def load(folder: Path, backend: Backend) -> Qwen3Aligner:
     return Qwen3Aligner(backend.ops, weights, config, QwenTokenizer(folder), _korean_stems(folder))
 
 
-FAMILY = Family("qwen3_asr", Task.ALIGNMENT, load, fits=is_aligner)
+FAMILY = Family("qwen3_asr", Task.ALIGNMENT, load, fits=is_aligner, prompts=(AlignerPrompt,))
 
 
 def _prompt(request: Request) -> AlignerPrompt:
