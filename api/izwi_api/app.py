@@ -32,8 +32,16 @@ from izwi_api.usage import CountedEngine
 from izwi_api.voice_store import VoiceStore
 
 
-def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAPI:
+def create_app(
+    engine: Engine, registry: Registry, settings: Settings, metrics_folder: Path | None = None
+) -> FastAPI:
     """Build the app. It starts the engine when it starts, and stops it when it ends.
+
+    Args:
+        engine: Not started.
+        registry: Of the models that it serves.
+        settings: Limits and places.
+        metrics_folder: As `DoorMetrics` takes it.
 
     Raises:
         InvalidRequest: The keys file is broken.
@@ -58,7 +66,7 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
 
     # With redirect_slashes a POST to ".../speech/" would be answered 307 and its body sent twice.
     app = FastAPI(title="izwi", version=__version__, lifespan=life, redirect_slashes=False)
-    metrics = DoorMetrics()
+    metrics = DoorMetrics(metrics_folder)
     metrics.registry.register(EngineFigures(engine))
     counted = CountedEngine(engine, registry) if access.asks_for_key or audit_log else engine
     decoder = DecoderPool(settings.decode_workers) if settings.decode_workers else InProcess()

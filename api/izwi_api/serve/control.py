@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,6 +20,7 @@ from izwi_api.settings import Settings
 from izwi_api.where import Where
 
 _READ_BYTES = 1 << 16
+M = TypeVar("M")
 
 
 class EngineSpec(msgspec.Struct, tag=True, frozen=True):
@@ -148,6 +150,19 @@ class Control:
             raise EOFError("the other side is gone")
         *lines, self._rest = (self._rest + came).split(b"\n")
         return [_decoder.decode(line) for line in lines]
+
+    def first(self, kind: type[M]) -> M:
+        """Wait for the first message. Raises EOFError."""
+        while not (messages := self.receive()):
+            continue
+        (message,) = messages
+        assert isinstance(message, kind)
+        return message
+
+    def finish(self) -> None:
+        """Say no more: the other side reads the end. What it says is still received."""
+        with suppress(OSError):
+            self._stream.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Close this end."""

@@ -267,7 +267,7 @@ def main() -> None:
     log_as_the_server()
     control = Control.of_this_process()
     try:
-        spec = _wait_for_spec(control)
+        spec = control.first(EngineSpec)
         try:
             run(control, spec)
         finally:  # should the supervisor have died, nobody else does it
@@ -277,13 +277,6 @@ def main() -> None:
     except (IzwiError, OSError) as error:
         control.send(Failed(str(error), code_of(error)))
         sys.exit(code_of(error))
-
-
-def _wait_for_spec(control: Control) -> EngineSpec:
-    while True:
-        for message in control.receive():
-            assert isinstance(message, EngineSpec)
-            return message
 
 
 if __name__ == "__main__":

@@ -13,6 +13,25 @@ def log_as_the_server() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
 
+class WithoutQueries(logging.Filter):
+    """Cuts queries off logged paths: some clients put a key or a text there."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record pass, its paths cut at the question mark."""
+        if isinstance(record.args, tuple):
+            record.args = tuple(
+                value.partition("?")[0] if isinstance(value, str) and value[:1] == "/" else value
+                for value in record.args
+            )
+        return True
+
+
+def leave_queries_out() -> None:
+    """Cut queries off what uvicorn logs."""
+    for name in ("uvicorn.access", "uvicorn.error"):
+        logging.getLogger(name).addFilter(WithoutQueries())
+
+
 def tell_memory(load: Mapping[str, Mapping[str, float]]) -> None:
     """Say what each model's keys and values may take."""
     for name, figures in load.items():
