@@ -11,7 +11,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 
 import zmq
@@ -24,12 +23,12 @@ from izwi.request import Chunk, Request
 from izwi.runner.device import TorchBackend, torch_backend
 from izwi.stepping import SteppingThread
 from izwi.stream import failure
-from izwi.trace import TraceRecorder, platform_of
 from izwi_api.cli.options import code_of
 from izwi_api.serve import wire
 from izwi_api.serve.control import Control, DoorGone, EngineSpec, Failed, Ready
 from izwi_api.serve.packing import Frame
 from izwi_api.serve.process_log import log_as_the_server, tell_memory
+from izwi_api.serve.recording import recorded
 
 logger = logging.getLogger(__name__)
 
@@ -213,22 +212,17 @@ def run(control: Control, spec: EngineSpec) -> None:
     engine = Engine(registry.models, backend.ops, spec.config)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     lines = DoorLines(engine, wire.RequestCodec(), context)
-    recording: AbstractContextManager[object] = nullcontext()
-    if spec.record_trace is not None:
-        platform = platform_of(backend.ops.device, backend.ops.dtype, spec.where.weights)
-        recorder = TraceRecorder(spec.record_trace, registry, platform)
-        recording = closing(recorder)
-        lines.thread.observe(recorder)
     commands = context.socket(zmq.PULL)
     commands.set_hwm(0)
     commands.bind(spec.address)
     settle()
     tell_memory(engine.load)
-    with recording:
+    trace = recorded(lines.thread, spec.record_trace, registry, backend, spec.where.weights)
+    with trace:
         lines.thread.start()
         control.send(Ready())
         try:
-            _serve(control, commands, lines)
+            pass_on(control, commands, lines)
         finally:
             lines.thread.stop()
             commands.close(linger=0)
@@ -242,8 +236,8 @@ def _load(spec: EngineSpec) -> tuple[Registry, TorchBackend]:
     return registry, backend
 
 
-def _serve(control: Control, commands: zmq.Socket[bytes], lines: DoorLines) -> None:
-    """Pass on what comes, until the other end of the control is closed."""
+def pass_on(control: Control, commands: zmq.Socket[bytes], lines: DoorLines) -> None:
+    """Pass on what doors and supervisor say, until the supervisor says no more."""
     poller = zmq.Poller()
     poller.register(commands, zmq.POLLIN)
     poller.register(control.fileno(), zmq.POLLIN)

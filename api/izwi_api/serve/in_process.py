@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, closing, nullcontext
-
 from izwi.allocator import settle
 from izwi.async_engine import AsyncEngine
 from izwi.engine import Engine
-from izwi.runner.device import TorchBackend
-from izwi.trace import Models, TraceRecorder, platform_of
 from izwi_api.app import create_app
 from izwi_api.app_state import AppState
 from izwi_api.cli.runtime import load_models
 from izwi_api.http_server import Server, server_config
 from izwi_api.serve.plan import ADDRESS_TAKEN, Plan
 from izwi_api.serve.process_log import leave_queries_out, tell_memory
+from izwi_api.serve.recording import recorded
 
 
 def serve_in_process(plan: Plan, host: str, port: int) -> int:
@@ -26,27 +23,15 @@ def serve_in_process(plan: Plan, host: str, port: int) -> int:
     """
     registry, backend = load_models(plan.sources, plan.where)
     engine = AsyncEngine(Engine(registry.models, backend.ops, plan.config))
-    recording: AbstractContextManager[object] = nullcontext()
-    if plan.record_trace is not None:
-        recorder = recorder_of(plan, registry, backend)
-        recording = closing(recorder)
-        engine.observe(recorder)
-    app = create_app(engine, registry, plan.settings)
-    tell_memory(engine.load)
-    leave_queries_out()
-    state: AppState = app.state.izwi
-    state.door.decoder.start()
-    if not plan.settings.manage_models:  # models that go may leave cycles behind
-        settle()
-    config = server_config(app, host, port, plan.settings.pace.max_head_s)
-    server = Server(config, state.drain, plan.drain_s)
-    with recording:
+    with recorded(engine, plan.record_trace, registry, backend, plan.where.weights):
+        app = create_app(engine, registry, plan.settings)
+        tell_memory(engine.load)
+        leave_queries_out()
+        state: AppState = app.state.izwi
+        state.door.decoder.start()
+        if not plan.settings.manage_models:  # models that go may leave cycles behind
+            settle()
+        config = server_config(app, host, port, plan.settings.pace.max_head_s)
+        server = Server(config, state.drain, plan.drain_s)
         server.run()
     return 0 if server.started else ADDRESS_TAKEN  # uvicorn has said so
-
-
-def recorder_of(plan: Plan, registry: Models, backend: TorchBackend) -> TraceRecorder:
-    """What records the engine. Raises OSError if the file cannot be written."""
-    assert plan.record_trace is not None
-    platform = platform_of(backend.ops.device, backend.ops.dtype, plan.where.weights)
-    return TraceRecorder(plan.record_trace, registry, platform)
