@@ -67,7 +67,7 @@ class _Child:
 
 
 @dataclass(slots=True)
-class _Backoff:
+class Backoff:
     """How long to wait before a process is started again."""
 
     num_deaths: int = 0
@@ -112,7 +112,7 @@ class Supervisor:
         self._address = ""  # of the engine that is ready, else empty
         self._numbers = count()
         self._timers: list[_Timer] = []
-        self._backoffs: dict[int | None, _Backoff] = {}
+        self._backoffs: dict[int | None, Backoff] = {}
         self._is_leaving = self._has_announced = False
         self._failure: StartFailed | None = None
         self._code = 0
@@ -252,7 +252,7 @@ class Supervisor:
             self._fail(f"{child.name} ended with status {status} before it was ready", 1)
             return
         worked_s = time.monotonic() - child.ready_s if child.is_ready else 0.0
-        wait_s = self._backoffs.setdefault(child.slot, _Backoff()).after(worked_s)
+        wait_s = self._backoffs.setdefault(child.slot, Backoff()).after(worked_s)
         logger.error("%s ended with status %d; next in %.2f s", child.name, status, wait_s)
         self._later(wait_s, lambda: self._replace(child.slot))
 
