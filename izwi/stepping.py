@@ -18,8 +18,6 @@ from izwi.trace import Observer
 
 logger = logging.getLogger(__name__)
 
-# After so long without work the memory of what has run is given back.
-_IDLE_S = 2.0
 # Where everything waits for readers or writers, a step is tried again after so long.
 _REST_S = 0.02
 
@@ -172,7 +170,7 @@ class SteppingThread:
         rested = False
         while not self._stopping:
             busy = self._engine.has_work
-            commands = self._next_commands(_REST_S if busy else None if rested else _IDLE_S)
+            commands = self._next_commands(_REST_S if busy else None if rested else allocator.IDLE_S)
             rested = not commands and not busy
             if rested:
                 allocator.trim()

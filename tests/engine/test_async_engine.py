@@ -91,7 +91,7 @@ async def test_memory_is_given_back_once_after_each_time_of_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trims: list[int] = []
-    monkeypatch.setattr("izwi.stepping._IDLE_S", 0.05)
+    monkeypatch.setattr("izwi.allocator.IDLE_S", 0.05)
     monkeypatch.setattr("izwi.allocator.trim", lambda: trims.append(1))
     engine = async_engine()
     engine.start()

@@ -8,10 +8,11 @@ import os
 import socket
 import sys
 import threading
+import time
 
 import uvicorn
 
-from izwi.allocator import settle
+from izwi.allocator import IDLE_S, settle, trim
 from izwi.described import DescribedBackend
 from izwi.errors import IzwiError
 from izwi.registry import Registry
@@ -51,13 +52,24 @@ class DoorServer(Server):
         engine: RemoteEngine,
     ):
         super().__init__(config, drain, drain_s)
-        self._control, self._engine = control, engine
+        self._running, self._control, self._engine = drain, control, engine
+        self._num_seen, self._idle_s = 0, 0.0  # requests so far, and when that was last new
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and begin to hear the supervisor."""
         await super().startup(sockets)
         asyncio.get_running_loop().add_reader(self._control.fileno(), self._hear)
         self._control.send(Ready())
+
+    async def on_tick(self, counter: int) -> bool:
+        """Give memory back when there has been nothing to do for a while."""
+        now_s = time.monotonic()
+        if self._running.num_running or self.server_state.total_requests != self._num_seen:
+            self._num_seen, self._idle_s = self.server_state.total_requests, now_s
+        elif self._idle_s and now_s - self._idle_s > IDLE_S:
+            self._idle_s = 0.0
+            await asyncio.to_thread(trim)
+        return await super().on_tick(counter)
 
     def _hear(self) -> None:
         try:
