@@ -163,13 +163,19 @@ def main() -> None:
     parser.add_argument("--max-running", type=int, default=64)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--port", type=int, default=8100)
+    parser.add_argument("--doors", type=int, default=1, help="processes; 0: all in one")
     options = parser.parse_args()
     with served(
-        options.size, options.frames, options.max_running, options.port, options.device
+        *(options.size, options.frames, options.max_running, options.port, options.device),
+        doors=options.doors,
     ) as url:
         rows = asyncio.run(measure(url, options))
     write_result(
-        f"http_load_{options.size}", rows, device_kind=options.device, frames=options.frames
+        f"http_load_{options.size}",
+        rows,
+        device_kind=options.device,
+        frames=options.frames,
+        doors=options.doors,
     )
 
 

@@ -22,9 +22,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.fixed_length import fix_length
 from benchmarks.frame_time import graph_rows
 from benchmarks.measure import TEXTS, write_result
-from benchmarks.random_checkpoint import RandomBackend, fix_length, write_folder
+from benchmarks.random_checkpoint import RandomBackend, write_folder
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.model import SpeechModel

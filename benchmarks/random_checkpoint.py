@@ -6,7 +6,6 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from izwi.model import SpeechModel
+from benchmarks.fixed_length import fix_length
 from izwi.registry import Registry, embedded
-from izwi.request import Request, SpeechInput
 from izwi.runner.device import TorchBackend, torch_backend
 from tests.models.tiny_asr import PREPROCESSOR, write_tokenizer
 from tests.models.tiny_tts import GENERATION
@@ -41,17 +39,23 @@ def load(
     name: str, device: str, dtype: str, frames: int, weights: str = "auto"
 ) -> tuple[Registry, TorchBackend]:
     """Load one of NAMES; everything that it is asked to say lasts so many frames."""
-    backend = torch_backend(device, dtype, weights)
-    if name == EMBEDDED:
-        registry = Registry(backend)
-        registry.load(name)
-    else:
-        backend = RandomBackend(backend.ops)
-        registry = Registry(backend)
-        with tempfile.TemporaryDirectory() as folder:
-            registry.load(str(write_folder(name, Path(folder) / name)))
+    backend = backend_of(name, device, dtype, weights)
+    registry = Registry(backend)
+    with tempfile.TemporaryDirectory() as parent:
+        registry.load(str(folder_of(name, Path(parent))), name)
     fix_length(registry.speech(name), frames)
     return registry, backend
+
+
+def backend_of(name: str, device: str, dtype: str, weights: str = "auto") -> TorchBackend:
+    """What gives one of NAMES its weights."""
+    backend = torch_backend(device, dtype, weights)
+    return backend if name == EMBEDDED else RandomBackend(backend.ops)
+
+
+def folder_of(name: str, parent: Path) -> Path:
+    """The folder of one of NAMES; it is made in another where it is not embedded."""
+    return embedded()[name] if name == EMBEDDED else write_folder(name, parent / name)
 
 
 def load_listening(name: str, device: str, dtype: str) -> tuple[Registry, TorchBackend]:
@@ -118,14 +122,3 @@ class RandomBackend(TorchBackend):
         fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 4096
         x = torch.randn(shape, device=ops.device, dtype=ops.dtype, generator=generator)
         return x * min(0.5, fan_in**-0.5)
-
-
-def fix_length(model: SpeechModel, frames: int) -> None:
-    """Let everything that the model is asked to say last so many frames."""
-    prepare = model.prepare_speech
-
-    def fixed(request_id: str, name: str, ask: SpeechInput) -> Request:
-        request = prepare(request_id, name, ask)
-        return replace(request, min_entries=frames + 1, max_entries=frames)
-
-    model.prepare_speech = fixed  # type: ignore[method-assign]

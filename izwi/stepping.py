@@ -170,7 +170,9 @@ class SteppingThread:
         rested = False
         while not self._stopping:
             busy = self._engine.has_work
-            commands = self._next_commands(_REST_S if busy else None if rested else allocator.IDLE_S)
+            commands = self._next_commands(
+                _REST_S if busy else None if rested else allocator.IDLE_S
+            )
             rested = not commands and not busy
             if rested:
                 allocator.trim()

@@ -23,6 +23,7 @@ SPEECH = "/v1/audio/speech"
 ASK = {"model": "izwi-tiny-tts", "voice": "amber", "response_format": "pcm"}
 LONG = ASK | {"input": "The house is near the river and the road is long. " * 12}
 ESTABLISHED = "01"  # in /proc/net/tcp
+PIECES = 12  # requests that the long text is cut into
 SHORT = ASK | {"input": "Hello there, my friend.", "seed": 5}
 
 
@@ -120,8 +121,10 @@ def test_who_leaves_frees_the_engine(server, said):
     with httpx.stream("POST", server.url + SPEECH, json=LONG) as answer:
         pieces = answer.iter_raw()
         next(pieces)
-        wait_for(lambda: figure(server, "running") == 1, 2)
-    wait_for(lambda: figure(server, "running") == 0, 2)
+        wait_for(lambda: figure(server, "running") > 0, 2)
+        began = figure(server, "steps_total")
+    wait_for(lambda: figure(server, "running") == 0, 5)
+    assert figure(server, "steps_total") - began < 40  # the whole text takes twice as many
 
 
 def test_a_killed_door_costs_its_listeners_alone(server, said):
@@ -132,7 +135,8 @@ def test_a_killed_door_costs_its_listeners_alone(server, said):
     killed = max(doors, key=served_by.get)
     os.kill(killed, signal.SIGKILL)
     # those of the other door, if it has any, hear all of it; the engine has let go of the rest
-    wait_for(lambda: figure(server, "running") <= 6 - served_by[killed], 5)
+    others = PIECES * (6 - served_by[killed])
+    wait_for(lambda: figure(server, "running") + figure(server, "waiting") <= others, 5)
     for listener in listeners:
         listener.join()
     assert sum(listener.is_whole for listener in listeners) == 6 - served_by[killed]

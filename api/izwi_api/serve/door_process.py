@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import uvicorn
 
@@ -87,16 +88,24 @@ class DoorServer(Server):
                 self._engine.disconnect()
 
 
-def run(control: Control, spec: DoorSpec) -> None:
-    """Serve until the supervisor asks to leave.
+Load = Callable[[DoorSpec], Registry]
 
-    Raises:
-        IzwiError: A model or a setting cannot be used.
-        OSError: A file that the settings name cannot be used.
-    """
+
+def describe_models(spec: DoorSpec) -> Registry:
+    """Read checkpoints without their weights. Raises IzwiError."""
     registry = Registry(DescribedBackend())
     for name, folder in spec.models.items():
         registry.load(str(folder), name)
+    return registry
+
+
+def run(control: Control, spec: DoorSpec, registry: Registry) -> None:
+    """Serve until the supervisor asks to leave.
+
+    Raises:
+        IzwiError: A setting cannot be used.
+        OSError: A file that the settings name cannot be used.
+    """
     engine = RemoteEngine(spec.name, spec.folder, RequestCodec(), sends_asks=spec.sends_asks)
     app = create_app(engine, registry, spec.settings, metrics_folder=spec.metrics)
     leave_queries_out()
@@ -108,12 +117,17 @@ def run(control: Control, spec: DoorSpec) -> None:
     DoorServer(config, state.drain, spec.drain_s, control, engine).run(listeners)
 
 
-def main() -> None:
-    """Do what the supervisor says."""
+def main(load: Load = describe_models) -> None:
+    """Do what the supervisor says.
+
+    Args:
+        load: Reads the models.
+    """
     log_as_the_server()
     control = Control.of_this_process()
     try:
-        run(control, control.first(DoorSpec))
+        spec = control.first(DoorSpec)
+        run(control, spec, load(spec))
     except EOFError:
         return
     except (IzwiError, OSError) as error:

@@ -10,7 +10,7 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import zmq
@@ -201,14 +201,17 @@ class DoorLines:
                 self._engine.hold(request_id, True)
 
 
-def run(control: Control, spec: EngineSpec) -> None:
+Load = Callable[[EngineSpec], tuple[Registry, TorchBackend]]
+
+
+def run(control: Control, spec: EngineSpec, load: Load) -> None:
     """Load the models and step until the supervisor is gone.
 
     Raises:
         IzwiError: A model or a setting cannot be used.
         OSError: The trace cannot be written.
     """
-    registry, backend = _load(spec)
+    registry, backend = load(spec)
     engine = Engine(registry.models, backend.ops, spec.config)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     lines = DoorLines(engine, wire.RequestCodec(), context)
@@ -228,7 +231,8 @@ def run(control: Control, spec: EngineSpec) -> None:
             commands.close(linger=0)
 
 
-def _load(spec: EngineSpec) -> tuple[Registry, TorchBackend]:
+def load_models(spec: EngineSpec) -> tuple[Registry, TorchBackend]:
+    """Read checkpoints with their weights. Raises IzwiError."""
     backend = torch_backend(spec.where.device, spec.where.dtype, spec.where.weights)
     registry = Registry(backend)
     for name, folder in spec.models.items():
@@ -256,14 +260,18 @@ def pass_on(control: Control, commands: zmq.Socket[bytes], lines: DoorLines) -> 
             lines.receive([frame.buffer for frame in frames])
 
 
-def main() -> None:
-    """Do what the supervisor says."""
+def main(load: Load = load_models) -> None:
+    """Do what the supervisor says.
+
+    Args:
+        load: Reads the models.
+    """
     log_as_the_server()
     control = Control.of_this_process()
     try:
         spec = control.first(EngineSpec)
         try:
-            run(control, spec)
+            run(control, spec, load)
         finally:  # should the supervisor have died, nobody else does it
             shutil.rmtree(spec.folder, ignore_errors=True)
     except EOFError:

@@ -39,6 +39,8 @@ from izwi_api.serve.plan import ADDRESS_TAKEN, Plan, StartFailed
 
 logger = logging.getLogger(__name__)
 
+PROGRAMS = ("izwi_api.serve.engine_process", "izwi_api.serve.door_process")
+
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.25, 30.0
 # Who has worked for so long starts again with the shortest back-off.
 _SOUND_AFTER_S = 60.0
@@ -94,6 +96,7 @@ class Supervisor:
         models: Folders by the name under which they are served.
         listeners: Sockets that listen; the doors accept from them.
         url: What they are called in the log.
+        programs: Modules of the engine's process and of a door's.
     """
 
     def __init__(
@@ -102,7 +105,9 @@ class Supervisor:
         models: Mapping[str, Path],
         listeners: Sequence[socket.socket],
         url: str,
+        programs: tuple[str, str] = PROGRAMS,
     ):
+        self._engine_program, self._door_program = programs
         self._plan, self._models = plan, models
         self._listeners, self._url = listeners, url
         self._folder = Path()
@@ -146,7 +151,7 @@ class Supervisor:
         spec = EngineSpec(
             self._folder, address, self._models, plan.where, plan.config, plan.record_trace
         )
-        self._engine = self._start(name, None, "engine_process", spec)
+        self._engine = self._start(name, None, self._engine_program, spec)
 
     def _start_door(self, slot: int) -> None:
         name = f"door-{next(self._numbers)}"
@@ -164,14 +169,14 @@ class Supervisor:
             sends_asks=plan.record_trace is not None,
             metrics=metrics,
         )
-        door = self._start(name, slot, "door_process", spec, spec.listeners, metrics)
+        door = self._start(name, slot, self._door_program, spec, spec.listeners, metrics)
         self._doors.add(door)
 
     def _start(
         self,
         name: str,
         slot: int | None,
-        module: str,
+        program: str,
         spec: EngineSpec | DoorSpec,
         descriptors: Sequence[int] = (),
         metrics: Path | None = None,
@@ -182,7 +187,7 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", f"izwi_api.serve.{module}"],
+                [sys.executable, "-P", "-m", program],
                 stdin=theirs.fileno(),
                 pass_fds=descriptors,
                 env=environ,
