@@ -166,6 +166,9 @@ async def test_what_a_dead_door_asked_for_ends_and_nobody_else_notices(engine, o
     heard = entries(await asyncio.wait_for(read(stays), 5))
     assert expected[-len(heard) :] == heard
     assert not engine.side.lines._owners
+    engine.submit(endless("late", 1, 50))  # what it had sent comes after it was said to be gone
+    assert (await read(other.submit(endless("more", 1, 3))))[-1].reason is not None
+    assert not engine.side.lines._owners
 
 
 async def test_when_the_engine_is_gone_streams_end_and_the_next_engine_serves(engine):

@@ -23,6 +23,7 @@ from izwi_api.cli.options import code_of
 from izwi_api.drain import Drain
 from izwi_api.http_server import Server, server_config
 from izwi_api.serve.control import Control, DoorSpec, EngineGone, EngineUp, Failed, Ready
+from izwi_api.serve.listeners import SharedListener
 from izwi_api.serve.process_log import leave_queries_out, log_as_the_server
 from izwi_api.serve.remote_engine import RemoteEngine
 from izwi_api.serve.wire import RequestCodec
@@ -112,8 +113,9 @@ def run(control: Control, spec: DoorSpec, registry: Registry) -> None:
     state: AppState = app.state.izwi
     state.door.decoder.start()
     settle()
-    listeners = [socket.socket(fileno=descriptor) for descriptor in spec.listeners]
+    listeners: list[socket.socket] = [SharedListener(fileno=number) for number in spec.listeners]
     config = server_config(app, "", 0, spec.settings.pace.max_head_s)
+    config.backlog = 1  # accepted in one go, so that a crowd spreads over the doors
     DoorServer(config, state.drain, spec.drain_s, control, engine).run(listeners)
 
 

@@ -74,6 +74,7 @@ class DoorLines:
         self._engine, self._codec, self._context = engine, codec, context
         self.thread = SteppingThread(engine, self)
         self._lines: dict[str, _DoorLine] = {}
+        self._gone: set[str] = set()  # doors that have died; what they sent may still come
         self._owners: dict[str, _DoorLine] = {}
         self._load: wire.Load = {}
         self._figures_s = 0.0
@@ -126,13 +127,12 @@ class DoorLines:
                     line.socket.send(message)
 
     def _do(self, door: str, command: wire.Command, requests: list[Request]) -> None:
-        engine = self._engine
+        if door in self._gone:
+            return
         if isinstance(command, wire.Hello):
             self._welcome(door, command.address)
             return
-        line = self._lines.get(door)
-        if line is None:  # it died meanwhile
-            return
+        engine, line = self._engine, self._lines[door]
         match command:
             case wire.Submit():
                 self._submit(line, requests)
@@ -179,8 +179,9 @@ class DoorLines:
                 self._engine.hold(request_id, request_id in line.held)
 
     def _forget(self, door: str) -> None:
+        self._gone.add(door)
         line = self._lines.pop(door, None)
-        if line is None:
+        if line is None:  # it died before it said hello
             return
         for request_id in list(line.live):
             self._let_go(line, request_id)

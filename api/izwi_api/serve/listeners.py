@@ -41,6 +41,13 @@ def open_listeners(host: str, port: int) -> list[socket.socket]:
     return made
 
 
+class SharedListener(socket.socket):
+    """A socket that listens already, in one of the processes that accept from it."""
+
+    def listen(self, backlog: int = 0, /) -> None:
+        """Nothing: asyncio would make the queue as short as what it accepts in one go."""
+
+
 def url_of(host: str, listeners: list[socket.socket]) -> str:
     """The address for people."""
     name = host or "0.0.0.0"
