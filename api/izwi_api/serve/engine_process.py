@@ -29,6 +29,7 @@ from izwi_api.serve.control import Control, DoorGone, EngineSpec, Failed, Ready
 from izwi_api.serve.packing import Frame
 from izwi_api.serve.process_log import log_as_the_server, tell_memory
 from izwi_api.serve.recording import recorded
+from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class _DoorLine:
         is_behind: So many that its requests are held.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes]):
+    def __init__(self, socket: Socket):
         self.socket = socket
         self.live: set[str] = set()
         self.held: set[str] = set()
@@ -68,9 +69,7 @@ class DoorLines:
         context: Of the sockets.
     """
 
-    def __init__(
-        self, engine: Engine, codec: wire.RequestCodec, context: zmq.Context[zmq.Socket[bytes]]
-    ):
+    def __init__(self, engine: Engine, codec: wire.RequestCodec, context: Context):
         self._engine, self._codec, self._context = engine, codec, context
         self.thread = SteppingThread(engine, self)
         self._lines: dict[str, _DoorLine] = {}
@@ -148,9 +147,7 @@ class DoorLines:
                 self._hear(line, command.num_messages)
 
     def _welcome(self, door: str, address: str) -> None:
-        socket = self._context.socket(zmq.PUSH)
-        socket.set_hwm(0)  # `MAX_UNHEARD` bounds it
-        socket.linger = 0
+        socket = open_socket(self._context, zmq.PUSH)  # `MAX_UNHEARD` bounds it
         socket.connect(address)
         self._lines[door] = _DoorLine(socket)
         self._load = self._engine.load
@@ -194,7 +191,7 @@ class DoorLines:
         line.held.discard(request_id)
 
     def _send_chunks(self, line: _DoorLine, chunks: Iterable[Chunk]) -> None:
-        line.socket.send_multipart(wire.encode_chunks(chunks))
+        send(line.socket, wire.encode_chunks(chunks))
         line.num_unheard += 1
         if line.num_unheard >= MAX_UNHEARD:
             line.is_behind = True
@@ -214,10 +211,9 @@ def run(control: Control, spec: EngineSpec, load: Load) -> None:
     """
     registry, backend = load(spec)
     engine = Engine(registry.models, backend.ops, spec.config)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    context: Context = zmq.Context.instance()
     lines = DoorLines(engine, wire.RequestCodec(), context)
-    commands = context.socket(zmq.PULL)
-    commands.set_hwm(0)
+    commands = open_socket(context, zmq.PULL)
     commands.bind(spec.address)
     settle()
     tell_memory(engine.load)
@@ -229,7 +225,7 @@ def run(control: Control, spec: EngineSpec, load: Load) -> None:
             pass_on(control, commands, lines)
         finally:
             lines.thread.stop()
-            commands.close(linger=0)
+            commands.close()
 
 
 def load_models(spec: EngineSpec) -> tuple[Registry, TorchBackend]:
@@ -241,7 +237,7 @@ def load_models(spec: EngineSpec) -> tuple[Registry, TorchBackend]:
     return registry, backend
 
 
-def pass_on(control: Control, commands: zmq.Socket[bytes], lines: DoorLines) -> None:
+def pass_on(control: Control, commands: Socket, lines: DoorLines) -> None:
     """Pass on what doors and supervisor say, until the supervisor says no more."""
     poller = zmq.Poller()
     poller.register(commands, zmq.POLLIN)
@@ -256,9 +252,8 @@ def pass_on(control: Control, commands: zmq.Socket[bytes], lines: DoorLines) -> 
             for message in messages:
                 if isinstance(message, DoorGone):
                     lines.forget(message.name)
-        if commands in ready:
-            frames = commands.recv_multipart(copy=False)
-            lines.receive([frame.buffer for frame in frames])
+        if commands in ready and (frames := receive(commands)):
+            lines.receive(frames)
 
 
 def main(load: Load = load_models) -> None:

@@ -16,6 +16,7 @@ from izwi.request import Request
 from izwi.stream import Stream, failure
 from izwi_api.serve import wire
 from izwi_api.serve.packing import Frame
+from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +44,9 @@ class RemoteEngine:
     ):
         self._name, self._folder, self._codec = name, folder, codec
         self._sends_asks = sends_asks
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-        self._commands: zmq.Socket[bytes] | None = None
-        self._news: zmq.Socket[bytes] | None = None
+        self._context: Context = zmq.Context.instance()
+        self._commands: Socket | None = None
+        self._news: Socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: dict[str, Stream] = {}
         self._num_engines = 0
@@ -75,9 +76,9 @@ class RemoteEngine:
         self.disconnect()
         self._num_engines += 1
         own = f"ipc://{self._folder / f'{self._name}-{self._num_engines}'}"
-        self._news = self._socket(zmq.PULL)
+        self._news = open_socket(self._context, zmq.PULL)
         self._news.bind(own)
-        self._commands = self._socket(zmq.PUSH)
+        self._commands = open_socket(self._context, zmq.PUSH)
         self._commands.connect(address)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._news.fileno(), self._read)
@@ -91,7 +92,7 @@ class RemoteEngine:
             self._loop.remove_reader(self._news.fileno())
         for socket in (self._commands, self._news):
             if socket is not None:
-                socket.close(linger=0)
+                socket.close()
         self._commands = self._news = None
         streams, self._streams = self._streams, {}
         for request_id, stream in streams.items():
@@ -157,23 +158,17 @@ class RemoteEngine:
 
     def _send(self, frames: list[Frame]) -> None:
         if self._commands is not None:
-            self._commands.send_multipart(frames, copy=False)
-
-    def _socket(self, kind: int) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
-        socket.set_hwm(0)
-        return socket
+            send(self._commands, frames)
 
     def _read(self) -> None:
         """Take what has come. The descriptor tells of news only once, so all of it is taken."""
         for _ in range(_MOST_AT_ONCE):
             if self._news is None:
                 return
-            try:
-                frames = self._news.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
+            frames = receive(self._news)
+            if frames is None:
                 return
-            self._hear([frame.buffer for frame in frames])
+            self._hear(frames)
         if self._loop is not None:
             self._loop.call_soon(self._read)
 
