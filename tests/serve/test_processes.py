@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -15,6 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from izwi.trace_line import read_trace
+from izwi_api.serve.listeners import open_listeners, url_of
 from izwi_api.serve.supervisor import Backoff
 from tests.api.conftest import wait_for
 from tests.api.served import served
@@ -164,12 +167,28 @@ def test_a_killed_engine_comes_back_and_nobody_hangs(server, said):
     assert server.processes("engine") != [engine]
 
 
-def test_with_its_parent_gone_nothing_stays(tmp_path):
-    with served(tmp_path, IZWI_DECODE_WORKERS="1") as server:
+def test_a_trace_is_written_and_with_its_parent_gone_nothing_stays(tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    with served(tmp_path, "--record-trace", str(trace), IZWI_DECODE_WORKERS="1") as server:
+        say(server)
+        wait_for(lambda: trace.read_bytes().endswith(b"\n"))
+        (line,) = read_trace(trace)
+        assert (line.ask.text, line.ask.seed) == (SHORT["input"], SHORT["seed"])
         own = server.processes() + list(server.children())
         assert len(own) >= 4
+        (engine,) = server.processes("engine")
+        folder = folder_of_sockets(engine)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         server.process.kill()
         wait_for(lambda: not any(is_running(pid) for pid in own), 10)
+        wait_for(lambda: not folder.exists())
+
+
+def folder_of_sockets(pid):
+    links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    rows = [row.split() for row in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    mine = [row[7] for row in rows if len(row) > 7 and f"socket:[{row[6]}]" in links]
+    return Path(next(path for path in mine if "/izwi-" in path)).parent
 
 
 def is_running(pid):
@@ -197,6 +216,19 @@ def test_what_cannot_begin_says_why_and_ends(server, tmp_path, options, code, sa
     assert said in done.stderr
     assert done.stderr.count(said) == 1
     assert time.monotonic() - begun_s < 30
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", ""])
+def test_listeners_share_a_port_that_is_taken_then(host):
+    listeners = open_listeners(host, 0)
+    try:
+        (port,) = {listener.getsockname()[1] for listener in listeners}
+        assert url_of(host, listeners) == f"http://{host or '0.0.0.0'}:{port}"
+        with pytest.raises(OSError, match="in use"):
+            open_listeners("127.0.0.1", port)
+    finally:
+        for listener in listeners:
+            listener.close()
 
 
 def test_deaths_one_after_the_other_wait_longer():

@@ -266,10 +266,9 @@ def main(load: Load = load_models) -> None:
     control = Control.of_this_process()
     try:
         spec = control.first(EngineSpec)
-        try:
-            run(control, spec, load)
-        finally:  # should the supervisor have died, nobody else does it
-            shutil.rmtree(spec.folder, ignore_errors=True)
+        run(control, spec, load)
+        # the supervisor has said its last word; should it have died, nobody else does this
+        shutil.rmtree(spec.folder, ignore_errors=True)
     except EOFError:
         return
     except (IzwiError, OSError) as error:

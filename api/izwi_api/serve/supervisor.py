@@ -158,7 +158,7 @@ class Supervisor:
         plan = self._plan
         metrics = self._folder / "metrics" if plan.num_doors > 1 else None
         if metrics is not None:
-            metrics.mkdir(exist_ok=True)
+            metrics.mkdir(parents=True, exist_ok=True)
         spec = DoorSpec(
             name,
             self._folder,
@@ -184,6 +184,7 @@ class Supervisor:
         environ = dict(os.environ)
         if metrics is not None:
             environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
+        self._folder.mkdir(mode=0o700, exist_ok=True)  # who tidies up /tmp may have taken it
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
@@ -374,7 +375,7 @@ def serve_in_processes(plan: Plan, host: str, port: int) -> int:
     try:
         listeners = open_listeners(host, port)
     except OSError as error:
-        logger.error(error)
+        logger.error("cannot listen at %s, port %d: %s", host or "all addresses", port, error)
         return ADDRESS_TAKEN
     with messages().status("looking for the models"):
         models = dict(named(source, offline=plan.where.offline) for source in plan.sources)
