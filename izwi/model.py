@@ -24,6 +24,8 @@ from izwi.request import (
     VoicePrompt,
 )
 
+# In `Model.inputs`, ids of an entry that nobody on the host knows yet.
+UNKNOWN = -1
 # Draw one id a row: logits (rows, vocabulary) of a codebook -> ids (rows,) int64.
 Pick = Callable[[Array, int], Array]
 
@@ -59,7 +61,7 @@ class Row(NamedTuple):
         sequence = self.sequence
         if sequence.marks:
             return sequence.next_drawn < self.stop
-        return self.stop == sequence.num_prompt + len(sequence.emitted)
+        return self.stop == sequence.num_prompt + sequence.num_entries
 
     @property
     def num_drawn(self) -> int:
@@ -67,12 +69,11 @@ class Row(NamedTuple):
         sequence = self.sequence
         if sequence.marks:
             return len(sequence.drawn_before(self.stop))
-        # written out: this runs for every row of every step
-        return self.stop == sequence.num_prompt + len(sequence.emitted)
+        return self.stop == sequence.num_prompt + sequence.num_entries
 
     @property
     def decodes(self) -> bool:
-        """Whether it runs the last emitted entry alone."""
+        """Whether it runs the last entry alone."""
         return self.start >= self.sequence.num_prompt and self.emits and self.stop == self.start + 1
 
 
@@ -131,6 +132,9 @@ class Model(Protocol):
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
         """The rows' positions as ids, (positions, num_inputs).
 
+        At positions of the log the entry comes first. One that a step under way still draws is
+        all `UNKNOWN`, which is replaced on the device.
+
         None where one of them is made of something else: encoded sound, a speaker's vector.
         """
         ...
@@ -165,7 +169,7 @@ def last_positions(rows: Seq[Row]) -> npt.NDArray[np.int64]:
     for sequence, start, stop in rows:
         if sequence.marks:
             places += [before + at - start for at in sequence.drawn_before(stop)]
-        elif stop == sequence.num_prompt + len(sequence.emitted):
+        elif stop == sequence.num_prompt + sequence.num_entries:
             places.append(before + stop - start - 1)
         before += stop - start
     return np.array(places, np.int64)

@@ -108,8 +108,11 @@ class Graphs:
 
         Prompts would make every decode wait for kernels of their size, so they go apart. But their
         last positions run with the decodes, if there are any: drawing takes as long for one more.
+
+        What the last call has launched need not have ended: entries that it draws are read there.
         """
         assert self.decodes is not None
+        self.decodes.begin_step()
         decodes: list[Row] = []
         prompts: list[Row] = []
         for row in rows:

@@ -170,27 +170,28 @@ class Runner:
         return [results[n] for n in range(len(pieces))]
 
     @torch.inference_mode()
-    def launch(self, rows: Seq[Row]) -> Forward:
-        """Launch a forward pass, where the device runs it by itself; it is run at the end if not.
+    def launch(self, rows: Seq[Row]) -> Forward | None:
+        """Launch a forward pass, where the device runs it by itself.
 
         Returns:
-            What waits for it: see `forward`.
+            What waits for what `forward` returns; None where nothing was launched.
         """
         if not rows or self._graphs is None or not self._graphs.takes(rows):
-            return partial(self.forward, rows)
+            return None
+        counts = [row.num_drawn for row in rows]
         try:
             drawn = self._graphs.launch(rows)
-        except Exception:  # one by one, only the culprit fails
-            return partial(self.forward, rows)
-        return partial(self._launched, rows, drawn)
+        except Exception:  # `forward` tells whose fault it was
+            return None
+        return partial(self._launched, counts, drawn)
 
     def _launched(
-        self, rows: Seq[Row], drawn: Callable[[], list[list[int]]]
+        self, counts: Seq[int], drawn: Callable[[], list[list[int]]]
     ) -> list[Drawn | BaseException]:
         try:
-            return list(self._by_row([row.num_drawn for row in rows], drawn(), {}))
-        except Exception:  # as above
-            return self.forward(rows)
+            return list(self._by_row(counts, drawn(), {}))
+        except Exception as error:  # of the device, and nobody's fault
+            return [error for _ in counts]
 
     @torch.inference_mode()
     def forward(self, rows: Seq[Row]) -> list[Drawn | BaseException]:

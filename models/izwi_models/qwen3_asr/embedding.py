@@ -10,6 +10,7 @@ import numpy as np
 from izwi.model import Row
 from izwi.ops import Array, Ops, Weights
 from izwi.request import EncodeInput, Int64
+from izwi_models.qwen3.token_model import logged_tokens
 from izwi_models.qwen3_asr.config import EMBEDDING, AudioConfig
 from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
 from izwi_models.qwen3_asr.prompt import WINDOW, AsrPrompt
@@ -136,16 +137,10 @@ def token_ids(rows: Seq[Row]) -> Int64:
         if row.start < len(known):
             parts.append(known[row.start : row.stop])
         if row.stop > len(known):
-            first = max(row.start, len(known))
-            emitted = row.sequence.emitted[first - len(known) : row.stop - len(known)]
-            parts.append(np.array([entry[0] for entry in emitted], np.int64))
+            first = max(row.start - len(known), 0)
+            logged = logged_tokens(row.sequence, first, row.stop - len(known))
+            parts.append(np.array(logged, np.int64))
     return np.concatenate(parts)
-
-
-def emitted_tokens(rows: Seq[Row]) -> Int64:
-    """(rows, 1): the token at the position of each row, which is one that was emitted."""
-    at = [(row.sequence, row.start - row.sequence.num_prompt) for row in rows]
-    return np.array([sequence.emitted[n] for sequence, n in at], np.int64).reshape(len(rows), 1)
 
 
 def _overlapping(encoded: Seq[Array], first: int, low: int, high: int) -> tuple[int, list[Array]]:

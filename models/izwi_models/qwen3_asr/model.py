@@ -27,7 +27,7 @@ from izwi.request import (
 )
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
-from izwi_models.qwen3.token_model import TokenModel, token_head
+from izwi_models.qwen3.token_model import TokenModel, last_tokens, token_head
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr.config import (
     EMBEDDING,
@@ -40,7 +40,6 @@ from izwi_models.qwen3_asr.config import (
 from izwi_models.qwen3_asr.embedding import (
     WindowEncoder,
     embed,
-    emitted_tokens,
     has_sound,
     token_ids,
 )
@@ -98,8 +97,9 @@ class Qwen3ASR(TokenModel):
 
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
         """(positions, 1): tokens; None where some of the positions are sound."""
-        if all(stop == start + 1 > s.num_prompt for s, start, stop in rows):  # the usual step
-            return emitted_tokens(rows)
+        usual = last_tokens(rows)
+        if usual is not None:
+            return usual
         return None if any(map(has_sound, rows)) else token_ids(rows)[:, None]
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:

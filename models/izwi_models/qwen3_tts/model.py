@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.errors import InvalidRequest
-from izwi.model import KVSpec, Pick, Row, StateSpec
+from izwi.model import UNKNOWN, KVSpec, Pick, Row, StateSpec
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.request import EncodeInput, Request, Sequence, SpeechInput, Task, VoicePrompt
 from izwi_models import qwen3_codec as codec
@@ -219,6 +219,7 @@ class Qwen3TTS:
         """
         positions: list[tuple[int, ...]] = []
         rest = (NOTHING,) * (self._groups - 1)
+        unknown = (UNKNOWN,) * self._groups
         for sequence, start, stop in rows:
             length = sequence.num_prompt
             if start < length:
@@ -229,8 +230,12 @@ class Qwen3TTS:
                 beside = prompt.text[start : min(stop, length)].tolist()
                 pairs = zip(codec.tolist(), beside, strict=True)
                 positions += [(code, *rest, text) for code, text in pairs]
+            emitted = sequence.emitted
             positions += [
-                (*sequence.emitted[frame], self._text_beside(sequence, frame))
+                (
+                    *(emitted[frame] if frame < len(emitted) else unknown),
+                    self._text_beside(sequence, frame),
+                )
                 for frame in range(max(start - length, 0), stop - length)
             ]
         flat = np.fromiter(chain.from_iterable(positions), np.int64)
