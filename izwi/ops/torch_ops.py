@@ -101,7 +101,7 @@ class TorchOps:
         return x.gather(2, index[:, None].expand(-1, x.shape[1], -1))
 
     def where(self, mask: Tensor, x: Tensor, other: float) -> Tensor:
-        return torch.where(mask, x, other)
+        return x.masked_fill(~mask, other)  # torch.where would copy the number from the host
 
     def pad(self, x: Tensor, left: int, right: int, mode: str = "constant") -> Tensor:
         return F.pad(x, (left, right), mode=mode)
@@ -172,7 +172,7 @@ class TorchOps:
         return x.mean(dim=axis, keepdim=True)
 
     def masked_mean(self, x: Tensor, mask: Tensor) -> Tensor:
-        total = torch.where(mask, x, 0.0).sum(-1, keepdim=True, dtype=torch.float32)
+        total = self.where(mask, x, 0.0).sum(-1, keepdim=True, dtype=torch.float32)
         return (total / mask.sum(-1, keepdim=True)).to(x.dtype)
 
     def sum(self, x: Tensor, axis: int) -> Tensor:
