@@ -196,9 +196,8 @@ class PaddedEncoder(Protocol):
         """Shapes of values, ascending, that differ along the axis."""
         ...
 
-    @property
-    def max_pieces(self) -> int:
-        """Pieces of one batch, at most: more would take memory and save little time."""
+    def max_pieces(self, shape: tuple[int, ...]) -> int:
+        """Pieces of one batch of a shape, at most: more would take memory and save little time."""
         ...
 
     def encode_padded(self, values: Array, lengths: Array) -> Array:

@@ -104,7 +104,7 @@ class EncoderGraphs:
     def _bucket(self, kind: str, shape: Shape) -> _Bucket:
         if (kind, shape) not in self._buckets:
             encoder = self._encoders[kind]
-            sizes = fitting(_SIZES, min(self._max_pieces, encoder.max_pieces))
+            sizes = fitting(_SIZES, min(self._max_pieces, encoder.max_pieces(shape)))
             most = sizes[-1]
             fields = {"lengths": (np.int64, (most,)), "values": (np.float32, (most, *shape))}
             staged = StagedBuffer(fields, self._device)

@@ -57,7 +57,7 @@ def padded_batches(
         if shape is not None:
             groups[piece.kind, shape].append(place)
     for (kind, shape), places in groups.items():
-        most = min(max_pieces, encoders[kind].max_pieces)
+        most = min(max_pieces, encoders[kind].max_pieces(shape))
         for first in range(0, len(places), most):
             yield PaddedBatch(kind, shape, places[first : first + most])
 

@@ -191,6 +191,12 @@ def test_batches_are_no_larger_than_asked_for(model: Qwen3TTS) -> None:
     assert list(padded_batches({}, pieces, 16)) == []
 
 
+def test_batches_of_long_clips_are_small(model: Qwen3TTS) -> None:
+    """At most 64 s of sound: a GPU that records keeps the memory that a batch takes."""
+    for encoder in model.padded_encoders.values():
+        assert [encoder.max_pieces(shape) for shape in encoder.shapes] == [8, 8, 8, 8, 4, 2]
+
+
 # -- in an engine --------------------------------------------------------------------------------
 
 

@@ -14,12 +14,13 @@ from izwi_models.qwen3_asr.config import EMBEDDING, AudioConfig
 from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
 from izwi_models.qwen3_asr.prompt import WINDOW, AsrPrompt
 
+_MAX_WINDOWS = 16  # of one batch
+
 
 class WindowEncoder:
     """The audio encoder on one device. Implements `izwi.model.PaddedEncoder`."""
 
     axis = 1  # the mel frames of (128, frames)
-    max_pieces = 16
 
     def __init__(self, ops: Ops, weights: Weights, config: AudioConfig):
         """Bind the encoder.
@@ -67,6 +68,10 @@ class WindowEncoder:
         whole = self._config.n_window_infer // chunk
         chunks = sorted({-(-whole // part) for part in (1, 2, 4)})
         return tuple((self._config.num_mel_bins, n * chunk) for n in chunks)
+
+    def max_pieces(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
+        """Windows of a batch: all are short."""
+        return _MAX_WINDOWS
 
     def unpadded(self, row: Array, length: int) -> Array:
         """The tokens of so many mel frames."""

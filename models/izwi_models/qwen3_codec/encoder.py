@@ -17,7 +17,7 @@ from izwi_models.qwen3_codec.config import CodecConfig, EncoderConfig
 from izwi_models.qwen3_codec.quantizer import quantise
 
 # Samples that the convolutions take at once, at most, or one clip: 32 s. At the published sizes
-# they need some 650 bytes a sample in 16 bits, and a GPU that records keeps the memory for good.
+# they need some 510 bytes a sample in 16 bits, and a GPU that records keeps the memory for good.
 _MOST_SAMPLES = 32 * 24_000
 
 

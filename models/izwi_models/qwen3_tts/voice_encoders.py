@@ -10,15 +10,20 @@ from izwi_models.qwen3_tts.speaker import speaker_embedding
 
 # Lengths that clips are padded to, in seconds. Longer ones are rare, and run as they are.
 _LENGTHS_S = (1, 2, 4, 8, 15, 30)
-# Of one batch: as many clips of 30 s are 184 MB a layer of the speaker encoder, in 16 bits.
-_MAX_CLIPS = 8
+# Clips of one batch, and their seconds: 64 s take the speaker encoder 180 MB in 16 bits, and the
+# codec's 380 MB. A GPU that records keeps the memory for good, and is busy with that much sound.
+_MAX_CLIPS, _MAX_BATCH_S = 8, 64
+
+
+def _max_clips() -> list[int]:
+    """Clips of one batch, of each length."""
+    return [min(_MAX_CLIPS, _MAX_BATCH_S // seconds) for seconds in _LENGTHS_S]
 
 
 class PaddedSpeakers:
     """Log mel of clips to their speakers' vectors. Implements `izwi.model.PaddedEncoder`."""
 
     axis = 0  # the frames of (frames, mel_dim)
-    max_pieces = _MAX_CLIPS
 
     def __init__(self, ops: Ops, weights: Weights, config: SpeakerEncoderConfig):
         """Bind the encoder.
@@ -30,7 +35,14 @@ class PaddedSpeakers:
         """
         self._ops, self._weights, self._config = ops, weights, config
         lengths = (-(-s * config.sample_rate // SPEAKER_HOP) for s in _LENGTHS_S)
-        self.shapes = tuple((frames, config.mel_dim) for frames in lengths)
+        self.shapes: tuple[tuple[int, ...], ...] = tuple(
+            (frames, config.mel_dim) for frames in lengths
+        )
+        self._max_clips = dict(zip(self.shapes, _max_clips(), strict=True))
+
+    def max_pieces(self, shape: tuple[int, ...]) -> int:
+        """Clips of one batch."""
+        return self._max_clips[shape]
 
     def encode_padded(self, values: Array, lengths: Array) -> Array:
         """(batch, frames, mel_dim) and the frames of each clip to (batch, hidden)."""
@@ -45,7 +57,6 @@ class PaddedCodes:
     """Samples of clips to frames of codes. Implements `izwi.model.PaddedEncoder`."""
 
     axis = 0  # the samples
-    max_pieces = _MAX_CLIPS
 
     def __init__(self, ops: Ops, weights: Weights, config: codec.CodecConfig):
         """Bind the encoder.
@@ -57,7 +68,14 @@ class PaddedCodes:
         """
         self._ops, self._weights, self._config = ops, weights, config
         rate, frame = config.input_sample_rate, config.encode_downsample_rate
-        self.shapes = tuple((-(-s * rate // frame) * frame,) for s in _LENGTHS_S)
+        self.shapes: tuple[tuple[int, ...], ...] = tuple(
+            (-(-s * rate // frame) * frame,) for s in _LENGTHS_S
+        )
+        self._max_clips = dict(zip(self.shapes, _max_clips(), strict=True))
+
+    def max_pieces(self, shape: tuple[int, ...]) -> int:
+        """Clips of one batch."""
+        return self._max_clips[shape]
 
     def encode_padded(self, values: Array, lengths: Array) -> Array:
         """(batch, samples) and the samples of each clip to (batch, frames, codebooks) int64."""
