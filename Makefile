@@ -46,7 +46,7 @@ bench: $(VENV)/.dev
 
 # on a machine with a GPU: the kernels are right, recorded steps say what plain ones say, and how fast
 bench-gpu: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/ops tests/runner/test_encoder_graphs.py tests/models/test_cuda.py
+	$(BIN)/python -m pytest tests/ops tests/runner/test_encoder_graphs.py tests/runner/test_voice_graphs.py tests/models/test_cuda.py
 	$(BIN)/python -m benchmarks.frame_time
 	$(BIN)/python -m benchmarks.http_load
 	$(BIN)/python -m benchmarks.http_load --size tts-0.6b --closed 64 --open

@@ -191,41 +191,46 @@ class PaddedEncoder(Protocol):
     """An audio encoder that takes pieces of any length padded to one of a few shapes."""
 
     @property
-    def kind(self) -> str:
-        """`EncodeInput.kind` of the pieces that it takes."""
+    def axis(self) -> int:
+        """Axis of values along which pieces differ in length and are padded."""
         ...
 
     @property
     def shapes(self) -> Seq[tuple[int, ...]]:
-        """Shapes of values, ascending, that differ in their last axis, along which pads are put."""
+        """Shapes of values, ascending, that differ along the axis."""
         ...
 
-    def num_tokens(self, length: int) -> int:
-        """Rows of the result that come from values whose last axis is so long; at least 1."""
+    def max_pieces(self, shape: tuple[int, ...]) -> int:
+        """Pieces of one batch of a shape, at most: more would take memory and save little time."""
         ...
 
-    def encode_padded(self, values: Array, num_tokens: Array) -> Array:
+    def encode_padded(self, values: Array, lengths: Array) -> Array:
         """Encode pieces of one of the shapes.
 
         Args:
-            values: (batch, *shape) in the dtype of the weights, zeros behind each piece.
-            num_tokens: (batch,) int64, `num_tokens` of each piece before it was padded.
+            values: (batch, *shape) in the dtype of the weights, finite numbers behind each piece.
+            lengths: (batch,) int64, of each piece along the axis before it was padded.
 
         Returns:
-            (batch, tokens, width). The first `num_tokens` of a row are what `Model.encode` gives
-            for its piece; what is behind them says nothing.
+            (batch, ...), a row a piece; see `unpadded`.
 
         From arrays on the device alone, as `Model.embed_inputs`.
         """
         ...
 
+    def unpadded(self, row: Array, length: int) -> Array:
+        """What `Model.encode` gives for a piece so long, out of its row of `encode_padded`."""
+        ...
+
 
 @runtime_checkable
 class EncodesPadded(Protocol):
-    """A model with an audio encoder that a GPU can record."""
+    """A model with audio encoders that take padded pieces, so that a GPU can record them."""
 
     @property
-    def padded_encoder(self) -> PaddedEncoder: ...
+    def padded_encoders(self) -> Mapping[str, PaddedEncoder]:
+        """By the `EncodeInput.kind` of the pieces that each takes."""
+        ...
 
 
 class SpeechModel(Model, Protocol):

@@ -23,6 +23,7 @@ from izwi.request import EncodeInput, Entries, Sequence, Task
 from izwi.runner.budget import MemoryBudget
 from izwi.runner.codec_graphs import Sound
 from izwi.runner.encoded import EncodedCache
+from izwi.runner.padded import encode_together
 from izwi.runner.sampler import Sampler, Suppressed
 from izwi.runner.side_stream import SideStream
 from izwi.runner.tiered import TieredPages, TieredStates
@@ -164,10 +165,16 @@ class Runner:
             results.update(zip(taken, recorded, strict=True))
         plain = [n for n in range(len(pieces)) if n not in results]
         if plain:
-            made = self._model.encode([pieces[n] for n in plain])
+            made = self._encode_plain([pieces[n] for n in plain])
             # a view would keep the whole batch alive
             results.update((n, x.clone()) for n, x in zip(plain, made, strict=True))
         return [results[n] for n in range(len(pieces))]
+
+    def _encode_plain(self, pieces: Seq[EncodeInput]) -> list[Any]:
+        if self._ops.device.type == "cpu":
+            # pads cost what company saves, and no piece should depend on its company (ADR 5)
+            return self._model.encode(pieces)
+        return encode_together(self._model, self._ops, self._config.max_step_encodes, pieces)
 
     @torch.inference_mode()
     def launch(self, rows: Seq[Row]) -> Forward | None:

@@ -15,11 +15,13 @@ from izwi_models.qwen3_asr.config import EMBEDDING, AudioConfig
 from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
 from izwi_models.qwen3_asr.prompt import WINDOW, AsrPrompt
 
+_MAX_WINDOWS = 16  # of one batch
+
 
 class WindowEncoder:
     """The audio encoder on one device. Implements `izwi.model.PaddedEncoder`."""
 
-    kind: str = WINDOW
+    axis = 1  # the mel frames of (128, frames)
 
     def __init__(self, ops: Ops, weights: Weights, config: AudioConfig):
         """Bind the encoder.
@@ -31,6 +33,8 @@ class WindowEncoder:
         """
         self._ops, self._weights, self._config = ops, weights, config
         self._positions = ops.array(chunk_positions(config))
+        frames = range(config.n_window_infer + 1)
+        self._num_tokens = ops.array(np.array([config.num_tokens(n) for n in frames]))
 
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode windows, equal ones as one batch.
@@ -66,19 +70,23 @@ class WindowEncoder:
         chunks = sorted({-(-whole // part) for part in (1, 2, 4)})
         return tuple((self._config.num_mel_bins, n * chunk) for n in chunks)
 
-    def num_tokens(self, length: int) -> int:
-        """Tokens of so many mel frames."""
-        return self._config.num_tokens(length)
+    def max_pieces(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
+        """Windows of a batch: all are short."""
+        return _MAX_WINDOWS
 
-    def encode_padded(self, values: Array, num_tokens: Array) -> Array:
-        """Encode windows of one of the shapes, from the device alone."""
+    def unpadded(self, row: Array, length: int) -> Array:
+        """The tokens of so many mel frames."""
+        return row[: self._config.num_tokens(length)]
+
+    def encode_padded(self, values: Array, lengths: Array) -> Array:
+        """Encode windows of one of the shapes: (batch, tokens, hidden)."""
         return encode_windows(
             self._ops,
             self._weights,
             self._config,
             values,
             positions=self._positions,
-            num_tokens=num_tokens,
+            num_tokens=self._num_tokens[lengths],
         )
 
 

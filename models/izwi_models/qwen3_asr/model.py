@@ -45,6 +45,7 @@ from izwi_models.qwen3_asr.embedding import (
 )
 from izwi_models.qwen3_asr.encoder import pack_encoder
 from izwi_models.qwen3_asr.prompt import (
+    WINDOW,
     AsrPrompt,
     TaggedTokens,
     build_prompt,
@@ -88,12 +89,13 @@ class Qwen3ASR(TokenModel):
         head = token_head(ops, weights, config.text, EMBEDDING, HEAD)
         super().__init__(ops, weights, config.text, TEXT_PREFIX, head)
         self._config, self._tokenizer, self._stop_ids = config, tokenizer, stop_ids
-        self.padded_encoder = WindowEncoder(ops, weights, config.audio)
+        self._windows = WindowEncoder(ops, weights, config.audio)
+        self.padded_encoders = {WINDOW: self._windows}
 
     # -- what the engine runs ----------------------------------------------------------------
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode windows, equal ones as one batch: (tokens, hidden) each, in order."""
-        return self.padded_encoder.encode(inputs)
+        return self._windows.encode(inputs)
 
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
         """(positions, 1): tokens; None where some of the positions are sound."""
