@@ -142,7 +142,7 @@ class Ops(Protocol):
         ...
 
     def linear_add(self, x: Array, weight: Array, residual: Array) -> Array:
-        """Residual + x @ weight.T."""
+        """Residual + x @ weight.T. The residual is given up: the sum may lie in its memory."""
         ...
 
     def gated_linear(self, x: Array, norm: Array, eps: float, weight: Array) -> Array:
