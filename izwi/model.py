@@ -61,7 +61,8 @@ class Row(NamedTuple):
         sequence = self.sequence
         if sequence.marks:
             return sequence.next_drawn < self.stop
-        return self.stop == sequence.num_prompt + sequence.num_entries
+        # as `Sequence.num_entries`, written out: this runs for every row of every step
+        return self.stop == sequence.num_prompt + len(sequence.emitted) + sequence.coming.entries
 
     @property
     def num_drawn(self) -> int:
@@ -69,12 +70,12 @@ class Row(NamedTuple):
         sequence = self.sequence
         if sequence.marks:
             return len(sequence.drawn_before(self.stop))
-        return self.stop == sequence.num_prompt + sequence.num_entries
+        return self.stop == sequence.num_prompt + len(sequence.emitted) + sequence.coming.entries
 
     @property
     def decodes(self) -> bool:
         """Whether it runs the last entry alone."""
-        return self.start >= self.sequence.num_prompt and self.emits and self.stop == self.start + 1
+        return self.start + 1 == self.stop > self.sequence.num_prompt and self.emits
 
 
 class Model(Protocol):

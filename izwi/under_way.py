@@ -50,11 +50,14 @@ class Launched:
             limit: Entries after which a sequence ends.
             ramp: Frames of a stream's first, second, ... chunk of sound.
         """
-        for sequence in [row.sequence for row in self.rows if row.emits]:
-            sequence.coming.entries += 1
-            sequence.coming.ends = sequence.num_entries >= limit(sequence)
-        for sequence, _, stop in self.rows:
+        for sequence, _, stop in self.rows:  # no marks among them, whose steps are not recorded
             sequence.num_computed = stop
+            coming = sequence.coming
+            entries = len(sequence.emitted) + coming.entries
+            if stop == sequence.num_prompt + entries:  # it emits
+                coming.entries += 1
+                most = limit(sequence) if sequence.limit is None else sequence.limit
+                coming.ends = entries + 1 >= most
         for sequence in self.work.vocode:
             coming = sequence.coming
             frames = frames_to_vocode(

@@ -122,7 +122,7 @@ class DecodeGraphs:
             [places[s.arrival] if s.coming.entries else -1 for s in sequences]
         )
         batch.staged.send()
-        self._drawn_now.update((s.arrival, place) for place, s in enumerate(sequences))
+        self._drawn_now.update({s.arrival: place for place, s in enumerate(sequences)})
         few_keys = max(row.stop for row in rows) <= FEW_KEYS
         graph, out = self._decode_graph(batch, batch.staged.narrow, few_keys)
         graph.replay()
