@@ -186,6 +186,16 @@ class Engine:
         return all(lane.rests for lane in self._busy_lanes())
 
     @property
+    def spare_s(self) -> float:
+        """Seconds for which a step may wait for newcomers: a device is busy. Not above 0: none."""
+        return min((lane.spare_s for lane in self._busy_lanes()), default=0.0)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a device works on steps that nobody has waited for."""
+        return any(lane.is_under_way for lane in self._lanes.values())
+
+    @property
     def load(self) -> dict[str, dict[str, float]]:
         """What is counted of each model; see `izwi.metrics.FIGURES`."""
         return {name: lane.load for name, lane in self._lanes.items()}

@@ -29,6 +29,10 @@ from izwi.under_way import Launched, Results
 
 # How often, in steps, prices are taken over and the queue is searched for who waits too long.
 _CHECK_EVERY = 32
+# A step is launched when this share of the time is left that the one before is predicted to take.
+# Of what the host is late, prices then learn less than there was, so that they come down again.
+_MARGIN = 0.25
+_LEAD_DECAY = 0.95
 
 
 class Lane:
@@ -43,6 +47,8 @@ class Lane:
         self._sounding: dict[int, tuple[Sequence, Sound]] = {}  # by arrival
         self._waits = True
         self._ended_s = -inf  # when the last step under way did
+        self._planned_s = 0.0  # when planning the last step began
+        self._lead_s = 0.0  # what planning and launching takes of late
         self._nothing = np.zeros((0, runner.num_codebooks), dtype=np.int64)
 
     @staticmethod
@@ -89,6 +95,7 @@ class Lane:
 
     def schedule(self, now_s: float) -> Work:
         """Decide what this step runs."""
+        self._planned_s = now_s
         work = self.scheduler.schedule(now_s)
         self._waits = not (work.encode or work.forward or work.vocode)
         return work
@@ -124,8 +131,23 @@ class Lane:
         launched = Launched(work, failed, rows, forward, began_s)
         if forward is not None:
             launched.foretell(self._limit, self._config.chunk_ramp)
-        launched.seconds = self._clock() - began_s
+        now_s = self._clock()
+        launched.seconds = now_s - began_s
+        self._lead_s = max(now_s - self._planned_s, _LEAD_DECAY * self._lead_s)
         self._under_way.append(launched)
+
+    @property
+    def spare_s(self) -> float:
+        """Seconds for which the next step can still be planned in time; not above 0: it is time.
+
+        Who comes before then has a part in it, and need not wait for one step more.
+        """
+        if not self._under_way or not self._stays():
+            return 0.0
+        launched = self._under_way[0]
+        runs_s = self.scheduler.cost.cost.seconds(launched.size)
+        began_s = max(launched.began_s, self._ended_s)
+        return began_s + (1.0 - _MARGIN) * runs_s - self._lead_s - self._clock()
 
     def results(self) -> Iterator[Results]:
         """Wait for the steps under way, or run what nothing could be launched of.

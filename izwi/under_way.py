@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from izwi.model import Row
 from izwi.request import Sequence
 from izwi.runner.runner import Drawn, Forward
+from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
 from izwi.scheduler.work import Work
 
@@ -37,6 +38,12 @@ class Launched:
         self.forward, self.began_s, self.seconds = forward, began_s, 0.0
         self._epochs = [row.sequence.epoch for row in rows]
         self._sounds: list[tuple[Sequence, int, int]] = []  # sequence, epoch, frames
+
+    @property
+    def size(self) -> StepWork:
+        """What runs before the step ends; sound is made beside the next one."""
+        lengths = [stop - start for _, start, stop in self.rows]
+        return StepWork.of(lengths, len(self.work.encode), ())
 
     def fresh(self) -> list[bool]:
         """Of each row, whether its sequence has not let go of its pages since the launch."""

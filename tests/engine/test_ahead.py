@@ -9,7 +9,7 @@ import numpy as np
 from izwi.request import Reason
 from tests.engine.ahead import one_step_ahead
 from tests.engine.toy import toy_request
-from tests.engine.world import SPEECH, World, alone, run
+from tests.engine.world import SPEECH, STEP_S, World, alone, run
 
 
 def test_everybody_gets_the_same_in_as_many_steps_and_one() -> None:
@@ -105,3 +105,24 @@ def test_text_that_is_not_written_is_waited_for() -> None:
     single = alone(replace(request, prompt=prompt, open_input=False))
     assert world.logs["a"].entries == single.entries
     assert np.array_equal(world.logs["a"].pcm, single.pcm)
+
+
+def test_there_is_time_for_newcomers_until_the_device_is_nearly_done() -> None:
+    with one_step_ahead():
+        world = World()
+        world.submit(replace(toy_request("a", 5, seed=4, frames=60), stop_ids=()))
+        assert world.engine.spare_s <= 0.0
+        for _ in range(40):  # each takes STEP_S
+            world.step()
+        assert world.engine.is_under_way
+        begun_s = world.clock.now_s - STEP_S
+        world.clock.now_s = begun_s
+        assert STEP_S / 2 < world.engine.spare_s < 0.8 * STEP_S
+        world.clock.now_s = begun_s + 0.8 * STEP_S
+        assert world.engine.spare_s <= 0.0
+    world = World()
+    world.submit(replace(toy_request("a", 5, seed=4, frames=60), stop_ids=()))
+    for _ in range(40):
+        world.step()
+    assert world.engine.spare_s <= 0.0
+    assert not world.engine.is_under_way
