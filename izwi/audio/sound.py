@@ -16,8 +16,8 @@ import numpy as np
 from izwi.errors import IzwiError, Overloaded
 from izwi.request import Float32, Samples
 
-# Four minutes at 16 kHz, 15 MB; an hour is 230 MB.
-MAX_HELD_SAMPLES = 240 * 16_000
+# A minute at 16 kHz, 4 MB; an hour is 230 MB.
+MAX_HELD_SAMPLES = 60 * 16_000
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SAMPLE_BYTES = 4

@@ -68,13 +68,14 @@ async def create_transcription(request: Request) -> Response:
 
 
 async def _answer(door: Door, form: Form, fields: TranscriptionForm) -> Response:
-    content = form.file("file")
+    content = form.take("file")
     # An unknown model is said before the work of decoding.
     door.registry.transcription(fields.model)
     aligner = _aligner(door, fields)
     limits = door.settings.upload_limits
     with ExitStack() as held:
         sound = held.enter_context(await door.decoder.spool(content, SAMPLE_RATE, limits))
+        del content  # it may be as large as all that the work takes
         if len(sound) < _MIN_AUDIO_S * SAMPLE_RATE:
             raise AudioTooShort(f"the audio is shorter than {_MIN_AUDIO_S} s", param="file")
         ask = TranscriptionInput(
