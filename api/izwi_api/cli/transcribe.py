@@ -267,8 +267,8 @@ def _progress(num_sounds: int) -> Generator[Callable[[int, float], None]]:
         disable=not console.is_terminal,
         redirect_stdout=sys.stdout.isatty(),
     ) as progress:
-        # it pulses until there is something to tell
-        task = progress.add_task("", total=None)
+        # of a sound alone there is nothing to tell before its first piece is done: the bar pulses
+        task = progress.add_task("", total=num_sounds if num_sounds > 1 else None)
 
         def told(index: int, share: float) -> None:
             shares[index] = share
