@@ -42,7 +42,8 @@ class Sound:
 
     def __init__(self, folder: Path | None = None):
         self._folder = folder
-        self._file = SpooledTemporaryFile(dir=None if folder is None else str(folder))  # noqa: SIM115 -- closed by `close`
+        where = None if folder is None else str(folder)
+        self._file = SpooledTemporaryFile(dir=where)  # noqa: SIM115 -- closed by `close`
         self._in_file = False
         self._num_samples = 0
         self._lock = threading.Lock()
