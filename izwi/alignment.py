@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from izwi.model import Model
-from izwi.request import AlignedWord, AlignmentInput, Request
+from izwi.request import AlignedWord, AlignmentInput, Request, Samples
 
 
 class AlignmentModel(Model, Protocol):
@@ -20,8 +17,11 @@ class AlignmentModel(Model, Protocol):
         """Names of the languages that it was made for."""
         ...
 
-    def split_audio(self, samples: npt.NDArray[np.float32]) -> list[tuple[int, int]]:
-        """Cut 16 kHz samples into pieces [start, stop) that it takes in one go."""
+    def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
+        """Cut 16 kHz samples into pieces [start, stop) that it takes in one go.
+
+        It reads them near the cuts alone, so an hour takes no more memory than a minute.
+        """
         ...
 
     def prepare_alignment(self, request_id: str, model: str, ask: AlignmentInput) -> Request:

@@ -16,6 +16,7 @@ from izwi.ops.protocol import Array, AttentionContext, Ops, Weights
 from izwi.request import (
     EncodeInput,
     Request,
+    Samples,
     Sequence,
     SpeechInput,
     Task,
@@ -314,8 +315,11 @@ class TranscriptionModel(Model, Protocol):
         """ISO 639 codes by the names that `read` gives."""
         ...
 
-    def split_audio(self, samples: npt.NDArray[np.float32]) -> list[tuple[int, int]]:
-        """Cut 16 kHz samples into pieces [start, stop) that the model takes in one go."""
+    def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
+        """Cut 16 kHz samples into pieces [start, stop) that the model takes in one go.
+
+        It reads them near the cuts alone, so an hour takes no more memory than a minute.
+        """
         ...
 
     def prepare_transcription(

@@ -22,6 +22,14 @@ Int64 = npt.NDArray[np.int64]
 Entries = tuple[tuple[int, ...], ...]
 
 
+class Samples(Protocol):
+    """(n,) float32 mono, read in parts: an array, or a sound that does not lie in memory."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Float32: ...
+
+
 class Task(StrEnum):
     """What a model does with a request."""
 
@@ -340,13 +348,13 @@ class TranscriptionInput:
     """What a door asks of a transcription model.
 
     Attributes:
-        samples: (n,) float32 mono at 16 kHz.
+        samples: At 16 kHz.
         language: Forced language name or code, None detects it.
         context: Text that the transcription follows on or whose words are likely.
         logprobs: As in `Request`.
     """
 
-    samples: Float32
+    samples: Samples
     language: str | None = None
     context: str = ""
     temperature: float = 0.0
@@ -360,12 +368,12 @@ class AlignmentInput:
     """What a door asks of an alignment model.
 
     Attributes:
-        samples: (n,) float32 mono at 16 kHz.
+        samples: At 16 kHz.
         text: What they say.
         language: Name or code; None cuts words at white space, and between Chinese characters.
     """
 
-    samples: Float32
+    samples: Samples
     text: str
     language: str | None = None
 

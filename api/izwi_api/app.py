@@ -61,7 +61,11 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
     metrics = DoorMetrics()
     metrics.registry.register(EngineFigures(engine))
     counted = CountedEngine(engine, registry) if access.asks_for_key or audit_log else engine
-    decoder = DecoderPool(settings.decode_workers) if settings.decode_workers else InProcess()
+    decoder = (
+        DecoderPool(settings.decode_workers, settings.home)
+        if settings.decode_workers
+        else InProcess(settings.home)
+    )
     references = References(
         settings.reference_hosts, settings.max_reference_bytes, settings.reference_pace
     )

@@ -20,8 +20,8 @@ from izwi.request import (
     AlignedWord,
     AlignmentInput,
     EncodeInput,
-    Float32,
     Request,
+    Samples,
     Sequence,
     Task,
 )
@@ -91,7 +91,7 @@ class Qwen3Aligner(TokenModel):
         """Names of the languages that the checkpoint was made for."""
         return self._config.support_languages or _NAMES
 
-    def split_audio(self, samples: Float32) -> list[tuple[int, int]]:
+    def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
         """Cut 16 kHz samples into pieces [start, stop) of about 3 minutes, in silence."""
         limit = min(_PIECE_SECONDS, self._config.limit_s)
         own = limit < _PIECE_SECONDS

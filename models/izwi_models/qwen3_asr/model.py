@@ -17,8 +17,8 @@ from izwi.model import Backend, Family, Row
 from izwi.ops import Array, Ops, Weights
 from izwi.request import (
     EncodeInput,
-    Float32,
     Request,
+    Samples,
     SamplingParams,
     Sequence,
     Task,
@@ -126,7 +126,7 @@ class Qwen3ASR(TokenModel):
         """ISO 639 codes by name."""
         return _CODES
 
-    def split_audio(self, samples: Float32) -> list[tuple[int, int]]:
+    def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
         """Cut 16 kHz samples into pieces [start, stop) of at most 20 minutes, in silence.
 
         A checkpoint that sets `max_audio_seconds` is cut before that; the published ones within
