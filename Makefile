@@ -46,6 +46,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.open_loop
 	$(BIN)/python -m benchmarks.first_audio
 	$(BIN)/python -m benchmarks.transcribe_speed
+	$(BIN)/python -m benchmarks.asr_throughput --http
 
 # on a machine with a GPU: the kernels are right, recorded steps say what plain ones say, and how fast
 bench-gpu: $(VENV)/.dev
@@ -55,7 +56,7 @@ bench-gpu: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.closed_loop --size tts-0.6b --streams 64
 	$(BIN)/python -m benchmarks.open_loop
 	$(BIN)/python -m benchmarks.encode_time
-	$(BIN)/python -m benchmarks.asr_throughput
+	$(BIN)/python -m benchmarks.asr_throughput --http
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.gpu_table
 

@@ -29,6 +29,11 @@ TABLE: dict[str, tuple[str, str, Callable[[Rows], Any]]] = {
     "ttfa_p50_ms_c64": ("ms", CLOSED, lambda rows: closed(rows, 64)["ttfa_ms_p50"]),
     "audio_s_per_s_c64_0.6b": ("s/s", CLOSED_SMALL, lambda rows: closed(rows, 64)["audio_s_per_s"]),
     "asr_x_real_time_c32": ("x", "asr_throughput", lambda rows: closed(rows, 32)["x_real_time"]),
+    "asr_x_real_time_c32_http": (
+        "x",
+        "asr_throughput",
+        lambda rows: find(rows, loop="closed over http", streams=32)["x_real_time"],
+    ),
     _RATIO: ("x", "peers", lambda rows: find(rows, peer="izwi")[_RATIO]),
 }
 

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from benchmarks import closed_loop, gpu_table, open_loop
+from benchmarks import closed_loop, gpu_table, open_loop, uploads
 from benchmarks.gpu_table import TABLE
 from benchmarks.listeners import Listened, figures, listen
 from benchmarks.measure import RESULTS, TEXTS
@@ -114,6 +114,33 @@ async def test_the_closed_loop_keeps_so_many_busy(monkeypatch: pytest.MonkeyPatc
     row = await closed_loop.run_level("http://server", "m", 3, 4)
     assert (most, row["requests"], row["rtf_p50"]) == (3, 12, 0.04)
     assert sorted(seeds) == list(range(12))
+
+
+async def test_each_clip_is_uploaded_once_by_one_of_so_many(monkeypatch: pytest.MonkeyPatch):
+    bodies: list[bytes] = []
+    now = most = 0
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal now, most
+        if request.method == "GET":
+            return httpx.Response(200)
+        assert request.headers["Content-Type"].startswith("multipart/form-data; boundary=")
+        now, most = now + 1, max(most, now + 1)
+        await asyncio.sleep(0.02)
+        now -= 1
+        bodies.append(await request.aread())
+        return httpx.Response(200, json={"text": ""})
+
+    transport = httpx.MockTransport(answer)
+    client = httpx.AsyncClient(transport=transport, base_url="http://server")
+    monkeypatch.setattr(uploads, "connect", lambda *_: client)
+    clips = [uploads.upload_of("asr", np.full(160, n / 8, np.float32)) for n in range(7)]
+    taken_s, wall_s = await uploads.transcribe_all("http://server", clips, 3)
+    assert sorted(bodies) == sorted(clip.content for clip in clips)
+    assert all(b"RIFF" in body and b"asr" in body for body in bodies)
+    assert most == 3
+    assert len(taken_s) == 7
+    assert max(taken_s) < wall_s < sum(taken_s)
 
 
 def test_gaps_of_the_clock_alone_are_no_underruns():
