@@ -47,7 +47,7 @@ class TorchOps:
         Args:
             device: Where arrays are.
             dtype: Of activations, and of weights that nothing narrows.
-            weights: How `narrow` keeps them: "auto" (as they are), "int8" or "fp8".
+            weights: How `narrow` keeps them: one of WEIGHTS; "auto" as they are.
 
         Raises:
             InvalidRequest: `weights` is unknown, or not for this device.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from izwi.ops import triton_conv, triton_linear, triton_rows
+from izwi.ops import triton_conv, triton_linear, triton_packed, triton_rows
 from izwi.ops.attention.torch_dense import ScratchCache
 from izwi.ops.attention.triton_decode import (
     MAX_SCRATCH_POSITIONS,
@@ -13,7 +13,7 @@ from izwi.ops.attention.triton_decode import (
     ScratchDecode,
     takes_heads,
 )
-from izwi.ops.narrow import NarrowWeight, Weight
+from izwi.ops.narrow import NarrowWeight, PackedWeight, Weight
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
 from izwi.ops.torch_ops import TorchOps
 
@@ -38,6 +38,8 @@ class TritonOps(TorchOps):
         super().__init__(device, dtype, weights)
 
     def _wide(self, weight: Weight, dtype: torch.dtype) -> Tensor:
+        if isinstance(weight, PackedWeight) and dtype in _DTYPES:
+            return triton_packed.widen_packed(weight, dtype)
         if isinstance(weight, NarrowWeight) and dtype in _DTYPES:
             return triton_rows.widen(weight, dtype)
         return super()._wide(weight, dtype)
@@ -167,14 +169,11 @@ def _takes(x: Tensor, weight: Tensor) -> bool:
 
 def _takes_product(x: Tensor, weight: Weight) -> bool:
     rows = x.numel() // x.shape[-1]
+    if not triton_linear.takes(rows, weight):
+        return False
     if isinstance(weight, NarrowWeight):  # the library would read it three times
-        return 0 < rows <= triton_linear.MAX_ROWS and _takes(x, x)
-    return (
-        0 < rows <= triton_linear.MAX_ROWS
-        and _takes(x, weight)
-        and weight.is_contiguous()
-        and not triton_linear.prefers_torch(rows, *weight.shape)
-    )
+        return _takes(x, x)
+    return _takes(x, weight) and not triton_linear.prefers_torch(rows, *weight.shape)
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ def torch_backend(device: str = "auto", dtype: str = "auto", weights: str = "aut
     Args:
         device: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there.
         dtype: A key of DTYPES, or "auto": bfloat16 on CUDA, float32 elsewhere.
-        weights: "auto" (of that dtype), "int8" or "fp8" for those of the decoders' products.
+        weights: Of the decoders' products: "auto" (of that dtype), "int8", "fp8" or "int4".
 
     Raises:
         InvalidRequest: The device, the dtype or `weights` is unknown or not available.

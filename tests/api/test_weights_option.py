@@ -24,9 +24,9 @@ def test_the_models_of_a_door_have_the_weights_that_were_asked_for(tmp_path, mon
 
 
 def test_an_unknown_kind_is_told_in_one_line():
-    result = CliRunner().invoke(app, ["serve", "--device", "cpu", "--weights", "int4"])
+    result = CliRunner().invoke(app, ["serve", "--device", "cpu", "--weights", "int3"])
     assert result.exit_code == 2, result.output
-    assert "weights must be one of auto, int8, fp8, got 'int4'" in result.stderr
+    assert "weights must be one of auto, int8, fp8, int4, got 'int3'" in result.stderr
     assert result.stderr.strip().count("\n") == 0
 
 

@@ -24,7 +24,7 @@ class Where:
 
     Attributes:
         offline: Never ask the hub for a checkpoint.
-        weights: How the decoders' weights are kept: "auto", or in 8 bits "int8" or "fp8".
+        weights: How the decoders' weights are kept: "auto", "int8", "fp8" or "int4".
     """
 
     device: str = "auto"

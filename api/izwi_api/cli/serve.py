@@ -63,7 +63,7 @@ DrainOption = Annotated[
     float, typer.Option(min=0, help="Seconds that what runs may go on for after SIGTERM.")
 ]
 WeightsOption = Annotated[
-    str, typer.Option(help="auto, or the decoders' weights in 8 bits: int8 or fp8.")
+    str, typer.Option(help="auto, or the decoders' weights in fewer bits: int8, fp8 or int4.")
 ]
 RequireConsentOption = Annotated[
     bool,
