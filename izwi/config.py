@@ -8,6 +8,7 @@ from izwi.errors import InvalidRequest
 
 POLICIES = ("deadline", "priority", "fcfs")
 KV_DTYPES = ("auto", "int8", "fp8")
+ATTENTIONS = ("auto", "torch", "triton")  # what a backend's decoders attend with
 WEIGHTS = ("auto", "int8", "fp8", "int4")  # how a backend keeps the weights of large products
 _MAY_BE_ZERO = ("kv_bytes", "host_bytes", "disk_bytes", "encoded_bytes")
 

@@ -28,14 +28,16 @@ class TritonOps(TorchOps):
     """
 
     records = True
+    attentions = ("triton", "torch")
 
     def __init__(
         self,
         device: torch.device | str = "cuda",
         dtype: torch.dtype = torch.bfloat16,
         weights: str = "auto",
+        attention: str = "auto",
     ):
-        super().__init__(device, dtype, weights)
+        super().__init__(device, dtype, weights, attention)
 
     def _wide(self, weight: Weight, dtype: torch.dtype) -> Tensor:
         if isinstance(weight, PackedWeight) and dtype in _DTYPES:
@@ -138,7 +140,12 @@ class TritonOps(TorchOps):
         self, batch: int, capacity: int, num_layers: int, spec: AttentionSpec
     ) -> ScratchDecode | ScratchCache:
         fits = capacity <= MAX_SCRATCH_POSITIONS and takes_heads(spec.head_dim)
-        if not fits or self.dtype not in _DTYPES or torch.is_grad_enabled():
+        if (
+            self.attends_with != "triton"
+            or not fits
+            or self.dtype not in _DTYPES
+            or torch.is_grad_enabled()
+        ):
             return super().scratch_context(batch, capacity, num_layers, spec)
         return ScratchDecode(batch, capacity, num_layers, spec, self.device, self.dtype)
 
@@ -154,6 +161,8 @@ class TritonOps(TorchOps):
         q_norm: Tensor | None = None,
         k_norm: Tensor | None = None,
     ) -> Tensor:
+        if isinstance(context, PagedDecode) and self.attends_with == "torch":
+            context = context.in_torch
         if isinstance(context, PagedDecode | ScratchDecode):
             return context.attend_fused(layer, q, k, v, spec, q_norm, k_norm)
         return super().attention(
