@@ -121,10 +121,13 @@ def _numbers(packed):
 
 @triton.jit
 def _scaled(weight_rows, scale_rows, j, group, GROUPS: tl.constexpr):
-    """The float32 numbers that bytes j, all of groups `group`, stand for: lower and upper ones."""
+    """The float32 numbers that bytes j of some groups stand for: lower and upper ones.
+
+    The scales have two axes: with three, each thread would load one for every byte that it holds.
+    """
     lower, upper = _numbers(tl.load(weight_rows + j))
     by, by_upper = tl.load(scale_rows + group), tl.load(scale_rows + GROUPS // 2 + group)
-    return lower.to(tl.float32) * by, upper.to(tl.float32) * by_upper
+    return lower.to(tl.float32) * by[:, :, None], upper.to(tl.float32) * by_upper[:, :, None]
 
 
 @triton.jit
@@ -145,10 +148,9 @@ def few_rows_packed(
         if GATED:
             prefetch(weight + (OUTPUTS + last) * HALF, HALF, LINES)
     wait_for_previous(OVERLAPPED)
-    last = last[:, :, None]
-    weight_rows, scale_rows = weight + last * HALF, scale + last * GROUPS
+    weight_rows, scale_rows = weight + last[:, :, None] * HALF, scale + last * GROUPS
     up_rows, up_scale_rows = weight_rows + OUTPUTS * HALF, scale_rows + OUTPUTS * GROUPS
-    g = tl.arange(0, DEPTH // GROUP)[None, :, None]
+    g = tl.arange(0, DEPTH // GROUP)[None, :]
     i = tl.arange(0, GROUP)[None, None, :]
     acc_0 = tl.zeros([BLOCK, DEPTH // GROUP, GROUP], tl.float32)
     acc_1, up_0, up_1 = acc_0, acc_0, acc_0
@@ -158,7 +160,7 @@ def few_rows_packed(
     added_0 = addend(bias, residual, n, 0, rows, residual_stride, OUTPUTS)
     added_1 = addend(bias, residual, n, ROWS - 1, rows, residual_stride, OUTPUTS)
     for start in tl.static_range(0, HALF, DEPTH):
-        j, group = start + g * GROUP + i, start // GROUP + g
+        j, group = start + g[:, :, None] * GROUP + i, start // GROUP + g
         w, w_upper = _scaled(weight_rows, scale_rows, j, group, GROUPS)
         a, a_upper = tl.load(x + j).to(tl.float32), tl.load(x + HALF + j).to(tl.float32)
         b, b_upper = a, a_upper
@@ -189,12 +191,12 @@ def few_rows_packed(
 
 @triton.jit
 def _summed(x_lower, x_upper, weight_rows, scale_rows, j, group, GROUPS: tl.constexpr):
-    """(ROWS, BLOCK) what the bytes j of one group add to the sums."""
+    """(ROWS, BLOCK) what the bytes j of one group add to the sums; the scales have one axis."""
     lower, upper = _numbers(tl.load(weight_rows + j[:, None]))
     by, by_upper = tl.load(scale_rows + group), tl.load(scale_rows + GROUPS // 2 + group)
     below = tl.dot(x_lower, lower.to(x_lower.dtype), input_precision="ieee")
     above = tl.dot(x_upper, upper.to(x_upper.dtype), input_precision="ieee")
-    return below * by + above * by_upper
+    return below * by[None, :] + above * by_upper[None, :]
 
 
 @triton.jit
@@ -206,12 +208,13 @@ def many_rows_packed(
 ):  # fmt: skip
     """Matrix products (ROWS, GROUP) by (GROUP, BLOCK), all warps on one; rows are normalised."""
     start_next(OVERLAPPED)
-    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     m = tl.arange(0, ROWS)[:, None]
     GROUPS: tl.constexpr = 2 * HALF // GROUP
     # outputs past the last one repeat it, so that loads need no mask; they are not written
     last = tl.minimum(n, OUTPUTS - 1).to(tl.int64)
-    weight_rows, scale_rows = weight + last * HALF, scale + last * GROUPS
+    n = n[None, :]
+    weight_rows, scale_rows = weight + last[None, :] * HALF, scale + last * GROUPS
     up_rows, up_scale_rows = weight_rows + OUTPUTS * HALF, scale_rows + OUTPUTS * GROUPS
     if OVERLAPPED:
         prefetch(tl.trans(weight_rows), HALF, LINES)
@@ -245,6 +248,6 @@ def _widen_packed(
     by = tl.load(scale + row * GROUPS + j // GROUP, mask=inside, other=0.0)
     by_upper = tl.load(scale + row * GROUPS + GROUPS // 2 + j // GROUP, mask=inside, other=0.0)
     wait_for_previous(OVERLAPPED)
-    kept, place = out.dtype.element_ty, out + row * 2 * HALF + j
-    tl.store(place, (lower.to(tl.float32) * by).to(kept), mask=inside)
-    tl.store(place + HALF, (upper.to(tl.float32) * by_upper).to(kept), mask=inside)
+    place = out + row * 2 * HALF + j
+    tl.store(place, (lower.to(tl.float32) * by).to(out.dtype.element_ty), mask=inside)
+    tl.store(place + HALF, (upper.to(tl.float32) * by_upper).to(out.dtype.element_ty), mask=inside)
