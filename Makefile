@@ -41,6 +41,7 @@ wheel: $(VENV)/.dev
 
 # what runs anywhere; the loops over HTTP ask a server of the embedded voice where there is no GPU
 bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.frame_time
 	$(BIN)/python -m benchmarks.engine_loop
 	$(BIN)/python -m benchmarks.closed_loop
 	$(BIN)/python -m benchmarks.open_loop
