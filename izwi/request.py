@@ -160,6 +160,16 @@ class Reason(StrEnum):
     ERROR = "error"
 
 
+@dataclass(slots=True)
+class Coming:
+    """What steps under way will add to a sequence."""
+
+    entries: int = 0  # 1 at most when a step is planned
+    frames: int = 0  # that go through the codec, in so many chunks
+    chunks: int = 0
+    ends: bool = False  # no more entries follow
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A request and its log, and the caches of that log.
@@ -192,6 +202,8 @@ class Sequence:
         last_step: The scheduler's step in which it last had a row, or arrived.
         seen: What the sampler keeps of the log: how much of it, and the ids in it.
         limit: Entries after which it ends, once somebody has worked that out for good.
+        coming: What steps under way will add to it.
+        epoch: How often it has let go of its pages. What was launched before is dropped.
         num_prompt: Positions of the prompt.
         marks: Positions of the prompt where entries are drawn, if not behind it.
     """
@@ -223,6 +235,8 @@ class Sequence:
     last_step: int = 0
     seen: Any = None
     limit: int | None = None
+    coming: Coming = field(default_factory=Coming)
+    epoch: int = 0
     num_prompt: int = field(init=False)
     marks: tuple[int, ...] = field(init=False)
 
@@ -232,9 +246,14 @@ class Sequence:
         self.input_open = self.request.open_input
 
     @property
+    def num_entries(self) -> int:
+        """Entries emitted, and those that a step under way draws."""
+        return len(self.emitted) + self.coming.entries
+
+    @property
     def num_positions(self) -> int:
-        """Positions that are known: the prompt, and one for each entry emitted after it."""
-        return self.num_prompt if self.marks else self.num_prompt + len(self.emitted)
+        """Positions of the prompt, and one for each entry after it."""
+        return self.num_prompt + (0 if self.marks else self.num_entries)
 
     @property
     def next_drawn(self) -> int:

@@ -87,6 +87,9 @@ class TorchOps:
     def zeros(self, shape: Sequence[int]) -> Tensor:
         return torch.zeros(tuple(shape), dtype=self.dtype, device=self.device)
 
+    def arange(self, stop: int) -> Tensor:
+        return torch.arange(stop, device=self.device)
+
     def concat(self, arrays: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(list(arrays), dim=axis)
 
@@ -98,6 +101,12 @@ class TorchOps:
 
     def take(self, x: Tensor, index: Tensor) -> Tensor:
         return F.embedding(index, x)
+
+    def take_columns(self, x: Tensor, index: Tensor) -> Tensor:
+        return x.gather(2, index[:, None].expand(-1, x.shape[1], -1))
+
+    def where(self, mask: Tensor, x: Tensor, other: float) -> Tensor:
+        return x.masked_fill(~mask, other)  # torch.where would copy the number from the host
 
     def pad(self, x: Tensor, left: int, right: int, mode: str = "constant") -> Tensor:
         return F.pad(x, (left, right), mode=mode)
@@ -166,6 +175,10 @@ class TorchOps:
 
     def mean(self, x: Tensor, axis: int) -> Tensor:
         return x.mean(dim=axis, keepdim=True)
+
+    def masked_mean(self, x: Tensor, mask: Tensor) -> Tensor:
+        total = self.where(mask, x, 0.0).sum(-1, keepdim=True, dtype=torch.float32)
+        return (total / mask.sum(-1, keepdim=True)).to(x.dtype)
 
     def sum(self, x: Tensor, axis: int) -> Tensor:
         return x.sum(dim=axis)

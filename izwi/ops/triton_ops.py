@@ -60,10 +60,18 @@ class TritonOps(TorchOps):
         return out.view(*x.shape[:-1], -1)
 
     def linear_add(self, x: Tensor, weight: Weight, residual: Tensor) -> Tensor:
-        if not _takes_product(x, weight):
+        if _takes_product(x, weight):
+            out = triton_linear.linear(_rows(x), weight, residual=_rows(residual))
+            return out.view(residual.shape)
+        if (
+            isinstance(weight, NarrowWeight)
+            or not _takes(x, weight)
+            or not residual.is_contiguous()
+        ):
             return super().linear_add(x, weight, residual)
-        out = triton_linear.linear(_rows(x), weight, residual=_rows(residual))
-        return out.view(residual.shape)
+        # in place, or the library would copy the residual first
+        added = residual.view(-1, residual.shape[-1]).addmm_(_rows(x), weight.T)
+        return added.view(residual.shape)
 
     def gated_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Weight) -> Tensor:
         if not _takes_product(x, weight):

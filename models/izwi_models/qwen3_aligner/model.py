@@ -35,7 +35,7 @@ from izwi_models.qwen3_aligner.words import split_words
 from izwi_models.qwen3_asr.config import HEAD, TEXT_PREFIX
 from izwi_models.qwen3_asr.embedding import WindowEncoder, embed, has_sound, token_ids
 from izwi_models.qwen3_asr.encoder import pack_encoder
-from izwi_models.qwen3_asr.prompt import cut_windows
+from izwi_models.qwen3_asr.prompt import WINDOW, cut_windows
 from izwi_models.qwen3_asr.samples import checked_samples
 from izwi_models.qwen3_asr.split import split_at_silence
 from izwi_models.qwen3_asr.text import LANGUAGES, language_name
@@ -64,12 +64,13 @@ class Qwen3Aligner(TokenModel):
         num_classes = config.thinker_config.classify_num  # of time
         super().__init__(ops, weights, config.text, TEXT_PREFIX, weights[HEAD], num_classes)
         self._config, self._tokenizer, self._korean_stems = config, tokenizer, korean_stems
-        self.padded_encoder = WindowEncoder(ops, weights, config.audio)
+        self._windows = WindowEncoder(ops, weights, config.audio)
+        self.padded_encoders = {WINDOW: self._windows}
 
     # -- what the engine runs ----------------------------------------------------------------
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode windows, equal ones as one batch: (tokens, hidden) each, in order."""
-        return self.padded_encoder.encode(inputs)
+        return self._windows.encode(inputs)
 
     def embed(self, rows: Seq[Row]) -> Array:
         """Embeddings of the rows' positions end to end: tokens, with sound put in its place."""
