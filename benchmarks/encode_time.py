@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks.measure import write_result
-from benchmarks.random_checkpoint import LISTENING, NAMES, load, load_listening
+from benchmarks.random_checkpoint import NAMES, load
 from izwi.model import EncodesPadded, Model, PaddedEncoder
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput
@@ -51,12 +51,9 @@ def show_kernels(run: Callable[[], object]) -> None:
 
 
 def load_model(size: str, device: str, dtype: str) -> tuple[Model, TorchOps]:
-    """Load one of LISTENING or NAMES."""
-    if size in LISTENING:
-        registry, backend = load_listening(size, device, dtype)
-        return registry.transcription(size), backend.ops
+    """Load one of NAMES."""
     registry, backend = load(size, device, dtype, frames=8)
-    return registry.speech(size), backend.ops
+    return registry.model(size), backend.ops
 
 
 def pieces_of(kind: str, encoder: PaddedEncoder, bucket: int, lengths: Any) -> list[EncodeInput]:
@@ -126,9 +123,7 @@ def measure(size: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--sizes", choices=(*LISTENING, *NAMES), nargs="+", default=["asr-1.7b", "tts-1.7b-base"]
-    )
+    parser.add_argument("--sizes", choices=NAMES, nargs="+", default=["asr-1.7b", "tts-1.7b-base"])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="auto")

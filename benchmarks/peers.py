@@ -269,8 +269,9 @@ def _versions() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", choices=SIZES, default="tts-1.7b")
-    parser.add_argument("--device", default="cuda")
+    on_gpu = torch.cuda.is_available()
+    parser.add_argument("--size", choices=SIZES, default="tts-1.7b" if on_gpu else "tiny")
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--frames", type=int, default=52, help="at least 3")
     options = parser.parse_args()

@@ -1,4 +1,7 @@
-"""The published checkpoints' sizes with random weights: speed does not depend on their values."""
+"""The published checkpoints' sizes with random weights: speed does not depend on their values.
+
+The embedded checkpoints, with the weights that they have, stand for them on machines without a GPU.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from izwi.model import SpeechModel
+from izwi.audio.mel import WHISPER_RATE
+from izwi.model import SpeechModel, TranscriptionModel
 from izwi.registry import Registry, embedded
-from izwi.request import Request, SpeechInput
+from izwi.request import Request, SpeechInput, TranscriptionInput
 from izwi.runner.device import TorchBackend, torch_backend
 from tests.models.tiny_asr import PREPROCESSOR, write_tokenizer
 from tests.models.tiny_tts import GENERATION
@@ -27,9 +31,13 @@ _SPEECH = {
     "tts-0.6b": "config_0b6_custom_voice",
     "tts-1.7b-base": "config_1b7_base",
 }
-LISTENING = {"asr-1.7b": "1.7B", "asr-0.6b": "0.6B"}
-EMBEDDED = "izwi-tiny-tts"  # with the weights that it has: for machines without a GPU
-NAMES = (*_SPEECH, EMBEDDED)
+_LISTENING = {"asr-1.7b": "1.7B", "asr-0.6b": "0.6B"}
+EMBEDDED, EMBEDDED_LISTENER = "izwi-tiny-tts", "izwi-tiny-asr"
+SPEAKING = (*_SPEECH, EMBEDDED)
+LISTENING = (*_LISTENING, EMBEDDED_LISTENER)
+NAMES = (*SPEAKING, *LISTENING)
+_TOKENS_PER_S = 3.5  # of English speech
+_PREFIX_TOKENS = 4  # of an answer: the language
 # ids that belong to the embedded tokenizer, which stands for the published one
 _TEXT_IDS = tuple(
     f"{name}_token_id"
@@ -40,7 +48,13 @@ _TEXT_IDS = tuple(
 def load(
     name: str, device: str, dtype: str, frames: int, weights: str = "auto"
 ) -> tuple[Registry, TorchBackend]:
-    """Load one of NAMES; everything that it is asked to say lasts so many frames."""
+    """Load one of NAMES.
+
+    What it is asked to say lasts so many frames, if the request does not name another number; what
+    it writes down has as many tokens as speech of that length usually does.
+    """
+    if name in LISTENING:
+        return load_listening(name, device, dtype)
     backend = torch_backend(device, dtype, weights)
     if name == EMBEDDED:
         registry = Registry(backend)
@@ -55,25 +69,34 @@ def load(
 
 
 def load_listening(name: str, device: str, dtype: str) -> tuple[Registry, TorchBackend]:
-    """Load one of LISTENING."""
-    backend = RandomBackend(torch_backend(device, dtype).ops)
-    registry = Registry(backend)
-    with tempfile.TemporaryDirectory() as parent:
-        folder = Path(parent) / name
-        real = json.loads(str(np.load(_GOLDEN / "asr.npz")["real"]))
-        _write(folder / "config.json", real[LISTENING[name]]["config"])
-        _write(folder / "generation_config.json", {"eos_token_id": [304, 256], "do_sample": False})
-        _write(folder / "preprocessor_config.json", PREPROCESSOR)
-        write_tokenizer(folder)
-        registry.load(str(folder))
+    """Load one of LISTENING; see `load`."""
+    backend = torch_backend(device, dtype)
+    if name == EMBEDDED_LISTENER:
+        registry = Registry(backend)
+        registry.load(name)
+    else:
+        backend = RandomBackend(backend.ops)
+        registry = Registry(backend)
+        with tempfile.TemporaryDirectory() as folder:
+            registry.load(str(_write_listening(name, Path(folder) / name)))
+    _fix_tokens(registry.transcription(name))
     return registry, backend
+
+
+def _write_listening(name: str, folder: Path) -> Path:
+    real = json.loads(str(np.load(_GOLDEN / "asr.npz")["real"]))
+    _write(folder / "config.json", real[_LISTENING[name]]["config"])
+    _write(folder / "generation_config.json", {"eos_token_id": [304, 256], "do_sample": False})
+    _write(folder / "preprocessor_config.json", PREPROCESSOR)
+    write_tokenizer(folder)
+    return folder
 
 
 def write_folder(name: str, folder: Path) -> Path:
     """Write a speech checkpoint's folder of a published size without weights, and return it.
 
     Args:
-        name: One of NAMES that is not embedded.
+        name: One of SPEAKING that is not embedded.
         folder: Is made.
     """
     goldens, codec = np.load(_GOLDEN / "tts.npz"), np.load(_GOLDEN / "codec.npz")
@@ -121,11 +144,24 @@ class RandomBackend(TorchBackend):
 
 
 def fix_length(model: SpeechModel, frames: int) -> None:
-    """Let everything that the model is asked to say last so many frames."""
+    """Let all that the model is asked to say last so many frames, or as many as are asked for."""
     prepare = model.prepare_speech
 
     def fixed(request_id: str, name: str, ask: SpeechInput) -> Request:
+        # the last token of those that may be drawn gives no frame
+        count = frames if ask.max_new_tokens is None else ask.max_new_tokens - 1
         request = prepare(request_id, name, ask)
-        return replace(request, min_entries=frames + 1, max_entries=frames)
+        return replace(request, min_entries=count + 1, max_entries=count)
 
     model.prepare_speech = fixed  # type: ignore[method-assign]
+
+
+def _fix_tokens(model: TranscriptionModel) -> None:
+    prepare = model.prepare_transcription
+
+    def fixed(request_id: str, name: str, ask: TranscriptionInput) -> Request:
+        tokens = round(_TOKENS_PER_S * len(ask.samples) / WHISPER_RATE) + _PREFIX_TOKENS
+        request = prepare(request_id, name, ask)
+        return replace(request, min_entries=tokens + 1, max_entries=tokens)
+
+    model.prepare_transcription = fixed  # type: ignore[method-assign]

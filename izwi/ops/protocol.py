@@ -111,7 +111,7 @@ class Ops(Protocol):
         ...
 
     def narrow(self, weight: Array) -> Array:
-        """Make a (out, in) weight ready for products: in 8 bits where the backend was told so.
+        """Make a (out, in) weight ready for products: in 8 or 4 bits if the backend was told so.
 
         Only `linear`, `normed_linear`, `linear_add` and `gated_linear` take what it returns, and
         no gradient goes through it.

@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
 from izwi.cache.transfer import to_device
+from izwi.ops.attention.choice import choose
 from izwi.ops.attention.torch_dense import (
     DenseContext,
     ScratchCache,
@@ -35,26 +36,30 @@ class TorchOps:
     """
 
     records = False  # whether steps can be recorded and replayed
+    attentions: tuple[str, ...] = ("torch",)  # that it has, the usual one first
 
     def __init__(
         self,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         weights: str = "auto",
+        attention: str = "auto",
     ):
         """Bind the operations.
 
         Args:
             device: Where arrays are.
             dtype: Of activations, and of weights that nothing narrows.
-            weights: How `narrow` keeps them: "auto" (as they are), "int8" or "fp8".
+            weights: How `narrow` keeps them: one of WEIGHTS; "auto" as they are.
+            attention: What decoders attend with: one of ATTENTIONS.
 
         Raises:
-            InvalidRequest: `weights` is unknown, or not for this device.
+            InvalidRequest: `weights` or `attention` is unknown, or not for this device.
         """
         self.device = torch.device(device)
         self.dtype = dtype
         self._narrow = narrow_dtype(weights, self.device)
+        self.attends_with = choose(attention, self.attentions)
         self._last_view: WindowView | None = None
 
     @contextmanager

@@ -20,7 +20,7 @@ from izwi.ops.attention.triton_decode import takes_heads
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput, Task
 from izwi.runner.codec_graphs import CodecGraphs, Sound
-from izwi.runner.decode_graphs import DecodeGraphs
+from izwi.runner.decode_graphs import FEW_KEYS, DecodeGraphs
 from izwi.runner.encoder_graphs import EncoderGraphs
 from izwi.runner.prompt_graphs import PromptGraphs
 from izwi.runner.recorder import Recorder
@@ -35,7 +35,7 @@ class Graphs:
     Attributes:
         decodes: None where keys and values have a width or a form that no recorded step reads, and
             where entries are drawn at marks, so that no step repeats.
-        prompts: Likewise.
+        prompts: Likewise, and where torch attends: every position would gather keys of its own.
         codec: None for a model that writes text.
         encoders: None for a model without an encoder that can be recorded.
     """
@@ -70,9 +70,11 @@ class Graphs:
         takes = kv.plain is not None and takes_heads(kv.spec.head_dim)
         if takes and model.task is not Task.ALIGNMENT:
             decodes = DecodeGraphs(model, kv, recorder, config.max_running, suppressed, device)
-            prompts = PromptGraphs(model, kv, recorder, device)
+            if ops.attends_with == "triton":
+                prompts = PromptGraphs(model, kv, recorder, device)
             if recorder.records:
                 decodes.warm_up()
+            if recorder.records and prompts is not None:
                 prompts.warm_up()
         if model.task is Task.SPEECH:
             most = min(config.max_running, config.max_step_vocodes)
@@ -101,6 +103,8 @@ class Graphs:
         emitting = [row.sequence for row in rows if row.emits]
         if any(sequence.request.logprobs for sequence in emitting):
             return False
+        if self.ops.attends_with != "triton" and any(row.stop > FEW_KEYS for row in rows):
+            return False  # torch would gather as many keys as a sequence can come to have
         return self.decodes is not None and self.decodes.takes(emitting)
 
     def launch(self, rows: Seq[Row]) -> Callable[[], list[list[int]]]:
@@ -161,8 +165,7 @@ class Graphs:
 
     def _run(self, rows: Seq[Row]) -> Tensor:
         """States of the rows' positions, (positions, width)."""
-        assert self.prompts is not None
-        if self.prompts.takes(rows):
+        if self.prompts is not None and self.prompts.takes(rows):
             return self.prompts.run(rows)
         states: Tensor = self.model.run(self.model.embed(rows), self.kv.context(rows))
         return states

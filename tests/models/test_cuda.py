@@ -28,10 +28,15 @@ pytestmark = [
 
 
 def run(
-    family: Family, folder: Path, device: str, dtype: str, weights: str = "auto"
+    family: Family,
+    folder: Path,
+    device: str,
+    dtype: str,
+    weights: str = "auto",
+    attention: str = "auto",
 ) -> dict[str, tuple[list, np.ndarray]]:
     """Entries and sound of three requests in one engine, greedy and sampled."""
-    backend = torch_backend(device, dtype, weights)
+    backend = torch_backend(device, dtype, weights, attention)
     model = family.load(folder, backend)
     engine = Engine({"m": model}, backend.ops, EngineConfig(kv_bytes=1 << 24))
     requests = [request_of(family, model, i) for i in range(len(TEXTS))]
@@ -55,6 +60,18 @@ def test_float32_equals_the_cpu(tmp_path: Path, name: str, weights: str) -> None
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     checkpoint = folder(tmp_path / name)
     cpu, gpu = (run(family, checkpoint, device, "float32", weights) for device in ("cpu", "cuda"))
+    for request_id, (entries, pcm) in cpu.items():
+        assert gpu[request_id][0] == entries
+        np.testing.assert_allclose(gpu[request_id][1], pcm, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_torch_attends_in_recorded_steps_as_on_the_cpu(tmp_path: Path, name: str) -> None:
+    family, folder = KINDS[name]
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    checkpoint = folder(tmp_path / name)
+    cpu = run(family, checkpoint, "cpu", "float32")
+    gpu = run(family, checkpoint, "cuda", "float32", attention="torch")
     for request_id, (entries, pcm) in cpu.items():
         assert gpu[request_id][0] == entries
         np.testing.assert_allclose(gpu[request_id][1], pcm, atol=1e-4)

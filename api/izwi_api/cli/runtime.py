@@ -24,13 +24,15 @@ class Where:
 
     Attributes:
         offline: Never ask the hub for a checkpoint.
-        weights: How the decoders' weights are kept: "auto", or in 8 bits "int8" or "fp8".
+        weights: How the decoders' weights are kept: "auto", "int8", "fp8" or "int4".
+        attention: What the decoders attend with: "auto", "torch" or "triton".
     """
 
     device: str = "auto"
     dtype: str = "auto"
     offline: bool = False
     weights: str = "auto"
+    attention: str = "auto"
 
 
 def load_models(sources: Sequence[str], where: Where) -> tuple[Registry, TorchBackend]:
@@ -39,9 +41,9 @@ def load_models(sources: Sequence[str], where: Where) -> tuple[Registry, TorchBa
     Raises:
         ModelNotFound: A source is no checkpoint.
         CheckpointError: A checkpoint is broken.
-        InvalidRequest: The device, the dtype or the weights cannot be used.
+        InvalidRequest: The device, the dtype, the weights or the attention cannot be used.
     """
-    backend = torch_backend(where.device, where.dtype, where.weights)
+    backend = torch_backend(where.device, where.dtype, where.weights, where.attention)
     registry = Registry(backend)
     with messages().status("loading") as status:
         for source in sources:

@@ -63,7 +63,10 @@ DrainOption = Annotated[
     float, typer.Option(min=0, help="Seconds that what runs may go on for after SIGTERM.")
 ]
 WeightsOption = Annotated[
-    str, typer.Option(help="auto, or the decoders' weights in 8 bits: int8 or fp8.")
+    str, typer.Option(help="auto, or the decoders' weights in fewer bits: int8, fp8 or int4.")
+]
+AttentionOption = Annotated[
+    str, typer.Option(help="What decoders attend with: auto, torch or triton.")
 ]
 RequireConsentOption = Annotated[
     bool,
@@ -114,6 +117,7 @@ def serve(
     kv_mib: KvMibOption = 0,
     kv_dtype: Annotated[str, typer.Option(help="auto, or 8 bits: int8 or fp8.")] = "auto",
     weights: WeightsOption = "auto",
+    attention: AttentionOption = "auto",
     host_mib: HostMibOption = 256,
     disk_mib: DiskMibOption = 0,
     api_key: ApiKeyOption = None,
@@ -151,7 +155,7 @@ def serve(
             disk_bytes=disk_mib << 20,
             max_models=max_models if manage_models else 1,
         )
-        where = Where(device, dtype, offline, weights)
+        where = Where(device, dtype, offline, weights, attention)
         door = open_door(model or DEFAULT_MODELS, where, config)
         recorder = _recorder(door, record_trace, where) if record_trace else None
         managed = replace(door.settings, manage_models=manage_models, offline=offline)
@@ -275,7 +279,7 @@ def _recorder(door: Door, path: Path, where: Where) -> TraceRecorder:
     from izwi.trace import TraceRecorder, platform_of
 
     ops = torch_backend(where.device, where.dtype).ops
-    platform = platform_of(ops.device, ops.dtype, where.weights)
+    platform = platform_of(ops.device, ops.dtype, where.weights, where.attention)
     recorder = TraceRecorder(path, door.registry, platform)
     assert isinstance(door.engine, _Observable)
     door.engine.observe(recorder)
