@@ -10,18 +10,25 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from pathlib import Path
 
 import httpx
 
-from benchmarks.random_checkpoint import NAMES, load
+from benchmarks.fixed_length import FRAMES
+from benchmarks.random_checkpoint import NAMES, folder_of, load
+from izwi.config import EngineConfig
+from izwi_api.serve.plan import Plan
+from izwi_api.settings import read_settings
+from izwi_api.where import Where
 
 # Set-up records graphs and compiles kernels.
 _START_S = 240.0
 
 
 @contextmanager
-def served(size: str, frames: int, streams: int, port: int, device: str) -> Iterator[str]:
+def served(
+    size: str, frames: int, streams: int, port: int, device: str, doors: int = 1
+) -> Iterator[str]:
     """Run the server in a process of its own; its base URL, once it is ready.
 
     Raises:
@@ -29,7 +36,7 @@ def served(size: str, frames: int, streams: int, port: int, device: str) -> Iter
     """
     command = [sys.executable, "-m", "benchmarks.http_server", "--size", size]
     command += ["--frames", str(frames), "--streams", str(streams), "--port", str(port)]
-    process = subprocess.Popen([*command, "--device", device])
+    process = subprocess.Popen([*command, "--device", device, "--doors", str(doors)])
     url = f"http://127.0.0.1:{port}"
     try:
         _wait(process, url)
@@ -57,31 +64,51 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
 
 
 def main() -> None:
-    from izwi.allocator import settle
-    from izwi.async_engine import AsyncEngine
-    from izwi.config import EngineConfig
-    from izwi.engine import Engine
-    from izwi_api.app import create_app
-    from izwi_api.http_server import Server, server_config
-    from izwi_api.settings import read_settings
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=NAMES, default="tts-1.7b")
     parser.add_argument("--frames", type=int, default=52)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--port", type=int, default=8100)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--doors", type=int, default=1, help="processes; 0: all in one")
     options = parser.parse_args()
-    registry, backend = load(options.size, options.device, "auto", options.frames)
-    engine = Engine(registry.models, backend.ops, EngineConfig(max_running=options.streams))
     with tempfile.TemporaryDirectory() as home:
         settings = read_settings({**os.environ, "IZWI_HOME": home})
-        settings = replace(settings, decode_workers=0)  # nothing is uploaded here
-        app = create_app(AsyncEngine(engine), registry, settings)
-        settle()
-        state = app.state.izwi
-        served = server_config(app, "127.0.0.1", options.port, settings.pace.max_head_s)
-        Server(served, state.drain, drain_s=0.0).run()
+        where, config = Where(options.device), EngineConfig(max_running=options.streams)
+        plan = Plan((), where, config, settings, drain_s=0.0, num_doors=options.doors)
+        serve = _serve_in_processes if options.doors else _serve_in_process
+        serve(plan, options)
+
+
+def _serve_in_process(plan: Plan, options: argparse.Namespace) -> None:
+    from izwi.allocator import settle
+    from izwi.async_engine import AsyncEngine
+    from izwi.engine import Engine
+    from izwi_api.app import create_app
+    from izwi_api.http_server import Server, server_config
+
+    registry, backend = load(options.size, options.device, "auto", options.frames)
+    engine = AsyncEngine(Engine(registry.models, backend.ops, plan.config))
+    app = create_app(engine, registry, plan.settings)
+    settle()
+    max_head_s = plan.settings.pace.max_head_s
+    served = server_config(app, "127.0.0.1", options.port, max_head_s)
+    Server(served, app.state.izwi.drain, plan.drain_s).run()
+
+
+def _serve_in_processes(plan: Plan, options: argparse.Namespace) -> None:
+    from izwi_api.serve.listeners import open_listeners, url_of
+    from izwi_api.serve.supervisor import Supervisor
+
+    # its processes find this package where this one found it
+    os.environ |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    os.environ[FRAMES] = str(options.frames)
+    listeners = open_listeners("127.0.0.1", options.port)
+    with tempfile.TemporaryDirectory() as parent:
+        folder = folder_of(options.size, Path(parent))
+        programs = ("benchmarks.http_engine", "benchmarks.http_door")
+        models = {options.size: folder}
+        Supervisor(plan, models, listeners, url_of("127.0.0.1", listeners), programs).run()
 
 
 if __name__ == "__main__":

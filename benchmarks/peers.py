@@ -22,9 +22,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.fixed_length import fix_frames
 from benchmarks.frame_time import graph_rows
 from benchmarks.measure import TEXTS, write_result
-from benchmarks.random_checkpoint import RandomBackend, fix_length, write_folder
+from benchmarks.random_checkpoint import RandomBackend, write_folder
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.model import SpeechModel
@@ -84,7 +85,7 @@ def izwi_row(size: str, options: argparse.Namespace) -> tuple[dict[str, Any], Ca
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         registry.load(str(folder))
     model, ops = registry.speech(size), backend.ops
-    fix_length(model, options.frames)
+    fix_frames(model, options.frames)
     settings = EngineConfig(max_running=1, kv_bytes=_KV_BYTES, chunk_ramp=(options.frames,))
     engine = Engine(registry.models, ops, settings)
     case = Case(config, ops.device, ops.dtype, options.frames, [])

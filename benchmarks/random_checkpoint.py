@@ -9,7 +9,6 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from izwi.audio.mel import WHISPER_RATE
-from izwi.model import SpeechModel, TranscriptionModel
+from benchmarks.fixed_length import fix_lengths
 from izwi.registry import Registry, embedded
-from izwi.request import Request, SpeechInput, TranscriptionInput
 from izwi.runner.device import TorchBackend, torch_backend
 from tests.models.tiny_asr import PREPROCESSOR, write_tokenizer
 from tests.models.tiny_tts import GENERATION
@@ -32,12 +29,10 @@ _SPEECH = {
     "tts-1.7b-base": "config_1b7_base",
 }
 _LISTENING = {"asr-1.7b": "1.7B", "asr-0.6b": "0.6B"}
-EMBEDDED, EMBEDDED_LISTENER = "izwi-tiny-tts", "izwi-tiny-asr"
+_EMBEDDED = EMBEDDED, EMBEDDED_LISTENER = "izwi-tiny-tts", "izwi-tiny-asr"
 SPEAKING = (*_SPEECH, EMBEDDED)
 LISTENING = (*_LISTENING, EMBEDDED_LISTENER)
 NAMES = (*SPEAKING, *LISTENING)
-_TOKENS_PER_S = 3.5  # of English speech
-_PREFIX_TOKENS = 4  # of an answer: the language
 # ids that belong to the embedded tokenizer, which stands for the published one
 _TEXT_IDS = tuple(
     f"{name}_token_id"
@@ -48,39 +43,31 @@ _TEXT_IDS = tuple(
 def load(
     name: str, device: str, dtype: str, frames: int, weights: str = "auto"
 ) -> tuple[Registry, TorchBackend]:
-    """Load one of NAMES.
-
-    What it is asked to say lasts so many frames, if the request does not name another number; what
-    it writes down has as many tokens as speech of that length usually does.
-    """
-    if name in LISTENING:
-        return load_listening(name, device, dtype)
-    backend = torch_backend(device, dtype, weights)
-    if name == EMBEDDED:
-        registry = Registry(backend)
-        registry.load(name)
-    else:
-        backend = RandomBackend(backend.ops)
-        registry = Registry(backend)
-        with tempfile.TemporaryDirectory() as folder:
-            registry.load(str(write_folder(name, Path(folder) / name)))
-    fix_length(registry.speech(name), frames)
+    """Load one of NAMES; see `fix_lengths` for what it gives."""
+    backend = backend_of(name, device, dtype, weights)
+    registry = Registry(backend)
+    with tempfile.TemporaryDirectory() as parent:
+        registry.load(str(folder_of(name, Path(parent))), name)
+    fix_lengths(registry, frames)
     return registry, backend
 
 
 def load_listening(name: str, device: str, dtype: str) -> tuple[Registry, TorchBackend]:
     """Load one of LISTENING; see `load`."""
-    backend = torch_backend(device, dtype)
-    if name == EMBEDDED_LISTENER:
-        registry = Registry(backend)
-        registry.load(name)
-    else:
-        backend = RandomBackend(backend.ops)
-        registry = Registry(backend)
-        with tempfile.TemporaryDirectory() as folder:
-            registry.load(str(_write_listening(name, Path(folder) / name)))
-    _fix_tokens(registry.transcription(name))
-    return registry, backend
+    return load(name, device, dtype, frames=0)
+
+
+def backend_of(name: str, device: str, dtype: str, weights: str = "auto") -> TorchBackend:
+    """What gives one of NAMES its weights."""
+    backend = torch_backend(device, dtype, weights)
+    return backend if name in _EMBEDDED else RandomBackend(backend.ops)
+
+
+def folder_of(name: str, parent: Path) -> Path:
+    """The folder of one of NAMES; it is made in another where it is not embedded."""
+    if name in _EMBEDDED:
+        return embedded()[name]
+    return (write_folder if name in _SPEECH else _write_listening)(name, parent / name)
 
 
 def _write_listening(name: str, folder: Path) -> Path:
@@ -141,27 +128,3 @@ class RandomBackend(TorchBackend):
         fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 4096
         x = torch.randn(shape, device=ops.device, dtype=ops.dtype, generator=generator)
         return x * min(0.5, fan_in**-0.5)
-
-
-def fix_length(model: SpeechModel, frames: int) -> None:
-    """Let all that the model is asked to say last so many frames, or as many as are asked for."""
-    prepare = model.prepare_speech
-
-    def fixed(request_id: str, name: str, ask: SpeechInput) -> Request:
-        # the last token of those that may be drawn gives no frame
-        count = frames if ask.max_new_tokens is None else ask.max_new_tokens - 1
-        request = prepare(request_id, name, ask)
-        return replace(request, min_entries=count + 1, max_entries=count)
-
-    model.prepare_speech = fixed  # type: ignore[method-assign]
-
-
-def _fix_tokens(model: TranscriptionModel) -> None:
-    prepare = model.prepare_transcription
-
-    def fixed(request_id: str, name: str, ask: TranscriptionInput) -> Request:
-        tokens = round(_TOKENS_PER_S * len(ask.samples) / WHISPER_RATE) + _PREFIX_TOKENS
-        request = prepare(request_id, name, ask)
-        return replace(request, min_entries=tokens + 1, max_entries=tokens)
-
-    model.prepare_transcription = fixed  # type: ignore[method-assign]

@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from izwi.model import Model
-from izwi.request import AlignedWord, AlignmentInput, Request, Samples
+from izwi.request import AlignmentInput, Request, Samples
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedWord:
+    """When a word is said.
+
+    Attributes:
+        word: Its letters and digits alone.
+        start_s: When it begins, in seconds from the start of the sound.
+        end_s: When it ends.
+        start: Where it begins in the text, in characters.
+        stop: Where it ends there.
+    """
+
+    word: str
+    start_s: float
+    end_s: float
+    start: int
+    stop: int
 
 
 class AlignmentModel(Model, Protocol):

@@ -6,6 +6,9 @@ import ctypes
 import gc
 from contextlib import suppress
 
+# After so long without work the memory of what has run is given back.
+IDLE_S = 2.0
+
 
 def settle() -> None:
     """Keep Python's collector from walking over what was loaded, which stays.

@@ -376,9 +376,12 @@ class Family:
         model_type: The `model_type` of its config.json.
         fits: Tells its config.json from others of that `model_type`; None: it is any other.
         load: Reads a checkpoint folder in the published layout.
+        prompts: Dataclasses that the prompts of its requests are, so that they may cross to
+            another process.
     """
 
     model_type: str
     task: Task
     load: Callable[[Path, Backend], Model]
     fits: Callable[[Mapping[str, Any]], bool] | None = None
+    prompts: tuple[type, ...] = ()

@@ -77,10 +77,9 @@ class Registry:
             ModelNotFound: There is no such checkpoint.
             CheckpointError: The checkpoint is broken; what is wrong is named.
         """
-        folder = find(source, offline=offline)
-        is_folder = Path(source).is_dir()
-        name = name or (folder.resolve().name if is_folder else source)
-        if is_folder:
+        known, folder = named(source, offline=offline)
+        name = name or known
+        if Path(source).is_dir():
             self._folders[name] = folder
         self.serve(name, self.read(folder))
         return name
@@ -208,6 +207,15 @@ def find(source: str, *, offline: bool = False) -> Path:
             f"no checkpoint {source!r}: neither a folder nor one of {sorted(here)}", param="model"
         )
     return fetch(source, offline=offline)
+
+
+def named(source: str, *, offline: bool = False) -> tuple[str, Path]:
+    """The name under which a checkpoint is served if nobody says another, and its folder.
+
+    Raises as `find`.
+    """
+    folder = find(source, offline=offline)
+    return folder.resolve().name if Path(source).is_dir() else source, folder
 
 
 def _fingerprint(folder: Path) -> str:

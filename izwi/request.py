@@ -379,25 +379,6 @@ class AlignmentInput:
 
 
 @dataclass(frozen=True, slots=True)
-class AlignedWord:
-    """When a word is said.
-
-    Attributes:
-        word: Its letters and digits alone.
-        start_s: When it begins, in seconds from the start of the sound.
-        end_s: When it ends.
-        start: Where it begins in the text, in characters.
-        stop: Where it ends there.
-    """
-
-    word: str
-    start_s: float
-    end_s: float
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True)
 class Transcript:
     """What a transcription model's tokens say."""
 

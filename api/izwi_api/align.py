@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import cast
 from uuid import uuid4
 
-from izwi.alignment import AlignmentModel
+from izwi.alignment import AlignedWord, AlignmentModel
 from izwi.errors import InvalidRequest, ModelNotFound
-from izwi.request import AlignedWord, AlignmentInput, Request, Samples, Task
+from izwi.request import AlignmentInput, Request, Samples, Task
 from izwi.threads import compute
 from izwi_api.door import Engine, Registry, Stream, chunks_of
 from izwi_api.transcribe import SAMPLE_RATE, Segment, num_together

@@ -15,7 +15,7 @@ from izwi.threads import use_few_threads
 from izwi_api import auth, http_errors, voice_errors
 from izwi_api.app_state import AppState, set_state
 from izwi_api.audit import Audit, AuditLog
-from izwi_api.decoding import DecoderPool, InProcess
+from izwi_api.decoding import Decoder, DecoderPool, InProcess
 from izwi_api.door import Door, Engine, Registry
 from izwi_api.drain import Drain, Draining
 from izwi_api.host_check import HostCheck
@@ -32,8 +32,16 @@ from izwi_api.usage import CountedEngine
 from izwi_api.voice_store import VoiceStore
 
 
-def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAPI:
+def create_app(
+    engine: Engine, registry: Registry, settings: Settings, metrics_folder: Path | None = None
+) -> FastAPI:
     """Build the app. It starts the engine when it starts, and stops it when it ends.
+
+    Args:
+        engine: Not started.
+        registry: Of the models that it serves.
+        settings: Limits and places.
+        metrics_folder: As `DoorMetrics` takes it.
 
     Raises:
         InvalidRequest: The keys file is broken.
@@ -58,14 +66,10 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
 
     # With redirect_slashes a POST to ".../speech/" would be answered 307 and its body sent twice.
     app = FastAPI(title="izwi", version=__version__, lifespan=life, redirect_slashes=False)
-    metrics = DoorMetrics()
+    metrics = DoorMetrics(metrics_folder)
     metrics.registry.register(EngineFigures(engine))
     counted = CountedEngine(engine, registry) if access.asks_for_key or audit_log else engine
-    decoder = (
-        DecoderPool(settings.decode_workers, settings.home)
-        if settings.decode_workers
-        else InProcess(settings.home)
-    )
+    decoder = _decoder(settings)
     references = References(
         settings.reference_hosts, settings.max_reference_bytes, settings.reference_pace
     )
@@ -88,6 +92,11 @@ def create_app(engine: Engine, registry: Registry, settings: Settings) -> FastAP
     for router in ROUTERS:
         app.include_router(router, responses=REFUSALS)
     return app
+
+
+def _decoder(settings: Settings) -> Decoder:
+    workers = settings.decode_workers
+    return DecoderPool(workers, settings.home) if workers else InProcess(settings.home)
 
 
 def _guard(app: FastAPI, access: Access, counts: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -19,47 +21,66 @@ _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8
 
 
 class DoorMetrics:
-    """The figures of one app."""
+    """The figures of one app.
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+    Args:
+        folder: Where several doors count together: each finds there what all have counted. None
+            counts in this process alone.
+
+    Attributes:
+        registry: What /metrics shows.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.registry = counts = CollectorRegistry()
+        if folder is not None:
+            # Each process counts in files of its own; prometheus_client was told so by its
+            # environment when it was imported. What is shown is read from the files of all.
+            counts = CollectorRegistry()
+            MultiProcessCollector(self.registry, str(folder))  # type: ignore[no-untyped-call]
         self.requests = Counter(
             "izwi_http_requests",
             "Requests answered, by route and status.",
             ["route", "status"],
-            registry=self.registry,
+            registry=counts,
         )
         self.in_flight = Gauge(
-            "izwi_http_in_flight", "Requests being answered now.", registry=self.registry
+            "izwi_http_in_flight",
+            "Requests being answered now.",
+            registry=counts,
+            multiprocess_mode="livesum",
         )
         self.first_byte_s = Histogram(
             "izwi_http_first_byte_seconds",
             "Seconds from the request to the first byte of its body.",
             ["route"],
             buckets=_LATENCY_BUCKETS_S,
-            registry=self.registry,
+            registry=counts,
         )
         self.sessions = Gauge(
-            "izwi_websocket_sessions", "WebSockets that are open now.", registry=self.registry
+            "izwi_websocket_sessions",
+            "WebSockets that are open now.",
+            registry=counts,
+            multiprocess_mode="livesum",
         )
         self.sessions_ended = Counter(
             "izwi_websocket_sessions_ended",
             "WebSockets that were closed, by route and close code, or by the status that refused.",
             ["route", "code"],
-            registry=self.registry,
+            registry=counts,
         )
         self.session_s = Histogram(
             "izwi_websocket_session_seconds",
             "Seconds that a WebSocket was open.",
             ["route"],
             buckets=_SESSION_BUCKETS_S,
-            registry=self.registry,
+            registry=counts,
         )
         self.session_messages = Counter(
             "izwi_websocket_messages",
             "Messages of WebSockets, by route and direction.",
             ["route", "direction"],
-            registry=self.registry,
+            registry=counts,
         )
 
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from izwi.alignment import AlignmentModel
+from izwi.alignment import AlignedWord, AlignmentModel
 from izwi.audio.resample import resample
 from izwi.errors import InvalidAudio, InvalidRequest, ModelNotFound
-from izwi.request import AlignedWord, AlignmentInput, Chunk, Float32
+from izwi.request import AlignmentInput, Chunk, Float32
 from izwi.threads import compute
 from izwi_api.align import Aligner, find_aligner
 from izwi_api.door import Engine, Registry

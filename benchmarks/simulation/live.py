@@ -7,8 +7,9 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.simulation.arrivals import Arrival, Heard
-from izwi.async_engine import AsyncEngine, Stream
+from izwi.async_engine import AsyncEngine
 from izwi.request import Reason
+from izwi.stream import Stream
 
 
 async def play(

@@ -26,32 +26,37 @@ class Served:
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
 
+    def processes(self, kind=""):
+        """Ids of the server's own processes, or of those of a kind: "engine" or "door"."""
+        own = [
+            pid for pid, _ in _children([self.process.pid]) if "izwi_api.serve." in _command(pid)
+        ]
+        if kind:
+            return [pid for pid in own if f"{kind}_process" in _command(pid)]
+        return [self.process.pid, *own]
+
     def rss_mib(self):
-        """Memory of the server's own process."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        """Memory of the server's own processes."""
+        pages = sum(int(_proc(pid, "statm").split()[1]) for pid in self.processes())
         return pages * os.sysconf("SC_PAGE_SIZE") / MIB
 
     def peak_mib(self):
-        return int(self._status("VmHWM").split()[0]) / 1024
+        return sum(int(self._status(pid, "VmHWM").split()[0]) for pid in self.processes()) / 1024
 
     def forget_peak(self):
-        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+        for pid in self.processes():
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def num_threads(self):
-        return int(self._status("Threads"))
+        return sum(int(self._status(pid, "Threads")) for pid in self.processes())
 
     def num_descriptors(self):
-        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+        return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in self.processes())
 
     def children(self):
-        """Process id and state of every child."""
-        found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-                if int(parent) == self.process.pid:
-                    found[int(folder.name)] = state
-        return found
+        """Process id and state of every process that these have started: they decode files."""
+        own = self.processes()
+        return {pid: state for pid, state in _children(own) if pid not in own}
 
     def raw(self, content, *, end=False, timeout_s=10.0):
         """Send bytes and read until the server hangs up: (status or None, all that came)."""
@@ -81,9 +86,28 @@ class Served:
                     stream.sendall(drop)
         return (int(came.split(b" ", 2)[1]) if came.startswith(b"HTTP/1.1 ") else None), came
 
-    def _status(self, name):
-        text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return text.split(f"{name}:", 1)[1].split("\n", 1)[0].strip()
+    def _status(self, pid, name):
+        return _proc(pid, "status").split(f"{name}:", 1)[1].split("\n", 1)[0].strip()
+
+
+def _children(parents):
+    """Process id and state of every child of these processes."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            if int(parent) in parents:
+                yield int(folder.name), state
+
+
+def _command(pid):
+    try:
+        return _proc(pid, "cmdline")
+    except OSError:
+        return ""
+
+
+def _proc(pid, name):
+    return Path(f"/proc/{pid}/{name}").read_text()
 
 
 @contextmanager

@@ -17,8 +17,9 @@ from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi_api.app import create_app
 from izwi_api.cli.main import app as izwi
-from izwi_api.cli.runtime import Where, open_door
+from izwi_api.cli.runtime import open_door
 from izwi_api.settings import DEFAULT_MODELS
+from izwi_api.where import Where
 from tests.api.conftest import listening
 
 RATE = 16_000

@@ -12,7 +12,8 @@ from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi_api.app import create_app
 from izwi_api.cli.main import app as izwi
-from izwi_api.cli.runtime import Where, open_door
+from izwi_api.cli.runtime import open_door
+from izwi_api.where import Where
 from tests.api.conftest import listening
 from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import sound, write_tiny_asr

@@ -10,7 +10,8 @@ from izwi.ops.narrow import NarrowWeight
 from izwi.runner.device import torch_backend
 from izwi.trace import platform_of
 from izwi_api.cli.main import app
-from izwi_api.cli.runtime import Where, open_door
+from izwi_api.cli.runtime import open_door
+from izwi_api.where import Where
 
 
 def narrow_weights(model: Model) -> int:

@@ -8,7 +8,8 @@ import openai
 import pytest
 
 from izwi_api.app import create_app
-from izwi_api.cli.runtime import Where, open_door
+from izwi_api.cli.runtime import open_door
+from izwi_api.where import Where
 from tests.api.conftest import listening, wait_for
 from tests.models.tiny_chat import write_tiny_chat
 

@@ -25,9 +25,10 @@ from izwi_api.app import create_app
 from izwi_api.audit import Audit, AuditLog
 from izwi_api.auth import Auth
 from izwi_api.cli.main import app as cli
-from izwi_api.cli.serve import WithoutQueries, check_exposure
+from izwi_api.cli.serve import check_exposure
 from izwi_api.keys import KeyRing, add_key, digest_of, new_key, parse_keys
 from izwi_api.limits import KeyLimits, Meter, QuotaExceeded
+from izwi_api.serve.process_log import WithoutQueries
 from izwi_api.settings import Access, Settings, read_access
 from izwi_api.usage import CountedEngine, Usage, current_usage
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, FakeTranscription, listening

@@ -12,8 +12,9 @@ import pytest
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi_api.app import create_app
-from izwi_api.cli.runtime import Where, open_door
+from izwi_api.cli.runtime import open_door
 from izwi_api.text_tokens import TextToken, text_tokens, trimmed, within
+from izwi_api.where import Where
 from izwi_models.qwen3_asr.text import collapse_repeats
 from tests.api.conftest import listening
 from tests.models.tiny_asr import sound, write_tiny_asr

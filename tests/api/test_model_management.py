@@ -17,9 +17,10 @@ from izwi.registry import Registry, embedded
 from izwi.runner.device import torch_backend
 from izwi_api.app import create_app
 from izwi_api.cli.main import app as command_line
-from izwi_api.cli.runtime import Where, open_door
+from izwi_api.cli.runtime import open_door
 from izwi_api.model_changes import ModelChanges
 from izwi_api.settings import Access, Settings, key_digest
+from izwi_api.where import Where
 from tests.api.conftest import listening, wait_for
 from tests.models.tiny_asr import write_tiny_asr
 from tests.models.tiny_tts import write_tiny_tts

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from izwi_api.app import create_app
-from izwi_api.cli.runtime import Where, open_door
+from izwi_api.cli.runtime import open_door
+from izwi_api.where import Where
 from tests.api.conftest import listening, wait_for
 from tests.models.tiny_asr import write_tiny_asr
 from tests.models.tiny_tts import write_tiny_tts

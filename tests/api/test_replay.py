@@ -14,15 +14,12 @@ from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.request import Chunk, Reason, Request, SpeechInput
+from izwi.runner.device import torch_backend
 from izwi.trace import TraceRecorder, platform_of
 from izwi.trace_line import SpeechLine, read_trace
-from izwi_api.cli import serve
 from izwi_api.cli.main import app
-from izwi_api.cli.runtime import Where
-from izwi_api.door import Door
-from izwi_api.settings import Settings
+from izwi_api.serve.recording import recorded
 from izwi_api.speech import open_speech
-from izwi_api.voice_store import VoiceStore
 from tests.api.conftest import FakePrompt
 from tests.golden.make_traces import SPEAKER, TRACES, loaded
 
@@ -93,14 +90,12 @@ class ObservedEngine:
 def test_serve_gives_the_engine_a_recorder(tmp_path, fake_world):
     _, registry, named = fake_world()
     registry.models = named
-    engine = ObservedEngine()
-    door = Door(engine, registry, Settings(home=tmp_path), VoiceStore(tmp_path / "voices"))
-    recorder = serve._recorder(door, tmp_path / "t.jsonl", Where("cpu", "float32"))
-    assert engine.observers == [recorder]
-    recorder.submitted(Request("a", SPEAKER, FakePrompt("speech"), ask=SpeechInput("Hi.")))
-    recorder.chunk(Chunk("a", np.ones((1, 4), np.int64), reason=Reason.STOP))
-    recorder.close()
-    (line,) = read_trace(tmp_path / "t.jsonl")
+    path, engine = tmp_path / "t.jsonl", ObservedEngine()
+    with recorded(engine, path, registry, torch_backend("cpu", "float32"), "auto"):
+        (recorder,) = engine.observers
+        recorder.submitted(Request("a", SPEAKER, FakePrompt("speech"), ask=SpeechInput("Hi.")))
+        recorder.chunk(Chunk("a", np.ones((1, 4), np.int64), reason=Reason.STOP))
+    (line,) = read_trace(path)
     assert isinstance(line, SpeechLine)
     assert (line.ask.text, line.fingerprint) == ("Hi.", "f")
     assert "cpu float32" in line.platform

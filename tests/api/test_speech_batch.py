@@ -12,9 +12,10 @@ from izwi.audio.decode import decode_audio
 from izwi.errors import InvalidRequest
 from izwi.request import Request
 from izwi_api.app import create_app
-from izwi_api.cli.runtime import Where, open_door
+from izwi_api.cli.runtime import open_door
 from izwi_api.routes import speech_batch
 from izwi_api.schemas.speech_batch import MAX_ITEMS, parse_batch, parse_item
+from izwi_api.where import Where
 from tests.api.conftest import FRAME, FakeStream, listening
 
 BATCH = "/v1/audio/speech/batch"

@@ -17,12 +17,13 @@ from izwi.audio.pcm import to_s16le
 from izwi.errors import InvalidRequest
 from izwi.request import Request, SpeechInput, TextMode
 from izwi_api.app import create_app
-from izwi_api.cli.runtime import Where, open_door
+from izwi_api.cli.runtime import open_door
 from izwi_api.limits import QuotaExceeded
 from izwi_api.routes import speech_stream
 from izwi_api.schemas.speech_stream import unit_end
 from izwi_api.settings import Settings
 from izwi_api.speech import open_speech
+from izwi_api.where import Where
 from tests.api.conftest import FRAME, FakeEngine, FakePrompt, FakeRegistry, FakeSpeech, listening
 
 PATH = "/v1/audio/speech/stream"

@@ -12,16 +12,18 @@ import pytest
 from typer.testing import CliRunner
 from websockets.sync.client import connect
 
+from izwi.alignment import AlignedWord
 from izwi.audio.decode import decode_audio
 from izwi.audio.encode import stream_encoder
 from izwi.errors import TooLarge
-from izwi.request import AlignedWord, Chunk, Reason
+from izwi.request import Chunk, Reason
 from izwi_api.app import create_app
 from izwi_api.cli.main import app as izwi
-from izwi_api.cli.runtime import Where, open_door
+from izwi_api.cli.runtime import open_door
 from izwi_api.settings import Settings
 from izwi_api.speech import Speech, encoded_sound
 from izwi_api.spoken_words import TimedSpeech
+from izwi_api.where import Where
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, listening, wait_for
 from tests.api.test_align import FakeAligner, bare
 from tests.models.tiny_aligner import write_tiny_aligner

@@ -1,32 +1,52 @@
-"""Streams: in order, complete, abortable, never hanging."""
+"""Streams: in order, complete, abortable, never hanging; here, and over sockets."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from izwi.async_engine import AsyncEngine
-from izwi.config import EngineConfig
-from izwi.engine import Engine
 from izwi.errors import EngineStopped, Overloaded
 from izwi.request import Chunk, Reason
-from tests.engine.toy import ToySpeech, toy_request
+from tests.engine.toy import toy_request
+from tests.serve.over_sockets import OverSockets, toy_engine, until
+
+AnyEngine = AsyncEngine | OverSockets
+Open = Callable[..., Awaitable[AnyEngine]]
 
 
 def async_engine(**settings: int) -> AsyncEngine:
-    model = ToySpeech()
-    config = EngineConfig(page_size=4, **settings)  # type: ignore[arg-type]
-    return AsyncEngine(Engine({"toy": model}, model.ops, config))
+    return AsyncEngine(toy_engine(**settings))
+
+
+@pytest.fixture(params=[AsyncEngine, OverSockets])
+async def open_engine(request: pytest.FixtureRequest) -> AsyncIterator[Open]:
+    """Makes engines that run, in this process or over sockets."""
+    opened: list[AnyEngine] = []
+
+    async def make(**settings: int) -> AnyEngine:
+        engine = request.param(toy_engine(**settings))
+        opened.append(engine)
+        if isinstance(engine, OverSockets):
+            await engine.open()
+        else:
+            engine.start()
+        return engine
+
+    yield make
+    for engine in opened:
+        if engine.alive:
+            await engine.stop()
 
 
 async def read(stream) -> list[Chunk]:
     return [chunk async for chunk in stream]
 
 
-async def test_streams_are_whole_and_in_order() -> None:
-    engine = async_engine()
-    engine.start()
+async def test_streams_are_whole_and_in_order(open_engine: Open) -> None:
+    engine = await open_engine()
     streams = [engine.submit(toy_request(str(i), 4 + i, seed=i, frames=20)) for i in range(5)]
     logs = await asyncio.gather(*(read(stream) for stream in streams))
     for i, chunks in enumerate(logs):
@@ -39,24 +59,24 @@ async def test_streams_are_whole_and_in_order() -> None:
     assert not engine.alive
 
 
-async def test_a_reader_that_leaves_frees_its_place_within_two_steps() -> None:
-    engine = async_engine()
-    engine.start()
+async def test_a_reader_that_leaves_frees_its_place_within_two_steps(open_engine: Open) -> None:
+    engine = await open_engine()
     stream = engine.submit(toy_request("a", 5, seed=1, frames=400))
     async for _ in stream:
         break
     stream.abort()
     rest = await read(stream)
     assert rest[-1].reason is Reason.ABORTED
+    if isinstance(engine, OverSockets):  # figures follow what they count
+        await until(lambda: not engine.load["toy"]["running"])
     assert engine.load["toy"]["running"] == 0
     assert engine.load["toy"]["available_pages"] == engine.load["toy"]["pages"]
     stream.abort()
     await engine.stop()
 
 
-async def test_a_reader_that_stalls_is_held_and_loses_nothing() -> None:
-    engine = async_engine(max_backlog=6)
-    engine.start()
+async def test_a_reader_that_stalls_is_held_and_loses_nothing(open_engine: Open) -> None:
+    engine = await open_engine(max_backlog=6)
     stream = engine.submit(toy_request("a", 5, seed=4, frames=60))
     other = engine.submit(toy_request("b", 5, seed=4, frames=60))
     whole = [entry for chunk in await read(other) for entry in chunk.entries.tolist()]
@@ -71,7 +91,7 @@ async def test_memory_is_given_back_once_after_each_time_of_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trims: list[int] = []
-    monkeypatch.setattr("izwi.async_engine._IDLE_S", 0.05)
+    monkeypatch.setattr("izwi.allocator.IDLE_S", 0.05)
     monkeypatch.setattr("izwi.allocator.trim", lambda: trims.append(1))
     engine = async_engine()
     engine.start()
@@ -99,8 +119,8 @@ async def test_refusals_and_a_stopped_engine_are_told() -> None:
         engine.submit(toy_request("late", 3, seed=1, frames=3))
 
 
-async def test_a_bug_in_a_step_is_told_to_everybody_and_the_loop_goes_on() -> None:
-    engine = async_engine()
+async def test_a_bug_in_a_step_is_told_to_everybody_and_the_loop_goes_on(open_engine: Open) -> None:
+    engine = await open_engine()
     end = engine._engine.end
     broken = True
 
@@ -112,7 +132,6 @@ async def test_a_bug_in_a_step_is_told_to_everybody_and_the_loop_goes_on() -> No
         return end()
 
     engine._engine.end = once  # type: ignore[method-assign]
-    engine.start()
     chunks = await asyncio.wait_for(read(engine.submit(toy_request("a", 4, 1, 5))), 5)
     assert chunks[-1].reason is Reason.ERROR
     chunks = await asyncio.wait_for(read(engine.submit(toy_request("b", 4, 1, 5))), 5)
@@ -120,9 +139,8 @@ async def test_a_bug_in_a_step_is_told_to_everybody_and_the_loop_goes_on() -> No
     await engine.stop()
 
 
-async def test_requests_submitted_together_start_together_or_not_at_all() -> None:
-    engine = async_engine(max_waiting=3)
-    engine.start()
+async def test_requests_submitted_together_start_together_or_not_at_all(open_engine: Open) -> None:
+    engine = await open_engine(max_waiting=3)
     pieces = [toy_request(str(i), 4, seed=1, frames=5) for i in range(5)]
     logs = await asyncio.gather(*(read(stream) for stream in engine.submit_all(pieces)))
     assert all(isinstance(chunks[-1].error, Overloaded) for chunks in logs)
@@ -140,7 +158,7 @@ async def test_a_bug_in_a_command_is_told_and_the_loop_goes_on() -> None:
     def broken() -> None:
         raise RuntimeError("a bug")
 
-    engine._tell(broken)
+    engine._thread.tell(broken)
     assert (await asyncio.wait_for(read(stream), 5))[-1].reason is Reason.ERROR
     again = await asyncio.wait_for(read(engine.submit(toy_request("b", 4, 1, 5))), 5)
     assert again[-1].reason in (Reason.STOP, Reason.LENGTH)

@@ -16,9 +16,9 @@ from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl, fail
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
-    from izwi.request import AlignedWord
+    from izwi.alignment import AlignedWord
     from izwi_api.cli.remote import Server
-    from izwi_api.cli.runtime import Where
+    from izwi_api.where import Where
 
 
 class Format(StrEnum):
@@ -56,8 +56,8 @@ def align(
 ) -> None:
     """Print when each word of a text is said: start, end and word, a line each."""
     from izwi_api.cli.remote import Server
-    from izwi_api.cli.runtime import Where
     from izwi_api.cli.sound_files import SoundFile
+    from izwi_api.where import Where
 
     with failures_told():
         sound = SoundFile(None if str(file) == "-" else file, Path(file.name))
@@ -102,7 +102,7 @@ async def _asked_here(
 async def _asked_there(
     server: Server, model: str | None, content: bytes, text: str, language: str | None
 ) -> list[AlignedWord]:
-    from izwi.request import AlignedWord
+    from izwi.alignment import AlignedWord
     from izwi_api.cli.remote import Upload
 
     fields = {"text": text, "model": model, "language": language}

@@ -13,8 +13,9 @@ from izwi.errors import EngineStopped, ModelNotFound
 from izwi.request import Reason, Task
 from izwi_api.chat import open_answer
 from izwi_api.cli.remote import Server
-from izwi_api.cli.runtime import Where, running_door
+from izwi_api.cli.runtime import running_door
 from izwi_api.door import Door
+from izwi_api.where import Where
 
 # No chat model is small enough to come with the code.
 EXAMPLE_MODEL = "Qwen/Qwen3-0.6B"

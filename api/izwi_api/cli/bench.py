@@ -17,8 +17,8 @@ from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi.request import Float32
-    from izwi_api.cli.runtime import Where
     from izwi_api.door import Door
+    from izwi_api.where import Where
 
 _TEXTS = (
     "The weather is nice today and we are going out.",
@@ -92,7 +92,7 @@ def bench(
     offline: Offline = False,
 ) -> None:
     """Time first sound, speech and transcription, after a round that warms up."""
-    from izwi_api.cli.runtime import Where
+    from izwi_api.where import Where
 
     with failures_told():
         where = Where(device, dtype, offline)

@@ -84,7 +84,7 @@ def chat(
     from izwi.chat import ChatInput, ChatMessage, Role
     from izwi_api.cli.answerers import EXAMPLE_MODEL, HereAnswerer, ServerAnswerer
     from izwi_api.cli.remote import Server
-    from izwi_api.cli.runtime import Where
+    from izwi_api.where import Where
 
     with failures_told():
         if seed is not None and not -(2**63) <= seed < 2**63:

@@ -24,9 +24,9 @@ from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi_api.cli.remote import Server
-    from izwi_api.cli.runtime import Where
     from izwi_api.cli.sound_out import Saved, Speech
     from izwi_api.door import Door
+    from izwi_api.where import Where
 
 _CONSENT = "Did the person who speaks in this clip agree that their voice is cloned?"
 _AGREED = "the speaker agreed"  # or we would not have come so far
@@ -105,9 +105,9 @@ def clone(
     """Clone a voice from a clip; then `izwi say --voice NAME`."""
     from izwi.errors import InvalidRequest
     from izwi_api.cli.remote import Server
-    from izwi_api.cli.runtime import Where
     from izwi_api.cli.sound_out import format_of
     from izwi_api.voice_store import check_name
+    from izwi_api.where import Where
 
     with failures_told():
         check_name(name)

@@ -12,12 +12,13 @@ from typing import Protocol, Self
 from izwi.errors import EngineStopped
 from izwi.request import Task, TranscriptionInput
 from izwi_api.cli.remote import Server, Upload
-from izwi_api.cli.runtime import Where, running_door
+from izwi_api.cli.runtime import running_door
 from izwi_api.cli.sound_files import SoundFile
 from izwi_api.decoding import InProcess
 from izwi_api.door import Door
 from izwi_api.settings import read_settings
 from izwi_api.transcribe import SAMPLE_RATE, Segment, open_transcription
+from izwi_api.where import Where
 
 # Told of one sound, from 0 to 1: how much of it is written down.
 Told = Callable[[float], None]

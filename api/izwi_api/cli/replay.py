@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from izwi.replay import Difference
     from izwi.trace_line import Line
-    from izwi_api.cli.runtime import Where
+    from izwi_api.where import Where
 
 _TEXT_CHARS = 40
 
@@ -42,7 +42,7 @@ def replay(
     from rich.console import Console
 
     from izwi.trace_line import read_trace
-    from izwi_api.cli.runtime import Where
+    from izwi_api.where import Where
 
     with failures_told():
         lines = read_trace(trace)

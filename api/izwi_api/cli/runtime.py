@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
@@ -16,23 +15,7 @@ from izwi_api.cli.options import messages
 from izwi_api.door import Door
 from izwi_api.settings import read_settings
 from izwi_api.voice_store import VoiceStore
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """What the models run on.
-
-    Attributes:
-        offline: Never ask the hub for a checkpoint.
-        weights: How the decoders' weights are kept: "auto", "int8", "fp8" or "int4".
-        attention: What the decoders attend with: "auto", "torch" or "triton".
-    """
-
-    device: str = "auto"
-    dtype: str = "auto"
-    offline: bool = False
-    weights: str = "auto"
-    attention: str = "auto"
+from izwi_api.where import Where
 
 
 def load_models(sources: Sequence[str], where: Where) -> tuple[Registry, TorchBackend]:

@@ -16,11 +16,11 @@ from izwi_api.settings import DEFAULT_MODELS
 if TYPE_CHECKING:
     from izwi.request import SpeechInput
     from izwi_api.cli.remote import Server
-    from izwi_api.cli.runtime import Where
     from izwi_api.cli.sound_out import Saved, Speech
     from izwi_api.cli.text_in import ArrivingText
     from izwi_api.cli.words import WordsHere, WordsThere
     from izwi_api.door import Door
+    from izwi_api.where import Where
 
 # A text on stdin that is complete and no longer than this when the model is loaded is said as if it
 # were an argument; any other is said while it is read.
@@ -127,8 +127,8 @@ def say(
     from izwi.request import SpeechInput, TextMode
     from izwi_api.cli.options import messages
     from izwi_api.cli.remote import Server
-    from izwi_api.cli.runtime import Where
     from izwi_api.cli.sound_out import save_codes_to
+    from izwi_api.where import Where
 
     with failures_told():
         _check(text, seed, wants_codes=save_codes is not None, server=server)

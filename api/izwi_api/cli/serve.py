@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from contextlib import closing, nullcontext
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
+from typing import Annotated
 
 import typer
 
-from izwi.allocator import settle
+from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest
-from izwi_api.cli.options import Device, Dtype, Offline, failures_told
+from izwi_api.cli.options import Device, Dtype, Offline, failures_told, tell_failure
 from izwi_api.keys import KeyRing
 from izwi_api.reference_hosts import OPTION, parse_host
-from izwi_api.settings import DEFAULT_MODELS, Access, check_origin, key_digest, read_access
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-    from izwi.trace import Observer, TraceRecorder
-    from izwi_api.cli.runtime import Where
-    from izwi_api.door import Door
-
-logger = logging.getLogger(__name__)
+from izwi_api.serve.plan import Plan, StartFailed
+from izwi_api.serve.process_log import log_as_the_server
+from izwi_api.settings import (
+    DEFAULT_MODELS,
+    Access,
+    check_origin,
+    key_digest,
+    read_access,
+    read_settings,
+)
+from izwi_api.where import Where
 
 PolicyOption = Annotated[str, typer.Option(help="Who runs first: deadline, priority or fcfs.")]
 ShadowPolicyOption = Annotated[
@@ -102,6 +101,16 @@ MaxModelsOption = Annotated[
 AuditLogOption = Annotated[
     Path | None, typer.Option(help="Append a JSON line about each call; never what was said.")
 ]
+DoorsOption = Annotated[
+    int,
+    typer.Option(
+        min=0, max=64, help="Processes for HTTP, beside that of the models; 0: one for all."
+    ),
+]
+InProcessOption = Annotated[
+    bool,
+    typer.Option("--in-process", help="As --doors 0. So it always is with --manage-models."),
+]
 
 
 def serve(
@@ -131,16 +140,14 @@ def serve(
     manage_models: ManageModelsOption = False,
     max_models: MaxModelsOption = 4,
     drain_s: DrainOption = 30.0,
+    doors: DoorsOption = 1,
+    in_process: InProcessOption = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
     offline: Offline = False,
 ) -> None:
     """Serve speech and transcription over HTTP, as OpenAI's clients expect it."""
-    from izwi.config import EngineConfig
-    from izwi_api.app import create_app
-    from izwi_api.cli.runtime import Where, open_door
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_as_the_server()
     with failures_told():
         access = _access(api_key, api_keys, cors_origin, audit_log)
         check_exposure(host, access, insecure=insecure)
@@ -155,16 +162,39 @@ def serve(
             disk_bytes=disk_mib << 20,
             max_models=max_models if manage_models else 1,
         )
-        where = Where(device, dtype, offline, weights, attention)
-        door = open_door(model or DEFAULT_MODELS, where, config)
-        recorder = _recorder(door, record_trace, where) if record_trace else None
-        managed = replace(door.settings, manage_models=manage_models, offline=offline)
-        settings = replace(managed, access=access, require_consent=require_consent)
+        settings = read_settings(os.environ)
+        settings = replace(settings, access=access, require_consent=require_consent)
         settings = replace(settings, reference_hosts=hosts or settings.reference_hosts)
-        app = create_app(door.engine, door.registry, settings)
-    _show_memory(door)
-    with nullcontext() if recorder is None else closing(recorder):
-        _listen(app, host, port, drain_s)
+        settings = replace(settings, manage_models=manage_models, offline=offline)
+        where = Where(device, dtype, offline, weights, attention)
+        models = tuple(model or DEFAULT_MODELS)
+        plan = Plan(models, where, config, settings, drain_s, doors, record_trace)
+        if in_process or not _can_part(plan):
+            plan = replace(plan, num_doors=0)
+        _run(plan, host, port)
+
+
+def _can_part(plan: Plan) -> bool:
+    """Whether doors and engine can be processes of their own."""
+    return not plan.settings.manage_models and os.name == "posix"
+
+
+def _run(plan: Plan, host: str, port: int) -> None:
+    """Serve, in as many processes as the plan has."""
+    if not plan.num_doors:
+        from izwi_api.serve.in_process import serve_in_process
+
+        code = serve_in_process(plan, host, port)
+    else:
+        from izwi_api.serve.supervisor import serve_in_processes
+
+        try:
+            code = serve_in_processes(plan, host, port)
+        except StartFailed as failed:
+            tell_failure(failed)
+            code = failed.code
+    if code:
+        raise typer.Exit(code)
 
 
 def check_exposure(host: str, access: Access, *, insecure: bool) -> None:
@@ -181,19 +211,6 @@ def check_exposure(host: str, access: Access, *, insecure: bool) -> None:
         "--api-keys, or say --insecure",
         param="host",
     )
-
-
-class WithoutQueries(logging.Filter):
-    """Cuts queries off logged paths: some clients put a key or a text there."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass, its paths cut at the question mark."""
-        if isinstance(record.args, tuple):
-            record.args = tuple(
-                value.partition("?")[0] if isinstance(value, str) and value[:1] == "/" else value
-                for value in record.args
-            )
-        return True
 
 
 def _access(
@@ -234,53 +251,3 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _listen(app: FastAPI, host: str, port: int, drain_s: float) -> None:
-    """Serve until somebody asks to leave."""
-    from izwi_api.app_state import AppState
-    from izwi_api.http_server import Server, server_config
-
-    for name in ("uvicorn.access", "uvicorn.error"):
-        logging.getLogger(name).addFilter(WithoutQueries())
-    state: AppState = app.state.izwi
-    state.door.decoder.start()
-    max_head_s = state.door.settings.pace.max_head_s
-    if not state.door.settings.manage_models:  # models that go may leave cycles behind
-        settle()
-    server = Server(server_config(app, host, port, max_head_s), state.drain, drain_s)
-    server.run()
-    if not server.started:
-        raise typer.Exit(3)  # the address is taken; uvicorn has said so
-
-
-def _show_memory(door: Door) -> None:
-    """Say what each model's keys and values may take."""
-    for name, load in door.engine.load.items():
-        pages, page_bytes = int(load["pages"]), int(load["page_bytes"])
-        logger.info(
-            "%s: %d pages of %d KiB for keys and values, %.0f MiB",
-            *(name, pages, page_bytes >> 10, pages * page_bytes / (1 << 20)),
-        )
-
-
-@runtime_checkable
-class _Observable(Protocol):
-    """An engine that tells somebody what it does."""
-
-    def observe(self, observer: Observer) -> None:
-        """Tell an observer from now on; before the engine starts."""
-        ...
-
-
-def _recorder(door: Door, path: Path, where: Where) -> TraceRecorder:
-    """Record what the door's engine does. Raises OSError if the file cannot be written."""
-    from izwi.runner.device import torch_backend
-    from izwi.trace import TraceRecorder, platform_of
-
-    ops = torch_backend(where.device, where.dtype).ops
-    platform = platform_of(ops.device, ops.dtype, where.weights, where.attention)
-    recorder = TraceRecorder(path, door.registry, platform)
-    assert isinstance(door.engine, _Observable)
-    door.engine.observe(recorder)
-    return recorder

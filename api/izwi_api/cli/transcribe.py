@@ -102,8 +102,8 @@ def transcribe(
     from izwi.request import TranscriptionInput
     from izwi_api.cli.listeners import HereListener, ServerListener
     from izwi_api.cli.remote import Server
-    from izwi_api.cli.runtime import Where
     from izwi_api.cli.sound_files import find_sounds
+    from izwi_api.where import Where
 
     with failures_told():
         if as_json and text_format not in (None, Format.JSON):

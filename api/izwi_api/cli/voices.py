@@ -55,7 +55,8 @@ def list_voices(
 ) -> None:
     """List the checkpoint's speakers, the stored voices and OpenAI's names."""
     from izwi_api.cli.remote import Server
-    from izwi_api.cli.runtime import Where, open_door
+    from izwi_api.cli.runtime import open_door
+    from izwi_api.where import Where
 
     with failures_told():
         if server:

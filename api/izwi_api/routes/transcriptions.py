@@ -10,8 +10,9 @@ from itertools import chain
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from izwi.alignment import AlignedWord
 from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, ModelNotFound
-from izwi.request import AlignedWord, TranscriptionInput
+from izwi.request import TranscriptionInput
 from izwi_api.align import Aligner, find_aligner
 from izwi_api.app_state import door_of
 from izwi_api.bodies import Form, read_form

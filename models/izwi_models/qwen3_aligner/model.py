@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from izwi.alignment import AlignedWord
 from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
 from izwi.errors import InvalidRequest, TooLarge
 from izwi.model import Backend, Family, Row
 from izwi.ops import Array, Ops, Weights
 from izwi.request import (
-    AlignedWord,
     AlignmentInput,
     EncodeInput,
     Request,
@@ -159,7 +159,7 @@ def load(folder: Path, backend: Backend) -> Qwen3Aligner:
     return Qwen3Aligner(backend.ops, weights, config, QwenTokenizer(folder), _korean_stems(folder))
 
 
-FAMILY = Family("qwen3_asr", Task.ALIGNMENT, load, fits=is_aligner)
+FAMILY = Family("qwen3_asr", Task.ALIGNMENT, load, fits=is_aligner, prompts=(AlignerPrompt,))
 
 
 def _prompt(request: Request) -> AlignerPrompt:

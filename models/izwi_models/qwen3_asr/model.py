@@ -274,7 +274,7 @@ def load(folder: Path, backend: Backend) -> Qwen3ASR:
     return Qwen3ASR(backend.ops, weights, config, QwenTokenizer(folder), stop_ids)
 
 
-FAMILY = Family("qwen3_asr", Task.TRANSCRIPTION, load)
+FAMILY = Family("qwen3_asr", Task.TRANSCRIPTION, load, prompts=(AsrPrompt,))
 
 
 def _prompt(sequence: Sequence) -> AsrPrompt:

@@ -187,7 +187,7 @@ def load(folder: Path, backend: Backend) -> Qwen3Chat:
     return Qwen3Chat(backend.ops, weights, config, generation, template, stop_ids)
 
 
-FAMILY = Family("qwen3", Task.CHAT, load)
+FAMILY = Family("qwen3", Task.CHAT, load, prompts=(ChatPrompt,))
 
 
 def _prompt(request: Request) -> ChatPrompt:

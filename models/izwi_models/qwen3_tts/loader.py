@@ -20,6 +20,7 @@ from izwi_models.qwen3_tts.config import (
 )
 from izwi_models.qwen3_tts.model import Codec, Qwen3TTS
 from izwi_models.qwen3_tts.prepare import Checkpoint
+from izwi_models.qwen3_tts.prompt import SpeechPrompt
 from izwi_models.qwen3_tts.text import SpeechText
 
 
@@ -58,4 +59,4 @@ def _check_codec(config: TTSConfig, codec_config: codec.CodecConfig, path: Path)
         )
 
 
-FAMILY = Family("qwen3_tts", Task.SPEECH, load)
+FAMILY = Family("qwen3_tts", Task.SPEECH, load, prompts=(SpeechPrompt,))

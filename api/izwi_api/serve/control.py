@@ -1,0 +1,169 @@
+"""What the supervisor and its processes say to each other: JSON lines over a pair of sockets.
+
+Each process has one end as its standard input. Settings, keys among them, go down there, where
+`ps` does not show them; and when either side dies, the other reads the end of the stream.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from izwi.config import EngineConfig
+from izwi_api.settings import Settings
+from izwi_api.where import Where
+
+_READ_BYTES = 1 << 16
+M = TypeVar("M")
+
+
+class EngineSpec(msgspec.Struct, tag=True, frozen=True):
+    """What the engine's process is to do.
+
+    Attributes:
+        folder: Where sockets are made; removed at its end.
+        address: Where it takes commands.
+        models: Folders by the name under which they are served.
+        record_trace: File to append to, or None.
+    """
+
+    folder: Path
+    address: str
+    models: Mapping[str, Path]
+    where: Where
+    config: EngineConfig
+    record_trace: Path | None = None
+
+
+class DoorSpec(msgspec.Struct, tag=True, frozen=True):
+    """What a door's process is to do.
+
+    Attributes:
+        name: Of the door, never used again.
+        folder: Where its own sockets are made.
+        listeners: Descriptors of sockets that listen.
+        models: As in `EngineSpec`.
+        drain_s: Seconds that what runs may go on for.
+        sends_asks: Requests are sent with what they were prepared from.
+        metrics: Folder in which doors count together, or None.
+    """
+
+    name: str
+    folder: Path
+    listeners: tuple[int, ...]
+    models: Mapping[str, Path]
+    settings: Settings
+    drain_s: float
+    sends_asks: bool = False
+    metrics: Path | None = None
+
+
+class EngineUp(msgspec.Struct, tag=True, frozen=True):
+    """To doors: an engine takes commands at this address."""
+
+    address: str
+
+
+class EngineGone(msgspec.Struct, tag=True, frozen=True):
+    """To doors: the engine has died; nothing more comes of what it had."""
+
+
+class DoorGone(msgspec.Struct, tag=True, frozen=True):
+    """To the engine: nobody waits for a door's requests any more."""
+
+    name: str
+
+
+class Ready(msgspec.Struct, tag=True, frozen=True):
+    """From a process: it works."""
+
+
+class Failed(msgspec.Struct, tag=True, frozen=True):
+    """From a process: it cannot begin, and why, as the command line says it."""
+
+    message: str
+    code: int
+
+
+Message = EngineSpec | DoorSpec | EngineUp | EngineGone | DoorGone | Ready | Failed
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"{type(value)} has no place in a message")
+
+
+def _from_json(cls: type, value: Any) -> Any:
+    if cls is Path:
+        return Path(value)
+    raise NotImplementedError(f"{cls} has no place in a message")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_to_json)
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message, dec_hook=_from_json)
+
+
+class Control:
+    """One end. Not thread-safe."""
+
+    def __init__(self, stream: socket.socket):
+        self._stream = stream
+        self._rest = b""
+
+    @classmethod
+    def of_this_process(cls) -> Control:
+        """The end that is this process's standard input, which nothing it starts shall have."""
+        stream = socket.socket(fileno=os.dup(0))
+        with Path(os.devnull).open("rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        return cls(stream)
+
+    def fileno(self) -> int:
+        """The descriptor, to wait for."""
+        return self._stream.fileno()
+
+    def send(self, message: Message) -> None:
+        """Send a message; nothing if the other side is gone, which `receive` tells."""
+        try:
+            self._stream.sendall(_encoder.encode(message) + b"\n")
+        except OSError:
+            return
+
+    def receive(self) -> list[Message]:
+        """Wait for bytes, and return the messages that are complete by then.
+
+        Raises:
+            EOFError: The other side is gone.
+        """
+        try:
+            came = self._stream.recv(_READ_BYTES)
+        except ConnectionError:
+            came = b""
+        if not came:
+            raise EOFError("the other side is gone")
+        *lines, self._rest = (self._rest + came).split(b"\n")
+        return [_decoder.decode(line) for line in lines]
+
+    def first(self, kind: type[M]) -> M:
+        """Wait for the first message. Raises EOFError."""
+        while not (messages := self.receive()):
+            continue
+        (message,) = messages
+        assert isinstance(message, kind)
+        return message
+
+    def finish(self) -> None:
+        """Say no more: the other side reads the end. What it says is still received."""
+        with suppress(OSError):
+            self._stream.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Close this end."""
+        self._stream.close()

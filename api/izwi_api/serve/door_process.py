@@ -1,0 +1,141 @@
+"""A door's process: HTTP and WebSocket, text and sound to requests; no weights, and no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import uvicorn
+
+from izwi.allocator import IDLE_S, settle, trim
+from izwi.described import DescribedBackend
+from izwi.errors import IzwiError
+from izwi.registry import Registry
+from izwi_api.app import create_app
+from izwi_api.app_state import AppState
+from izwi_api.cli.options import code_of
+from izwi_api.drain import Drain
+from izwi_api.http_server import Server, server_config
+from izwi_api.serve.control import Control, DoorSpec, EngineGone, EngineUp, Failed, Ready
+from izwi_api.serve.listeners import SharedListener
+from izwi_api.serve.process_log import leave_queries_out, log_as_the_server
+from izwi_api.serve.remote_engine import RemoteEngine
+from izwi_api.serve.wire import RequestCodec
+
+logger = logging.getLogger(__name__)
+
+# What does not let go after the supervisor's death is left behind.
+_CUT_OFF_S = 2.0
+
+
+class DoorServer(Server):
+    """A server that the supervisor tells which engine there is.
+
+    Args:
+        config: Of uvicorn.
+        drain: Of the app.
+        drain_s: Seconds that what runs may take to finish.
+        control: To the supervisor.
+        engine: Of the app.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        drain: Drain,
+        drain_s: float,
+        control: Control,
+        engine: RemoteEngine,
+    ):
+        super().__init__(config, drain, drain_s)
+        self._running, self._control, self._engine = drain, control, engine
+        self._num_seen, self._idle_s = 0, 0.0  # requests so far, and when that was last new
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and begin to hear the supervisor."""
+        await super().startup(sockets)
+        asyncio.get_running_loop().add_reader(self._control.fileno(), self._hear)
+        self._control.send(Ready())
+
+    async def on_tick(self, counter: int) -> bool:
+        """Give memory back when there has been nothing to do for a while."""
+        now_s = time.monotonic()
+        if self._running.num_running or self.server_state.total_requests != self._num_seen:
+            self._num_seen, self._idle_s = self.server_state.total_requests, now_s
+        elif self._idle_s and now_s - self._idle_s > IDLE_S:
+            self._idle_s = 0.0
+            await asyncio.to_thread(trim)
+        return await super().on_tick(counter)
+
+    def _hear(self) -> None:
+        try:
+            messages = self._control.receive()
+        except EOFError:
+            logger.error("the supervisor is gone")
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            self.should_exit = self.force_exit = True
+            threading.Timer(_CUT_OFF_S, os._exit, (1,)).start()
+            return
+        for message in messages:
+            if isinstance(message, EngineUp):
+                self._engine.connect(message.address)
+            elif isinstance(message, EngineGone):
+                self._engine.disconnect()
+
+
+Load = Callable[[DoorSpec], Registry]
+
+
+def describe_models(spec: DoorSpec) -> Registry:
+    """Read checkpoints without their weights. Raises IzwiError."""
+    registry = Registry(DescribedBackend())
+    for name, folder in spec.models.items():
+        registry.load(str(folder), name)
+    return registry
+
+
+def run(control: Control, spec: DoorSpec, registry: Registry) -> None:
+    """Serve until the supervisor asks to leave.
+
+    Raises:
+        IzwiError: A setting cannot be used.
+        OSError: A file that the settings name cannot be used.
+    """
+    engine = RemoteEngine(spec.name, spec.folder, RequestCodec(), sends_asks=spec.sends_asks)
+    app = create_app(engine, registry, spec.settings, metrics_folder=spec.metrics)
+    leave_queries_out()
+    state: AppState = app.state.izwi
+    state.door.decoder.start()
+    settle()
+    listeners: list[socket.socket] = [SharedListener(fileno=number) for number in spec.listeners]
+    config = server_config(app, "", 0, spec.settings.pace.max_head_s)
+    config.backlog = 1  # accepted in one go, so that a crowd spreads over the doors
+    DoorServer(config, state.drain, spec.drain_s, control, engine).run(listeners)
+
+
+def main(load: Load = describe_models) -> None:
+    """Do what the supervisor says.
+
+    Args:
+        load: Reads the models.
+    """
+    log_as_the_server()
+    control = Control.of_this_process()
+    try:
+        spec = control.first(DoorSpec)
+        run(control, spec, load(spec))
+    except EOFError:
+        return
+    except (IzwiError, OSError) as error:
+        control.send(Failed(str(error), code_of(error)))
+        sys.exit(code_of(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""What `izwi serve` is to do, in one process or in several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from izwi.config import EngineConfig
+from izwi_api.settings import Settings
+from izwi_api.where import Where
+
+ADDRESS_TAKEN = 3  # the exit code
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be served.
+
+    Attributes:
+        sources: Checkpoints: folders, embedded names, hub ids.
+        drain_s: Seconds that what runs may go on for after SIGTERM.
+        num_doors: Processes for HTTP; 0 is all in one process.
+        record_trace: File to append to, or None.
+    """
+
+    sources: tuple[str, ...]
+    where: Where
+    config: EngineConfig
+    settings: Settings
+    drain_s: float
+    num_doors: int = 1
+    record_trace: Path | None = None
+
+
+class StartFailed(Exception):
+    """A process could not begin, so nothing is served.
+
+    Attributes:
+        code: For the exit.
+    """
+
+    def __init__(self, message: str, code: int):
+        super().__init__(message)
+        self.code = code

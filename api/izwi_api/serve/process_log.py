@@ -1,0 +1,42 @@
+"""What `izwi serve` writes to its log, in whichever of its processes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+logger = logging.getLogger(__name__)
+
+
+def log_as_the_server() -> None:
+    """Write log lines to stderr."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+
+
+class WithoutQueries(logging.Filter):
+    """Cuts queries off logged paths: some clients put a key or a text there."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record pass, its paths cut at the question mark."""
+        if isinstance(record.args, tuple):
+            record.args = tuple(
+                value.partition("?")[0] if isinstance(value, str) and value[:1] == "/" else value
+                for value in record.args
+            )
+        return True
+
+
+def leave_queries_out() -> None:
+    """Cut queries off what uvicorn logs."""
+    for name in ("uvicorn.access", "uvicorn.error"):
+        logging.getLogger(name).addFilter(WithoutQueries())
+
+
+def tell_memory(load: Mapping[str, Mapping[str, float]]) -> None:
+    """Say what each model's keys and values may take."""
+    for name, figures in load.items():
+        pages, page_bytes = int(figures["pages"]), int(figures["page_bytes"])
+        logger.info(
+            "%s: %d pages of %d KiB for keys and values, %.0f MiB",
+            *(name, pages, page_bytes >> 10, pages * page_bytes / (1 << 20)),
+        )

@@ -1,0 +1,45 @@
+"""`izwi serve --record-trace`: what the engine does, into a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from izwi.runner.device import TorchBackend
+from izwi.trace import Models, Observer, TraceRecorder, platform_of
+from izwi_api.where import Where
+
+
+class Observable(Protocol):
+    """What tells an observer of requests and chunks."""
+
+    def observe(self, observer: Observer) -> None:
+        """Tell an observer; before the engine starts."""
+        ...
+
+
+@contextmanager
+def recorded(
+    engine: Observable, path: Path | None, models: Models, backend: TorchBackend, where: Where
+) -> Iterator[None]:
+    """Record an engine that has not started until the block ends.
+
+    Args:
+        engine: Whose requests and chunks.
+        path: File to append to; None records nothing.
+        models: That it serves.
+        backend: That they run on.
+        where: As it was asked for.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    if path is None:
+        yield
+        return
+    platform = platform_of(backend.ops.device, backend.ops.dtype, where.weights, where.attention)
+    with closing(TraceRecorder(path, models, platform)) as recorder:
+        engine.observe(recorder)
+        yield

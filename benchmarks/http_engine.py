@@ -1,0 +1,22 @@
+"""The engine's process of `benchmarks.http_server`: weights of no checkpoint."""
+
+from __future__ import annotations
+
+from benchmarks.random_checkpoint import backend_of
+from izwi.registry import Registry
+from izwi.runner.device import TorchBackend
+from izwi_api.serve.control import EngineSpec
+from izwi_api.serve.engine_process import main
+
+
+def load(spec: EngineSpec) -> tuple[Registry, TorchBackend]:
+    """Draw the weights of the one model."""
+    ((name, folder),) = spec.models.items()
+    backend = backend_of(name, spec.where.device, spec.where.dtype, spec.where.weights)
+    registry = Registry(backend)
+    registry.load(str(folder), name)
+    return registry, backend
+
+
+if __name__ == "__main__":
+    main(load)

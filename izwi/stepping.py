@@ -1,0 +1,259 @@
+"""The one thread that steps the engine: it takes commands from anywhere, and tells what it did."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+from izwi import allocator
+from izwi.engine import Engine
+from izwi.errors import EngineStopped, IzwiError
+from izwi.request import Chunk, Request
+from izwi.stream import failure
+from izwi.trace import Observer
+
+logger = logging.getLogger(__name__)
+
+# Where everything waits for readers or writers, a step is tried again after so long.
+_REST_S = 0.02
+# Less time than this is not worth going to sleep for.
+_LEAST_SPARE_S = 2e-4
+
+
+class Listener(Protocol):
+    """Hears what the engine does, on its thread; must be quick, and must not raise."""
+
+    def take(self, chunks: list[Chunk]) -> None:
+        """Take what left the engine, in order; the last chunk of a request has a reason."""
+        ...
+
+    def stepped(self) -> None:
+        """Hear that commands were done, and a step if there was anything to run."""
+        ...
+
+
+class SteppingThread:
+    """Owns the engine. All methods but `start` are safe to call from any thread.
+
+    Args:
+        engine: Nobody else may touch it, its figures aside.
+        listener: Hears of everything.
+    """
+
+    def __init__(self, engine: Engine, listener: Listener):
+        self._engine, self._listener = engine, listener
+        self._wake = threading.Condition()
+        self._commands: deque[Callable[[], None]] = deque()
+        self._told: dict[str, bool] = {}  # live requests, and whether a chunk of theirs has left
+        self._observer: Observer | None = None
+        self._untold: list[Chunk] = []  # of the last step; nobody waits for a first sound in them
+        self._changes: list[tuple[str, Future[None]]] = []  # models that come or go, and who waits
+        self._stopping = False
+        self._closed = False  # no command will be looked at any more
+        self._thread = threading.Thread(target=self._run, name="izwi-engine", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread steps."""
+        return self._thread.is_alive() and not self._stopping
+
+    def observe(self, observer: Observer) -> None:
+        """Tell an observer of every request and chunk; before `start`."""
+        self._observer = observer
+
+    def start(self) -> None:
+        """Start stepping."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the step under way, and wait for it; live requests end with EngineStopped."""
+        self.tell(self._halt)
+        self._thread.join()
+
+    def submit(self, requests: Sequence[Request]) -> bool:
+        """Queue requests so that they enter the same step, all or none; False if it has stopped.
+
+        What the queue refuses is told as the last chunk of each.
+        """
+        return self.alive and self.tell(lambda: self.take_in(requests))
+
+    def abort(self, request_id: str) -> None:
+        """End a request before the next step."""
+        self.tell(lambda: self.end(request_id))
+
+    def pause(self, request_id: str) -> None:
+        """Stop a request where it is before the next step."""
+        self.tell(lambda: self._engine.pause(request_id))
+
+    def resume(self, request_id: str) -> None:
+        """Let a paused request go on with the next sample or token."""
+        self.tell(lambda: self._engine.resume(request_id))
+
+    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
+        """Write text to a request with open input; see `Engine.write`."""
+        self.tell(lambda: self._engine.write(request_id, text_ids, closed))
+
+    def hold(self, request_id: str, held: bool) -> None:
+        """Stop or go on emitting for a request."""
+        self.tell(lambda: self._engine.hold(request_id, held))
+
+    def change(self, name: str, change: Callable[[], None]) -> Future[None]:
+        """Do something to the model of a name, and wait until it is not leaving any more.
+
+        Raises:
+            EngineStopped: The engine does not run.
+        """
+        done: Future[None] = Future()
+
+        def command() -> None:
+            if not done.set_running_or_notify_cancel():
+                return
+            try:
+                change()
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                self._changes.append((name, done))
+
+        if not self.alive or not self.tell(command):
+            raise EngineStopped("the engine has stopped")
+        return done
+
+    def tell(self, command: Callable[[], None]) -> bool:
+        """Leave a command for the thread; False if it looks at none any more."""
+        with self._wake:
+            if not self._closed:
+                self._commands.append(command)
+                self._wake.notify()
+            return not self._closed
+
+    def take_in(self, requests: Sequence[Request]) -> None:
+        """As `submit`, for a command: it runs on the thread itself."""
+        for request in requests:
+            self._told[request.request_id] = False
+        try:
+            for request in requests:
+                self._engine.submit(request)
+                if self._observer:
+                    self._observer.submitted(request)
+        except IzwiError as error:
+            for request in requests:
+                self._engine.abort(request.request_id)
+            self._dispatch([failure(request.request_id, error) for request in requests])
+
+    def end(self, request_id: str) -> None:
+        """As `abort`, for a command."""
+        self._dispatch(self._engine.abort(request_id))
+
+    def _settle_changes(self) -> None:
+        """Tell who waits for it that a model has come or gone."""
+        for change in list(self._changes):
+            name, done = change
+            if name not in self._engine.leaving:
+                self._changes.remove(change)
+                done.set_result(None)
+
+    def _run(self) -> None:
+        with self._engine.own_stream():
+            self._step_until_told()
+        with self._wake:
+            self._closed = True
+        for command in self._commands:  # what came in while the last step ran
+            self._guarded(command)
+        self._fail_all(EngineStopped("the engine has stopped"))
+        for _, done in self._changes:
+            done.set_exception(EngineStopped("the engine has stopped"))
+
+    def _step_until_told(self) -> None:
+        rested = False
+        while not self._stopping:
+            busy = self._engine.has_work
+            if self._may_wait():
+                commands = self._commands_within(self._engine.spare_s)
+            else:
+                commands = self._next_commands(
+                    _REST_S if busy else None if rested else allocator.IDLE_S
+                )
+            rested = not commands and not busy
+            if rested:
+                allocator.trim()
+                continue
+            for command in commands:
+                self._guarded(command)
+            if not self._stopping and not self._may_wait():
+                self._guarded(self._step)
+            self._settle_changes()
+            self._listener.stepped()
+
+    def _may_wait(self) -> bool:
+        """Whether newcomers can still join the next step, since a device is busy with the last."""
+        return self._engine.spare_s > _LEAST_SPARE_S
+
+    def _step(self) -> None:
+        """Run a step. Readers get what they do not wait for while a device runs the next one."""
+        untold, self._untold = self._untold, []
+        try:
+            self._engine.begin()
+        finally:
+            self._dispatch(untold)
+        chunks = self._engine.end()
+        if self._engine.is_under_way or self._engine.rests or not self._engine.has_work:
+            self._dispatch(chunks)
+            return
+        first: list[Chunk] = []
+        for chunk in chunks:
+            (self._untold if self._told.get(chunk.request_id) else first).append(chunk)
+        self._dispatch(first)
+
+    def _next_commands(self, timeout_s: float | None) -> deque[Callable[[], None]]:
+        """Wait for work, and take the commands that are there; none after the timeout."""
+        engine = self._engine
+        with self._wake:
+            self._wake.wait_for(
+                lambda: self._commands or (engine.has_work and not engine.rests), timeout_s
+            )
+            commands, self._commands = self._commands, deque()
+        return commands
+
+    def _commands_within(self, timeout_s: float) -> deque[Callable[[], None]]:
+        """Take the commands that are there, or the first to come in a while; none if none does."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._commands, timeout_s)
+            commands, self._commands = self._commands, deque()
+        return commands
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do something; if it fails, tell everybody and go on.
+
+        What fails here is a bug outside any one row, and nobody may hang because of it.
+        """
+        try:
+            work()
+        except Exception as error:
+            logger.exception("the engine failed outside any one request")
+            for request_id in list(self._told):
+                self._engine.abort(request_id)
+            self._fail_all(error)
+
+    def _dispatch(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            if self._observer:
+                self._observer.chunk(chunk)
+            if chunk.reason is not None:
+                self._told.pop(chunk.request_id, None)
+            elif chunk.request_id in self._told:
+                self._told[chunk.request_id] = True
+        if chunks:
+            self._listener.take(chunks)
+
+    def _fail_all(self, error: Exception) -> None:
+        untold, self._untold = self._untold, []
+        self._dispatch(untold)
+        self._dispatch([failure(request_id, error) for request_id in list(self._told)])
+
+    def _halt(self) -> None:
+        self._stopping = True

@@ -1,0 +1,78 @@
+"""What one request gives, as an asyncio reader sees it. Knows no engine and no torch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import numpy as np
+
+from izwi.request import Chunk, Reason
+
+
+class Source(Protocol):
+    """Where a stream's chunks come from: an engine, here or in another process."""
+
+    @property
+    def max_backlog(self) -> int:
+        """Chunks that a reader may leave unread before its request is held."""
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """End a request before the next step."""
+        ...
+
+    def hold(self, request_id: str, held: bool) -> None:
+        """Stop or go on emitting for a request."""
+        ...
+
+
+class Stream(AsyncIterator[Chunk]):
+    """The chunks of one request, in order; the last one carries a reason."""
+
+    def __init__(self, request_id: str, source: Source, loop: asyncio.AbstractEventLoop):
+        self.request_id = request_id
+        self._source = source
+        self._loop = loop
+        self._queue: asyncio.Queue[Chunk] = asyncio.Queue()
+        self._ended = False
+        self._held = False
+
+    async def __anext__(self) -> Chunk:
+        if self._ended and self._queue.empty():
+            raise StopAsyncIteration
+        chunk = await self._queue.get()
+        if self._held and self._queue.qsize() <= self._source.max_backlog // 2:
+            self._held = False
+            self._source.hold(self.request_id, False)
+        if chunk.reason is not None:
+            self._ended = True
+        return chunk
+
+    def abort(self) -> None:
+        """Leave: the engine ends the request before its next step. Nothing if it has ended."""
+        if not self._ended:
+            self._source.abort(self.request_id)
+
+    def deliver(self, chunk: Chunk) -> None:
+        """Hand a chunk over from another thread than the reader's."""
+        try:
+            self._loop.call_soon_threadsafe(self.put, chunk)
+        except RuntimeError:  # the reader's event loop is closed: there is nobody to tell
+            self._ended = True
+            if chunk.reason is None:
+                self._source.abort(self.request_id)
+
+    def put(self, chunk: Chunk) -> None:
+        """Hand a chunk over in the reader's event loop; a reader too far behind is held."""
+        self._queue.put_nowait(chunk)
+        if not self._held and self._queue.qsize() >= self._source.max_backlog:
+            self._held = True
+            self._source.hold(self.request_id, True)
+
+
+def failure(request_id: str, error: BaseException) -> Chunk:
+    """The last chunk of a request that failed."""
+    empty = np.zeros((0, 0), dtype=np.int64)
+    return Chunk(request_id, empty, reason=Reason.ERROR, error=error)

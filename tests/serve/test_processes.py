@@ -1,0 +1,207 @@
+"""Doors and engine as processes: whichever is killed, nothing hangs and all comes back."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from izwi_api.serve.supervisor import Backoff
+from tests.api.conftest import wait_for
+from tests.api.served import served
+
+SPEECH = "/v1/audio/speech"
+ASK = {"model": "izwi-tiny-tts", "voice": "amber", "response_format": "pcm"}
+LONG = ASK | {"input": "The house is near the river and the road is long. " * 12}
+ESTABLISHED = "01"  # in /proc/net/tcp
+PIECES = 12  # requests that the long text is cut into
+SHORT = ASK | {"input": "Hello there, my friend.", "seed": 5}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("processes")
+    with served(folder, "--doors", "2", IZWI_DECODE_WORKERS="1") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def said(server):
+    """What the short text gives."""
+    return say(server)
+
+
+def say(server):
+    answer = httpx.post(server.url + SPEECH, json=SHORT, timeout=30)
+    assert answer.status_code == 200, answer.text
+    return hashlib.sha256(answer.content).hexdigest()
+
+
+def is_ready(server):
+    with suppress(httpx.TransportError):
+        return httpx.get(server.url + "/readyz").status_code == 200
+    return False
+
+
+class Listener:
+    """Reads a long answer in a thread of its own."""
+
+    def __init__(self, server):
+        self.num_bytes, self.is_whole = 0, None
+        self.thread = threading.Thread(target=self._read, args=(server,))
+        self.thread.start()
+        wait_for(lambda: self.num_bytes or self.is_whole is not None, 30)
+
+    def _read(self, server):
+        try:
+            with httpx.stream("POST", server.url + SPEECH, json=LONG, timeout=60) as answer:
+                for piece in answer.iter_raw():
+                    self.num_bytes += len(piece)
+            self.is_whole = answer.status_code == 200
+        except httpx.HTTPError:
+            self.is_whole = False
+
+    def join(self):
+        self.thread.join(60)
+        assert not self.thread.is_alive(), "it hangs"
+
+
+def connections_of(pid):
+    """How many clients a process serves."""
+    links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[3] == ESTABLISHED and f"socket:[{row[9]}]" in links for row in rows)
+
+
+def figure(server, name, model="izwi-tiny-tts"):
+    text = httpx.get(server.url + "/metrics").text
+    wanted = f'izwi_engine_{name}{{model="{model}"}} '
+    lines = [line for line in text.splitlines() if line.startswith(wanted)]
+    assert len(lines) <= 1, "the engine's figures are there once"
+    return float(lines[0].rpartition(" ")[2]) if lines else None
+
+
+def test_two_doors_before_one_engine(server, said):
+    assert len(server.processes("door")) == 2
+    assert len(server.processes("engine")) == 1
+    assert say(server) == said
+    for pid in server.processes("door"):
+        assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
+    for kind in ("door", "engine"):  # keys and settings come by the control socket
+        for pid in server.processes(kind):
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            assert words[1:-1] == ["-P", "-m", f"izwi_api.serve.{kind}_process"]
+
+
+def test_requests_are_counted_over_all_doors(server, said):
+    def total():
+        text = httpx.get(server.url + "/metrics").text
+        wanted = f'izwi_http_requests_total{{route="{SPEECH}",status="200"}} '
+        return sum(
+            float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(wanted)
+        )
+
+    before = total()
+    for _ in range(6):
+        say(server)
+    assert total() == before + 6
+    assert figure(server, "steps_total") > 0
+
+
+def test_who_leaves_frees_the_engine(server, said):
+    with httpx.stream("POST", server.url + SPEECH, json=LONG) as answer:
+        pieces = answer.iter_raw()
+        next(pieces)
+        wait_for(lambda: figure(server, "running") > 0, 2)
+        began = figure(server, "steps_total")
+    wait_for(lambda: figure(server, "running") == 0, 5)
+    assert figure(server, "steps_total") - began < 40  # the whole text takes twice as many
+
+
+def test_a_killed_door_costs_its_listeners_alone(server, said):
+    listeners = [Listener(server) for _ in range(6)]
+    doors = server.processes("door")
+    served_by = {pid: connections_of(pid) for pid in doors}
+    assert sum(served_by.values()) == 6
+    killed = max(doors, key=served_by.get)
+    os.kill(killed, signal.SIGKILL)
+    # those of the other door, if it has any, hear all of it; the engine has let go of the rest
+    others = PIECES * (6 - served_by[killed])
+    wait_for(lambda: figure(server, "running") + figure(server, "waiting") <= others, 5)
+    for listener in listeners:
+        listener.join()
+    assert sum(listener.is_whole for listener in listeners) == 6 - served_by[killed]
+    wait_for(lambda: len(server.processes("door")) == 2, 20)
+    assert say(server) == said
+
+
+def test_a_killed_engine_comes_back_and_nobody_hangs(server, said):
+    listeners = [Listener(server) for _ in range(3)]
+    (engine,) = server.processes("engine")
+    os.kill(engine, signal.SIGKILL)
+    for listener in listeners:
+        listener.join()
+        assert not listener.is_whole
+    # while it is away the doors say so
+    assert httpx.get(server.url + "/livez").status_code == 200
+    if not is_ready(server):
+        refused = httpx.post(server.url + SPEECH, json=SHORT)
+        assert refused.status_code in (200, 503)
+        if refused.status_code == 503:
+            assert 1 <= int(refused.headers["retry-after"]) <= 120
+            assert refused.json()["error"]["code"] == "engine_stopped"
+    wait_for(lambda: is_ready(server), 60)
+    assert say(server) == said
+    assert server.processes("engine") != [engine]
+
+
+def test_with_its_parent_gone_nothing_stays(tmp_path):
+    with served(tmp_path, IZWI_DECODE_WORKERS="1") as server:
+        own = server.processes() + list(server.children())
+        assert len(own) >= 4
+        server.process.kill()
+        wait_for(lambda: not any(is_running(pid) for pid in own), 10)
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--device", "cuda:99"), 2, "not available"),
+        (("--port", "PORT"), 3, "in use"),
+    ],
+)
+def test_what_cannot_begin_says_why_and_ends(server, tmp_path, options, code, said):
+    command = [sys.executable, "-c", "from izwi_api.cli.main import main; main()", "serve"]
+    command += ["--port", "0", "--kv-mib", "36"]
+    command += [str(server.port) if option == "PORT" else option for option in options]
+    environ = os.environ | {"IZWI_HOME": str(tmp_path)}
+    begun_s = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert done.stderr.count(said) == 1
+    assert time.monotonic() - begun_s < 30
+
+
+def test_deaths_one_after_the_other_wait_longer():
+    backoff = Backoff()
+    waits = [backoff.after(worked_s=1.0) for _ in range(12)]
+    assert waits == sorted(waits)
+    assert (waits[0], waits[-1]) == (0.25, 30.0)
+    assert backoff.after(worked_s=600.0) == 0.25

@@ -1,0 +1,232 @@
+"""The engine over sockets: the same bits, nothing lost behind a slow door or left by a dead one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from izwi.async_engine import AsyncEngine
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.errors import EngineStopped, InvalidRequest
+from izwi.registry import Registry
+from izwi.request import Reason, ReferenceClip, SpeechInput, TextMode, TranscriptionInput
+from izwi.runner.device import torch_backend
+from izwi_api.serve.engine_process import MAX_UNHEARD
+from izwi_api.serve.remote_engine import HEARD_EVERY, RemoteEngine
+from izwi_api.serve.wire import RequestCodec
+from tests.engine.toy import ToyPrompt, toy_request
+from tests.serve.over_sockets import OverSockets, toy_engine, until
+
+TTS, ASR = "izwi-tiny-tts", "izwi-tiny-asr"
+
+
+@pytest.fixture
+async def engine():
+    made = OverSockets(toy_engine())
+    await made.open()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def other(engine):
+    """Another door of the same engine."""
+    door = RemoteEngine("other", engine.side.path, RequestCodec([ToyPrompt]))
+    door.connect(engine.side.address)
+    await until(lambda: door.alive)
+    yield door
+    await door.stop()
+
+
+def endless(name, seed, frames):
+    """A request that goes on for all its frames."""
+    return replace(toy_request(name, 5, seed, frames), stop_ids=())
+
+
+async def read(stream):
+    return [chunk async for chunk in stream]
+
+
+def entries(chunks):
+    return [entry for chunk in chunks for entry in chunk.entries.tolist()]
+
+
+# -- the same ------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def loaded():
+    backend = torch_backend("cpu", "float32")
+    registry = Registry(backend)
+    for name in (TTS, ASR):
+        registry.load(name)
+    return registry, backend
+
+
+def embedded_requests(registry):
+    noise = np.random.default_rng(1).standard_normal(40_000).astype(np.float32) * 0.1
+    speaks, hears = registry.speech(TTS), registry.transcription(ASR)
+    text = "The train leaves at seven."
+    asks = (
+        SpeechInput(text, voice="amber", seed=3),
+        SpeechInput(text, voice="amber", seed=3, text_mode=TextMode.STREAMING),
+        SpeechInput(text, voice=ReferenceClip(noise, None), seed=4, max_new_tokens=20),
+    )
+    yield from (speaks.prepare_speech(f"s{n}", TTS, ask) for n, ask in enumerate(asks))
+    yield speaks.prepare_voice("v", TTS, noise, None)
+    for n in (16_000, 40_000):
+        ask = TranscriptionInput(noise[:n], logprobs=True, max_new_tokens=12)
+        yield hears.prepare_transcription(f"t{n}", ASR, ask)
+
+
+async def test_over_sockets_it_says_and_hears_the_same_bits(loaded):
+    registry, backend = loaded
+    given = []
+    for kind in (AsyncEngine, OverSockets):
+        inner = Engine(registry.models, backend.ops, EngineConfig(kv_bytes=1 << 26))
+        engine = kind(inner, RequestCodec()) if kind is OverSockets else kind(inner)
+        await engine.open() if kind is OverSockets else engine.start()
+        streams = engine.submit_all(list(embedded_requests(registry)))
+        logs = await asyncio.gather(*map(read, streams))
+        await engine.stop()
+        given.append(
+            [
+                (
+                    entries(chunks),
+                    b"".join(chunk.pcm.tobytes() for chunk in chunks if chunk.pcm is not None),
+                    [array.tobytes() for chunk in chunks for array in chunk.encoded],
+                    [p for c in chunks if c.logprobs is not None for p in c.logprobs.tolist()],
+                    chunks[-1].reason,
+                )
+                for chunks in logs
+            ]
+        )
+    assert given[0] == given[1]
+    assert all(reason in (Reason.STOP, Reason.LENGTH) for *_, reason in given[0])
+    assert sum(len(sound) for _, sound, *_ in given[0]) > 100_000
+
+
+async def test_text_that_is_written_pauses_and_resumes(engine):
+    request = toy_request("a", 4, seed=1, frames=30, open_input=True)
+    inner = AsyncEngine(toy_engine())
+    inner.start()
+    logs = []
+    for one in (inner, engine):
+        stream = one.submit(request)
+        one.pause("a")
+        one.write("a", [3, 1, 4, 1, 5], False)
+        one.resume("a")
+        one.write("a", [9, 2, 6], True)
+        logs.append(entries(await asyncio.wait_for(read(stream), 5)))
+    await inner.stop()
+    assert logs[0] == logs[1]
+    assert logs[0]
+
+
+# -- slow, and gone ------------------------------------------------------------------------------
+async def test_a_door_that_reads_nothing_is_held_and_loses_nothing(engine, other, monkeypatch):
+    monkeypatch.setattr("izwi_api.serve.engine_process.MAX_UNHEARD", 10)
+    monkeypatch.setattr("izwi_api.serve.remote_engine.HEARD_EVERY", 3)
+    chunks = await read(engine.submit(endless("whole", 4, 300)))
+    assert len(chunks) > 20
+    whole = entries(chunks)
+    loop = asyncio.get_running_loop()
+    loop.remove_reader(engine._news.fileno())
+    stream = engine.submit(endless("a", 4, 300))
+    line = engine.side.lines._lines[engine._name]
+    await until(lambda: line.is_behind)
+    # meanwhile another door is served as ever
+    chunks = await asyncio.wait_for(read(other.submit(endless("b", 4, 300))), 5)
+    assert entries(chunks) == whole
+    assert line.num_unheard <= 12
+    loop.add_reader(engine._news.fileno(), engine._read)
+    engine._read()
+    assert entries(await asyncio.wait_for(read(stream), 5)) == whole
+    assert HEARD_EVERY < MAX_UNHEARD // 2  # or a door that reads would be held
+
+
+async def test_what_a_dead_door_asked_for_ends_and_nobody_else_notices(engine, other):
+    left = [engine.submit(endless(f"left{n}", 1, 450)) for n in range(3)]
+    for stream in left:
+        await anext(stream)
+    stays = other.submit(endless("stays", 2, 200))
+    await anext(stays)
+    alone = AsyncEngine(toy_engine())
+    alone.start()
+    expected = entries(await read(alone.submit(endless("stays", 2, 200))))
+    await alone.stop()
+    steps = engine._engine.load["toy"]["steps"]
+    engine.side.forget(engine._name)
+    await until(lambda: len(engine.side.lines._owners) <= 1)
+    await until(lambda: other.load["toy"]["running"] <= 1)
+    assert engine._engine.load["toy"]["steps"] - steps < 150  # long before they would have ended
+    heard = entries(await asyncio.wait_for(read(stays), 5))
+    assert expected[-len(heard) :] == heard
+    assert not engine.side.lines._owners
+    engine.submit(endless("late", 1, 50))  # what it had sent comes after it was said to be gone
+    assert (await read(other.submit(endless("more", 1, 3))))[-1].reason is not None
+    assert not engine.side.lines._owners
+
+
+async def test_when_the_engine_is_gone_streams_end_and_the_next_engine_serves(engine):
+    stream = engine.submit(endless("a", 1, 400))
+    await anext(stream)
+    engine.disconnect()
+    last = (await asyncio.wait_for(read(stream), 5))[-1]
+    assert isinstance(last.error, EngineStopped)
+    assert not engine.alive
+    assert not engine.load
+    with pytest.raises(EngineStopped):
+        engine.submit(toy_request("b", 5, seed=1, frames=4))
+    stream.abort()
+    engine.write("a", [1], True)  # to nobody
+    following = OverSockets(toy_engine())
+    following.side.start()
+    engine.connect(following.side.address)
+    await until(lambda: engine.alive)
+    chunks = await asyncio.wait_for(read(engine.submit(toy_request("a", 5, seed=1, frames=4))), 5)
+    assert chunks[-1].reason in (Reason.STOP, Reason.LENGTH)
+    engine.disconnect()
+    await asyncio.to_thread(following.side.stop)
+
+
+async def test_an_id_that_is_taken_is_refused_and_its_owner_keeps_it(engine, other):
+    mine = engine.submit(endless("same", 1, 100))
+    await anext(mine)
+    theirs = await asyncio.wait_for(read(other.submit(toy_request("same", 4, 2, 5))), 5)
+    assert isinstance(theirs[-1].error, InvalidRequest)
+    assert (await asyncio.wait_for(read(mine), 5))[-1].reason is not Reason.ERROR
+
+
+async def test_what_is_no_command_is_logged_and_nothing_else(engine, caplog):
+    engine._commands.send(b"\x01nonsense")
+    chunks = await asyncio.wait_for(read(engine.submit(toy_request("a", 5, 1, 5))), 5)
+    assert chunks[-1].reason in (Reason.STOP, Reason.LENGTH)
+    assert "no command" in caplog.text
+
+
+async def test_models_do_not_come_or_go_over_sockets(engine):
+    with pytest.raises(InvalidRequest, match="cannot come"):
+        await engine.add("more", object())
+    with pytest.raises(InvalidRequest, match="cannot go"):
+        await engine.remove("toy")
+
+
+async def test_a_door_has_no_torch():
+    code = (
+        "import sys; import izwi_api.serve.door_process\n"
+        "from izwi.described import DescribedBackend; from izwi.registry import Registry\n"
+        "registry = Registry(DescribedBackend())\n"
+        f"registry.load({TTS!r}); registry.load({ASR!r}); registry.load('izwi-tiny-aligner')\n"
+        "from izwi.request import SpeechInput\n"
+        f"registry.speech({TTS!r}).prepare_speech('a', 'b', SpeechInput('Hello.'))\n"
+        "print([name for name in ('torch', 'triton', 'transformers') if name in sys.modules])"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
+    )
+    told, _ = await process.communicate()
+    assert told.decode().strip() == "[]"
