@@ -49,15 +49,19 @@ class _Steps:
 
 
 class Profile:
-    """Where the time of one lane's steps goes."""
+    """Where the time of one lane's steps goes.
+
+    On a GPU a step is waited for and processed after the next one was planned: it counts to that.
+    """
 
     def __init__(self, lane: Lane, device: torch.device):
         self._device = device
         self._steps: dict[str, _Steps] = {}
         self._now: defaultdict[str, float] = defaultdict(float)
         owners = (lane, lane.runner, lane.runner, lane, lane)
-        for owner, name in zip(owners, _PARTS, strict=True):
-            setattr(owner, name, self._timed(name, getattr(owner, name)))
+        for owner, part in zip(owners, _PARTS, strict=True):
+            name = "_results" if part == "results" else part
+            setattr(owner, name, self._timed(part, getattr(owner, name)))
 
     def _timed(self, part: str, run: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any) -> Any:
@@ -221,17 +225,19 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     parser.add_argument("--http", action="store_true", help="ask a server, too")
     parser.add_argument("--port", type=int, default=8100)
+    doors = 4 if on_gpu else 1
+    parser.add_argument("--doors", type=int, default=doors, help="of the server; 0: one process")
     options = parser.parse_args()
     rows = []
     if options.http:  # first, since an engine takes the memory that is free
         most = max(options.streams)
-        with served(options.size, 0, most, options.port, options.device) as url:
+        with served(options.size, 0, most, options.port, options.device, options.doors) as url:
             rows = asyncio.run(measure_server(url, options))
     rows = [*asyncio.run(measure_engine(options)), *rows]
     if options.profile:  # what is measured twice is no result
         return
     name = "asr_throughput" if options.size == "asr-1.7b" else f"asr_throughput_{options.size}"
-    write_result(name, rows, size=options.size, seconds=options.seconds)
+    write_result(name, rows, size=options.size, seconds=options.seconds, doors=options.doors)
 
 
 if __name__ == "__main__":

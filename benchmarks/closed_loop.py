@@ -63,10 +63,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=rounds, help="utterances of each listener")
     options = parser.parse_args()
     most = max(options.streams)
-    with served(options.size, options.frames, most, options.port, options.device) as url:
+    with served(
+        options.size, options.frames, most, options.port, options.device, options.doors
+    ) as url:
         rows = asyncio.run(measure(url, options))
     write_result(
-        f"closed_loop_{options.size}", rows, device_kind=options.device, frames=options.frames
+        f"closed_loop_{options.size}",
+        rows,
+        device_kind=options.device,
+        frames=options.frames,
+        doors=options.doors,
     )
 
 

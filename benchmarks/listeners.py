@@ -54,6 +54,7 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--frames", type=int, default=52, help="of an utterance")
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--port", type=int, default=8100)
+    parser.add_argument("--doors", type=int, default=1, help="processes; 0: all in one")
     return parser
 
 

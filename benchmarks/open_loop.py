@@ -96,7 +96,8 @@ def main() -> None:
     parser.add_argument("--max-running", type=int, default=64)
     options = parser.parse_args()
     with served(
-        options.size, options.frames, options.max_running, options.port, options.device
+        *(options.size, options.frames, options.max_running, options.port, options.device),
+        doors=options.doors,
     ) as url:
         rows = asyncio.run(measure(url, options))
     write_result(
@@ -105,6 +106,7 @@ def main() -> None:
         device_kind=options.device,
         frames=options.frames,
         seconds=options.seconds,
+        doors=options.doors,
     )
 
 
