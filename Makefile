@@ -39,19 +39,25 @@ wheel: $(VENV)/.dev
 	build/wheel/venv/bin/pip install --quiet build/wheel/*.whl
 	cd build/wheel && venv/bin/python ../../tests/contract/check_wheel.py
 
+# what runs anywhere; the loops over HTTP ask a server of the embedded voice where there is no GPU
 bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.frame_time
+	$(BIN)/python -m benchmarks.engine_loop
 	$(BIN)/python -m benchmarks.closed_loop
+	$(BIN)/python -m benchmarks.open_loop
 	$(BIN)/python -m benchmarks.first_audio
 	$(BIN)/python -m benchmarks.transcribe_speed
+	$(BIN)/python -m benchmarks.asr_throughput --http
 
 # on a machine with a GPU: the kernels are right, recorded steps say what plain ones say, and how fast
 bench-gpu: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/ops tests/runner/test_encoder_graphs.py tests/models/test_cuda.py
+	$(BIN)/python -m pytest tests/ops tests/runner/test_encoder_graphs.py tests/runner/test_voice_graphs.py tests/models/test_cuda.py
 	$(BIN)/python -m benchmarks.frame_time
-	$(BIN)/python -m benchmarks.http_load
-	$(BIN)/python -m benchmarks.http_load --size tts-0.6b --closed 64 --open
+	$(BIN)/python -m benchmarks.closed_loop
+	$(BIN)/python -m benchmarks.closed_loop --size tts-0.6b --streams 64
+	$(BIN)/python -m benchmarks.open_loop
 	$(BIN)/python -m benchmarks.encode_time
-	$(BIN)/python -m benchmarks.asr_throughput
+	$(BIN)/python -m benchmarks.asr_throughput --http
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.gpu_table
 

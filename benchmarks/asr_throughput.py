@@ -1,7 +1,9 @@
-"""How many seconds of sound does a published size write down in a second, so many clips at a time?
+"""How many seconds of sound are written down in a second, so many clips at a time?
 
-Random weights; every clip gets as many tokens as speech of its length usually does. Features are
-computed on the host, and everything between the samples and the last token counts.
+A published size with random weights on a GPU, the embedded transcriber elsewhere; every clip gets
+as many tokens as speech of its length usually does. Features are computed on the host, and
+everything between the samples and the last token counts. With --http, clients also upload the
+clips as WAV to a server in a process of its own.
 
 With --profile it says where the loop's time goes: steps that encode, steps with prompts, and steps
 that only decode. The device is waited for after encoders, so that they are told from what follows;
@@ -14,16 +16,20 @@ import argparse
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.http_server import served
+from benchmarks.listeners import milliseconds
 from benchmarks.measure import write_result
-from benchmarks.random_checkpoint import LISTENING, load_listening
+from benchmarks.random_checkpoint import EMBEDDED_LISTENER, LISTENING, load_listening
+from benchmarks.uploads import transcribe_all, upload_of
 from izwi.async_engine import AsyncEngine
+from izwi.audio.mel import WHISPER_RATE
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.lane import Lane
@@ -31,8 +37,6 @@ from izwi.model import TranscriptionModel
 from izwi.request import Float32, TranscriptionInput
 from izwi.threads import compute, use_few_threads
 
-_TOKENS_PER_S = 3.5  # of English speech, and the prefix of an answer
-_RATE = 16_000
 _PARTS = ("schedule", "encode", "launch", "results", "process")
 
 
@@ -45,15 +49,19 @@ class _Steps:
 
 
 class Profile:
-    """Where the time of one lane's steps goes."""
+    """Where the time of one lane's steps goes.
+
+    On a GPU a step is waited for and processed after the next one was planned: it counts to that.
+    """
 
     def __init__(self, lane: Lane, device: torch.device):
         self._device = device
         self._steps: dict[str, _Steps] = {}
         self._now: defaultdict[str, float] = defaultdict(float)
         owners = (lane, lane.runner, lane.runner, lane, lane)
-        for owner, name in zip(owners, _PARTS, strict=True):
-            setattr(owner, name, self._timed(name, getattr(owner, name)))
+        for owner, part in zip(owners, _PARTS, strict=True):
+            name = "_results" if part == "results" else part
+            setattr(owner, name, self._timed(part, getattr(owner, name)))
 
     def _timed(self, part: str, run: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any) -> Any:
@@ -100,7 +108,7 @@ class Profile:
 
 def clip(seconds: float, seed: int) -> Float32:
     """Noise of which no other seed has the like."""
-    noise = np.random.default_rng(seed).standard_normal(round(seconds * _RATE))
+    noise = np.random.default_rng(seed).standard_normal(round(seconds * WHISPER_RATE))
     return (0.1 * noise).astype(np.float32)
 
 
@@ -111,12 +119,25 @@ async def transcribe(
     ask = TranscriptionInput(samples)
     began = time.perf_counter()
     request = await compute(model.prepare_transcription, f"c{number}", name, ask)
-    tokens = round(_TOKENS_PER_S * len(samples) / _RATE) + 4
-    request = replace(request, min_entries=tokens + 1, max_entries=tokens)
     async for chunk in engine.submit(request):
         if chunk.error is not None:
             raise chunk.error
     return time.perf_counter() - began
+
+
+def figures(
+    loop: str, streams: int, taken_s: list[float], wall_s: float, seconds: float
+) -> dict[str, Any]:
+    """One row: clips of so many seconds that took so long each, and together."""
+    return {
+        "loop": loop,
+        "streams": streams,
+        "clips": len(taken_s),
+        "wall_s": round(wall_s, 3),
+        "x_real_time": round(len(taken_s) * seconds / wall_s, 1),
+        "clip_ms_p50": milliseconds(taken_s, 50),
+        "clip_ms_p95": milliseconds(taken_s, 95),
+    }
 
 
 async def run_level(
@@ -125,32 +146,38 @@ async def run_level(
     name: str,
     streams: int,
     seeds: range,
-    options: Any,
+    seconds: float,
 ) -> dict[str, Any]:
     """Keep so many clips in work until those of all seeds are written down."""
-    taken: list[float] = []
-    sounds = {seed: clip(options.seconds, seed) for seed in seeds}
+    taken_s: list[float] = []
+    sounds = {seed: clip(seconds, seed) for seed in seeds}
 
     async def slot(place: int) -> None:
         for seed in seeds[place::streams]:
             one = await transcribe(engine, model, name, sounds.pop(seed), seed)
-            taken.append(one)
+            taken_s.append(one)
 
     began = time.perf_counter()
     await asyncio.gather(*(slot(place) for place in range(streams)))
-    wall = time.perf_counter() - began
-    return {
-        "loop": "closed",
-        "streams": streams,
-        "clips": len(taken),
-        "wall_s": round(wall, 3),
-        "x_real_time": round(len(taken) * options.seconds / wall, 1),
-        "clip_ms_p50": round(float(np.median(taken)) * 1e3, 1),
-        "clip_ms_p95": round(float(np.percentile(taken, 95)) * 1e3, 1),
-    }
+    wall_s = time.perf_counter() - began
+    return figures("closed", streams, taken_s, wall_s, seconds)
 
 
-async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+def levels(options: argparse.Namespace) -> Iterator[tuple[int, str, range]]:
+    """Yield clips at a time, what for, and seeds of the clips.
+
+    No clip comes twice: it would be encoded already.
+    """
+    seed = 0
+    for streams in options.streams:
+        for what, clips in (("first rounds", 0), ("measured", options.clips)):
+            seeds = range(seed, seed + streams * max(2, clips // streams))
+            seed = seeds.stop
+            yield streams, what, seeds
+
+
+async def measure_engine(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The engine alone, at every level."""
     registry, backend = load_listening(options.size, options.device, options.dtype)
     config = EngineConfig(max_running=max(options.streams))
     loop = Engine(registry.models, backend.ops, config)
@@ -160,35 +187,57 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     use_few_threads()
     engine.start()
     model, rows = registry.transcription(options.size), []
-    seed = 0
-    for streams in options.streams:
-        for what, clips in (("first rounds", 0), ("measured", options.clips)):
-            seeds = range(seed, seed + streams * max(2, clips // streams))
-            seed = seeds.stop  # no clip twice: it would be encoded already
-            row = await run_level(engine, model, options.size, streams, seeds, options)
-            if profile is not None:
-                print(f"{streams} clips at a time, {what}: {row['x_real_time']} times real time")
-                profile.show(row["wall_s"])
-        rows.append(row)
+    for streams, what, seeds in levels(options):
+        row = await run_level(engine, model, options.size, streams, seeds, options.seconds)
+        if profile is not None:
+            print(f"{streams} clips at a time, {what}: {row['x_real_time']} times real time")
+            profile.show(row["wall_s"])
+        if what == "measured":
+            rows.append(row)
     await engine.stop()
     return rows
 
 
+async def measure_server(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """A whole server, at every level."""
+    rows = []
+    for streams, what, seeds in levels(options):
+        uploads = [upload_of(options.size, clip(options.seconds, seed)) for seed in seeds]
+        taken_s, wall_s = await transcribe_all(url, uploads, streams)
+        if what == "measured":
+            rows.append(figures("closed over http", streams, taken_s, wall_s, options.seconds))
+    return rows
+
+
 def main() -> None:
+    on_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", choices=LISTENING, default="asr-1.7b")
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 32])
-    parser.add_argument("--clips", type=int, default=256, help="per level, at least")
+    parser.add_argument(
+        "--size", choices=LISTENING, default="asr-1.7b" if on_gpu else EMBEDDED_LISTENER
+    )
+    streams = [1, 32] if on_gpu else [1, 4]
+    parser.add_argument("--streams", type=int, nargs="+", default=streams)
+    clips = 256 if on_gpu else 32
+    parser.add_argument("--clips", type=int, default=clips, help="per level, at least")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each clip")
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
+    parser.add_argument("--http", action="store_true", help="ask a server, too")
+    parser.add_argument("--port", type=int, default=8100)
+    doors = 4 if on_gpu else 1
+    parser.add_argument("--doors", type=int, default=doors, help="of the server; 0: one process")
     options = parser.parse_args()
-    rows = asyncio.run(measure(options))
+    rows = []
+    if options.http:  # first, since an engine takes the memory that is free
+        most = max(options.streams)
+        with served(options.size, 0, most, options.port, options.device, options.doors) as url:
+            rows = asyncio.run(measure_server(url, options))
+    rows = [*asyncio.run(measure_engine(options)), *rows]
     if options.profile:  # what is measured twice is no result
         return
     name = "asr_throughput" if options.size == "asr-1.7b" else f"asr_throughput_{options.size}"
-    write_result(name, rows, size=options.size, seconds=options.seconds)
+    write_result(name, rows, size=options.size, seconds=options.seconds, doors=options.doors)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,9 @@
-"""How much sound do c listeners get at once, and does company change what anyone hears?"""
+"""How much do c listeners at once hear of a server, and how soon does each of them hear it?
+
+The server is a process of its own: a published size with random weights on a GPU, the embedded
+voice elsewhere. Each listener asks for the next utterance when the last one has ended; every
+utterance lasts the same number of frames.
+"""
 
 from __future__ import annotations
 
@@ -8,62 +13,68 @@ import time
 from typing import Any
 
 import numpy as np
+import torch
 
-from benchmarks.measure import TEXTS, Bench, Spoken, arguments, speak, start, write_result
+from benchmarks.http_server import served
+from benchmarks.listeners import Listened, arguments, connect, figures, listen
+from benchmarks.measure import write_result
 
 
-async def run_level(
-    bench: Bench, concurrency: int, rounds: int
-) -> tuple[dict[str, Any], list[Spoken]]:
-    """Keep `concurrency` requests in flight until each slot has done its rounds."""
-    spoken: dict[int, Spoken] = {}
+async def run_level(url: str, model: str, streams: int, rounds: int) -> dict[str, Any]:
+    """Keep so many listeners busy until each has heard so many utterances."""
+    heard: list[Listened] = []
+    async with connect(url, streams) as client:
 
-    async def slot(place: int) -> None:
-        for turn in range(rounds):
-            number = turn * concurrency + place
-            text = TEXTS[number % len(TEXTS)]
-            spoken[number] = await speak(bench, text, number, f"{concurrency}-{number}")
+        async def slot(place: int) -> None:
+            for turn in range(rounds):
+                one = await listen(client, model, turn * streams + place)
+                heard.append(one)
 
-    began = time.perf_counter()
-    await asyncio.gather(*(slot(place) for place in range(concurrency)))
-    wall_s = time.perf_counter() - began
-    done = [spoken[number] for number in sorted(spoken)]
-    audio_s = sum(one.audio_s for one in done)
-    row = {
-        "concurrency": concurrency,
-        "requests": len(done),
-        "audio_s_per_s": round(audio_s / wall_s, 3),
-        "rtf_per_stream_p50": round(float(np.median([o.total_s / o.audio_s for o in done])), 3),
-        "first_audio_ms_p50": round(float(np.median([o.first_s for o in done])) * 1e3, 1),
-        "first_audio_ms_p95": round(float(np.percentile([o.first_s for o in done], 95)) * 1e3, 1),
+        # connections are opened before the clock runs, as callers keep theirs
+        await asyncio.gather(*(client.get("/livez") for _ in range(streams)))
+        began = time.perf_counter()
+        await asyncio.gather(*(slot(place) for place in range(streams)))
+        wall_s = time.perf_counter() - began
+    return {
+        "loop": "closed",
+        "streams": streams,
+        **figures(heard),
+        "rtf_p50": round(float(np.median([one.total_s / one.audio_s for one in heard])), 4),
+        "audio_s_per_s": round(sum(one.audio_s for one in heard) / wall_s, 1),
     }
-    return row, done
 
 
-async def main(options: argparse.Namespace) -> None:
-    """Measure every level; compare the codes of equal seeds between the first and the last."""
-    bench = start(options)
-    await speak(bench, TEXTS[0], 0, "warm-up")
-    rows, codes = [], {}
-    for concurrency in options.concurrency:
-        row, done = await run_level(bench, concurrency, max(1, options.requests // concurrency))
-        rows.append(row)
-        codes[concurrency] = [one.codes for one in done]
-    first, last = codes[options.concurrency[0]], codes[options.concurrency[-1]]
-    pairs = list(zip(first, last, strict=False))
-    same = sum(np.array_equal(a, b) for a, b in pairs)
-    await bench.engine.stop()
+async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Every level, after one that warms the server up."""
+    rows = []
+    await run_level(url, options.size, min(4, max(options.streams)), 2)
+    for streams in options.streams:
+        rows.append(await run_level(url, options.size, streams, options.rounds))
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    on_gpu = torch.cuda.is_available()
+    parser = arguments(__doc__)
+    levels = [1, 8, 16, 32, 64, 128] if on_gpu else [1, 2, 4, 8]
+    parser.add_argument("--streams", type=int, nargs="+", default=levels)
+    rounds = 16 if on_gpu else 4
+    parser.add_argument("--rounds", type=int, default=rounds, help="utterances of each listener")
+    options = parser.parse_args()
+    most = max(options.streams)
+    with served(
+        options.size, options.frames, most, options.port, options.device, options.doors
+    ) as url:
+        rows = asyncio.run(measure(url, options))
     write_result(
-        "closed_loop",
+        f"closed_loop_{options.size}",
         rows,
-        model=bench.name,
-        speedup=round(rows[-1]["audio_s_per_s"] / rows[0]["audio_s_per_s"], 2),
-        same_codes=f"{same} of {len(pairs)}",
+        device_kind=options.device,
+        frames=options.frames,
+        doors=options.doors,
     )
 
 
 if __name__ == "__main__":
-    parser = arguments(__doc__)
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--requests", type=int, default=16, help="per level")
-    asyncio.run(main(parser.parse_args()))
+    main()

@@ -1,7 +1,9 @@
-"""How long does the audio encoder of a published size take, recorded and not, by batch and length?
+"""How long do the audio encoders of a published size take, recorded and not, by batch and length?
 
 Random weights. Milliseconds a call with the result on the device, features staged on the host
-included; with --kernels also which kernels the longest call spends them in.
+included: `plain_ms` (unrecorded) and `recorded_ms` for pieces as long as their bucket; for pieces
+of unequal lengths in that bucket, unrecorded, `one_by_one_ms` (each in a pass of its own) and
+`together_ms` (all in one). With --kernels also which kernels the longest call spends them in.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import numpy as np
 import torch
 
 from benchmarks.measure import write_result
-from benchmarks.random_checkpoint import LISTENING, load_listening
-from izwi.model import EncodesPadded
+from benchmarks.random_checkpoint import NAMES, load
+from izwi.model import EncodesPadded, Model, PaddedEncoder
+from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput
 from izwi.runner.encoder_graphs import EncoderGraphs
+from izwi.runner.padded import encode_together
 from izwi.runner.recorder import Recorder
 
 _REPEATS = 20
@@ -46,43 +50,87 @@ def show_kernels(run: Callable[[], object]) -> None:
     print(table)
 
 
-@torch.inference_mode()
-def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
-    registry, backend = load_listening(options.size, options.device, options.dtype)
-    model, ops = registry.transcription(options.size), backend.ops
+def load_model(size: str, device: str, dtype: str) -> tuple[Model, TorchOps]:
+    """Load one of NAMES."""
+    registry, backend = load(size, device, dtype, frames=8)
+    return registry.model(size), backend.ops
+
+
+def pieces_of(kind: str, encoder: PaddedEncoder, bucket: int, lengths: Any) -> list[EncodeInput]:
+    """Noise of so many steps along the encoder's axis each, at most those of its bucket."""
+    rng = np.random.default_rng(0)
+    shape = list(encoder.shapes[bucket])
+    pieces = []
+    for length in lengths:
+        shape[encoder.axis] = int(length)
+        pieces.append(EncodeInput(kind, rng.standard_normal(shape).astype(np.float32)))
+    return pieces
+
+
+def measure_bucket(
+    model: Model, ops: TorchOps, graphs: EncoderGraphs, kind: str, bucket: int, batch: int
+) -> dict[str, Any]:
+    """Times of one batch of one encoder's bucket."""
     assert isinstance(model, EncodesPadded)
-    encoder, rows = model.padded_encoder, []
-    largest = max(options.batches)
-    graphs = EncoderGraphs(encoder, Recorder(ops.device), largest, ops.device, ops.dtype)
+    encoder = model.padded_encoders[kind]
+    axis, shapes = encoder.axis, encoder.shapes
+    longest = shapes[bucket][axis]
+    shortest = shapes[bucket - 1][axis] + 1 if bucket else longest // 2
+    equal = pieces_of(kind, encoder, bucket, [longest] * batch)
+    unequal = pieces_of(kind, encoder, bucket, np.linspace(shortest, longest, batch))
+    timed: dict[str, Callable[[], object]] = {
+        "plain_ms": lambda: model.encode(equal),
+        "recorded_ms": lambda: graphs.encode(equal),
+    }
+    if batch > 1:
+        timed["one_by_one_ms"] = lambda: model.encode(unequal)
+        timed["together_ms"] = lambda: encode_together(model, ops, batch, unequal)
+    taken = {name: milliseconds(run, ops.device) for name, run in timed.items()}
+    each = round(taken["recorded_ms"] / batch, 3)
+    return {"kind": kind, "length": longest, "batch": batch, **taken, "recorded_ms_a_piece": each}
+
+
+@torch.inference_mode()
+def measure(size: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Times of every bucket of every encoder of one model."""
+    model, ops = load_model(size, options.device, options.dtype)
+    assert isinstance(model, EncodesPadded), f"{size} has no encoder that takes pads"
+    encoders = model.padded_encoders
+    graphs = EncoderGraphs(
+        encoders, Recorder(ops.device), max(options.batches), ops.device, ops.dtype
+    )
+    before = torch.cuda.memory_reserved(ops.device) if ops.device.type == "cuda" else 0
     began = time.perf_counter()
     graphs.warm_up()
-    print(f"recorded in {time.perf_counter() - began:.2f} s")
+    print(f"{size}: recorded in {time.perf_counter() - began:.2f} s")
     if ops.device.type == "cuda":
-        print(f"memory taken: {torch.cuda.memory_reserved(ops.device) / 2**30:.2f} GiB in all")
-    rng = np.random.default_rng(0)
-    for shape in encoder.shapes:
-        for batch in options.batches:
-            values = rng.standard_normal((batch, *shape)).astype(np.float32)
-            pieces = [EncodeInput(encoder.kind, part) for part in values]
-            plain = milliseconds(lambda pieces=pieces: model.encode(pieces), ops.device)
-            recorded = milliseconds(lambda pieces=pieces: graphs.encode(pieces), ops.device)
-            rows.append(
-                {"batch": batch, "frames": shape[-1], "plain_ms": plain, "recorded_ms": recorded}
-            )
+        taken = torch.cuda.memory_reserved(ops.device) - before
+        print(f"{size}: the recordings take {taken / 2**30:.2f} GiB")
+    rows = [
+        {"size": size, **measure_bucket(model, ops, graphs, kind, bucket, batch)}
+        for kind, encoder in encoders.items()
+        for bucket in range(len(encoder.shapes))
+        for batch in options.batches
+    ]
     if options.kernels:
-        show_kernels(lambda: graphs.encode(pieces))
+        for kind, encoder in encoders.items():
+            last = len(encoder.shapes) - 1
+            longest = encoder.shapes[last][encoder.axis]
+            pieces = pieces_of(kind, encoder, last, [longest] * max(options.batches))
+            show_kernels(lambda pieces=pieces: graphs.encode(pieces))
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", choices=LISTENING, default="asr-1.7b")
+    parser.add_argument("--sizes", choices=NAMES, nargs="+", default=["asr-1.7b", "tts-1.7b-base"])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--kernels", action="store_true", help="print the longest kernels")
     options = parser.parse_args()
-    write_result("encode_time", measure(options), size=options.size)
+    rows = [row for size in options.sizes for row in measure(size, options)]
+    write_result("encode_time", rows, sizes=options.sizes)
 
 
 if __name__ == "__main__":

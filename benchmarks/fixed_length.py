@@ -1,21 +1,52 @@
-"""Speech of one length, so that what a step costs is all that differs."""
+"""Speech and text of one length, so that what a step costs is all that differs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from izwi.model import SpeechModel
-from izwi.request import Request, SpeechInput
+from izwi.audio.mel import WHISPER_RATE
+from izwi.model import SpeechModel, TranscriptionModel
+from izwi.registry import Registry
+from izwi.request import Request, SpeechInput, Task, TranscriptionInput
 
 FRAMES = "BENCHMARK_FRAMES"  # environment variable: frames of all that a server's process says
 
+_TOKENS_PER_S = 3.5  # of English speech
+_PREFIX_TOKENS = 4  # of an answer: the language
 
-def fix_length(model: SpeechModel, frames: int) -> None:
-    """Let everything that the model is asked to say last so many frames."""
+
+def fix_lengths(registry: Registry, frames: int) -> None:
+    """Fix what all models of a registry give.
+
+    What they are asked to say lasts so many frames, if the request does not name another number;
+    what they write down has as many tokens as speech of that length usually does.
+    """
+    for name in registry.names():
+        if registry.model(name).task is Task.SPEECH:
+            fix_frames(registry.speech(name), frames)
+        else:
+            _fix_tokens(registry.transcription(name))
+
+
+def fix_frames(model: SpeechModel, frames: int) -> None:
+    """Let all that the model is asked to say last so many frames, or as many as are asked for."""
     prepare = model.prepare_speech
 
     def fixed(request_id: str, name: str, ask: SpeechInput) -> Request:
+        # the last token of those that may be drawn gives no frame
+        count = frames if ask.max_new_tokens is None else ask.max_new_tokens - 1
         request = prepare(request_id, name, ask)
-        return replace(request, min_entries=frames + 1, max_entries=frames)
+        return replace(request, min_entries=count + 1, max_entries=count)
 
     model.prepare_speech = fixed  # type: ignore[method-assign]
+
+
+def _fix_tokens(model: TranscriptionModel) -> None:
+    prepare = model.prepare_transcription
+
+    def fixed(request_id: str, name: str, ask: TranscriptionInput) -> Request:
+        tokens = round(_TOKENS_PER_S * len(ask.samples) / WHISPER_RATE) + _PREFIX_TOKENS
+        request = prepare(request_id, name, ask)
+        return replace(request, min_entries=tokens + 1, max_entries=tokens)
+
+    model.prepare_transcription = fixed  # type: ignore[method-assign]

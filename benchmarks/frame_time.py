@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.measure import TEXTS, write_result
-from benchmarks.random_checkpoint import NAMES, load
+from benchmarks.random_checkpoint import EMBEDDED, SPEAKING, load
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.model import SpeechModel
@@ -126,10 +126,13 @@ def profile(engine: Engine, size: int, most: int = 18) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", choices=NAMES, default="tts-1.7b")
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32, 64])
+    on_gpu = torch.cuda.is_available()
+    size = "tts-1.7b" if on_gpu else EMBEDDED
+    parser.add_argument("--size", choices=SPEAKING, default=size)
+    streams = [1, 8, 32, 64] if on_gpu else [1, 2, 4, 8]
+    parser.add_argument("--streams", type=int, nargs="+", default=streams)
     parser.add_argument("--frames", type=int, default=52)
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--profile", type=int, nargs="*", default=[])
     options = parser.parse_args()

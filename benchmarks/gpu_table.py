@@ -12,22 +12,28 @@ from typing import Any
 from benchmarks.measure import RESULTS
 
 Rows = list[dict[str, Any]]
-LARGE, SMALL = "http_load_tts-1.7b", "http_load_tts-0.6b"
+CLOSED, CLOSED_SMALL = "closed_loop_tts-1.7b", "closed_loop_tts-0.6b"
+OPEN = "open_loop_tts-1.7b"
 _RATIO = "ratio_to_faster_qwen3_tts"
 # id -> unit, result, and where in it
 TABLE: dict[str, tuple[str, str, Callable[[Rows], Any]]] = {
     "frame_ms": ("ms", "frame_time", lambda rows: find(rows, streams=1)["frame_ms"]),
-    "stream_rtf": ("x", LARGE, lambda rows: closed(rows, 1)["rtf_p50"]),
-    "ttfa_p50_ms_1rps": ("ms", LARGE, lambda rows: opened(rows, 1)["ttfa_ms_p50"]),
-    "underruns_1rps": ("streams", LARGE, lambda rows: opened(rows, 1)["underruns"]),
-    "ttfa_p95_ms_10rps": ("ms", LARGE, lambda rows: opened(rows, 10)["ttfa_ms_p95"]),
-    "underruns_10rps": ("streams", LARGE, lambda rows: opened(rows, 10)["underruns"]),
-    "ttfa_p95_ms_20rps": ("ms", LARGE, lambda rows: opened(rows, 20)["ttfa_ms_p95"]),
-    "underruns_20rps": ("streams", LARGE, lambda rows: opened(rows, 20)["underruns"]),
-    "audio_s_per_s_c64": ("s/s", LARGE, lambda rows: closed(rows, 64)["audio_s_per_s"]),
-    "ttfa_p50_ms_c64": ("ms", LARGE, lambda rows: closed(rows, 64)["ttfa_ms_p50"]),
-    "audio_s_per_s_c64_0.6b": ("s/s", SMALL, lambda rows: closed(rows, 64)["audio_s_per_s"]),
+    "stream_rtf": ("x", CLOSED, lambda rows: closed(rows, 1)["rtf_p50"]),
+    "ttfa_p50_ms_1rps": ("ms", OPEN, lambda rows: opened(rows, 1)["ttfa_ms_p50"]),
+    "underruns_1rps": ("streams", OPEN, lambda rows: opened(rows, 1)["underruns"]),
+    "ttfa_p95_ms_10rps": ("ms", OPEN, lambda rows: opened(rows, 10)["ttfa_ms_p95"]),
+    "underruns_10rps": ("streams", OPEN, lambda rows: opened(rows, 10)["underruns"]),
+    "ttfa_p95_ms_20rps": ("ms", OPEN, lambda rows: opened(rows, 20)["ttfa_ms_p95"]),
+    "underruns_20rps": ("streams", OPEN, lambda rows: opened(rows, 20)["underruns"]),
+    "audio_s_per_s_c64": ("s/s", CLOSED, lambda rows: closed(rows, 64)["audio_s_per_s"]),
+    "ttfa_p50_ms_c64": ("ms", CLOSED, lambda rows: closed(rows, 64)["ttfa_ms_p50"]),
+    "audio_s_per_s_c64_0.6b": ("s/s", CLOSED_SMALL, lambda rows: closed(rows, 64)["audio_s_per_s"]),
     "asr_x_real_time_c32": ("x", "asr_throughput", lambda rows: closed(rows, 32)["x_real_time"]),
+    "asr_x_real_time_c32_http": (
+        "x",
+        "asr_throughput",
+        lambda rows: find(rows, loop="closed over http", streams=32)["x_real_time"],
+    ),
     _RATIO: ("x", "peers", lambda rows: find(rows, peer="izwi")[_RATIO]),
 }
 

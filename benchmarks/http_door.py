@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from benchmarks.fixed_length import FRAMES, fix_length
+from benchmarks.fixed_length import FRAMES, fix_lengths
 from izwi.registry import Registry
 from izwi_api.serve.control import DoorSpec
 from izwi_api.serve.door_process import describe_models, main
@@ -13,8 +13,7 @@ from izwi_api.serve.door_process import describe_models, main
 def load(spec: DoorSpec) -> Registry:
     """Describe the models."""
     registry = describe_models(spec)
-    for name in registry.names():
-        fix_length(registry.speech(name), int(os.environ[FRAMES]))
+    fix_lengths(registry, int(os.environ[FRAMES]))
     return registry
 
 

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -75,7 +74,6 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         settings = read_settings({**os.environ, "IZWI_HOME": home})
-        settings = replace(settings, decode_workers=0)  # nothing is uploaded here
         where, config = Where(options.device), EngineConfig(max_running=options.streams)
         plan = Plan((), where, config, settings, drain_s=0.0, num_doors=options.doors)
         serve = _serve_in_processes if options.doors else _serve_in_process

@@ -23,6 +23,7 @@ from benchmarks.kernel_cases import (
 from izwi.ops.attention.torch_paged import PagedContext
 from izwi.ops.attention.torch_slots import PlainSlots
 from izwi.ops.attention.triton_decode import ScratchDecode
+from izwi.ops.narrow import FOUR_BITS
 from izwi.ops.torch_ops import TorchOps
 from izwi.ops.triton_rows import rms_norm, snake, swiglu
 from izwi.ops.triton_sampling import draw
@@ -31,7 +32,7 @@ from izwi.runner import sampler
 
 ROWS = (1, 2, 8, 32, 64)
 NARROW_ROWS = (1, 8, 64)  # of each kernel
-_FP8 = torch.float8_e4m3fn
+_NARROW = (torch.int8, torch.float8_e4m3fn, FOUR_BITS)
 _WORST = 2e-2  # of the largest number: what is rounded to bfloat16 on the way differs by that
 _EXACT = TorchOps(DEVICE, torch.float32)
 
@@ -43,8 +44,8 @@ def check_everything() -> list[str]:
     cases = [
         Operands(product, rows, stored)
         for product in PRODUCTS
-        for stored, each in ((None, ROWS), (torch.int8, NARROW_ROWS), (_FP8, NARROW_ROWS))
-        for rows in each
+        for stored in (None, *_NARROW)
+        for rows in (ROWS if stored is None else NARROW_ROWS)
     ]
     with ThreadPoolExecutor(16) as pool:  # compiled side by side
         list(pool.map(lambda operands: operands.fused(0), cases))

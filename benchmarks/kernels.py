@@ -244,6 +244,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 2, 8, 32, 64], help="to tune")
     parser.add_argument("--weights", choices=WEIGHTS, default="auto", help="of the products alone")
     options = parser.parse_args()
+    if options.tune and options.weights == "int4":
+        parser.error("products with weights of 4 bits have one cut")
     stored = narrow_dtype(options.weights, DEVICE)
     wrong = check_everything()
     if options.check or wrong:

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.fixed_length import fix_length
+from benchmarks.fixed_length import fix_frames
 from benchmarks.frame_time import graph_rows
 from benchmarks.measure import TEXTS, write_result
 from benchmarks.random_checkpoint import RandomBackend, write_folder
@@ -85,7 +85,7 @@ def izwi_row(size: str, options: argparse.Namespace) -> tuple[dict[str, Any], Ca
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         registry.load(str(folder))
     model, ops = registry.speech(size), backend.ops
-    fix_length(model, options.frames)
+    fix_frames(model, options.frames)
     settings = EngineConfig(max_running=1, kv_bytes=_KV_BYTES, chunk_ramp=(options.frames,))
     engine = Engine(registry.models, ops, settings)
     case = Case(config, ops.device, ops.dtype, options.frames, [])
@@ -270,8 +270,9 @@ def _versions() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", choices=SIZES, default="tts-1.7b")
-    parser.add_argument("--device", default="cuda")
+    on_gpu = torch.cuda.is_available()
+    parser.add_argument("--size", choices=SIZES, default="tts-1.7b" if on_gpu else "tiny")
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--frames", type=int, default=52, help="at least 3")
     options = parser.parse_args()

@@ -1,4 +1,7 @@
-"""The published checkpoints' sizes with random weights: speed does not depend on their values."""
+"""The published checkpoints' sizes with random weights: speed does not depend on their values.
+
+The embedded checkpoints, with the weights that they have, stand for them on machines without a GPU.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.fixed_length import fix_length
+from benchmarks.fixed_length import fix_lengths
 from izwi.registry import Registry, embedded
 from izwi.runner.device import TorchBackend, torch_backend
 from tests.models.tiny_asr import PREPROCESSOR, write_tokenizer
@@ -25,9 +28,11 @@ _SPEECH = {
     "tts-0.6b": "config_0b6_custom_voice",
     "tts-1.7b-base": "config_1b7_base",
 }
-LISTENING = {"asr-1.7b": "1.7B", "asr-0.6b": "0.6B"}
-EMBEDDED = "izwi-tiny-tts"  # with the weights that it has: for machines without a GPU
-NAMES = (*_SPEECH, EMBEDDED)
+_LISTENING = {"asr-1.7b": "1.7B", "asr-0.6b": "0.6B"}
+_EMBEDDED = EMBEDDED, EMBEDDED_LISTENER = "izwi-tiny-tts", "izwi-tiny-asr"
+SPEAKING = (*_SPEECH, EMBEDDED)
+LISTENING = (*_LISTENING, EMBEDDED_LISTENER)
+NAMES = (*SPEAKING, *LISTENING)
 # ids that belong to the embedded tokenizer, which stands for the published one
 _TEXT_IDS = tuple(
     f"{name}_token_id"
@@ -38,46 +43,47 @@ _TEXT_IDS = tuple(
 def load(
     name: str, device: str, dtype: str, frames: int, weights: str = "auto"
 ) -> tuple[Registry, TorchBackend]:
-    """Load one of NAMES; everything that it is asked to say lasts so many frames."""
+    """Load one of NAMES; see `fix_lengths` for what it gives."""
     backend = backend_of(name, device, dtype, weights)
     registry = Registry(backend)
     with tempfile.TemporaryDirectory() as parent:
         registry.load(str(folder_of(name, Path(parent))), name)
-    fix_length(registry.speech(name), frames)
+    fix_lengths(registry, frames)
     return registry, backend
+
+
+def load_listening(name: str, device: str, dtype: str) -> tuple[Registry, TorchBackend]:
+    """Load one of LISTENING; see `load`."""
+    return load(name, device, dtype, frames=0)
 
 
 def backend_of(name: str, device: str, dtype: str, weights: str = "auto") -> TorchBackend:
     """What gives one of NAMES its weights."""
     backend = torch_backend(device, dtype, weights)
-    return backend if name == EMBEDDED else RandomBackend(backend.ops)
+    return backend if name in _EMBEDDED else RandomBackend(backend.ops)
 
 
 def folder_of(name: str, parent: Path) -> Path:
     """The folder of one of NAMES; it is made in another where it is not embedded."""
-    return embedded()[name] if name == EMBEDDED else write_folder(name, parent / name)
+    if name in _EMBEDDED:
+        return embedded()[name]
+    return (write_folder if name in _SPEECH else _write_listening)(name, parent / name)
 
 
-def load_listening(name: str, device: str, dtype: str) -> tuple[Registry, TorchBackend]:
-    """Load one of LISTENING."""
-    backend = RandomBackend(torch_backend(device, dtype).ops)
-    registry = Registry(backend)
-    with tempfile.TemporaryDirectory() as parent:
-        folder = Path(parent) / name
-        real = json.loads(str(np.load(_GOLDEN / "asr.npz")["real"]))
-        _write(folder / "config.json", real[LISTENING[name]]["config"])
-        _write(folder / "generation_config.json", {"eos_token_id": [304, 256], "do_sample": False})
-        _write(folder / "preprocessor_config.json", PREPROCESSOR)
-        write_tokenizer(folder)
-        registry.load(str(folder))
-    return registry, backend
+def _write_listening(name: str, folder: Path) -> Path:
+    real = json.loads(str(np.load(_GOLDEN / "asr.npz")["real"]))
+    _write(folder / "config.json", real[_LISTENING[name]]["config"])
+    _write(folder / "generation_config.json", {"eos_token_id": [304, 256], "do_sample": False})
+    _write(folder / "preprocessor_config.json", PREPROCESSOR)
+    write_tokenizer(folder)
+    return folder
 
 
 def write_folder(name: str, folder: Path) -> Path:
     """Write a speech checkpoint's folder of a published size without weights, and return it.
 
     Args:
-        name: One of NAMES that is not embedded.
+        name: One of SPEAKING that is not embedded.
         folder: Is made.
     """
     goldens, codec = np.load(_GOLDEN / "tts.npz"), np.load(_GOLDEN / "codec.npz")

@@ -138,7 +138,7 @@ def measure(running: int, steps: int, policy: str) -> dict[str, Any]:
     watch = Stopwatch()
     watch.wrap(lane, "schedule", "plan")
     watch.wrap(lane, "launch", "batch")
-    watch.wrap(lane, "results", "batch")
+    watch.wrap(lane, "_results", "batch")
     watch.wrap(lane, "process", "process")
     generator = np.random.default_rng(0)
     samples: dict[str, list[float]] = {"plan": [], "batch": [], "process": [], "total": []}

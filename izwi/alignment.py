@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from izwi.model import Model
-from izwi.request import AlignedWord, AlignmentInput, Request
+from izwi.request import AlignmentInput, Request, Samples
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedWord:
+    """When a word is said.
+
+    Attributes:
+        word: Its letters and digits alone.
+        start_s: When it begins, in seconds from the start of the sound.
+        end_s: When it ends.
+        start: Where it begins in the text, in characters.
+        stop: Where it ends there.
+    """
+
+    word: str
+    start_s: float
+    end_s: float
+    start: int
+    stop: int
 
 
 class AlignmentModel(Model, Protocol):
@@ -20,8 +37,11 @@ class AlignmentModel(Model, Protocol):
         """Names of the languages that it was made for."""
         ...
 
-    def split_audio(self, samples: npt.NDArray[np.float32]) -> list[tuple[int, int]]:
-        """Cut 16 kHz samples into pieces [start, stop) that it takes in one go."""
+    def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
+        """Cut 16 kHz samples into pieces [start, stop) that it takes in one go.
+
+        It reads them near the cuts alone, so an hour takes no more memory than a minute.
+        """
         ...
 
     def prepare_alignment(self, request_id: str, model: str, ask: AlignmentInput) -> Request:

@@ -8,7 +8,8 @@ from izwi.errors import InvalidRequest
 
 POLICIES = ("deadline", "priority", "fcfs")
 KV_DTYPES = ("auto", "int8", "fp8")
-WEIGHTS = ("auto", "int8", "fp8")  # how a backend keeps the weights of large products
+ATTENTIONS = ("auto", "torch", "triton")  # what a backend's decoders attend with
+WEIGHTS = ("auto", "int8", "fp8", "int4")  # how a backend keeps the weights of large products
 _MAY_BE_ZERO = ("kv_bytes", "host_bytes", "disk_bytes", "encoded_bytes")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence as Seq
 
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, ModelNotFound
-from izwi.lane import Lane, Launched
+from izwi.lane import Lane
 from izwi.model import Model
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import Chunk, PauseReason, Reason, Request, Sequence
@@ -33,18 +33,19 @@ class Engine:
 
         In between there is time for what does not concern the engine.
         """
-        self._under_way.clear()
         for lane in self._busy_lanes():
             work = lane.schedule(self.clock())
-            self._under_way.append((lane, lane.launch(work)))
+            lane.launch(work)
 
     def end(self) -> list[Chunk]:
-        """Execute the rest, wait for all of it, and process."""
+        """Execute the rest, wait, and process.
+
+        What a device runs by itself is processed one step later, while it runs the next one.
+        """
         chunks: list[Chunk] = []
-        for lane, launched in self._under_way:
-            results = lane.results(launched)
-            chunks += lane.process(results, self.clock())
-        self._under_way.clear()
+        for lane in self._busy_lanes():
+            for results in lane.results():
+                chunks += lane.process(results, self.clock())
         self._forget_ended(chunks)
         return chunks
 
@@ -69,7 +70,6 @@ class Engine:
         self._lanes = {
             name: Lane.of(model, ops, config, self.budget, clock) for name, model in models.items()
         }
-        self._under_way: list[tuple[Lane, Launched]] = []
         self._leaving: set[str] = set()
         self._live: dict[str, tuple[Lane, Sequence]] = {}
         self._arrivals = 0
@@ -178,7 +178,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether anything runs or wants to."""
-        return any(lane.scheduler.has_work for lane in self._lanes.values())
+        return any(lane.has_work for lane in self._lanes.values())
 
     @property
     def rests(self) -> bool:
@@ -186,12 +186,22 @@ class Engine:
         return all(lane.rests for lane in self._busy_lanes())
 
     @property
+    def spare_s(self) -> float:
+        """Seconds for which a step may wait for newcomers: a device is busy. Not above 0: none."""
+        return min((lane.spare_s for lane in self._busy_lanes()), default=0.0)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a device works on steps that nobody has waited for."""
+        return any(lane.is_under_way for lane in self._lanes.values())
+
+    @property
     def load(self) -> dict[str, dict[str, float]]:
         """What is counted of each model; see `izwi.metrics.FIGURES`."""
         return {name: lane.load for name, lane in self._lanes.items()}
 
     def _busy_lanes(self) -> list[Lane]:
-        return [lane for lane in self._lanes.values() if lane.scheduler.has_work]
+        return [lane for lane in self._lanes.values() if lane.has_work]
 
     def _forget_ended(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
@@ -204,6 +214,7 @@ class Engine:
         if not self._leaving:
             return
         busy = {sequence.request.model for _, sequence in self._live.values()}
+        busy |= {name for name in self._leaving if self._lanes[name].is_under_way}
         for name in self._leaving - busy:
             self._leaving.discard(name)
             self._lanes[name].close()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from itertools import compress
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -18,52 +20,19 @@ from izwi.ops.torch_ops import TorchOps
 from izwi.request import Chunk, Entries, Float32, Phase, Reason, Sequence
 from izwi.runner.budget import MemoryBudget
 from izwi.runner.codec_graphs import Sound
-from izwi.runner.runner import Drawn, Forward, Runner
+from izwi.runner.runner import Drawn, Runner
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
 from izwi.scheduler.scheduler import Scheduler
 from izwi.scheduler.work import Work
+from izwi.under_way import Launched, Results
 
 # How often, in steps, prices are taken over and the queue is searched for who waits too long.
 _CHECK_EVERY = 32
-
-
-@dataclass(slots=True)
-class Launched:
-    """A step under way.
-
-    Attributes:
-        work: What was planned.
-        failed: What failed, by arrival.
-        rows: What runs.
-        forward: Waits for what the rows gave.
-        began_s: When it was launched, on the engine's clock.
-        seconds: Time that launching took.
-    """
-
-    work: Work
-    failed: dict[int, BaseException]
-    rows: Seq[Row]
-    forward: Forward
-    began_s: float
-    seconds: float = 0.0
-
-
-@dataclass(slots=True)
-class Results:
-    """What a step's execution gave.
-
-    Attributes:
-        work: What was planned.
-        failed: What failed, by arrival.
-        drawn: Rows that ran: sequence, entries drawn, positions computed.
-        seconds: Time that it took so far.
-    """
-
-    work: Work
-    failed: dict[int, BaseException] = field(default_factory=dict)
-    drawn: list[tuple[Sequence, Drawn, int]] = field(default_factory=list)
-    seconds: float = 0.0
+# A step is launched when this share of the time is left that the one before is predicted to take.
+# Of what the host is late, prices then learn less than there was, so that they come down again.
+_MARGIN = 0.25
+_LEAD_DECAY = 0.95
 
 
 class Lane:
@@ -74,8 +43,12 @@ class Lane:
     ):
         self.scheduler, self.runner = scheduler, runner
         self._config, self._clock = config, clock
+        self._under_way: deque[Launched] = deque()
         self._sounding: dict[int, tuple[Sequence, Sound]] = {}  # by arrival
         self._waits = True
+        self._ended_s = -inf  # when the last step under way did
+        self._planned_s = 0.0  # when planning the last step began
+        self._lead_s = 0.0  # what planning and launching takes of late
         self._nothing = np.zeros((0, runner.num_codebooks), dtype=np.int64)
 
     @staticmethod
@@ -122,17 +95,30 @@ class Lane:
 
     def schedule(self, now_s: float) -> Work:
         """Decide what this step runs."""
+        self._planned_s = now_s
         work = self.scheduler.schedule(now_s)
         self._waits = not (work.encode or work.forward or work.vocode)
         return work
 
     @property
+    def has_work(self) -> bool:
+        """Whether anything runs or wants to."""
+        return self.scheduler.has_work or bool(self._under_way)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a device works on what nobody has waited for."""
+        return bool(self._under_way)
+
+    @property
     def rests(self) -> bool:
         """Whether the last step ran nothing and left nothing, because all waits for others."""
-        return self._waits and not self._sounding
+        return self._waits and not self._sounding and not self._under_way
 
-    def launch(self, work: Work) -> Launched:
-        """Run the encoders, and launch the forward pass."""
+    def launch(self, work: Work) -> None:
+        """Run the encoders, and launch the forward pass; `results` waits for it."""
+        if self._waits and self._under_way:
+            return  # there is nothing to do before these have ended
         began_s = self._clock()
         failed = self.runner.rebuild(work.rebuild)
         for (sequence, _), error in zip(work.encode, self.runner.encode(work.encode), strict=True):
@@ -142,21 +128,59 @@ class Lane:
         if failed:
             rows = [row for row in rows if row.sequence.arrival not in failed]
         forward = self.runner.launch(rows)
-        return Launched(work, failed, rows, forward, began_s, self._clock() - began_s)
+        launched = Launched(work, failed, rows, forward, began_s)
+        if forward is not None:
+            launched.foretell(self._limit, self._config.chunk_ramp)
+        now_s = self._clock()
+        launched.seconds = now_s - began_s
+        self._lead_s = max(now_s - self._planned_s, _LEAD_DECAY * self._lead_s)
+        self._under_way.append(launched)
 
-    def results(self, launched: Launched) -> Results:
-        """Wait for the forward pass, or run it where nothing could be launched."""
+    @property
+    def spare_s(self) -> float:
+        """Seconds for which the next step can still be planned in time; not above 0: it is time.
+
+        Who comes before then has a part in it, and need not wait for one step more.
+        """
+        if not self._under_way or not self._stays():
+            return 0.0
+        launched = self._under_way[0]
+        runs_s = self.scheduler.cost.cost.seconds(launched.size)
+        began_s = max(launched.began_s, self._ended_s)
+        return began_s + (1.0 - _MARGIN) * runs_s - self._lead_s - self._clock()
+
+    def results(self) -> Iterator[Results]:
+        """Wait for the steps under way, or run what nothing could be launched of.
+
+        What a device runs by itself stays under way if it is the newest: the next step is launched
+        behind it before anybody waits, so that the device need not. Results must be processed
+        before the next ones are taken.
+        """
+        while self._under_way and (self._waits or not self._stays()):
+            yield self._results(self._under_way.popleft())
+
+    def _stays(self) -> bool:
+        return len(self._under_way) == 1 and self._under_way[0].forward is not None
+
+    def _results(self, launched: Launched) -> Results:
         began_s = self._clock()
         results = Results(launched.work, launched.failed)
-        for row, drawn in zip(launched.rows, launched.forward(), strict=True):
+        fresh = launched.fresh()
+        rows = list(compress(launched.rows, fresh))
+        if launched.forward is None:
+            every = self.runner.forward(rows)
+            results.seconds = launched.seconds + self._clock() - began_s
+        else:
+            every = list(compress(launched.forward(), fresh))
+            launched.arrived(rows, every)
+            ended_s = self._clock()  # the device began when it had ended the step before
+            results.seconds = ended_s - max(launched.began_s, self._ended_s)
+            self._ended_s = ended_s
+        for row, drawn in zip(rows, every, strict=True):
             if isinstance(drawn, BaseException):
                 results.failed[row.sequence.arrival] = drawn
             else:
                 results.drawn.append((row.sequence, drawn, row.stop))
-        if self.runner.works_beside:  # since the launch, whatever the host did meanwhile
-            results.seconds = self._clock() - launched.began_s
-        else:
-            results.seconds = launched.seconds + self._clock() - began_s
         return results
 
     def process(self, results: Results, now_s: float) -> list[Chunk]:
@@ -178,6 +202,8 @@ class Lane:
         sounds = self._sounds(results)
         chunks: list[Chunk] = []
         for sequence in dict.fromkeys([*results.work.sequences(), *earlier]):
+            if sequence.phase is Phase.FINISHED:  # it left while the step was under way
+                continue
             told, sound = sequence.arrival in fresh, sounds.get(sequence.arrival)
             failure = results.failed.get(sequence.arrival)
             if sound is not None or told:
@@ -218,15 +244,16 @@ class Lane:
         sequence.emitted += kept
         if drawn.logprobs:
             sequence.logprobs += drawn.logprobs[: len(kept)]
-        limit = self._limit(sequence) if sequence.limit is None else sequence.limit
         if stops:
             self.scheduler.end(sequence, Reason.STOP)
-        elif len(sequence.emitted) >= limit:
+        elif len(sequence.emitted) >= self._limit(sequence):
             self.scheduler.end(sequence, Reason.LENGTH)
         return kept
 
     def _limit(self, sequence: Sequence) -> int:
         """Entries after which a sequence ends."""
+        if sequence.limit is not None:
+            return sequence.limit
         limit, request = self.runner.max_entries(sequence), sequence.request
         if not request.marks:  # entries take positions
             limit = min(limit, self.scheduler.capacity - sequence.num_prompt)
@@ -250,7 +277,9 @@ class Lane:
             sequence.num_vocoded += frames
             sequence.num_chunks += 1
         sounds |= _awaited(first, results)
-        seconds = results.seconds + self._clock() - began_s
+        seconds = results.seconds
+        if not self._under_way:
+            seconds += self._clock() - began_s
         work = results.work
         lengths = [row.stop - row.start for row in work.forward]
         ran = StepWork.of(lengths, len(work.encode), [frames for _, frames in due])
@@ -261,6 +290,8 @@ class Lane:
         """Chunks of sound that were planned and have their frames, and how many each."""
         due = []
         for sequence in results.work.vocode:
+            if not self.scheduler.runs(sequence):  # it was taken out since
+                continue
             frames = frames_to_vocode(
                 num_frames=len(sequence.emitted),
                 num_vocoded=sequence.num_vocoded,

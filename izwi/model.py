@@ -16,6 +16,7 @@ from izwi.ops.protocol import Array, AttentionContext, Ops, Weights
 from izwi.request import (
     EncodeInput,
     Request,
+    Samples,
     Sequence,
     SpeechInput,
     Task,
@@ -24,6 +25,8 @@ from izwi.request import (
     VoicePrompt,
 )
 
+# In `Model.inputs`, ids of an entry that nobody on the host knows yet.
+UNKNOWN = -1
 # Draw one id a row: logits (rows, vocabulary) of a codebook -> ids (rows,) int64.
 Pick = Callable[[Array, int], Array]
 
@@ -59,7 +62,8 @@ class Row(NamedTuple):
         sequence = self.sequence
         if sequence.marks:
             return sequence.next_drawn < self.stop
-        return self.stop == sequence.num_prompt + len(sequence.emitted)
+        # as `Sequence.num_entries`, written out: this runs for every row of every step
+        return self.stop == sequence.num_prompt + len(sequence.emitted) + sequence.coming.entries
 
     @property
     def num_drawn(self) -> int:
@@ -67,13 +71,12 @@ class Row(NamedTuple):
         sequence = self.sequence
         if sequence.marks:
             return len(sequence.drawn_before(self.stop))
-        # written out: this runs for every row of every step
-        return self.stop == sequence.num_prompt + len(sequence.emitted)
+        return self.stop == sequence.num_prompt + len(sequence.emitted) + sequence.coming.entries
 
     @property
     def decodes(self) -> bool:
-        """Whether it runs the last emitted entry alone."""
-        return self.start >= self.sequence.num_prompt and self.emits and self.stop == self.start + 1
+        """Whether it runs the last entry alone."""
+        return self.start + 1 == self.stop > self.sequence.num_prompt and self.emits
 
 
 class Model(Protocol):
@@ -131,6 +134,9 @@ class Model(Protocol):
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
         """The rows' positions as ids, (positions, num_inputs).
 
+        At positions of the log the entry comes first. One that a step under way still draws is
+        all `UNKNOWN`, which is replaced on the device.
+
         None where one of them is made of something else: encoded sound, a speaker's vector.
         """
         ...
@@ -165,7 +171,7 @@ def last_positions(rows: Seq[Row]) -> npt.NDArray[np.int64]:
     for sequence, start, stop in rows:
         if sequence.marks:
             places += [before + at - start for at in sequence.drawn_before(stop)]
-        elif stop == sequence.num_prompt + len(sequence.emitted):
+        elif stop == sequence.num_prompt + sequence.num_entries:
             places.append(before + stop - start - 1)
         before += stop - start
     return np.array(places, np.int64)
@@ -187,41 +193,46 @@ class PaddedEncoder(Protocol):
     """An audio encoder that takes pieces of any length padded to one of a few shapes."""
 
     @property
-    def kind(self) -> str:
-        """`EncodeInput.kind` of the pieces that it takes."""
+    def axis(self) -> int:
+        """Axis of values along which pieces differ in length and are padded."""
         ...
 
     @property
     def shapes(self) -> Seq[tuple[int, ...]]:
-        """Shapes of values, ascending, that differ in their last axis, along which pads are put."""
+        """Shapes of values, ascending, that differ along the axis."""
         ...
 
-    def num_tokens(self, length: int) -> int:
-        """Rows of the result that come from values whose last axis is so long; at least 1."""
+    def max_pieces(self, shape: tuple[int, ...]) -> int:
+        """Pieces of one batch of a shape, at most: more would take memory and save little time."""
         ...
 
-    def encode_padded(self, values: Array, num_tokens: Array) -> Array:
+    def encode_padded(self, values: Array, lengths: Array) -> Array:
         """Encode pieces of one of the shapes.
 
         Args:
-            values: (batch, *shape) in the dtype of the weights, zeros behind each piece.
-            num_tokens: (batch,) int64, `num_tokens` of each piece before it was padded.
+            values: (batch, *shape) in the dtype of the weights, finite numbers behind each piece.
+            lengths: (batch,) int64, of each piece along the axis before it was padded.
 
         Returns:
-            (batch, tokens, width). The first `num_tokens` of a row are what `Model.encode` gives
-            for its piece; what is behind them says nothing.
+            (batch, ...), a row a piece; see `unpadded`.
 
         From arrays on the device alone, as `Model.embed_inputs`.
         """
         ...
 
+    def unpadded(self, row: Array, length: int) -> Array:
+        """What `Model.encode` gives for a piece so long, out of its row of `encode_padded`."""
+        ...
+
 
 @runtime_checkable
 class EncodesPadded(Protocol):
-    """A model with an audio encoder that a GPU can record."""
+    """A model with audio encoders that take padded pieces, so that a GPU can record them."""
 
     @property
-    def padded_encoder(self) -> PaddedEncoder: ...
+    def padded_encoders(self) -> Mapping[str, PaddedEncoder]:
+        """By the `EncodeInput.kind` of the pieces that each takes."""
+        ...
 
 
 class SpeechModel(Model, Protocol):
@@ -304,8 +315,11 @@ class TranscriptionModel(Model, Protocol):
         """ISO 639 codes by the names that `read` gives."""
         ...
 
-    def split_audio(self, samples: npt.NDArray[np.float32]) -> list[tuple[int, int]]:
-        """Cut 16 kHz samples into pieces [start, stop) that the model takes in one go."""
+    def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
+        """Cut 16 kHz samples into pieces [start, stop) that the model takes in one go.
+
+        It reads them near the cuts alone, so an hour takes no more memory than a minute.
+        """
         ...
 
     def prepare_transcription(

@@ -22,6 +22,14 @@ Int64 = npt.NDArray[np.int64]
 Entries = tuple[tuple[int, ...], ...]
 
 
+class Samples(Protocol):
+    """(n,) float32 mono, read in parts: an array, or a sound that does not lie in memory."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Float32: ...
+
+
 class Task(StrEnum):
     """What a model does with a request."""
 
@@ -160,6 +168,16 @@ class Reason(StrEnum):
     ERROR = "error"
 
 
+@dataclass(slots=True)
+class Coming:
+    """What steps under way will add to a sequence."""
+
+    entries: int = 0  # 1 at most when a step is planned
+    frames: int = 0  # that go through the codec, in so many chunks
+    chunks: int = 0
+    ends: bool = False  # no more entries follow
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A request and its log, and the caches of that log.
@@ -192,6 +210,8 @@ class Sequence:
         last_step: The scheduler's step in which it last had a row, or arrived.
         seen: What the sampler keeps of the log: how much of it, and the ids in it.
         limit: Entries after which it ends, once somebody has worked that out for good.
+        coming: What steps under way will add to it.
+        epoch: How often it has let go of its pages. What was launched before is dropped.
         num_prompt: Positions of the prompt.
         marks: Positions of the prompt where entries are drawn, if not behind it.
     """
@@ -223,6 +243,8 @@ class Sequence:
     last_step: int = 0
     seen: Any = None
     limit: int | None = None
+    coming: Coming = field(default_factory=Coming)
+    epoch: int = 0
     num_prompt: int = field(init=False)
     marks: tuple[int, ...] = field(init=False)
 
@@ -232,9 +254,14 @@ class Sequence:
         self.input_open = self.request.open_input
 
     @property
+    def num_entries(self) -> int:
+        """Entries emitted, and those that a step under way draws."""
+        return len(self.emitted) + self.coming.entries
+
+    @property
     def num_positions(self) -> int:
-        """Positions that are known: the prompt, and one for each entry emitted after it."""
-        return self.num_prompt if self.marks else self.num_prompt + len(self.emitted)
+        """Positions of the prompt, and one for each entry after it."""
+        return self.num_prompt + (0 if self.marks else self.num_entries)
 
     @property
     def next_drawn(self) -> int:
@@ -321,13 +348,13 @@ class TranscriptionInput:
     """What a door asks of a transcription model.
 
     Attributes:
-        samples: (n,) float32 mono at 16 kHz.
+        samples: At 16 kHz.
         language: Forced language name or code, None detects it.
         context: Text that the transcription follows on or whose words are likely.
         logprobs: As in `Request`.
     """
 
-    samples: Float32
+    samples: Samples
     language: str | None = None
     context: str = ""
     temperature: float = 0.0
@@ -341,33 +368,14 @@ class AlignmentInput:
     """What a door asks of an alignment model.
 
     Attributes:
-        samples: (n,) float32 mono at 16 kHz.
+        samples: At 16 kHz.
         text: What they say.
         language: Name or code; None cuts words at white space, and between Chinese characters.
     """
 
-    samples: Float32
+    samples: Samples
     text: str
     language: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AlignedWord:
-    """When a word is said.
-
-    Attributes:
-        word: Its letters and digits alone.
-        start_s: When it begins, in seconds from the start of the sound.
-        end_s: When it ends.
-        start: Where it begins in the text, in characters.
-        stop: Where it ends there.
-    """
-
-    word: str
-    start_s: float
-    end_s: float
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 # Where everything waits for readers or writers, a step is tried again after so long.
 _REST_S = 0.02
+# Less time than this is not worth going to sleep for.
+_LEAST_SPARE_S = 2e-4
 
 
 class Listener(Protocol):
@@ -170,19 +172,26 @@ class SteppingThread:
         rested = False
         while not self._stopping:
             busy = self._engine.has_work
-            commands = self._next_commands(
-                _REST_S if busy else None if rested else allocator.IDLE_S
-            )
+            if self._may_wait():
+                commands = self._commands_within(self._engine.spare_s)
+            else:
+                commands = self._next_commands(
+                    _REST_S if busy else None if rested else allocator.IDLE_S
+                )
             rested = not commands and not busy
             if rested:
                 allocator.trim()
                 continue
             for command in commands:
                 self._guarded(command)
-            if not self._stopping:
+            if not self._stopping and not self._may_wait():
                 self._guarded(self._step)
             self._settle_changes()
             self._listener.stepped()
+
+    def _may_wait(self) -> bool:
+        """Whether newcomers can still join the next step, since a device is busy with the last."""
+        return self._engine.spare_s > _LEAST_SPARE_S
 
     def _step(self) -> None:
         """Run a step. Readers get what they do not wait for while a device runs the next one."""
@@ -192,7 +201,7 @@ class SteppingThread:
         finally:
             self._dispatch(untold)
         chunks = self._engine.end()
-        if not self._engine.has_work or self._engine.rests:
+        if self._engine.is_under_way or self._engine.rests or not self._engine.has_work:
             self._dispatch(chunks)
             return
         first: list[Chunk] = []
@@ -207,6 +216,13 @@ class SteppingThread:
             self._wake.wait_for(
                 lambda: self._commands or (engine.has_work and not engine.rests), timeout_s
             )
+            commands, self._commands = self._commands, deque()
+        return commands
+
+    def _commands_within(self, timeout_s: float) -> deque[Callable[[], None]]:
+        """Take the commands that are there, or the first to come in a while; none if none does."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._commands, timeout_s)
             commands, self._commands = self._commands, deque()
         return commands
 

@@ -73,7 +73,9 @@ class Observer(Protocol):
         ...
 
 
-def platform_of(device: object, dtype: object, weights: str = "auto") -> str:
+def platform_of(
+    device: object, dtype: object, weights: str = "auto", attention: str = "auto"
+) -> str:
     """Name what decides the last bits: the device, its dtype, torch, its kernels, its threads."""
     import torch  # whoever only reads traces needs no torch
 
@@ -81,6 +83,7 @@ def platform_of(device: object, dtype: object, weights: str = "auto") -> str:
     threads = torch.get_num_threads()
     name = str(dtype).removeprefix("torch.")
     name += "" if weights == "auto" else f" with {weights} weights"
+    name += "" if attention == "auto" else f" with attention by {attention}"
     return f"{device} {name}, torch {torch.__version__}, {kernels}, threads: {threads}"
 
 

@@ -140,7 +140,7 @@ class TranscriptionAsk(Struct, frozen=True, omit_defaults=True):
     @classmethod
     def of(cls, ask: TranscriptionInput) -> TranscriptionAsk:
         """Pack what was asked."""
-        return cls(**{**_values(ask), "samples": PackedArray.of(ask.samples)})
+        return cls(**{**_values(ask), "samples": PackedArray.of(ask.samples[:])})
 
     def unpack(self) -> TranscriptionInput:
         """Return what was asked. Raises InvalidRequest if an array cannot be read."""

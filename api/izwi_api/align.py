@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import cast
 from uuid import uuid4
 
-from izwi.alignment import AlignmentModel
+from izwi.alignment import AlignedWord, AlignmentModel
 from izwi.errors import InvalidRequest, ModelNotFound
-from izwi.request import AlignedWord, AlignmentInput, Float32, Request, Task
+from izwi.request import AlignmentInput, Request, Samples, Task
 from izwi.threads import compute
 from izwi_api.door import Engine, Registry, Stream, chunks_of
-from izwi_api.transcribe import SAMPLE_RATE, Segment
+from izwi_api.transcribe import SAMPLE_RATE, Segment, num_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ class Aligner:
                 stream.abort()
 
     async def align_segments(
-        self, samples: Float32, segments: Sequence[Segment]
+        self, samples: Samples, segments: Sequence[Segment]
     ) -> list[list[AlignedWord]]:
-        """Align what was transcribed, which is not charged again.
+        """Align what was transcribed, some segments at a time; it is not charged again.
 
         Args:
-            samples: (n,) float32 mono at 16 kHz, all that was transcribed.
+            samples: At 16 kHz, all that was transcribed.
             segments: What is said in which part of it.
 
         Returns:
@@ -75,17 +75,14 @@ class Aligner:
             InvalidRequest: A segment's language is not known.
         """
         spoken = [segment for segment in segments if _has_word(segment.text)]
-        asks = [
-            AlignmentInput(
-                samples[round(s.start_s * SAMPLE_RATE) : round(s.end_s * SAMPLE_RATE)],
-                s.text,
-                s.language or None,
-            )
-            for s in spoken
-        ]
-        aligned = iter(await self.align(asks, charged=False) if asks else [])
+        places = [_place(segment) for segment in spoken]
+        aligned: list[list[AlignedWord]] = []
+        while left := spoken[len(aligned) :]:
+            asks = await compute(_asks, samples, left[: num_together(places[len(aligned) :])])
+            aligned += await self.align(asks, charged=False)
+        words = iter(aligned)
         return [
-            [_later(word, s.start_s) for word in next(aligned)] if _has_word(s.text) else []
+            [_later(word, s.start_s) for word in next(words)] if _has_word(s.text) else []
             for s in segments
         ]
 
@@ -124,6 +121,17 @@ def find_aligner(engine: Engine, registry: Registry, name: str | None = None) ->
     if model.task is not Task.ALIGNMENT:
         raise InvalidRequest(f"model {name!r} does {model.task}, not alignment", param="model")
     return Aligner(engine, name, cast(AlignmentModel, model))
+
+
+def _asks(samples: Samples, segments: Sequence[Segment]) -> list[AlignmentInput]:
+    return [
+        AlignmentInput(samples[slice(*_place(s))], s.text, s.language or None) for s in segments
+    ]
+
+
+def _place(segment: Segment) -> tuple[int, int]:
+    """Where it is, in samples."""
+    return round(segment.start_s * SAMPLE_RATE), round(segment.end_s * SAMPLE_RATE)
 
 
 def _has_word(text: str) -> bool:

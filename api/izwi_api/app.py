@@ -15,7 +15,7 @@ from izwi.threads import use_few_threads
 from izwi_api import auth, http_errors, voice_errors
 from izwi_api.app_state import AppState, set_state
 from izwi_api.audit import Audit, AuditLog
-from izwi_api.decoding import DecoderPool, InProcess
+from izwi_api.decoding import Decoder, DecoderPool, InProcess
 from izwi_api.door import Door, Engine, Registry
 from izwi_api.drain import Drain, Draining
 from izwi_api.host_check import HostCheck
@@ -69,7 +69,7 @@ def create_app(
     metrics = DoorMetrics(metrics_folder)
     metrics.registry.register(EngineFigures(engine))
     counted = CountedEngine(engine, registry) if access.asks_for_key or audit_log else engine
-    decoder = DecoderPool(settings.decode_workers) if settings.decode_workers else InProcess()
+    decoder = _decoder(settings)
     references = References(
         settings.reference_hosts, settings.max_reference_bytes, settings.reference_pace
     )
@@ -92,6 +92,11 @@ def create_app(
     for router in ROUTERS:
         app.include_router(router, responses=REFUSALS)
     return app
+
+
+def _decoder(settings: Settings) -> Decoder:
+    workers = settings.decode_workers
+    return DecoderPool(workers, settings.home) if workers else InProcess(settings.home)
 
 
 def _guard(app: FastAPI, access: Access, counts: Path) -> None:

@@ -41,6 +41,12 @@ class Form:
             raise InvalidRequest(f"missing required parameter: {name!r}", param=name)
         return self.files[name]
 
+    def take(self, name: str) -> bytes:
+        """Return the bytes of a file and keep none; raises as `file`."""
+        content = self.file(name)
+        del self.files[name]
+        return content
+
 
 class _Overflow(MultiPartException):
     """The body went over its limit; of this class so that the parser cleans up."""

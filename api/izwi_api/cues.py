@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from izwi.request import AlignedWord
+from izwi.alignment import AlignedWord
 
 # Two lines of 42 letters, and as long as is common; a pause ends a subtitle, and so does a sentence
 # that could be read.

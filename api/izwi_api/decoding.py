@@ -1,8 +1,8 @@
 """Decode files of strangers in other processes, which may run out of memory, of time, or crash.
 
 A `DecoderPool` has as many threads as processes; a thread sends a file to a process and gathers
-the samples. Whatever a process answers is checked like what a stranger sends: a broken decoder
-may be somebody else's program by then.
+the samples, which are not held in memory where they are many. Whatever a process answers is checked
+like what a stranger sends: a broken decoder may be somebody else's program by then.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 import numpy as np
 
-from izwi.audio.decode import DecodeLimits, decode_audio
+from izwi.audio.decode import DecodeLimits, decode_audio, decode_blocks
 from izwi.audio.decode_worker import BLOCK, END, HEAD, JOB, READY, REFUSED, Job, Refusal
 from izwi.audio.decode_worker import read_exactly as _read_exactly
+from izwi.audio.sound import Sound
 from izwi.errors import EngineStopped, InvalidAudio, IzwiError, Overloaded, TooLarge
 from izwi.request import Float32
 
@@ -72,13 +75,32 @@ class Decoder(Protocol):
         """
         ...
 
+    async def spool(self, content: bytes, rate: int, limits: DecodeLimits) -> Sound:
+        """Decode a file of any length to a sound that takes little memory.
+
+        Returns:
+            What `decode` gives, to be closed by the caller.
+
+        Raises:
+            Overloaded: Too many files wait, or the disk is full.
+            IzwiError: As `decode`, or the sound cannot be written to the disk.
+        """
+        ...
+
     def stop(self) -> None:
         """Decode no more."""
         ...
 
 
 class InProcess:
-    """Decodes in this process: for files that whoever runs it has chosen."""
+    """Decodes in this process: for files that whoever runs it has chosen.
+
+    Args:
+        folder: Where long sounds lie; see `Sound`.
+    """
+
+    def __init__(self, folder: Path | None = None):
+        self._folder = folder
 
     def start(self) -> None:
         """Do nothing."""
@@ -86,6 +108,11 @@ class InProcess:
     async def decode(self, content: bytes, rate: int, limits: DecodeLimits) -> Float32:
         """Decode a file; as `Decoder`, but what breaks the decoder breaks this process."""
         return await asyncio.to_thread(decode_audio, content, rate, limits=limits)
+
+    async def spool(self, content: bytes, rate: int, limits: DecodeLimits) -> Sound:
+        """Decode a file to a sound; as `Decoder`."""
+        blocks = decode_blocks(content, rate, limits)
+        return await asyncio.to_thread(Sound(self._folder).write_all, blocks)
 
     def stop(self) -> None:
         """Do nothing."""
@@ -98,16 +125,18 @@ class DecoderPool:
         num_workers: Processes at most.
         time_limit_s: For one file, on the clock and of the processor.
         memory_bytes: That a process may take for one file.
+        folder: Where long sounds lie; see `Sound`.
     """
 
     def __init__(
         self,
         num_workers: int,
+        folder: Path | None = None,
         *,
         time_limit_s: float = TIME_LIMIT_S,
         memory_bytes: int = MEMORY_BYTES,
     ):
-        self._num_workers = num_workers
+        self._num_workers, self._folder = num_workers, folder
         self._time_limit_s, self._memory_bytes = time_limit_s, memory_bytes
         self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="izwi-decode")
         self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
@@ -122,6 +151,11 @@ class DecoderPool:
 
     async def decode(self, content: bytes, rate: int, limits: DecodeLimits) -> Float32:
         """Decode a file; as `Decoder`."""
+        with await self.spool(content, rate, limits) as sound:
+            return sound[:]
+
+    async def spool(self, content: bytes, rate: int, limits: DecodeLimits) -> Sound:
+        """Decode a file to a sound; as `Decoder`."""
         with self._lock:
             if self._is_stopped:
                 raise EngineStopped("the server is stopping")
@@ -147,18 +181,19 @@ class DecoderPool:
         while not self._idle.empty():
             self._idle.get_nowait().end()
 
-    def _count_out(self, _: Future[Float32]) -> None:
+    def _count_out(self, _: Future[Sound]) -> None:
         with self._lock:
             self._num_asked -= 1
 
     def _decode(
         self, content: bytes, rate: int, limits: DecodeLimits, left: threading.Event
-    ) -> Float32:
+    ) -> Sound:
         if left.is_set():
             raise InvalidAudio("nobody waits for it", param="file")
         worker = self._ask_one(content, rate, limits)
         try:
-            samples = worker.gather(rate, limits, self._time_limit_s, left)
+            blocks = worker.blocks(rate, limits, self._time_limit_s, left)
+            sound = Sound(self._folder).write_all(blocks)
         except _WorkerLost as lost:
             logger.warning("a decoder was lost: %s", lost)
             self._replace(worker)
@@ -173,7 +208,7 @@ class DecoderPool:
             self._replace(worker)
             raise
         self._give_back(worker)
-        return samples
+        return sound
 
     def _ask_one(self, content: bytes, rate: int, limits: DecodeLimits) -> _Worker:
         """Give a file to a process. One that ended while it had nothing to do is left out."""
@@ -260,12 +295,18 @@ class _Worker:
         self._stream.sendall(HEAD.pack(JOB, len(head)) + head)
         self._stream.sendall(content)  # it reads all of it before it begins
 
-    def gather(
+    def blocks(
         self, rate: int, limits: DecodeLimits, time_limit_s: float, left: threading.Event
-    ) -> Float32:
-        """Take the samples, or stop when `left` is set; raises as `Decoder`, and _WorkerLost."""
+    ) -> Iterator[Float32]:
+        """Yield the samples as they come, or stop when `left` is set.
+
+        Raises:
+            _WorkerLost: It is of no use any more.
+            IzwiError: As `Decoder`.
+        """
+        blocks = self._blocks(rate, limits, time.monotonic() + time_limit_s, left)
         try:
-            return self._gather(rate, limits, time.monotonic() + time_limit_s, left)
+            yield from blocks
         except (OSError, EOFError, msgspec.MsgspecError) as error:
             self._process.kill()
             raise _WorkerLost(
@@ -282,26 +323,29 @@ class _Worker:
         self._process.wait()
         self._stream.close()
 
-    def _gather(
+    def _blocks(
         self, rate: int, limits: DecodeLimits, until_s: float, left: threading.Event
-    ) -> Float32:
-        sound = bytearray()
+    ) -> Iterator[Float32]:
         # The resampler rounds up.
-        most_bytes = int(limits.max_audio_s * rate + rate) * 4
+        num_bytes, most_bytes = 0, int(limits.max_audio_s * rate + rate) * 4
         while True:
             kind, size = HEAD.unpack(self._read(HEAD.size, until_s))
-            if kind == END and size == 0 and sound:
-                return np.frombuffer(sound, "<f4").astype(np.float32, copy=False)
+            if kind == END and size == 0 and num_bytes:
+                return
             if kind == REFUSED and size <= _MAX_REFUSAL_BYTES:
                 refusal = msgspec.json.decode(self._read(size, until_s), type=Refusal)
                 cls = TooLarge if refusal.is_too_large else InvalidAudio
                 raise cls(refusal.message, param="file")
-            fits = size <= _MAX_BLOCK_BYTES and len(sound) + size <= most_bytes
+            fits = size <= _MAX_BLOCK_BYTES and num_bytes + size <= most_bytes
             if kind != BLOCK or size % 4 or not fits:
                 raise _WorkerLost(f"it said {kind!r} of {size} bytes")
             if left.is_set():
                 raise _WorkerLost("its client has left")
-            sound += self._read(size, until_s)
+            block = np.frombuffer(self._read(size, until_s), "<f4").astype(np.float32, copy=False)
+            if not np.isfinite(block).all():
+                raise _WorkerLost("it said what is no number")
+            num_bytes += size
+            yield block
 
     def _read(self, num_bytes: int, until_s: float) -> bytearray:
         left_s = until_s - time.monotonic()

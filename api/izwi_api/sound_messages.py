@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Awaitable, Callable, Sequence
 
-from izwi.request import AlignedWord
+from izwi.alignment import AlignedWord
 from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.speech_stream import SessionConfig
 

@@ -2,26 +2,34 @@
 
 A piece of the text is aligned with its sound as soon as its sound is complete, while the next one
 is made. Aligned is what the model said; the times are those of what is delivered, which a speed
-has stretched or squeezed evenly.
+has stretched or squeezed evenly. A piece that runs on for longer than the aligner takes is cut in
+silence, and its text by the share of what is said before. A piece that cannot be aligned has no
+words: they never break off the sound.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from izwi.alignment import AlignedWord, AlignmentModel
 from izwi.audio.resample import resample
 from izwi.errors import InvalidAudio, InvalidRequest, ModelNotFound
-from izwi.request import AlignedWord, AlignmentInput, Chunk, Float32
+from izwi.request import AlignmentInput, Chunk, Float32
+from izwi.threads import compute
 from izwi_api.align import Aligner, find_aligner
 from izwi_api.door import Engine, Registry
 from izwi_api.speech import Speech
+from izwi_api.text_shares import cut_text, spoken_shares
 from izwi_api.transcribe import SAMPLE_RATE
+
+logger = logging.getLogger(__name__)
 
 PARAM = "word_timestamps"
 # Languages that a speech model takes and that say nothing about the words.
@@ -73,8 +81,7 @@ class TimedSpeech:
     def known(self) -> list[AlignedWord]:
         """Take the words whose times have become known, in the order of the text.
 
-        Raises:
-            IzwiError: They could not be found out.
+        Of a piece whose times could not be found out there are none; the log says why.
         """
         words: list[AlignedWord] = []
         while self._alignments and self._alignments[0].done():
@@ -82,7 +89,7 @@ class TimedSpeech:
         return words
 
     async def rest(self) -> list[AlignedWord]:
-        """Wait for the words that are missing, and take them; raises as `known`."""
+        """Wait for the words that are missing, and take them, as `known`."""
         if self._alignments:
             await asyncio.wait(self._alignments)
         return self.known()
@@ -91,8 +98,6 @@ class TimedSpeech:
         """Stop the speech and the alignments that still run."""
         self._speech.abort()
         for alignment in self._alignments:
-            # one that failed, and that nobody asked, has told enough
-            alignment.add_done_callback(lambda done: done.cancelled() or done.exception())
             alignment.cancel()
 
     def _align_piece(self) -> None:
@@ -100,25 +105,36 @@ class TimedSpeech:
         start_s = self._num_samples / self.sample_rate
         self._num_samples += sum(pcm.size for pcm in heard)
         self._heard = []
-        if heard and any(map(str.isalnum, text)):
+        if heard and _has_word(text):
             work = self._aligned(text, heard, start_s)
             self._alignments.append(asyncio.create_task(work))
 
     async def _aligned(self, text: str, heard: list[Float32], start_s: float) -> list[AlignedWord]:
-        samples = await asyncio.to_thread(_joined, heard, self.sample_rate)
-        ask = AlignmentInput(samples, text, self._language)
         try:
+            parts = await compute(_cut, self._aligner.model, text, heard, self.sample_rate)
+            asks = [AlignmentInput(part.samples, part.text, self._language) for part in parts]
             # The text is paid for; that it is listened to again costs its caller nothing.
-            (words,) = await self._aligner.align([ask], charged=False)
+            aligned = await self._aligner.align(asks, charged=False) if asks else []
         except InvalidAudio:  # too short for a word
             return []
-        length_s = len(samples) / SAMPLE_RATE
+        except Exception:
+            # a queue that is full, or a bug: whatever it is, the sound is worth more
+            logger.warning("a piece of speech has no words", exc_info=True)
+            return []
 
-        def delivered(time_s: float) -> float:
-            return round((start_s + min(time_s, length_s)) / self._speed, 3)
+        def delivered(part: _Part, time_s: float) -> float:
+            within_s = part.start_s + min(time_s, len(part.samples) / SAMPLE_RATE)
+            return round((start_s + within_s) / self._speed, 3)
 
         return [
-            replace(word, start_s=delivered(word.start_s), end_s=delivered(word.end_s))
+            replace(
+                word,
+                start_s=delivered(part, word.start_s),
+                end_s=delivered(part, word.end_s),
+                start=part.start + word.start,
+                stop=part.start + word.stop,
+            )
+            for part, words in zip(parts, aligned, strict=True)
             for word in words
         ]
 
@@ -151,5 +167,34 @@ def find_word_aligner(
     return aligner, known[language.casefold()]
 
 
-def _joined(heard: list[Float32], rate: int) -> Float32:
-    return resample(np.concatenate(heard), rate, SAMPLE_RATE)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """Some of a piece of speech.
+
+    Attributes:
+        samples: (n,) float32 mono at 16 kHz.
+        start_s: Where they begin in the piece.
+        text: What they say.
+        start: Where that begins in the piece's text, in characters.
+    """
+
+    samples: Float32
+    start_s: float
+    text: str
+    start: int
+
+
+def _cut(model: AlignmentModel, text: str, heard: list[Float32], rate: int) -> list[_Part]:
+    """A piece of speech as parts that an aligner takes; those without a word are left out."""
+    samples = resample(np.concatenate(heard), rate, SAMPLE_RATE)
+    places = model.split_audio(samples)
+    shares = spoken_shares(samples, SAMPLE_RATE, [stop for _, stop in places[:-1]])
+    return [
+        _Part(samples[begin:end], begin / SAMPLE_RATE, text[start:stop], start)
+        for (begin, end), (start, stop) in zip(places, cut_text(text, shares), strict=True)
+        if _has_word(text[start:stop])
+    ]
+
+
+def _has_word(text: str) -> bool:
+    return any(map(str.isalnum, text))

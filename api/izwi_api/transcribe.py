@@ -1,8 +1,7 @@
 """Write down what is said: cut the sound, ask the engine for many pieces at once, join the text.
 
-Of a long sound only so many pieces are in work at a time, so that an hour takes no more memory
-beside its samples than some minutes. Knows no HTTP: the web and the command line both transcribe
-through here.
+Of a long sound only so many pieces are read and in work at a time, so that an hour takes no more
+memory than some minutes. Knows no HTTP: the web and the command line both transcribe through here.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from uuid import uuid4
 
-import numpy as np
-
 from izwi.alignment import AlignmentModel
+from izwi.audio.sound import within_full_scale
 from izwi.errors import InvalidAudio
 from izwi.model import TranscriptionModel
 from izwi.request import Request, Transcript, TranscriptionInput
@@ -26,8 +25,10 @@ from izwi_api.text_tokens import TextToken, text_tokens, trimmed, within
 from izwi_api.usage import current_usage
 
 SAMPLE_RATE = 16_000
-# Pieces in work: about as many as the engine runs well together.
-_MAX_AHEAD = 32
+# Pieces in work: about as many as the engine runs well together, unless they are so long that
+# their samples and features (115 KB a second) would be what counts.
+_MIN_AHEAD, _MAX_AHEAD = 2, 32
+_MAX_AHEAD_S = 1200.0
 # Reading the whole text anew for each token is quadratic, so partial text is read this often.
 _DELTA_INTERVAL_S = 0.05
 
@@ -55,7 +56,7 @@ class Transcription:
     """A text while it is written. Whoever leaves must `abort`.
 
     Attributes:
-        samples: The sound, within full scale.
+        samples: The sound, within full scale; whoever opened it closes it.
         duration_s: Of the sound.
         segments: The pieces that are done.
         text: All of it so far.
@@ -236,8 +237,9 @@ class _Pieces:
 
     async def start(self) -> None:
         """Ask for the first pieces; raises as `open_transcription`."""
-        requests = await compute(self._prepare, self._places[:_MAX_AHEAD])
-        later = self._places[_MAX_AHEAD:]
+        num_first = num_together(self._places)
+        requests = await compute(self._prepare, self._places[:num_first])
+        later = self._places[num_first:]
         # who may not hear all of it is told before anything is written down
         self._charge(later)
         try:
@@ -248,10 +250,10 @@ class _Pieces:
 
     async def in_order(self) -> AsyncGenerator[tuple[tuple[int, int], Stream]]:
         """Each piece's place, in samples, and its stream; when it is done another one follows."""
-        for place in self._places:
+        for number, place in enumerate(self._places, 1):
             yield place, self._streams[0]
             self._streams.popleft()
-            if self._num_asked < len(self._places):
+            while self._num_asked < number + num_together(self._places[number:]):
                 await self._follow(self._places[self._num_asked])
 
     def abort(self) -> None:
@@ -288,6 +290,17 @@ class _Pieces:
         self.num_prompt_positions += sum(request.prompt.num_positions for request in requests)
 
 
+def num_together(places: Sequence[tuple[int, int]]) -> int:
+    """How many pieces, from the first on, may be in work at the same time.
+
+    Args:
+        places: Where they are, [start, stop) in samples.
+    """
+    ends = accumulate(stop - start for start, stop in places[:_MAX_AHEAD])
+    num_fitting = sum(end <= _MAX_AHEAD_S * SAMPLE_RATE for end in ends)
+    return max(num_fitting, min(_MIN_AHEAD, len(places)))
+
+
 def joined(before: str, piece: str) -> str:
     """Put a space between two texts, except in scripts that write without."""
     if not before or not piece or _is_spaceless(before[-1]) or _is_spaceless(piece[0]):
@@ -305,20 +318,18 @@ def _cut(
     model: TranscriptionModel, ask: TranscriptionInput, aligner: AlignmentModel | None
 ) -> tuple[TranscriptionInput, list[tuple[int, int]]]:
     """The sound within full scale, and where its pieces are, in samples."""
-    if ask.samples.size == 0:
+    if len(ask.samples) == 0:
         raise InvalidAudio("the audio holds no sound: its length is zero", param="file")
     # Over full scale the whole clip is turned down, as the reference does before it cuts.
-    peak = float(np.abs(ask.samples).max())
-    if peak > 1.0:
-        ask = replace(ask, samples=ask.samples / np.float32(peak))
-    samples = ask.samples
-    wholes = [(0, len(samples))] if aligner is None else aligner.split_audio(samples)
-    places = [
+    samples = within_full_scale(ask.samples)
+    ask = replace(ask, samples=samples)
+    if aligner is None:
+        return ask, model.split_audio(samples)
+    return ask, [
         (whole + start, whole + stop)
-        for whole, end in wholes
+        for whole, end in aligner.split_audio(samples)
         for start, stop in model.split_audio(samples[whole:end])
     ]
-    return ask, places
 
 
 def _segment(

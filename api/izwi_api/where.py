@@ -11,10 +11,12 @@ class Where:
 
     Attributes:
         offline: Never ask the hub for a checkpoint.
-        weights: How the decoders' weights are kept: "auto", or in 8 bits "int8" or "fp8".
+        weights: How the decoders' weights are kept: "auto", "int8", "fp8" or "int4".
+        attention: What the decoders attend with: "auto", "torch" or "triton".
     """
 
     device: str = "auto"
     dtype: str = "auto"
     offline: bool = False
     weights: str = "auto"
+    attention: str = "auto"

@@ -109,9 +109,9 @@ class PaperRunner:
             sequence.encoded[index] = ()
         return [None] * len(pieces)
 
-    def launch(self, rows: Seq[Row]) -> Callable[[], list[Drawn]]:
-        """Run rows when their results are wanted."""
-        return partial(self.forward, rows)
+    def launch(self, rows: Seq[Row]) -> None:
+        """Nothing: rows run when their results are wanted."""
+        del rows
 
     def forward(self, rows: Seq[Row]) -> list[Drawn]:
         """Run rows; who emits says the next entry of its script."""
@@ -261,8 +261,10 @@ class Device:
         work = self.lane.schedule(now_s)
         forward = _forward_work(work)
         runner.begin_step((cold, forward.prefill_tokens > 0, bool(work.vocode)))
-        results = self.lane.results(self.lane.launch(work))
-        chunks = self.lane.process(results, runner.now_s)
+        self.lane.launch(work)
+        chunks: list[Chunk] = []
+        for results in self.lane.results():
+            chunks += self.lane.process(results, runner.now_s)
         runner.end_step(forward)
         return chunks
 

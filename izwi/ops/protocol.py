@@ -78,6 +78,10 @@ class Ops(Protocol):
         """Zeros in the dtype of the weights."""
         ...
 
+    def arange(self, stop: int) -> Array:
+        """0 .. stop - 1 as int64, made on the device."""
+        ...
+
     def concat(self, arrays: Sequence[Array], axis: int) -> Array:
         """Join along an axis that exists."""
         ...
@@ -94,12 +98,20 @@ class Ops(Protocol):
         """Rows of `x` along its first axis: shape index.shape + x.shape[1:]. Embeds ids."""
         ...
 
+    def take_columns(self, x: Array, index: Array) -> Array:
+        """Columns of (batch, channels, time), each row its own: `index` is (batch, n) int64."""
+        ...
+
+    def where(self, mask: Array, x: Array, other: float) -> Array:
+        """`x` where the mask, which broadcasts to it, is true; elsewhere a number."""
+        ...
+
     def pad(self, x: Array, left: int, right: int, mode: str = "constant") -> Array:
         """Pad the last axis with zeros ("constant"), "reflect" or "replicate"."""
         ...
 
     def narrow(self, weight: Array) -> Array:
-        """Make a (out, in) weight ready for products: in 8 bits where the backend was told so.
+        """Make a (out, in) weight ready for products: in 8 or 4 bits if the backend was told so.
 
         Only `linear`, `normed_linear`, `linear_add` and `gated_linear` take what it returns, and
         no gradient goes through it.
@@ -130,7 +142,7 @@ class Ops(Protocol):
         ...
 
     def linear_add(self, x: Array, weight: Array, residual: Array) -> Array:
-        """Residual + x @ weight.T."""
+        """Residual + x @ weight.T. The residual is given up: the sum may lie in its memory."""
         ...
 
     def gated_linear(self, x: Array, norm: Array, eps: float, weight: Array) -> Array:
@@ -164,6 +176,13 @@ class Ops(Protocol):
     def clip(self, x: Array, low: float | None, high: float | None) -> Array: ...
     def mean(self, x: Array, axis: int) -> Array:
         """Mean over one axis, which stays with length 1."""
+        ...
+
+    def masked_mean(self, x: Array, mask: Array) -> Array:
+        """Mean over the last axis of what the mask keeps; the axis stays with length 1.
+
+        The mask broadcasts to `x` and keeps something of every row. Sums are float32.
+        """
         ...
 
     def sum(self, x: Array, axis: int) -> Array:

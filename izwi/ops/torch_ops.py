@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
 from izwi.cache.transfer import to_device
+from izwi.ops.attention.choice import choose
 from izwi.ops.attention.torch_dense import (
     DenseContext,
     ScratchCache,
@@ -35,26 +36,30 @@ class TorchOps:
     """
 
     records = False  # whether steps can be recorded and replayed
+    attentions: tuple[str, ...] = ("torch",)  # that it has, the usual one first
 
     def __init__(
         self,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         weights: str = "auto",
+        attention: str = "auto",
     ):
         """Bind the operations.
 
         Args:
             device: Where arrays are.
             dtype: Of activations, and of weights that nothing narrows.
-            weights: How `narrow` keeps them: "auto" (as they are), "int8" or "fp8".
+            weights: How `narrow` keeps them: one of WEIGHTS; "auto" as they are.
+            attention: What decoders attend with: one of ATTENTIONS.
 
         Raises:
-            InvalidRequest: `weights` is unknown, or not for this device.
+            InvalidRequest: `weights` or `attention` is unknown, or not for this device.
         """
         self.device = torch.device(device)
         self.dtype = dtype
         self._narrow = narrow_dtype(weights, self.device)
+        self.attends_with = choose(attention, self.attentions)
         self._last_view: WindowView | None = None
 
     @contextmanager
@@ -82,6 +87,9 @@ class TorchOps:
     def zeros(self, shape: Sequence[int]) -> Tensor:
         return torch.zeros(tuple(shape), dtype=self.dtype, device=self.device)
 
+    def arange(self, stop: int) -> Tensor:
+        return torch.arange(stop, device=self.device)
+
     def concat(self, arrays: Sequence[Tensor], axis: int) -> Tensor:
         return torch.cat(list(arrays), dim=axis)
 
@@ -93,6 +101,12 @@ class TorchOps:
 
     def take(self, x: Tensor, index: Tensor) -> Tensor:
         return F.embedding(index, x)
+
+    def take_columns(self, x: Tensor, index: Tensor) -> Tensor:
+        return x.gather(2, index[:, None].expand(-1, x.shape[1], -1))
+
+    def where(self, mask: Tensor, x: Tensor, other: float) -> Tensor:
+        return x.masked_fill(~mask, other)  # torch.where would copy the number from the host
 
     def pad(self, x: Tensor, left: int, right: int, mode: str = "constant") -> Tensor:
         return F.pad(x, (left, right), mode=mode)
@@ -161,6 +175,10 @@ class TorchOps:
 
     def mean(self, x: Tensor, axis: int) -> Tensor:
         return x.mean(dim=axis, keepdim=True)
+
+    def masked_mean(self, x: Tensor, mask: Tensor) -> Tensor:
+        total = self.where(mask, x, 0.0).sum(-1, keepdim=True, dtype=torch.float32)
+        return (total / mask.sum(-1, keepdim=True)).to(x.dtype)
 
     def sum(self, x: Tensor, axis: int) -> Tensor:
         return x.sum(dim=axis)

@@ -20,6 +20,10 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 # Set to False to launch each kernel after the end of the one before it.
 overlap_launches = True
 
+# Cache lines of each weight row that are asked for before the kernel before has ended.
+_PREFETCHED_LINES = 32
+_LINE_BYTES = 128
+
 INTERPRETED: bool = triton.knobs.runtime.interpret
 
 
@@ -36,6 +40,12 @@ def overlap_option(device: torch.device) -> dict[str, bool]:
 @lru_cache
 def _has_dependent_launch(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+
+
+def lines_of(num_bytes: int) -> int:
+    """Cache lines of a weight row to ask for, a power of two; the last may be asked for twice."""
+    lines = triton.next_power_of_2(triton.cdiv(num_bytes, _LINE_BYTES))
+    return min(_PREFETCHED_LINES, int(lines))
 
 
 @triton.jit

@@ -15,9 +15,10 @@ import torch
 import triton
 from torch import Tensor
 
-from izwi.ops.narrow import NarrowWeight, Weight
-from izwi.ops.triton_launch import overlap_option
+from izwi.ops.narrow import NarrowWeight, PackedWeight, Weight
+from izwi.ops.triton_launch import lines_of, overlap_option
 from izwi.ops.triton_linear_kernels import all_rows, few_rows, many_rows
+from izwi.ops.triton_packed import packed_product, takes_packed
 from izwi.ops.triton_rows import rms_norm
 
 MAX_ROWS = 64
@@ -26,9 +27,6 @@ _FEW_ROWS = 2
 # Up to so many rows the norm is folded into the product; with more, each program would spend
 # longer on the rows than on its weights.
 _FOLDED_ROWS = 16
-# Cache lines of each weight row that are asked for before the kernel before has ended.
-_PREFETCHED_LINES = 32
-_LINE_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +116,15 @@ _TORCH_ABOVE: dict[tuple[int, int], int] = {
 _TORCH_ABOVE_USUAL = 32
 
 
+def takes(rows: int, weight: Weight) -> bool:
+    """Whether there is a kernel for so many rows and this weight."""
+    if not 0 < rows <= MAX_ROWS:
+        return False
+    if isinstance(weight, PackedWeight):
+        return takes_packed(weight)
+    return isinstance(weight, NarrowWeight) or weight.is_contiguous()
+
+
 def prefers_torch(rows: int, weight_rows: int, inputs: int) -> bool:
     """Whether the library's product with a (weight_rows, inputs) weight is the faster one."""
     return rows > _TORCH_ABOVE.get((weight_rows, inputs), _TORCH_ABOVE_USUAL)
@@ -142,7 +149,7 @@ def linear(
         norm: (inputs,) weight of the RMS norm, or None for no norm.
         eps: Of the norm.
         residual: (rows, outputs); the last axis contiguous.
-        tiles: How it is cut, if not by `tiles_for`.
+        tiles: How it is cut, if not by `tiles_for`; weights of 4 bits have one cut.
 
     Returns:
         (rows, outputs), of the dtype of `x`.
@@ -210,11 +217,21 @@ def _launch(
 ) -> None:
     rows, inputs = x.shape
     outputs = out.shape[1]
-    scale = weight.scale if isinstance(weight, NarrowWeight) else None
-    weight = weight.values if isinstance(weight, NarrowWeight) else weight
-    if not 0 < rows <= MAX_ROWS or inputs != weight.shape[1] or not weight.is_contiguous():
+    if not takes(rows, weight) or inputs != weight.shape[1]:
         raise ValueError(f"no kernel for {tuple(x.shape)} by {tuple(weight.shape)}")
     bucket = bucket_of(rows)
+    if isinstance(weight, PackedWeight):
+        packed_product(
+            *(x, weight, out, bucket),
+            bias=bias,
+            norm=norm,
+            eps=eps,
+            residual=residual,
+            gated=gated,
+        )
+        return
+    scale = weight.scale if isinstance(weight, NarrowWeight) else None
+    weight = weight.values if isinstance(weight, NarrowWeight) else weight
     tiles = tiles or tiles_for(rows, weight.shape[0], inputs, gated=gated)
     # x * norm, not yet scaled, may leave float16
     most = _FEW_ROWS if x.dtype == torch.float16 else _FOLDED_ROWS
@@ -232,7 +249,7 @@ def _launch(
         "BLOCK": tiles.outputs,
         "DEPTH": tiles.depth,
         "GATED": gated,
-        "LINES": _lines(inputs * weight.element_size()),
+        "LINES": lines_of(inputs * weight.element_size()),
         "OVERLAPPED": bool(options),
         "num_warps": tiles.warps,
         **options,
@@ -247,9 +264,3 @@ def _launch(
         many_rows[grid](**arrays, norm=norm, eps=eps, **sizes, **slices)
     else:
         all_rows[grid](**arrays, **sizes, STAGES=tiles.stages)
-
-
-def _lines(num_bytes: int) -> int:
-    """Cache lines of a weight row to ask for, a power of two; the last may be asked for twice."""
-    lines = triton.next_power_of_2(triton.cdiv(num_bytes, _LINE_BYTES))
-    return min(_PREFETCHED_LINES, int(lines))

@@ -28,7 +28,7 @@ def _tile(pointers, inside, UNMASKED: tl.constexpr):
 
 
 @triton.jit
-def _prefetch(weight_rows, INPUTS: tl.constexpr, LINES: tl.constexpr):
+def prefetch(weight_rows, INPUTS: tl.constexpr, LINES: tl.constexpr):
     """Ask for the first LINES cache lines of each weight row, (BLOCK, 1) pointers."""
     LINE: tl.constexpr = 1024 // weight_rows.dtype.element_ty.primitive_bitwidth
     k = tl.minimum(tl.arange(0, LINES) * LINE, INPUTS - 1)
@@ -36,7 +36,7 @@ def _prefetch(weight_rows, INPUTS: tl.constexpr, LINES: tl.constexpr):
 
 
 @triton.jit
-def _addend(bias, residual, n, m, rows, residual_stride, OUTPUTS: tl.constexpr):
+def addend(bias, residual, n, m, rows, residual_stride, OUTPUTS: tl.constexpr):
     """What is added to outputs n of rows m in the end, asked for before the long loop."""
     added = tl.zeros([1, 1], tl.float32)
     if bias is not None:
@@ -63,7 +63,7 @@ def _scales(scale, BLOCK: tl.constexpr, OUTPUTS: tl.constexpr, GATED: tl.constex
 
 
 @triton.jit
-def _write(acc, up, added, out, n, m, rows, OUTPUTS: tl.constexpr, GATED: tl.constexpr):
+def write(acc, up, added, out, n, m, rows, OUTPUTS: tl.constexpr, GATED: tl.constexpr):
     """Gate a float32 tile of rows m and outputs n, or add to it, and write it."""
     if GATED:
         acc = acc * tl.sigmoid(acc) * up
@@ -93,9 +93,9 @@ def few_rows(
     w = _tile(weight_rows + k, k < INPUTS, EVEN)
     w_up = _tile(up_rows + k, k < INPUTS, EVEN) if GATED else w
     if OVERLAPPED:
-        _prefetch(weight_rows, INPUTS, LINES)
+        prefetch(weight_rows, INPUTS, LINES)
         if GATED:
-            _prefetch(up_rows, INPUTS, LINES)
+            prefetch(up_rows, INPUTS, LINES)
     by, by_up = _scales(scale, BLOCK, OUTPUTS, GATED)
     wait_for_previous(OVERLAPPED)
     acc_0 = tl.zeros([BLOCK, DEPTH], tl.float32)
@@ -103,8 +103,8 @@ def few_rows(
     squares_0 = tl.zeros([1, DEPTH], tl.float32)
     squares_1 = squares_0
     x_1 = x + (rows - 1) * x_stride  # the second of two rows
-    added_0 = _addend(bias, residual, n, 0, rows, residual_stride, OUTPUTS)
-    added_1 = _addend(bias, residual, n, ROWS - 1, rows, residual_stride, OUTPUTS)
+    added_0 = addend(bias, residual, n, 0, rows, residual_stride, OUTPUTS)
+    added_1 = addend(bias, residual, n, ROWS - 1, rows, residual_stride, OUTPUTS)
     for start in tl.static_range(0, INPUTS, DEPTH):
         here = start + k
         w_now, up_now = w, w_up
@@ -133,7 +133,7 @@ def few_rows(
         if scale is not None:
             acc *= by[:, None]
             up *= by_up[:, None]
-        _write(acc, up, added_1 if row else added_0, out, n, row, rows, OUTPUTS, GATED)
+        write(acc, up, added_1 if row else added_0, out, n, row, rows, OUTPUTS, GATED)
 
 
 @triton.jit
@@ -155,9 +155,9 @@ def many_rows(
     weight_rows = weight + tl.minimum(n, OUTPUTS - 1).to(tl.int64) * INPUTS
     up_rows = weight_rows + OUTPUTS * INPUTS
     if OVERLAPPED:
-        _prefetch(weight_rows[:, None], INPUTS, LINES)
+        prefetch(weight_rows[:, None], INPUTS, LINES)
         if GATED:
-            _prefetch(up_rows[:, None], INPUTS, LINES)
+            prefetch(up_rows[:, None], INPUTS, LINES)
     by, by_up = _scales(scale, BLOCK, OUTPUTS, GATED)
     wait_for_previous(OVERLAPPED)
     LENGTH: tl.constexpr = INPUTS // SLICES  # of one slice
@@ -168,7 +168,7 @@ def many_rows(
     up = tl.zeros([SLICES, ROWS, BLOCK], tl.float32)
     squares = tl.zeros([SLICES, ROWS], tl.float32)
     n, m = n[None, :], m[:, None]
-    added = _addend(bias, residual, n, m, rows, residual_stride, OUTPUTS)
+    added = addend(bias, residual, n, m, rows, residual_stride, OUTPUTS)
     for start in tl.range(0, LENGTH, DEPTH, num_stages=STAGES):
         k = start + tl.arange(0, DEPTH)
         part = s[:, None, None] + k[None, :, None]
@@ -197,7 +197,7 @@ def many_rows(
     if scale is not None:
         total *= by[None, :]
         total_up *= by_up[None, :]
-    _write(total, total_up, added, out, n, m, rows, OUTPUTS, GATED)
+    write(total, total_up, added, out, n, m, rows, OUTPUTS, GATED)
 
 
 @triton.jit
@@ -215,13 +215,13 @@ def all_rows(
     weight_rows = weight + tl.minimum(n, OUTPUTS - 1).to(tl.int64) * INPUTS
     up_rows = weight_rows + OUTPUTS * INPUTS
     if OVERLAPPED:
-        _prefetch(tl.trans(weight_rows), INPUTS, LINES)
+        prefetch(tl.trans(weight_rows), INPUTS, LINES)
         if GATED:
-            _prefetch(tl.trans(up_rows), INPUTS, LINES)
+            prefetch(tl.trans(up_rows), INPUTS, LINES)
     by, by_up = _scales(scale, BLOCK, OUTPUTS, GATED)
     wait_for_previous(OVERLAPPED)
     EVEN: tl.constexpr = INPUTS % DEPTH == 0
-    added = _addend(bias, residual, n, m, rows, residual_stride, OUTPUTS)
+    added = addend(bias, residual, n, m, rows, residual_stride, OUTPUTS)
     x_rows = x + tl.minimum(m, rows - 1) * x_stride
     acc = tl.zeros([ROWS, BLOCK], tl.float32)
     up = tl.zeros([ROWS, BLOCK], tl.float32)
@@ -240,4 +240,4 @@ def all_rows(
     if scale is not None:
         acc *= by[None, :]
         up *= by_up[None, :]
-    _write(acc, up, added, out, n, m, rows, OUTPUTS, GATED)
+    write(acc, up, added, out, n, m, rows, OUTPUTS, GATED)

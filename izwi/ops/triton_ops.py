@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from izwi.ops import triton_conv, triton_linear, triton_rows
+from izwi.ops import triton_conv, triton_linear, triton_packed, triton_rows
 from izwi.ops.attention.torch_dense import ScratchCache
 from izwi.ops.attention.triton_decode import (
     MAX_SCRATCH_POSITIONS,
@@ -13,7 +13,7 @@ from izwi.ops.attention.triton_decode import (
     ScratchDecode,
     takes_heads,
 )
-from izwi.ops.narrow import NarrowWeight, Weight
+from izwi.ops.narrow import NarrowWeight, PackedWeight, Weight
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
 from izwi.ops.torch_ops import TorchOps
 
@@ -28,16 +28,20 @@ class TritonOps(TorchOps):
     """
 
     records = True
+    attentions = ("triton", "torch")
 
     def __init__(
         self,
         device: torch.device | str = "cuda",
         dtype: torch.dtype = torch.bfloat16,
         weights: str = "auto",
+        attention: str = "auto",
     ):
-        super().__init__(device, dtype, weights)
+        super().__init__(device, dtype, weights, attention)
 
     def _wide(self, weight: Weight, dtype: torch.dtype) -> Tensor:
+        if isinstance(weight, PackedWeight) and dtype in _DTYPES:
+            return triton_packed.widen_packed(weight, dtype)
         if isinstance(weight, NarrowWeight) and dtype in _DTYPES:
             return triton_rows.widen(weight, dtype)
         return super()._wide(weight, dtype)
@@ -56,10 +60,18 @@ class TritonOps(TorchOps):
         return out.view(*x.shape[:-1], -1)
 
     def linear_add(self, x: Tensor, weight: Weight, residual: Tensor) -> Tensor:
-        if not _takes_product(x, weight):
+        if _takes_product(x, weight):
+            out = triton_linear.linear(_rows(x), weight, residual=_rows(residual))
+            return out.view(residual.shape)
+        if (
+            isinstance(weight, NarrowWeight)
+            or not _takes(x, weight)
+            or not residual.is_contiguous()
+        ):
             return super().linear_add(x, weight, residual)
-        out = triton_linear.linear(_rows(x), weight, residual=_rows(residual))
-        return out.view(residual.shape)
+        # in place, or the library would copy the residual first
+        added = residual.view(-1, residual.shape[-1]).addmm_(_rows(x), weight.T)
+        return added.view(residual.shape)
 
     def gated_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Weight) -> Tensor:
         if not _takes_product(x, weight):
@@ -136,7 +148,12 @@ class TritonOps(TorchOps):
         self, batch: int, capacity: int, num_layers: int, spec: AttentionSpec
     ) -> ScratchDecode | ScratchCache:
         fits = capacity <= MAX_SCRATCH_POSITIONS and takes_heads(spec.head_dim)
-        if not fits or self.dtype not in _DTYPES or torch.is_grad_enabled():
+        if (
+            self.attends_with != "triton"
+            or not fits
+            or self.dtype not in _DTYPES
+            or torch.is_grad_enabled()
+        ):
             return super().scratch_context(batch, capacity, num_layers, spec)
         return ScratchDecode(batch, capacity, num_layers, spec, self.device, self.dtype)
 
@@ -152,6 +169,8 @@ class TritonOps(TorchOps):
         q_norm: Tensor | None = None,
         k_norm: Tensor | None = None,
     ) -> Tensor:
+        if isinstance(context, PagedDecode) and self.attends_with == "torch":
+            context = context.in_torch
         if isinstance(context, PagedDecode | ScratchDecode):
             return context.attend_fused(layer, q, k, v, spec, q_norm, k_norm)
         return super().attention(
@@ -167,14 +186,11 @@ def _takes(x: Tensor, weight: Tensor) -> bool:
 
 def _takes_product(x: Tensor, weight: Weight) -> bool:
     rows = x.numel() // x.shape[-1]
+    if not triton_linear.takes(rows, weight):
+        return False
     if isinstance(weight, NarrowWeight):  # the library would read it three times
-        return 0 < rows <= triton_linear.MAX_ROWS and _takes(x, x)
-    return (
-        0 < rows <= triton_linear.MAX_ROWS
-        and _takes(x, weight)
-        and weight.is_contiguous()
-        and not triton_linear.prefers_torch(rows, *weight.shape)
-    )
+        return _takes(x, x)
+    return _takes(x, weight) and not triton_linear.prefers_torch(rows, *weight.shape)
 
 
 def _rows(x: Tensor) -> Tensor:

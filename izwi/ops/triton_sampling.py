@@ -17,7 +17,13 @@ import triton
 from torch import Tensor
 
 from izwi.ops.triton_launch import overlap_option
-from izwi.ops.triton_sampling_kernels import CANDIDATES, choose, draw_row, find_candidates
+from izwi.ops.triton_sampling_kernels import (
+    CANDIDATES,
+    choose,
+    draw_row,
+    find_candidates,
+    take_last_row,
+)
 
 MAX_STOP_IDS = 4
 MAX_VOCABULARY = 8192  # of one program
@@ -93,6 +99,29 @@ def draw(logits: Tensor, rows: RowSampling, codebook: int, narrow: bool) -> Tens
     if narrow:
         return _draw_large(logits, rows, codebook)
     return _draw_sorted(logits, rows, codebook)
+
+
+def take_last(last: Tensor, source: Tensor, inputs: Tensor, seen: Tensor) -> None:
+    """Put entries that the device has drawn where the next step reads them, in place.
+
+    Args:
+        last: (entries, codebooks) int64, what was drawn.
+        source: (rows,) int32 which of them is a row's last entry; -1 for none.
+        inputs: (rows, inputs) int64; the first `codebooks` of a row become its entry.
+        seen: (rows, words) int32 as in `RowSampling`; the entry's first id is added.
+    """
+    codebooks = last.shape[1]
+    take_last_row[(len(source),)](
+        last,
+        source,
+        inputs,
+        seen,
+        CODEBOOKS=codebooks,
+        INPUTS=inputs.shape[1],
+        WORDS=seen.shape[1],
+        BLOCK=triton.next_power_of_2(codebooks),
+        num_warps=1,
+    )
 
 
 def _draw_small(logits: Tensor, rows: RowSampling, codebook: int, narrow: bool) -> Tensor:

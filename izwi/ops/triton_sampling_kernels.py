@@ -167,3 +167,22 @@ def choose(
         tl.topk(found, _CANDIDATES), seed, step, scale, top_k, top_p, row, codebook, False
     )
     tl.store(out + row, drawn)
+
+
+@triton.jit
+def take_last_row(
+    last, source, inputs, seen,
+    CODEBOOKS: tl.constexpr, INPUTS: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Put one row's last entry, if the device has it, among its inputs and what it has emitted."""
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.load(source + row)
+    if place >= 0:
+        codebook = tl.arange(0, BLOCK)
+        there = codebook < CODEBOOKS
+        entry = tl.load(last + place * CODEBOOKS + codebook, mask=there, other=0)
+        tl.store(inputs + row * INPUTS + codebook, entry, mask=there)
+        first = tl.load(last + place * CODEBOOKS)
+        word = seen + row * WORDS + first // 32
+        bit = tl.full((), 1, tl.int32) << (first % 32).to(tl.int32)
+        tl.store(word, tl.load(word) | bit)

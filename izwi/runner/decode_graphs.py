@@ -16,7 +16,7 @@ from izwi.model import Model, Row
 from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, rope_tables
 from izwi.ops.attention.triton_prompt import PagedPrompt
 from izwi.ops.protocol import AttentionContext
-from izwi.ops.triton_sampling import MAX_VOCABULARY, draw
+from izwi.ops.triton_sampling import MAX_VOCABULARY, draw, take_last
 from izwi.request import Sequence
 from izwi.runner.recorder import Recorded, Recorder, fitting
 from izwi.runner.sampler import Suppressed
@@ -62,6 +62,8 @@ class _Batch:
 class DecodeGraphs:
     """Steps of rows with one new position each, drawing included, on the device alone.
 
+    What is drawn stays there for the next step, which may be launched before the host knows it.
+
     `decode` and `draw` have buffers of their own, so that neither waits for the other's copies.
     """
 
@@ -79,6 +81,16 @@ class DecodeGraphs:
         self._sizes = fitting(_SIZES, max_rows)
         self._decodes: dict[int, _Batch] = {}
         self._draws: dict[int, _Batch] = {}
+        # entries of the last step: of `decode` in the first half, of `draw` in the second
+        self._half = self._sizes[-1]
+        shape = 2 * self._half, model.num_codebooks
+        self._last = torch.zeros(shape, dtype=torch.int64, device=device)
+        self._places: dict[int, int] = {}  # there, by arrival
+        self._drawn_now: dict[int, int] = {}
+
+    def begin_step(self) -> None:
+        """Let `decode` take what was drawn since the last call as the rows' last entries."""
+        self._places, self._drawn_now = self._drawn_now, {}
 
     def takes(self, sequences: Seq[Sequence]) -> bool:
         """Whether the next entries of all of them can be drawn here."""
@@ -95,7 +107,8 @@ class DecodeGraphs:
 
         Args:
             inputs: `Model.inputs` of the rows.
-            rows: One position each, which emits.
+            rows: One position each, which emits. Where the entry there is not known yet, the step
+                before has drawn it.
 
         Returns:
             (rows, codebooks) int64, valid until the next call.
@@ -104,7 +117,12 @@ class DecodeGraphs:
         sequences = [row.sequence for row in rows]
         batch.staged.stage_rows(inputs, rows)
         batch.staged.stage_sampling(sequences)
+        places = self._places
+        batch.staged.stage_sources(
+            [places[s.arrival] if s.coming.entries else -1 for s in sequences]
+        )
         batch.staged.send()
+        self._drawn_now.update({s.arrival: place for place, s in enumerate(sequences)})
         few_keys = max(row.stop for row in rows) <= FEW_KEYS
         graph, out = self._decode_graph(batch, batch.staged.narrow, few_keys)
         graph.replay()
@@ -115,6 +133,7 @@ class DecodeGraphs:
         batch = self._batch(self._draws, len(sequences))
         batch.staged.stage_sampling(sequences)
         batch.staged.send()
+        self._drawn_now.update((s.arrival, p) for p, s in enumerate(sequences, self._half))
         graph, out = self._draw_graph(batch, batch.staged.narrow, hidden)
         assert batch.hidden is not None
         batch.hidden[: len(sequences)].copy_(hidden)
@@ -151,7 +170,7 @@ class DecodeGraphs:
             max_keys = FEW_KEYS if few_keys else self._model.max_positions
 
             def run() -> Tensor:
-                return self._drawn(batch, self._hidden(batch, max_keys), narrow)
+                return self._drawn(batch, self._hidden(batch, max_keys), narrow, 0)
 
             batch.graphs[narrow, few_keys] = self._recorder.capture(run)
         return batch.graphs[narrow, few_keys]
@@ -162,22 +181,26 @@ class DecodeGraphs:
                 batch.hidden = like.new_zeros((batch.staged.size, like.shape[1]))
             hidden = batch.hidden
             batch.graphs[narrow,] = self._recorder.capture(
-                lambda: self._drawn(batch, hidden, narrow)
+                lambda: self._drawn(batch, hidden, narrow, self._half)
             )
         return batch.graphs[narrow,]
 
     def _hidden(self, batch: _Batch, max_keys: int) -> Tensor:
-        x = self._model.embed_inputs(batch.staged.inputs)
+        staged = batch.staged
+        take_last(self._last, staged.source, staged.inputs, staged.sampling.seen)
+        x = self._model.embed_inputs(staged.inputs)
         hidden: Tensor = self._model.run(x, paged_context(self._kv, batch.staged, max_keys))
         return hidden
 
-    def _drawn(self, batch: _Batch, hidden: Tensor, narrow: bool) -> Tensor:
+    def _drawn(self, batch: _Batch, hidden: Tensor, narrow: bool, start: int) -> Tensor:
+        """Draw, and keep what was drawn from `start` on for the next step."""
         sampling = batch.staged.sampling
 
         def pick(logits: Tensor, codebook: int) -> Tensor:
             return draw(logits, sampling, codebook, narrow)
 
         entries: Tensor = self._model.draw(hidden, pick)
+        self._last[start : start + len(entries)].copy_(entries)
         return entries
 
 

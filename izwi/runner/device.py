@@ -48,16 +48,19 @@ class TorchBackend:
         return weights
 
 
-def torch_backend(device: str = "auto", dtype: str = "auto", weights: str = "auto") -> TorchBackend:
+def torch_backend(
+    device: str = "auto", dtype: str = "auto", weights: str = "auto", attention: str = "auto"
+) -> TorchBackend:
     """Bind torch to a device.
 
     Args:
         device: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there.
         dtype: A key of DTYPES, or "auto": bfloat16 on CUDA, float32 elsewhere.
-        weights: "auto" (of that dtype), "int8" or "fp8" for those of the decoders' products.
+        weights: Of the decoders' products: "auto" (of that dtype), "int8", "fp8" or "int4".
+        attention: What they attend with: "torch", "triton", or "auto" for the faster that is there.
 
     Raises:
-        InvalidRequest: The device, the dtype or `weights` is unknown or not available.
+        InvalidRequest: The device, the dtype, `weights` or `attention` is unknown or not available.
     """
     if device == "auto":
         if torch.cuda.is_available():
@@ -76,7 +79,7 @@ def torch_backend(device: str = "auto", dtype: str = "auto", weights: str = "aut
         dtype = "bfloat16" if kind == "cuda" else "float32"
     if dtype not in DTYPES:
         raise InvalidRequest(f"dtype {dtype!r} is not one of {sorted(DTYPES)}", param="dtype")
-    return TorchBackend(_table(kind)(device, DTYPES[dtype], weights))
+    return TorchBackend(_table(kind)(device, DTYPES[dtype], weights, attention))
 
 
 def _table(kind: str) -> type[TorchOps]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,28 +12,36 @@ from torch import Tensor
 
 from izwi.model import PaddedEncoder
 from izwi.request import EncodeInput
+from izwi.runner.padded import Shape, pad_into, padded_batches, padded_shape
 from izwi.runner.recorder import Recorded, Recorder, fitting
 from izwi.runner.staging import StagedBuffer
 
 _SIZES = (1, 2, 4, 6, 8, 12, 16)
-Shape = tuple[int, ...]
 
 
 @dataclass(slots=True, eq=False)
-class _Batch:
-    """One batch size and shape: its buffer and its graph."""
+class _Bucket:
+    """Pieces of one kind and shape.
 
+    Attributes:
+        encoder: Theirs.
+        sizes: Of the batches, ascending.
+        staged: Room for the largest batch; the others read its first rows.
+        graphs: By size, what runs and what it gives.
+    """
+
+    encoder: PaddedEncoder
+    sizes: list[int]
     staged: StagedBuffer
-    graph: Recorded
-    out: Tensor
+    graphs: dict[int, tuple[Recorded, Tensor]] = field(default_factory=dict)
 
 
 class EncoderGraphs:
-    """Pieces of audio through an encoder in one launch for each length that they are padded to."""
+    """Pieces of audio through their encoders in one launch for each length they are padded to."""
 
     def __init__(
         self,
-        encoder: PaddedEncoder,
+        encoders: Mapping[str, PaddedEncoder],
         recorder: Recorder,
         max_pieces: int,
         device: torch.device,
@@ -42,80 +50,77 @@ class EncoderGraphs:
         """Set up; nothing is recorded yet.
 
         Args:
-            encoder: What is recorded.
+            encoders: What is recorded, by the kind of its pieces.
             recorder: Records it.
-            max_pieces: Pieces of the largest batch.
+            max_pieces: Pieces of the largest batch, where the encoder takes so many.
             device: Where it runs.
             dtype: Of its weights.
         """
-        self._encoder, self._recorder = encoder, recorder
+        self._encoders, self._recorder, self._max_pieces = encoders, recorder, max_pieces
         self._device, self._dtype = device, dtype
-        self._sizes, self._shapes = fitting(_SIZES, max_pieces), tuple(encoder.shapes)
-        self._batches: dict[tuple[int, Shape], _Batch] = {}
+        self._buckets: dict[tuple[str, Shape], _Bucket] = {}
 
     def takes(self, piece: EncodeInput) -> bool:
         """Whether the piece can be encoded here."""
-        return piece.kind == self._encoder.kind and self._padded(piece.values.shape) is not None
+        return padded_shape(self._encoders, piece) is not None
 
     @torch.inference_mode()
     def encode(self, pieces: Seq[EncodeInput]) -> list[Tensor]:
         """Encode pieces that are taken, without waiting for the device.
 
         Returns:
-            (tokens, width) each, in order, in memory of its own: another graph's replay may
-            overwrite a graph's result.
+            What `Model.encode` gives for each, in order, in memory of its own: another graph's
+            replay may overwrite a graph's result.
         """
-        groups: defaultdict[Shape, list[int]] = defaultdict(list)
-        for place, piece in enumerate(pieces):
-            shape = self._padded(piece.values.shape)
-            assert shape is not None
-            groups[shape].append(place)
         encoded: dict[int, Tensor] = {}
-        for shape, places in groups.items():
-            for first in range(0, len(places), self._sizes[-1]):
-                batch = places[first : first + self._sizes[-1]]
-                made = self._replay(shape, [pieces[place] for place in batch])
-                encoded.update(zip(batch, made, strict=True))
+        for kind, shape, places in padded_batches(self._encoders, pieces, self._max_pieces):
+            made = self._replay(self._bucket(kind, shape), [pieces[place] for place in places])
+            encoded.update(zip(places, made, strict=True))
         return [encoded[place] for place in range(len(pieces))]
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Record all of them, the largest first: the others fit into its memory."""
-        for shape in reversed(self._shapes):
-            for size in reversed(self._sizes):
-                self._batch(size, shape)
+        """Record all of them, each encoder's largest first: the others fit into its memory."""
+        for kind, encoder in self._encoders.items():
+            for shape in reversed(encoder.shapes):
+                bucket = self._bucket(kind, shape)
+                for size in reversed(bucket.sizes):
+                    self._recorded(bucket, size)
 
-    def _padded(self, shape: Shape) -> Shape | None:
-        """The least shape that values of this one can be padded to."""
-        fitting_ones = (s for s in self._shapes if s[:-1] == shape[:-1] and s[-1] >= shape[-1])
-        return next(fitting_ones, None)
-
-    def _replay(self, shape: Shape, pieces: Seq[EncodeInput]) -> list[Tensor]:
-        batch = self._batch(next(size for size in self._sizes if size >= len(pieces)), shape)
-        counts = [self._encoder.num_tokens(piece.values.shape[-1]) for piece in pieces]
-        batch.staged.wait()
-        values = batch.staged.host["values"]
-        for place, piece in enumerate(pieces):
-            length = piece.values.shape[-1]
-            values[place, ..., :length] = piece.values
-            values[place, ..., length:] = 0.0
+    def _replay(self, bucket: _Bucket, pieces: Seq[EncodeInput]) -> list[Tensor]:
+        encoder, staged = bucket.encoder, bucket.staged
+        graph, out = self._recorded(
+            bucket, next(size for size in bucket.sizes if size >= len(pieces))
+        )
+        staged.wait()
+        values = staged.host["values"]
+        lengths = pad_into(values, pieces, encoder.axis)
         # places of no piece repeat what was there before
-        batch.staged.host["num_tokens"][: len(pieces)] = counts
-        batch.staged.send(batch.staged.starts["values"] + values[: len(pieces)].nbytes)
-        batch.graph.replay()
-        return [batch.out[place, :count].clone() for place, count in enumerate(counts)]
+        staged.host["lengths"][: len(pieces)] = lengths
+        staged.send(staged.starts["values"] + values[: len(pieces)].nbytes)
+        graph.replay()
+        return [encoder.unpadded(out[n], length).clone() for n, length in enumerate(lengths)]
 
-    def _batch(self, size: int, shape: Shape) -> _Batch:
-        if (size, shape) not in self._batches:
-            fields = {"num_tokens": (np.int64, (size,)), "values": (np.float32, (size, *shape))}
+    def _bucket(self, kind: str, shape: Shape) -> _Bucket:
+        if (kind, shape) not in self._buckets:
+            encoder = self._encoders[kind]
+            sizes = fitting(_SIZES, min(self._max_pieces, encoder.max_pieces(shape)))
+            most = sizes[-1]
+            fields = {"lengths": (np.int64, (most,)), "values": (np.float32, (most, *shape))}
             staged = StagedBuffer(fields, self._device)
-            staged.host["num_tokens"][:] = self._encoder.num_tokens(shape[-1])
+            staged.host["lengths"][:] = shape[encoder.axis]
             staged.send(staged.starts["values"])
-            values, num_tokens = staged.device["values"], staged.device["num_tokens"]
+            self._buckets[kind, shape] = _Bucket(encoder, sizes, staged)
+        return self._buckets[kind, shape]
+
+    def _recorded(self, bucket: _Bucket, size: int) -> tuple[Recorded, Tensor]:
+        if size not in bucket.graphs:
+            values = bucket.staged.device["values"][:size]
+            lengths = bucket.staged.device["lengths"][:size]
 
             def run() -> Tensor:
-                encoded: Tensor = self._encoder.encode_padded(values.to(self._dtype), num_tokens)
+                encoded: Tensor = bucket.encoder.encode_padded(values.to(self._dtype), lengths)
                 return encoded
 
-            self._batches[size, shape] = _Batch(staged, *self._recorder.capture(run))
-        return self._batches[size, shape]
+            bucket.graphs[size] = self._recorder.capture(run)
+        return bucket.graphs[size]

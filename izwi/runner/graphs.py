@@ -20,7 +20,7 @@ from izwi.ops.attention.triton_decode import takes_heads
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput, Task
 from izwi.runner.codec_graphs import CodecGraphs, Sound
-from izwi.runner.decode_graphs import DecodeGraphs
+from izwi.runner.decode_graphs import FEW_KEYS, DecodeGraphs
 from izwi.runner.encoder_graphs import EncoderGraphs
 from izwi.runner.prompt_graphs import PromptGraphs
 from izwi.runner.recorder import Recorder
@@ -35,9 +35,9 @@ class Graphs:
     Attributes:
         decodes: None where keys and values have a width or a form that no recorded step reads, and
             where entries are drawn at marks, so that no step repeats.
-        prompts: Likewise.
+        prompts: Likewise, and where torch attends: every position would gather keys of its own.
         codec: None for a model that writes text.
-        encoder: None for a model without an encoder that can be recorded.
+        encoders: None for a model without an encoder that can be recorded.
     """
 
     model: Model
@@ -46,7 +46,7 @@ class Graphs:
     decodes: DecodeGraphs | None
     prompts: PromptGraphs | None
     codec: CodecGraphs | None
-    encoder: EncoderGraphs | None
+    encoders: EncoderGraphs | None
 
     @staticmethod
     def of(
@@ -61,18 +61,20 @@ class Graphs:
         """Record everything that most requests need, so that none of them waits for it."""
         device = ops.device
         recorder = Recorder(device, priority=-1)
-        decodes = prompts = codec = encoder = None
-        if isinstance(model, EncodesPadded):
+        decodes = prompts = codec = encoders = None
+        if isinstance(model, EncodesPadded) and model.padded_encoders:
             most, dtype = config.max_step_encodes, ops.dtype
-            encoder = EncoderGraphs(model.padded_encoder, recorder, most, device, dtype)
+            encoders = EncoderGraphs(model.padded_encoders, recorder, most, device, dtype)
             if recorder.records:
-                encoder.warm_up()
+                encoders.warm_up()
         takes = kv.plain is not None and takes_heads(kv.spec.head_dim)
         if takes and model.task is not Task.ALIGNMENT:
             decodes = DecodeGraphs(model, kv, recorder, config.max_running, suppressed, device)
-            prompts = PromptGraphs(model, kv, recorder, device)
+            if ops.attends_with == "triton":
+                prompts = PromptGraphs(model, kv, recorder, device)
             if recorder.records:
                 decodes.warm_up()
+            if recorder.records and prompts is not None:
                 prompts.warm_up()
         if model.task is Task.SPEECH:
             most = min(config.max_running, config.max_step_vocodes)
@@ -82,16 +84,16 @@ class Graphs:
             if recorder.records:
                 with beside():
                     codec.warm_up()
-        return Graphs(model, kv, ops, decodes, prompts, codec, encoder)
+        return Graphs(model, kv, ops, decodes, prompts, codec, encoders)
 
     def encodes(self, piece: EncodeInput) -> bool:
         """Whether a piece of audio can be encoded here."""
-        return self.encoder is not None and self.encoder.takes(piece)
+        return self.encoders is not None and self.encoders.takes(piece)
 
     def encode(self, pieces: Seq[EncodeInput]) -> list[Tensor]:
         """Encode pieces of audio; see `EncoderGraphs.encode`."""
-        assert self.encoder is not None
-        return self.encoder.encode(pieces)
+        assert self.encoders is not None
+        return self.encoders.encode(pieces)
 
     def takes(self, rows: Seq[Row]) -> bool:
         """Whether the next entries of these rows can be drawn here.
@@ -101,6 +103,8 @@ class Graphs:
         emitting = [row.sequence for row in rows if row.emits]
         if any(sequence.request.logprobs for sequence in emitting):
             return False
+        if self.ops.attends_with != "triton" and any(row.stop > FEW_KEYS for row in rows):
+            return False  # torch would gather as many keys as a sequence can come to have
         return self.decodes is not None and self.decodes.takes(emitting)
 
     def launch(self, rows: Seq[Row]) -> Callable[[], list[list[int]]]:
@@ -108,8 +112,11 @@ class Graphs:
 
         Prompts would make every decode wait for kernels of their size, so they go apart. But their
         last positions run with the decodes, if there are any: drawing takes as long for one more.
+
+        What the last call has launched need not have ended: entries that it draws are read there.
         """
         assert self.decodes is not None
+        self.decodes.begin_step()
         decodes: list[Row] = []
         prompts: list[Row] = []
         for row in rows:
@@ -158,8 +165,7 @@ class Graphs:
 
     def _run(self, rows: Seq[Row]) -> Tensor:
         """States of the rows' positions, (positions, width)."""
-        assert self.prompts is not None
-        if self.prompts.takes(rows):
+        if self.prompts is not None and self.prompts.takes(rows):
             return self.prompts.run(rows)
         states: Tensor = self.model.run(self.model.embed(rows), self.kv.context(rows))
         return states

@@ -23,6 +23,7 @@ from izwi.request import EncodeInput, Entries, Sequence, Task
 from izwi.runner.budget import MemoryBudget
 from izwi.runner.codec_graphs import Sound
 from izwi.runner.encoded import EncodedCache
+from izwi.runner.padded import encode_together
 from izwi.runner.sampler import Sampler, Suppressed
 from izwi.runner.side_stream import SideStream
 from izwi.runner.tiered import TieredPages, TieredStates
@@ -164,33 +165,40 @@ class Runner:
             results.update(zip(taken, recorded, strict=True))
         plain = [n for n in range(len(pieces)) if n not in results]
         if plain:
-            made = self._model.encode([pieces[n] for n in plain])
+            made = self._encode_plain([pieces[n] for n in plain])
             # a view would keep the whole batch alive
             results.update((n, x.clone()) for n, x in zip(plain, made, strict=True))
         return [results[n] for n in range(len(pieces))]
 
+    def _encode_plain(self, pieces: Seq[EncodeInput]) -> list[Any]:
+        if self._ops.device.type == "cpu":
+            # pads cost what company saves, and no piece should depend on its company (ADR 5)
+            return self._model.encode(pieces)
+        return encode_together(self._model, self._ops, self._config.max_step_encodes, pieces)
+
     @torch.inference_mode()
-    def launch(self, rows: Seq[Row]) -> Forward:
-        """Launch a forward pass, where the device runs it by itself; it is run at the end if not.
+    def launch(self, rows: Seq[Row]) -> Forward | None:
+        """Launch a forward pass, where the device runs it by itself.
 
         Returns:
-            What waits for it: see `forward`.
+            What waits for what `forward` returns; None where nothing was launched.
         """
         if not rows or self._graphs is None or not self._graphs.takes(rows):
-            return partial(self.forward, rows)
+            return None
+        counts = [row.num_drawn for row in rows]
         try:
             drawn = self._graphs.launch(rows)
-        except Exception:  # one by one, only the culprit fails
-            return partial(self.forward, rows)
-        return partial(self._launched, rows, drawn)
+        except Exception:  # `forward` tells whose fault it was
+            return None
+        return partial(self._launched, counts, drawn)
 
     def _launched(
-        self, rows: Seq[Row], drawn: Callable[[], list[list[int]]]
+        self, counts: Seq[int], drawn: Callable[[], list[list[int]]]
     ) -> list[Drawn | BaseException]:
         try:
-            return list(self._by_row([row.num_drawn for row in rows], drawn(), {}))
-        except Exception:  # as above
-            return self.forward(rows)
+            return list(self._by_row(counts, drawn(), {}))
+        except Exception as error:  # of the device, and nobody's fault
+            return [error for _ in counts]
 
     @torch.inference_mode()
     def forward(self, rows: Seq[Row]) -> list[Drawn | BaseException]:

@@ -188,6 +188,7 @@ class StagedRows(StagedPositions):
             for name, kind in _COLUMNS
         }
         fields: Fields = {
+            "source": (np.int32, (size,)),
             "seed": (np.int64, (size,)),
             "step": (np.int64, (size,)),
             "stop_ids": (np.int32, (size, MAX_STOP_IDS)),
@@ -204,7 +205,9 @@ class StagedRows(StagedPositions):
         self._penalised, self._narrow = np.zeros((2, size), dtype=np.bool_)
         for which in ("first", "rest"):
             self.host[f"{which}.penalty"][:] = 1.0
+        self.host["source"][:] = -1
         on_device = self._buffer.device
+        self.source = on_device["source"]
         first, rest = (
             SamplingColumns(**{name: on_device[f"{which}.{name}"] for name, _ in _COLUMNS})
             for which in ("first", "rest")
@@ -231,11 +234,21 @@ class StagedRows(StagedPositions):
         rest = iter(coming.values())
         return [row or next(rest) for row in kept] + list(rest)
 
+    def stage_sources(self, places: Seq[int]) -> None:
+        """Fill in where on the device each row's last entry lies, -1 where `inputs` has it."""
+        self._buffer.wait()
+        self.host["source"][: len(places)] = places
+        self.host["source"][len(places) :] = -1
+
     def stage_sampling(self, sequences: Seq[Sequence]) -> None:
-        """Fill in what drawing reads; `send` takes it over."""
+        """Fill in what drawing reads; `send` takes it over.
+
+        Of `seen` what the host knows; an entry that is being drawn is added on the device.
+        """
         views, count = self.host, len(sequences)
         self._buffer.wait()
-        steps = np.array([len(sequence.emitted) for sequence in sequences])
+        known = np.array([len(sequence.emitted) for sequence in sequences])
+        steps = known + [sequence.coming.entries for sequence in sequences]
         before = self._drawn
         pairs = enumerate(zip(before, sequences, strict=False))
         changed = [place for place, (old, new) in pairs if old is not new]
@@ -245,7 +258,7 @@ class StagedRows(StagedPositions):
             self._stage_requests([sequences[place].request for place in changed], changed)
         views["step"][:count] = steps
         views["stop_allowed"][:count] = steps >= self._min_entries[:count]
-        self._stage_seen(sequences, steps)
+        self._stage_seen(sequences, known)
 
     @property
     def narrow(self) -> bool:
@@ -275,12 +288,12 @@ class StagedRows(StagedPositions):
             views[f"{which}.top_p"][places] = [p.top_p for p in params]
             views[f"{which}.penalty"][places] = [p.repetition_penalty for p in params]
 
-    def _stage_seen(self, sequences: Seq[Sequence], steps: npt.NDArray[np.int64]) -> None:
+    def _stage_seen(self, sequences: Seq[Sequence], known: npt.NDArray[np.int64]) -> None:
         """Ids emitted in codebook 0, a bit each; what is there already only grows."""
         bits = self.host["seen"]
         count = len(sequences)
-        missing = np.where(self._penalised[:count], steps - self._num_seen[:count], 0)
-        self._num_seen[:count] = steps
+        missing = np.where(self._penalised[:count], known - self._num_seen[:count], 0)
+        self._num_seen[:count] = known
         grown = np.flatnonzero(missing == 1).tolist()
         new = np.array([sequences[place].emitted[-1][0] for place in grown], dtype=np.int64)
         bits[grown, new >> 5] |= _BIT[new & 31]

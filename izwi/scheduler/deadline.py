@@ -111,7 +111,7 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
         limit_s = min(limit_s, max(FIRST_SOUND_STRETCH * draft.seconds, HURRY_SHARE * hurry_s))
     tight = budgets.free_pages < len(running)
     ahead_s = limit_s if hurry_s < inf else max(limit_s, AHEAD_STRETCH * budgets.step_s)
-    _fill(draft, crowd, running, (limit_s, ahead_s), blocked, tight)
+    _fill(draft, crowd, running, (limit_s, ahead_s), blocked, tight, budgets.sounds_beside)
     return draft.finish(sounds=lambda view: (view.key != favoured, view.slack_s, view.key))
 
 
@@ -203,16 +203,17 @@ def _fill(
     limits: tuple[float, float],
     blocked: bool,
     tight: bool,
+    beside: bool,
 ) -> None:
     """Take what can wait, as long as the step is predicted to end within its limit.
 
     `limits` are seconds for background work and for streams that are ahead.
 
-    A row and the sound that it makes due go to different steps, which keeps steps short. Sound
-    goes first, then prompts: both are soon done, and rows then run in as large a batch as can be.
-    The other way round, rows would leave no time for the prompts that are to join them. Where
-    pages are short the rows go first, for nobody can join, and a prompt must not keep pages from
-    who came earlier.
+    A row and the sound that it makes due go to different steps, which keeps steps short, unless
+    sound is made beside them. Sound that is due goes first, then prompts: both are soon done, and
+    rows then run in as large a batch as can be. The other way round, rows would leave no time for
+    the prompts that are to join them. Where pages are short the rows go first, for nobody can join,
+    and a prompt must not keep pages from who came earlier.
     """
 
     def least_tokens() -> int:
@@ -223,7 +224,7 @@ def _fill(
         num_free = LEAST_ROWS if draft.is_empty else 0
         for view in rows:
             limit_s = limits[view.slack_s < inf]
-            if draft.take_row(view, inf if num_free else limit_s, sound=False):
+            if draft.take_row(view, inf if num_free else limit_s, sound=beside):
                 num_free = max(0, num_free - 1)
             elif draft.seconds >= limit_s:
                 return

@@ -67,6 +67,7 @@ class Budgets(NamedTuple):
         cost: How that time is predicted.
         newcomers: How many started in a step, on average of late.
         since_start: Steps that have gone by since one in which somebody started.
+        sounds_beside: Sound is made beside the next step, so that it keeps few rows waiting.
     """
 
     page_size: int
@@ -79,6 +80,7 @@ class Budgets(NamedTuple):
     cost: StepCost = StepCost()
     newcomers: float = 0.0
     since_start: int = 0
+    sounds_beside: bool = False
 
 
 class Forward(NamedTuple):

@@ -14,7 +14,7 @@ from izwi.cache.radix import page_chain
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.model import Row
-from izwi.request import PauseReason, Phase, Reason, Sequence
+from izwi.request import Coming, PauseReason, Phase, Reason, Sequence
 from izwi.scheduler.codec_rows import CodecRows, StateRows
 from izwi.scheduler.cost import OnlineCost
 from izwi.scheduler.listeners import Listeners
@@ -36,6 +36,11 @@ class ModelFacts(Protocol):
     @property
     def frame_s(self) -> float | None:
         """Seconds of sound in one frame, None for a model that writes text."""
+        ...
+
+    @property
+    def works_beside(self) -> bool:
+        """Whether sound is made while the next step runs."""
         ...
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
@@ -93,6 +98,10 @@ class Scheduler:
     def num_paused(self) -> int:
         """Sequences that somebody paused."""
         return len(self._paused)
+
+    def runs(self, sequence: Sequence) -> bool:
+        """Whether a sequence takes part in steps."""
+        return sequence.arrival in self._running
 
     # -- what callers ask --------------------------------------------------------------------
     def add(self, sequence: Sequence) -> None:
@@ -172,6 +181,7 @@ class Scheduler:
             cost=self.cost.cost,
             newcomers=self._starts.per_step,
             since_start=self._starts.steps_since,
+            sounds_beside=self._facts.works_beside,
         )
         # who shares pages matters to preemption alone
         tight = budgets.free_pages < 2 * len(self._running) + _PUSHERS
@@ -200,7 +210,7 @@ class Scheduler:
 
     def computed(self, sequence: Sequence, num_positions: int) -> None:
         """Take note that a row has run, and share the whole pages of its prompt."""
-        sequence.num_computed = num_positions
+        sequence.num_computed = max(sequence.num_computed, num_positions)
         if sequence.num_published >= sequence.num_prompt // self._page_size:
             return  # all are shared
         prompt_pages = min(num_positions, sequence.num_prompt) // self._page_size
@@ -225,7 +235,8 @@ class Scheduler:
 
     def _view(self, sequence: Sequence, now_s: float, tight: bool = False) -> View:
         request = sequence.request
-        num_emitted = len(sequence.emitted)
+        coming = sequence.coming  # as if the steps under way had ended
+        num_emitted = len(sequence.emitted) + coming.entries
         # as `Sequence.num_positions`, written out: this runs for every sequence in every step
         num_positions = sequence.num_prompt + (0 if sequence.marks else num_emitted)
         held = sequence.held
@@ -247,9 +258,9 @@ class Scheduler:
             slack,
             started,
             self.counts.steps - sequence.last_step,
-            num_emitted - sequence.num_vocoded if self._speaks else 0,
-            chunk_frames(sequence.num_chunks, self._ramp) if self._speaks else 0,
-            sequence.ended,
+            num_emitted - sequence.num_vocoded - coming.frames if self._speaks else 0,
+            chunk_frames(sequence.num_chunks + coming.chunks, self._ramp) if self._speaks else 0,
+            sequence.ended or coming.ends,
             False,
             self.memory.num_shared(sequence.pages) if tight else 0,
         )
@@ -358,10 +369,16 @@ class Scheduler:
             self._rows.rest(sequence)
 
     def _give_back(self, sequence: Sequence) -> None:
-        """Let go of the pages. The log stays; what the pages hold is found again while it lasts."""
+        """Let go of the pages. The log stays; what the pages hold is found again while it lasts.
+
+        What steps under way have of the sequence is dropped, and drawn again if it goes on.
+        """
         self._under_way.stop(sequence)
+        sequence.epoch += 1
+        sequence.coming = Coming()
         if sequence.pages:
-            whole = sequence.num_computed // self._page_size
+            known = sequence.num_prompt + len(sequence.emitted)
+            whole = min(sequence.num_computed, known) // self._page_size
             if whole > sequence.num_published and self._worth_keeping(sequence):
                 keys = self._keys(sequence, whole * self._page_size)
                 self.memory.publish(keys, sequence.pages[:whole])

@@ -10,8 +10,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from izwi.alignment import AlignedWord
 from izwi.errors import InvalidRequest
-from izwi.request import AlignedWord, Request, Task
+from izwi.request import Request, Task
 from izwi_api.app import create_app
 from izwi_api.cli.main import app
 from izwi_api.cues import cut_cues

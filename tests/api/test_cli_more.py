@@ -8,10 +8,12 @@ import json
 import os
 import urllib.request
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile as sf
+from rich.console import Console
 from typer.testing import CliRunner
 
 from izwi.async_engine import AsyncEngine
@@ -19,10 +21,11 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import InvalidRequest
 from izwi.registry import Registry
-from izwi.request import SpeechInput
+from izwi.request import SpeechInput, TranscriptionInput
 from izwi.runner.device import torch_backend
-from izwi_api.cli import listeners, runtime, sound_out
+from izwi_api.cli import listeners, runtime, sound_out, transcribe
 from izwi_api.cli.main import app
+from izwi_api.cli.sound_files import SoundFile
 from izwi_api.cli.text_in import ArrivingText, DictatedSpeech
 from izwi_api.clip_check import clip_faults, measure_clip
 from izwi_api.door import Door
@@ -177,6 +180,32 @@ async def test_decoded_sound_has_bounded_room():
 
     await asyncio.gather(*(take(amount) for amount in (4, 6, 3, 40, 10, 1, 9, 2)))
     assert most[0] == 10
+
+
+async def test_a_long_sound_tells_how_far_it_is(cli, tone_wav):
+    path = cli.folder / "long.wav"
+    path.write_bytes(tone_wav(85.0))
+    ask, told = TranscriptionInput(np.zeros(0, np.float32)), []
+    async with listeners.HereListener("izwi-tiny-asr", runtime.Where(), ask) as listener:
+        heard = await listener.hear(SoundFile(path, Path(path.name)), told.append)
+    assert told == [pytest.approx(min(85, 10 * n) / 85) for n in range(1, 10)]
+    assert heard.text.split() == ["word"] * 85
+
+
+@pytest.mark.parametrize(("names", "shown"), [(["z.wav"], "100%"), (["b.WAV", "z.wav"], "2/2")])
+def test_a_terminal_shows_how_far_it_is(cli, sounds, monkeypatch, names, shown):
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100)
+    monkeypatch.setattr(transcribe, "messages", lambda: console)
+    cli("transcribe", *(f"in/{name}" for name in names))
+    assert "transcribing" in screen.getvalue()
+    assert shown in screen.getvalue()
+
+
+def test_how_long_a_sound_may_be_is_set_for_the_command_too(cli, sounds, monkeypatch):
+    monkeypatch.setenv("IZWI_MAX_AUDIO_S", "2")
+    assert "longer than 2 s" in cli("transcribe", "in/z.wav", code=2).stderr
+    assert cli("transcribe", "in/b.WAV").stdout == "word word\n"
 
 
 def test_a_checkpoint_that_is_missing_ends_it_once(cli, sounds, monkeypatch):

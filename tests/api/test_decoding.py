@@ -159,6 +159,7 @@ async def test_what_a_broken_process_says_is_not_believed(pool, tone_wav, monkey
     await pool.decode(tone_wav(1.0), 16_000, LIMITS)
     (worker,) = workers(pool)
     answers = [b"B" + b"\xff" * 4, b"E\0\0\0\0", b"Z\0\0\0\0", b"B\x03\0\0\0abc", b"X\2\0\0\0{}"]
+    answers.append(b"B\4\0\0\0" + np.float32("nan").tobytes())
     for answer in answers:
         ours, theirs = decoding.socket.socketpair()
         theirs.sendall(answer)
@@ -168,7 +169,7 @@ async def test_what_a_broken_process_says_is_not_believed(pool, tone_wav, monkey
         monkeypatch.setattr(worker._process, "kill", lambda: None)
         monkeypatch.setattr(worker._process, "wait", lambda: 0)
         with pytest.raises(decoding._WorkerLost):
-            broken.gather(16_000, LIMITS, 1.0, decoding.threading.Event())
+            list(broken.blocks(16_000, LIMITS, 1.0, decoding.threading.Event()))
         ours.close()
         theirs.close()
     monkeypatch.undo()

@@ -12,9 +12,11 @@ import pytest
 from typer.testing import CliRunner
 from websockets.sync.client import connect
 
+from izwi.alignment import AlignedWord
 from izwi.audio.decode import decode_audio
 from izwi.audio.encode import stream_encoder
-from izwi.request import AlignedWord, Chunk, Reason
+from izwi.errors import TooLarge
+from izwi.request import Chunk, Reason
 from izwi_api.app import create_app
 from izwi_api.cli.main import app as izwi
 from izwi_api.cli.runtime import open_door
@@ -70,6 +72,10 @@ def events_of(client, **fields):
     answer = client.post("/v1/audio/speech", json=ASK | fields)
     assert answer.status_code == 200, answer.text
     return [json.loads(line[6:]) for line in answer.text.split("\n\n") if line]
+
+
+def sound_of(events):
+    return b"".join(base64.b64decode(event.get("audio", "")) for event in events)
 
 
 def words_of(events):
@@ -161,13 +167,41 @@ def test_without_an_aligner_it_is_said_what_is_missing(client, server):
     assert "alignment model" in error["message"]
 
 
-def test_an_alignment_that_fails_breaks_the_stream(client, world, monkeypatch):
-    def fail(*_):
-        raise RuntimeError("a bug")
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), TooLarge("too long")])
+def test_an_alignment_that_fails_leaves_the_sound_whole(client, world, monkeypatch, error):
+    whole = sound_of(events_of(client, word_timestamps=False))
+    right = world.aligner.read_alignment
+
+    def fail(request, classes):
+        if "Hello" in request.ask.text:
+            raise error
+        return right(request, classes)
 
     monkeypatch.setattr(world.aligner, "read_alignment", fail)
-    with pytest.raises(httpx.RemoteProtocolError):
-        client.post("/v1/audio/speech", json=ASK)
+    events = events_of(client)
+    assert sound_of(events) == whole
+    assert words_of(events) == [pytest.approx(word) for word in in_time(ASK["input"])[2:]]
+
+
+def test_a_piece_longer_than_the_aligner_takes_is_timed_in_parts(client, world, monkeypatch):
+    text = "one two three four, " + "five six seven eight nine ten, " * 2 + "eleven"
+    limit = 3 * 16_000
+
+    def split_audio(samples):
+        return [(at, min(at + limit, len(samples))) for at in range(0, len(samples), limit)]
+
+    world.aligner.asked.clear()
+    monkeypatch.setattr(world.aligner, "split_audio", split_audio)
+    words = words_of(events_of(client, input=text))
+    asked = world.aligner.asked
+    assert "".join(ask.text for ask in asked) == text
+    assert len(asked) == 3
+    assert all(len(ask.samples) <= limit for ask in asked)
+    assert [word["word"] for word in words] == [word for word, *_ in bare(text)]
+    for word, expected in zip(words, in_time(text), strict=True):
+        assert word["start"] == pytest.approx(expected["start"], abs=1.0)
+    starts = [word["start"] for word in words]
+    assert starts == sorted(starts)
 
 
 def test_who_leaves_ends_the_speech_and_the_alignments(client, world):
@@ -237,6 +271,8 @@ def bursts(samples, rate):
 
 class BurstAligner:
     """Gives each word a burst of the sound."""
+
+    model = SimpleNamespace(split_audio=lambda samples: [(0, len(samples))])
 
     async def align(self, asks, *, charged):
         assert not charged

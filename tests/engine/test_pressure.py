@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from izwi.cache.pages import pages_for
 from izwi.request import Reason, Request
+from tests.engine.ahead import one_step_ahead
 from tests.engine.toy import toy_request
 from tests.engine.world import PAGE, World, alone
 
@@ -100,24 +102,32 @@ def live_through(world: World, crowd: list[Life], now: int, written: dict[str, i
     running=st.sampled_from([1, 2, 4, 8]),
     policy=st.sampled_from(["fcfs", "priority", "deadline"]),
     host_bytes=st.sampled_from([0, 20_000, 1 << 20]),
+    ahead=st.booleans(),
 )
 def test_every_log_is_the_undisturbed_one(
-    crowd: list[Life], spare_pages: int, tokens: int, running: int, policy: str, host_bytes: int
+    crowd: list[Life],
+    spare_pages: int,
+    tokens: int,
+    running: int,
+    policy: str,
+    host_bytes: int,
+    ahead: bool,
 ) -> None:
-    world = World(
-        pages_for(LONGEST + 1, PAGE) + spare_pages,
-        max_running=running,
-        max_step_tokens=tokens,
-        policy=policy,
-        host_bytes=host_bytes,
-        max_wait_s=1e6,
-    )
-    written: dict[str, int] = {}
-    for now in range(6000):
-        live_through(world, crowd, now, written)
-        world.step()
-        if now > LAST_EVENT and not world.engine.has_work:
-            break
+    with one_step_ahead() if ahead else nullcontext():
+        world = World(
+            pages_for(LONGEST + 1, PAGE) + spare_pages,
+            max_running=running,
+            max_step_tokens=tokens,
+            policy=policy,
+            host_bytes=host_bytes,
+            max_wait_s=1e6,
+        )
+        written: dict[str, int] = {}
+        for now in range(6000):
+            live_through(world, crowd, now, written)
+            world.step()
+            if now > LAST_EVENT and not world.engine.has_work:
+                break
     assert not world.engine.has_work, "the loop stands still"
     world.check_nothing_is_lost()
     for life in crowd:

@@ -9,57 +9,34 @@ import numpy as np
 import pytest
 import torch
 
-from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import WEIGHTS, EngineConfig
 from izwi.engine import Engine
 from izwi.model import Family
-from izwi.request import Reason, Request, SpeechInput, TranscriptionInput
+from izwi.request import (
+    EncodeInput,
+    Reason,
+)
 from izwi.runner.device import torch_backend
-from izwi_models.qwen3_asr.model import FAMILY as ASR
-from izwi_models.qwen3_chat.model import FAMILY as CHAT
 from izwi_models.qwen3_tts import FAMILY as TTS
-from tests.models.tiny_asr import sound, write_tiny_asr
-from tests.models.tiny_chat import UNTIED, write_tiny_chat
-from tests.models.tiny_tts import write_tiny_tts
+from tests.models.kinds import KINDS, TEXTS, request_of, write_cloning
+from tests.models.tiny_asr import sound
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
-TEXTS = ("Hello there.", "The second one is a little longer, 123.", "and a third")
-
-
-def write_untied(folder: Path) -> Path:
-    return write_tiny_chat(folder, UNTIED)
-
-
-KINDS = {
-    "tts": (TTS, write_tiny_tts),
-    "asr": (ASR, write_tiny_asr),
-    "chat": (CHAT, write_tiny_chat),
-    "chat, untied": (CHAT, write_untied),
-}
-
-
-def request_of(family: Family, model: Any, i: int) -> Request:
-    """Greedy but for the second one where the family samples."""
-    sampled = None if i == 1 else 0
-    if family is TTS:
-        ask = SpeechInput(TEXTS[i], temperature=sampled, seed=i, max_new_tokens=40)
-        return model.prepare_speech(str(i), "m", ask)
-    if family is CHAT:
-        said = (ChatMessage(Role.USER, TEXTS[i]),)
-        chat = ChatInput(said, temperature=sampled, seed=i, max_new_tokens=40)
-        return model.prepare_chat(str(i), "m", chat)
-    heard = TranscriptionInput(sound(3.2 * (i + 1)), max_new_tokens=24)
-    return model.prepare_transcription(str(i), "m", heard)
 
 
 def run(
-    family: Family, folder: Path, device: str, dtype: str, weights: str = "auto"
+    family: Family,
+    folder: Path,
+    device: str,
+    dtype: str,
+    weights: str = "auto",
+    attention: str = "auto",
 ) -> dict[str, tuple[list, np.ndarray]]:
     """Entries and sound of three requests in one engine, greedy and sampled."""
-    backend = torch_backend(device, dtype, weights)
+    backend = torch_backend(device, dtype, weights, attention)
     model = family.load(folder, backend)
     engine = Engine({"m": model}, backend.ops, EngineConfig(kv_bytes=1 << 24))
     requests = [request_of(family, model, i) for i in range(len(TEXTS))]
@@ -83,6 +60,18 @@ def test_float32_equals_the_cpu(tmp_path: Path, name: str, weights: str) -> None
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     checkpoint = folder(tmp_path / name)
     cpu, gpu = (run(family, checkpoint, device, "float32", weights) for device in ("cpu", "cuda"))
+    for request_id, (entries, pcm) in cpu.items():
+        assert gpu[request_id][0] == entries
+        np.testing.assert_allclose(gpu[request_id][1], pcm, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_torch_attends_in_recorded_steps_as_on_the_cpu(tmp_path: Path, name: str) -> None:
+    family, folder = KINDS[name]
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    checkpoint = folder(tmp_path / name)
+    cpu = run(family, checkpoint, "cpu", "float32")
+    gpu = run(family, checkpoint, "cuda", "float32", attention="torch")
     for request_id, (entries, pcm) in cpu.items():
         assert gpu[request_id][0] == entries
         np.testing.assert_allclose(gpu[request_id][1], pcm, atol=1e-4)
@@ -115,3 +104,55 @@ def test_recorded_steps_wait_for_nothing_but_their_results(tmp_path: Path, name:
             assert all(chunk.error is None for chunk in engine.step())
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def clips_of(model: Any) -> list[EncodeInput]:
+    """Reference clips of unequal lengths: for either encoder more than one batch of a bucket."""
+    pieces: list[EncodeInput] = []
+    for n, seconds in enumerate((0.5, 1.0, 1.01, *np.linspace(2.1, 3.9, 9), 5.3, 17.0, 30.0, 31.0)):
+        samples = sound(1.5 * seconds, n)  # made at 16 kHz, read at 24 kHz
+        request = model.prepare_voice(str(n), "m", samples, "what it says")
+        pieces += request.prompt.encode_inputs
+    return pieces
+
+
+def encoded(model: Any, ops: Any, graphs: bool) -> list[np.ndarray]:
+    """What an engine's runner gives for the clips, recorded or not, in the order of `clips_of`."""
+    config = EngineConfig(kv_bytes=1 << 24, max_running=8, graphs=graphs)
+    runner = Engine({"m": model}, ops, config)._lanes["m"].runner
+    return [ops.numpy(result) for result in runner._encode(clips_of(model))]
+
+
+@pytest.mark.parametrize("graphs", [True, False], ids=["recorded", "together"])
+def test_voices_are_those_of_the_cpu(tmp_path: Path, graphs: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    folder = write_cloning(tmp_path / "base")
+    backends = [torch_backend(device, "float32") for device in ("cpu", "cuda")]
+    cpu, gpu = (TTS.load(folder, backend) for backend in backends)
+    expected = [backends[0].ops.numpy(x) for piece in clips_of(cpu) for x in cpu.encode([piece])]
+    for found, alone in zip(encoded(gpu, backends[1].ops, graphs), expected, strict=True):
+        assert found.shape == alone.shape
+        if alone.ndim == 1:
+            np.testing.assert_allclose(found, alone, rtol=0, atol=1e-4 * np.abs(alone).max())
+        else:  # a tie that falls otherwise changes the rest of its frame
+            assert (found != alone).any(-1).mean() < 0.05
+
+
+def test_voices_are_recorded(tmp_path: Path) -> None:
+    """Only the clip of 31 s is left to the model, and bfloat16 makes vectors that are alike."""
+    backend = torch_backend("cuda", "bfloat16")
+    model: Any = TTS.load(write_cloning(tmp_path / "base"), backend)
+    plain, left = model.encode, list[str]()
+
+    def watched(inputs: Any) -> Any:
+        left.extend(piece.kind for piece in inputs)
+        return plain(inputs)
+
+    model.encode = watched
+    found = encoded(model, backend.ops, graphs=True)
+    assert sorted(left) == ["codes", "speaker"]
+    for piece, vector in zip(clips_of(model), found, strict=True):
+        if piece.kind == "speaker":
+            (alone,) = (backend.ops.numpy(x) for x in plain([piece]))
+            cosine = vector @ alone / np.linalg.norm(vector) / np.linalg.norm(alone)
+            assert cosine > 0.999

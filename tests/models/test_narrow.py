@@ -1,4 +1,4 @@
-"""Models with weights in 8 bits say and hear what those with full weights do, nearly."""
+"""Models with weights in 8 and in 4 bits say and hear what those with full weights do, nearly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.models.tiny_tts import write_tiny_tts
 TEXT = "She put the book on the table near the window."
 SPEAKER, LISTENER = "izwi-tiny-tts", "izwi-tiny-asr"
 # the layers' four products and the heads; mean cosine of logits against the full weights
-KINDS = [("int8", 0.999), ("fp8", 0.99)]
+KINDS = [("int8", 0.999), ("fp8", 0.99), ("int4", 0.92)]
 
 
 @torch.inference_mode()
@@ -98,7 +98,7 @@ def test_every_large_product_of_the_decoders_is_narrow(tmp_path: Path) -> None:
     assert names == talker | predictor | heads | {"talker.codec_head.weight"}
 
 
-@pytest.mark.parametrize("weights", ["int8", "fp8"])
+@pytest.mark.parametrize("weights", ["int8", "fp8", "int4"])
 def test_what_is_said_is_heard(weights: str) -> None:
     backend = torch_backend("cpu", weights=weights)
     registry = Registry(backend)

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+# cuDNN would round what the kernels are compared with to ten bits
+torch.backends.cudnn.allow_tf32 = False
+
 if not torch.cuda.is_available():
     # read when triton is imported, so it must not have been imported yet
     assert "triton" not in sys.modules or os.environ.get("TRITON_INTERPRET") == "1"

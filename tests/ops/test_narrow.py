@@ -1,4 +1,4 @@
-"""Weights in 8 bits: how they are rounded, and that every product takes them."""
+"""Weights in 8 and in 4 bits: how they are rounded, and that every product takes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from izwi.errors import InvalidRequest
 from izwi.ops import narrow
-from izwi.ops.narrow import NarrowWeight, narrow_dtype, narrowed
+from izwi.ops.narrow import FOUR_BITS, NarrowWeight, PackedWeight, narrow_dtype, narrowed
 from izwi.ops.torch_ops import TorchOps
 from izwi.runner.device import torch_backend
 from tests.ops.devices import normal
@@ -43,7 +43,31 @@ def test_fp8_keeps_three_bits_of_numbers_near_the_largest() -> None:
     assert torch.isfinite(wide).all()
 
 
-@pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn])
+def test_int4_is_off_by_half_a_step_of_its_group_and_by_one_opposite_its_peak() -> None:
+    weight = weight_of(9, 192)
+    made = narrowed(weight, FOUR_BITS)
+    assert isinstance(made, PackedWeight)
+    assert (made.shape, made.group) == (weight.shape, 32)
+    assert made.nbytes == 9 * (192 // 2 + 4 * 192 // 32)
+    groups, wide = weight.unflatten(1, (-1, 32)), made.wide(torch.float32).unflatten(1, (-1, 32))
+    peak = groups.abs().amax(2, keepdim=True)
+    opposite = groups / groups.gather(2, groups.abs().argmax(2, keepdim=True)) < -7.5 / 8
+    off = (wide - groups).abs()
+    assert (off <= peak / 8 * torch.where(opposite, 1.0, 0.5) * 1.001).all()
+    # the largest of a group is kept, and zeros are zeros
+    assert torch.equal(wide.abs().amax(2, keepdim=True), peak)
+
+
+def test_int4_keeps_what_it_can_hold() -> None:
+    """Every number in either half of a row, at its place."""
+    numbers = torch.stack([torch.arange(-8, 8).roll(n) for n in range(16)]).float()
+    weight = torch.cat([numbers, 3 * numbers.flip(1)], 1)
+    assert torch.equal(narrowed(weight, FOUR_BITS).wide(torch.float32), weight)
+    with pytest.raises(ValueError, match="9 inputs"):
+        narrowed(weight[:, :9], FOUR_BITS)
+
+
+@pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn, FOUR_BITS])
 def test_a_weight_is_rounded_alike_in_blocks(
     stored: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,10 +77,10 @@ def test_a_weight_is_rounded_alike_in_blocks(
     cut = narrowed(weight, stored)
     assert torch.equal(cut.values.view(torch.uint8), whole.values.view(torch.uint8))
     assert torch.equal(cut.scale, whole.scale)
-    assert whole.nbytes == 11 * 24 + 11 * 4
+    assert whole.nbytes == (11 * 24 + 11 * 4 if stored != FOUR_BITS else 11 * 12 + 11 * 6 * 4)
 
 
-@pytest.mark.parametrize("kind", ["int8", "fp8"])
+@pytest.mark.parametrize("kind", ["int8", "fp8", "int4"])
 def test_every_product_takes_it(kind: str) -> None:
     ops = TorchOps(weights=kind)
     x, norm, residual = (
@@ -90,5 +114,5 @@ def test_what_a_device_cannot_hold_is_refused() -> None:
     assert narrow_dtype("int8", torch.device("mps")) is torch.int8
     with pytest.raises(InvalidRequest, match="not available"):
         narrow_dtype("fp8", torch.device("mps"))
-    with pytest.raises(InvalidRequest, match="int4"):
-        torch_backend("cpu", weights="int4")
+    with pytest.raises(InvalidRequest, match="int3"):
+        torch_backend("cpu", weights="int3")

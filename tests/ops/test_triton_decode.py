@@ -21,6 +21,7 @@ from izwi.ops.attention.triton_decode import (
 )
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.torch_ops import TorchOps
+from izwi.ops.triton_ops import TritonOps
 from tests.ops.devices import DEVICE, DTYPES, NEAR, assert_near, normal
 
 SPEC = AttentionSpec(num_heads=6, num_kv_heads=2, head_dim=16, rope_theta=1e4, norm_eps=1e-3)
@@ -74,6 +75,7 @@ def check_paged(
     page: int = PAGE,
     max_keys: int = MAX_KEYS,
     normed: bool = True,
+    attention: str = "triton",
 ) -> None:
     """Compare a step in which every second row is empty."""
     live = list(range(0, 2 * len(positions), 2))
@@ -103,7 +105,8 @@ def check_paged(
         None if theta is None else rope_tables(MAX_KEYS, spec.head_dim, theta, DEVICE, dtype),
         max_keys,
     )
-    found = context.attend_fused(1, q, k, v, spec, **weights)
+    ops = TritonOps(DEVICE, dtype, attention=attention)
+    found = ops.attention(q, k, v, spec=spec, context=context, layer=1, **weights)
     assert_near(found[live], expected, dtype)
     assert not found[1::2].any()
     near = NEAR[dtype]
@@ -111,10 +114,23 @@ def check_paged(
         torch.testing.assert_close(kept, reference, atol=near, rtol=near, equal_nan=True)
 
 
+@pytest.mark.parametrize("attention", TritonOps.attentions)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_paged_attention(dtype: torch.dtype) -> None:
+def test_paged_attention(dtype: torch.dtype, attention: str) -> None:
     """First tokens, borders of pages and of blocks of 64 keys, and more than two blocks."""
-    check_paged([0, 1, 3, 4, 5, 63, 64, 65, 150], SPEC, dtype)
+    check_paged([0, 1, 3, 4, 5, 63, 64, 65, 150], SPEC, dtype, attention=attention)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_implementation_attends_alike_whatever_the_shapes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    group, kv_heads = (int(n) for n in rng.integers(1, 6, 2))
+    theta = None if seed % 3 == 0 else 1e4
+    spec = AttentionSpec(group * kv_heads, kv_heads, int(rng.choice([16, 32, 64])), theta, 1e-3)
+    positions = rng.integers(0, MAX_KEYS, rng.integers(1, 6)).tolist()
+    page = int(rng.choice([1, 4, 16]))
+    for attention in TritonOps.attentions:
+        check_paged(positions, spec, page=page, normed=seed % 2 == 0, attention=attention)
 
 
 @pytest.mark.parametrize("page", [1, 16])

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.ops.torch_ops import TorchOps
 from izwi.ops.triton_ops import TritonOps
+from izwi.runner.decode_graphs import DecodeGraphs
 from izwi_models.qwen3.decoder import DecoderConfig
 from tests.engine import toy
 from tests.engine.toy import toy_request
@@ -62,6 +64,33 @@ def test_recorded_steps_say_what_plain_steps_say() -> None:
         assert recorded[name][0] == entries
         if sound:
             torch.testing.assert_close(torch.cat(recorded[name][1]), torch.cat(sound))
+
+
+def test_steps_in_which_torch_attends_are_recorded_while_keys_are_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    _, plain = run(TorchOps(device, torch.float32))
+    decoded = []
+    decode = DecodeGraphs.decode
+
+    def counted(self: DecodeGraphs, inputs: Any, rows: Any) -> Any:
+        decoded.append(max(row.stop for row in rows))
+        return decode(self, inputs, rows)
+
+    monkeypatch.setattr(DecodeGraphs, "decode", counted)
+    for few_keys in (512, 8):
+        monkeypatch.setattr("izwi.runner.graphs.FEW_KEYS", few_keys)
+        decoded.clear()
+        engine, recorded = run(TritonOps(device, torch.float32, attention="torch"))
+        for lane in engine._lanes.values():
+            assert lane.runner._graphs is not None
+            assert lane.runner._graphs.prompts is None
+        assert {name: log[0] for name, log in recorded.items()} == {
+            name: log[0] for name, log in plain.items()
+        }
+        assert decoded
+        assert (max(decoded) <= 8) == (few_keys == 8)
 
 
 def test_log_probabilities_are_not_recorded_and_change_nothing() -> None:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from izwi.ops import triton_linear, triton_rows
-from izwi.ops.narrow import narrowed
+from izwi.ops import triton_linear, triton_packed, triton_rows
+from izwi.ops.narrow import FOUR_BITS, PackedWeight, narrowed
 from izwi.ops.torch_ops import rms_norm
 from tests.ops.devices import DTYPES, assert_near, normal
 
@@ -74,6 +74,20 @@ def test_narrow_weights(
     size: tuple[int, int, int], dtype: torch.dtype, stored: torch.dtype
 ) -> None:
     """What the numbers in 8 bits stand for is what is multiplied, also on the up side of a gate."""
+    check_narrow(size, dtype, stored)
+
+
+# rows of both kernels; groups of 64, 32 and 16 inputs, several of them in each half
+PACKED_CASES = [(1, 41, 256), (2, 24, 192), (2, 9, 2048), (3, 40, 96), (17, 33, 320), (64, 70, 256)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", PACKED_CASES)
+def test_packed_weights(size: tuple[int, int, int], dtype: torch.dtype) -> None:
+    check_narrow(size, dtype, FOUR_BITS)
+
+
+def check_narrow(size: tuple[int, int, int], dtype: torch.dtype, stored: torch.dtype) -> None:
     rows, outputs, inputs = size
     case = Case(rows, 2 * outputs, inputs, dtype)
     case.weight[0] /= 30  # outputs have scales of their own
@@ -82,6 +96,8 @@ def test_narrow_weights(
     found = triton_linear.linear(case.x, weight, bias=case.bias, residual=case.residual)
     expected = case.product(normed=False) + case.bias.float() + case.residual.float()
     assert_near(found, expected, dtype)
+    found = triton_linear.linear(case.x, weight, norm=case.norm, eps=EPS, residual=case.residual)
+    assert_near(found, case.product(normed=True) + case.residual.float(), dtype)
     for norm in (case.norm, None):
         gate, up = case.product(normed=norm is not None).chunk(2, dim=-1)
         found = triton_linear.gated_linear(case.x, weight, norm=norm, eps=EPS)
@@ -93,6 +109,14 @@ def test_narrow_weights(
 def test_widened_weights(dtype: torch.dtype, stored: torch.dtype) -> None:
     weight = narrowed(normal(5, 1100, seed=1), stored)
     assert torch.equal(triton_rows.widen(weight, dtype), weight.wide(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("inputs", [1088, 24])
+def test_widened_packed_weights(dtype: torch.dtype, inputs: int) -> None:
+    weight = narrowed(normal(5, inputs, seed=1), FOUR_BITS)
+    assert isinstance(weight, PackedWeight)
+    assert torch.equal(triton_packed.widen_packed(weight, dtype), weight.wide(dtype))
 
 
 def test_every_cut_gives_the_same_product(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +147,8 @@ def test_what_no_kernel_takes_is_refused() -> None:
         triton_linear.linear(case.x[:, :95], case.weight)
     with pytest.raises(ValueError, match="no kernel"):
         triton_linear.linear(case.x[:, :40], case.weight.t())
+    with pytest.raises(ValueError, match="no kernel"):  # groups of 4
+        triton_linear.linear(case.x[:, :24], narrowed(case.weight[:, :24], FOUR_BITS))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -47,7 +47,7 @@ def test_products(rows: tuple[int, ...], weights: str, monkeypatch: pytest.Monke
     normed = TORCH.linear(TORCH.rms_norm(x, norm, EPS), weight)
     assert_near(TRITON.linear(x, made, bias), TORCH.linear(x, weight, bias), F32)
     assert_near(TRITON.normed_linear(x, norm, EPS, made), normed, F32)
-    added = TRITON.linear_add(x, made, residual)
+    added = TRITON.linear_add(x, made, residual.clone())
     assert_near(added, residual + TORCH.linear(x, weight), F32)
     gate, up = normed.chunk(2, dim=-1)
     assert_near(TRITON.gated_linear(x, norm, EPS, made), TORCH.swiglu(gate, up), F32)

@@ -10,12 +10,16 @@ from izwi.ops.attention.triton_decode import rope_tables
 from izwi.ops.attention.triton_prompt import PagedPrompt
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.torch_ops import TorchOps
+from izwi.ops.triton_ops import TritonOps
 from tests.ops.devices import DEVICE, DTYPES, NEAR, assert_near
 from tests.ops.test_triton_decode import MAX_KEYS, PAGE, SPEC, Pages, norms, packed
 
 
 def check_runs(
-    runs: list[tuple[int, int]], spec: AttentionSpec, dtype: torch.dtype = torch.float32
+    runs: list[tuple[int, int]],
+    spec: AttentionSpec,
+    dtype: torch.dtype = torch.float32,
+    attention: str = "triton",
 ) -> None:
     """Compare positions [start, stop) of some sequences, end to end, with empty rows behind."""
     count, empty = sum(stop - start for start, stop in runs), 3
@@ -47,7 +51,8 @@ def check_runs(
         # what an earlier step left behind the rows is not looked at
         torch.tensor([n for n, _ in rows] + [0] * empty, dtype=torch.int32, device=DEVICE),
     )
-    found = context.attend_fused(1, q, k, v, spec, weights["q_norm"], weights["k_norm"])
+    ops = TritonOps(DEVICE, dtype, attention=attention)
+    found = ops.attention(q, k, v, spec=spec, context=context, layer=1, **weights)
     assert_near(found[:count], expected, dtype)
     assert not found[count:].any()
     near = NEAR[dtype]
@@ -55,10 +60,11 @@ def check_runs(
         torch.testing.assert_close(kept, reference, atol=near, rtol=near, equal_nan=True)
 
 
+@pytest.mark.parametrize("attention", TritonOps.attentions)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_many_sequences_in_a_tile_and_many_tiles_of_one(dtype: torch.dtype) -> None:
+def test_many_sequences_in_a_tile_and_many_tiles_of_one(dtype: torch.dtype, attention: str) -> None:
     """With and without earlier keys, across borders of tiles and of blocks of 64 keys."""
-    check_runs([(0, 1), (3, 5), (0, 37), (70, 75), (60, 61), (0, 4)], SPEC, dtype)
+    check_runs([(0, 1), (3, 5), (0, 37), (70, 75), (60, 61), (0, 4)], SPEC, dtype, attention)
 
 
 @pytest.mark.parametrize("heads", [(1, 1), (4, 4), (10, 2)])

@@ -63,6 +63,14 @@ def test_a_step_with_a_first_sound_stays_short() -> None:
     assert len(plan([*ahead, long_prompt], [], SPEND._replace(step_s=1.0)).forward) == 11
 
 
+def test_a_row_takes_its_sound_along_where_that_is_made_beside_the_steps() -> None:
+    ahead = [decode(key, 5.0, frames=11) for key in range(10, 14)]
+    budgets = SPEND._replace(step_s=1.0)
+    assert plan(ahead, [], budgets).vocode == ()
+    step = plan(ahead, [], budgets._replace(sounds_beside=True))
+    assert [row.key for row in step.forward] == [key for key, _ in step.vocode] == [10, 11, 12, 13]
+
+
 def test_a_long_new_prompt_does_not_make_a_listener_wait() -> None:
     new = View(7, 1500, slack_s=0.1, chunk=1)
     comfortable = plan([decode(1, 0.18)], [new], SPEND)

@@ -16,7 +16,7 @@ from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl, fail
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
-    from izwi.request import AlignedWord
+    from izwi.alignment import AlignedWord
     from izwi_api.cli.remote import Server
     from izwi_api.where import Where
 
@@ -102,7 +102,7 @@ async def _asked_here(
 async def _asked_there(
     server: Server, model: str | None, content: bytes, text: str, language: str | None
 ) -> list[AlignedWord]:
-    from izwi.request import AlignedWord
+    from izwi.alignment import AlignedWord
     from izwi_api.cli.remote import Upload
 
     fields = {"text": text, "model": model, "language": language}

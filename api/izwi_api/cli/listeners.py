@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
-from izwi.audio.decode import decode_audio
 from izwi.errors import EngineStopped
-from izwi.request import Float32, Task, TranscriptionInput
+from izwi.request import Task, TranscriptionInput
 from izwi_api.cli.remote import Server, Upload
 from izwi_api.cli.runtime import running_door
 from izwi_api.cli.sound_files import SoundFile
+from izwi_api.decoding import InProcess
 from izwi_api.door import Door
+from izwi_api.settings import read_settings
 from izwi_api.transcribe import SAMPLE_RATE, Segment, open_transcription
 from izwi_api.where import Where
+
+# Told of one sound, from 0 to 1: how much of it is written down.
+Told = Callable[[float], None]
 
 # Sound that is decoded and not written down yet, over all files; one file may be longer alone.
 _MAX_DECODED_S = 1200
@@ -41,8 +46,11 @@ class Heard:
 class Listener(Protocol):
     """Writes sounds down; several calls may run at the same time."""
 
-    async def hear(self, sound: SoundFile) -> Heard:
-        """Write one down. Raises InvalidAudio, TooLarge and other kinds of IzwiError."""
+    async def hear(self, sound: SoundFile, told: Told) -> Heard:
+        """Write one down, telling how far it is where that is known.
+
+        Raises InvalidAudio, TooLarge and other kinds of IzwiError.
+        """
         ...
 
 
@@ -54,9 +62,10 @@ class HereListener:
     """
 
     def __init__(self, model: str, where: Where, ask: TranscriptionInput):
-        """Write down as `ask` says; its samples are not looked at."""
+        """Write down as `ask` says; its samples are not looked at. Raises as `read_settings`."""
         self._model, self._where, self._ask = model, where, ask
-        self._decoding = asyncio.Lock()
+        self._settings = read_settings(os.environ)
+        self._decoder, self._decoding = InProcess(self._settings.home), asyncio.Lock()
         self._room = _Room(_MAX_DECODED_S * SAMPLE_RATE)
         self._stack = AsyncExitStack()
         self._door: Door | None = None
@@ -69,17 +78,23 @@ class HereListener:
         """Stop the engine."""
         await self._stack.aclose()
 
-    async def hear(self, sound: SoundFile) -> Heard:
+    async def hear(self, sound: SoundFile, told: Told) -> Heard:
         """Write one down; raises as `Listener`."""
         async with AsyncExitStack() as taken:
             async with self._decoding:
-                samples = await asyncio.to_thread(_decode, sound)
+                content = await asyncio.to_thread(sound.read)
+                limits = self._settings.upload_limits
+                samples = await self._decoder.spool(content, SAMPLE_RATE, limits)
+                taken.enter_context(samples)
+                del content
                 door = await self._open_door()
                 await taken.enter_async_context(self._room.taken(len(samples)))
             name = door.registry.names()[0]
             ask = replace(self._ask, samples=samples)
             result = await open_transcription(door.engine, door.registry, name, ask)
-            await result.finish()
+            async with aclosing(result.deltas()) as deltas:
+                async for _ in deltas:
+                    told(result.segments[-1].end_s / result.duration_s)
         return Heard(result.text, result.language, result.token_ids, result.segments)
 
     async def _open_door(self) -> Door:
@@ -101,8 +116,9 @@ class ServerListener:
         }
         self._name: str | None = None
 
-    async def hear(self, sound: SoundFile) -> Heard:
+    async def hear(self, sound: SoundFile, told: Told | None = None) -> Heard:
         """Write one down; raises as `Listener`, and EngineStopped where nobody answers."""
+        del told  # its answer comes as a whole
         content = await asyncio.to_thread(sound.read)
         if self._name is None:
             self._name = await self._server.model(Task.TRANSCRIPTION, self._model)
@@ -148,7 +164,3 @@ class _Room:
             async with self._change:
                 self._free += amount
                 self._change.notify_all()
-
-
-def _decode(sound: SoundFile) -> Float32:
-    return decode_audio(sound.read(), SAMPLE_RATE)

@@ -24,9 +24,9 @@ def load_models(sources: Sequence[str], where: Where) -> tuple[Registry, TorchBa
     Raises:
         ModelNotFound: A source is no checkpoint.
         CheckpointError: A checkpoint is broken.
-        InvalidRequest: The device, the dtype or the weights cannot be used.
+        InvalidRequest: The device, the dtype, the weights or the attention cannot be used.
     """
-    backend = torch_backend(where.device, where.dtype, where.weights)
+    backend = torch_backend(where.device, where.dtype, where.weights, where.attention)
     registry = Registry(backend)
     with messages().status("loading") as status:
         for source in sources:

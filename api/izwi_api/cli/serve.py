@@ -62,7 +62,10 @@ DrainOption = Annotated[
     float, typer.Option(min=0, help="Seconds that what runs may go on for after SIGTERM.")
 ]
 WeightsOption = Annotated[
-    str, typer.Option(help="auto, or the decoders' weights in 8 bits: int8 or fp8.")
+    str, typer.Option(help="auto, or the decoders' weights in fewer bits: int8, fp8 or int4.")
+]
+AttentionOption = Annotated[
+    str, typer.Option(help="What decoders attend with: auto, torch or triton.")
 ]
 RequireConsentOption = Annotated[
     bool,
@@ -123,6 +126,7 @@ def serve(
     kv_mib: KvMibOption = 0,
     kv_dtype: Annotated[str, typer.Option(help="auto, or 8 bits: int8 or fp8.")] = "auto",
     weights: WeightsOption = "auto",
+    attention: AttentionOption = "auto",
     host_mib: HostMibOption = 256,
     disk_mib: DiskMibOption = 0,
     api_key: ApiKeyOption = None,
@@ -162,7 +166,7 @@ def serve(
         settings = replace(settings, access=access, require_consent=require_consent)
         settings = replace(settings, reference_hosts=hosts or settings.reference_hosts)
         settings = replace(settings, manage_models=manage_models, offline=offline)
-        where = Where(device, dtype, offline, weights)
+        where = Where(device, dtype, offline, weights, attention)
         models = tuple(model or DEFAULT_MODELS)
         plan = Plan(models, where, config, settings, drain_s, doors, record_trace)
         if in_process or not _can_part(plan):

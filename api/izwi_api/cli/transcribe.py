@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -197,20 +198,20 @@ async def _transcribe(
     it all: raises IzwiError, and OSError where a text cannot be written.
     """
     codes: list[int] = []
-    with _progress(len(sounds)) as advance:
+    with _progress(len(sounds)) as told:
         async with opened as listener:
             slots = asyncio.Semaphore(jobs)
 
-            async def hear(sound: SoundFile) -> Heard:
+            async def hear(index: int, sound: SoundFile) -> Heard:
                 async with slots:
-                    return await listener.hear(sound)
+                    return await listener.hear(sound, partial(told, index))
 
             rest = iter(enumerate(sounds))
             begun: deque[tuple[int, SoundFile, asyncio.Task[Heard]]] = deque()
             try:
                 while True:
                     while len(begun) < jobs * _AHEAD and (following := next(rest, None)):
-                        begun.append((*following, asyncio.create_task(hear(following[1]))))
+                        begun.append((*following, asyncio.create_task(hear(*following))))
                     if not begun:
                         break
                     index, sound, task = begun.popleft()
@@ -223,7 +224,7 @@ async def _transcribe(
                         codes.append(code_of(error))
                     else:
                         paper.write(index, sound, heard)
-                    advance()
+                    told(index, 1.0)
             finally:
                 for _, _, task in begun:
                     task.cancel()
@@ -244,19 +245,33 @@ def _named(sound: SoundFile, error: IzwiError) -> str:
 
 
 @contextmanager
-def _progress(num_sounds: int) -> Generator[Callable[[], None]]:
-    """Show on a terminal how many sounds are done; what the block gives counts one more."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+def _progress(num_sounds: int) -> Generator[Callable[[int, float], None]]:
+    """Show on a terminal how much is done; the block is given what is told of each sound."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TimeRemainingColumn,
+    )
 
     console = messages()
-    columns = ("transcribing", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    done = MofNCompleteColumn() if num_sounds > 1 else TaskProgressColumn()
+    columns = ("transcribing", BarColumn(), done, TimeRemainingColumn())
+    shares = [0.0] * num_sounds
     # Lines to the same terminal have to pass through the bar; those to a file must not.
     with Progress(
         *columns,
         console=console,
         transient=True,
-        disable=not console.is_terminal or num_sounds == 1,
+        disable=not console.is_terminal,
         redirect_stdout=sys.stdout.isatty(),
     ) as progress:
-        task = progress.add_task("", total=num_sounds)
-        yield lambda: progress.advance(task)
+        # of a sound alone there is nothing to tell before its first piece is done: the bar pulses
+        task = progress.add_task("", total=num_sounds if num_sounds > 1 else None)
+
+        def told(index: int, share: float) -> None:
+            shares[index] = share
+            progress.update(task, completed=sum(shares), total=num_sounds)
+
+        yield told

@@ -39,13 +39,12 @@ async def _answer(door: Door, form: Form, fields: AlignmentForm) -> Response:
     # An unknown model is said before the work of decoding.
     aligner = find_aligner(door.engine, door.registry, fields.model)
     limits = door.settings.upload_limits
-    samples = await door.decoder.decode(content, SAMPLE_RATE, limits)
-    ask = AlignmentInput(samples, fields.text, fields.language)
-    (words,) = await aligner.align([ask])
+    with await door.decoder.spool(content, SAMPLE_RATE, limits) as sound:
+        (words,) = await aligner.align([AlignmentInput(sound, fields.text, fields.language)])
     match fields.response_format:
         case "srt":
             return Response(srt(cut_cues(fields.text, words)), media_type="application/x-subrip")
         case "vtt":
             return Response(vtt(cut_cues(fields.text, words)), media_type="text/vtt")
         case "json":
-            return JSONResponse(alignment_json(fields, words, len(samples) / SAMPLE_RATE))
+            return JSONResponse(alignment_json(fields, words, len(sound) / SAMPLE_RATE))

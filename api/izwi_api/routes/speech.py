@@ -12,9 +12,10 @@ from contextlib import aclosing
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from izwi.alignment import AlignedWord
 from izwi.audio.encode import CONTENT_TYPES, stream_encoder
 from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, TooLarge
-from izwi.request import AlignedWord, ReferenceClip, SpeechInput, TextMode, VoicePrompt
+from izwi.request import ReferenceClip, SpeechInput, TextMode, VoicePrompt
 from izwi_api.align import Aligner
 from izwi_api.app_state import door_of
 from izwi_api.bodies import read_json

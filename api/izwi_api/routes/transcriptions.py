@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from itertools import chain
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from izwi.alignment import AlignedWord
 from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, ModelNotFound
-from izwi.request import AlignedWord, TranscriptionInput
+from izwi.request import TranscriptionInput
 from izwi_api.align import Aligner, find_aligner
 from izwi_api.app_state import door_of
 from izwi_api.bodies import Form, read_form
@@ -68,34 +69,34 @@ async def create_transcription(request: Request) -> Response:
 
 
 async def _answer(door: Door, form: Form, fields: TranscriptionForm) -> Response:
-    content = form.file("file")
+    content = form.take("file")
     # An unknown model is said before the work of decoding.
     door.registry.transcription(fields.model)
     aligner = _aligner(door, fields)
     limits = door.settings.upload_limits
-    samples = await door.decoder.decode(content, SAMPLE_RATE, limits)
-    if len(samples) < _MIN_AUDIO_S * SAMPLE_RATE:
-        raise AudioTooShort(f"the audio is shorter than {_MIN_AUDIO_S} s", param="file")
-    ask = TranscriptionInput(
-        samples,
-        language=fields.forced_language,
-        context=fields.context,
-        temperature=fields.temperature,
-        logprobs=fields.wants_logprobs,
-    )
-    transcription = await open_transcription(
-        door.engine, door.registry, fields.model, ask, aligner=aligner.model if aligner else None
-    )
-    try:
+    with ExitStack() as held:
+        sound = held.enter_context(await door.decoder.spool(content, SAMPLE_RATE, limits))
+        del content  # it may be as large as all that the work takes
+        if len(sound) < _MIN_AUDIO_S * SAMPLE_RATE:
+            raise AudioTooShort(f"the audio is shorter than {_MIN_AUDIO_S} s", param="file")
+        ask = TranscriptionInput(
+            sound,
+            language=fields.forced_language,
+            context=fields.context,
+            temperature=fields.temperature,
+            logprobs=fields.wants_logprobs,
+        )
+        model = aligner.model if aligner else None
+        transcription = await open_transcription(
+            door.engine, door.registry, fields.model, ask, aligner=model
+        )
+        held.callback(transcription.abort)
         if fields.stream:
-            return await live_response(_events(transcription, fields), "text/event-stream")
+            events = _events(transcription, fields, held.pop_all())
+            return await live_response(events, "text/event-stream")
         await transcription.finish()
-    except BaseException:
-        # A generator that never began has no `finally` to run.
-        transcription.abort()
-        raise
-    words = await _words(aligner, transcription, fields) if aligner else None
-    return _whole(transcription, fields, words)
+        words = await _words(aligner, transcription, fields) if aligner else None
+        return _whole(transcription, fields, words)
 
 
 def _aligner(door: Door, fields: TranscriptionForm) -> Aligner | None:
@@ -161,7 +162,10 @@ def _whole(
             return JSONResponse(answer | extras_json(transcription, fields))
 
 
-async def _events(transcription: Transcription, fields: TranscriptionForm) -> AsyncGenerator[bytes]:
+async def _events(
+    transcription: Transcription, fields: TranscriptionForm, held: ExitStack
+) -> AsyncGenerator[bytes]:
+    """Yield the events of a transcription; `held` is what must be closed behind the last one."""
     begun, num_told = False, 0
 
     def grown(delta: str) -> bytes:
@@ -173,10 +177,11 @@ async def _events(transcription: Transcription, fields: TranscriptionForm) -> As
         return _event(event)
 
     try:
-        async with aclosing(transcription.deltas(live=True)) as deltas:
-            async for delta in deltas:
-                yield grown(delta)
-                begun = True
+        with held:
+            async with aclosing(transcription.deltas(live=True)) as deltas:
+                async for delta in deltas:
+                    yield grown(delta)
+                    begun = True
     except IzwiError as error:
         # Before the first event there is still a status to say it with.
         if not begun:

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from izwi.alignment import AlignedWord
 from izwi.errors import InvalidRequest
-from izwi.request import AlignedWord
 from izwi_api.bodies import Form
 
 

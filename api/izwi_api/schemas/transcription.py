@@ -10,8 +10,8 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from izwi.alignment import AlignedWord
 from izwi.errors import InvalidRequest
-from izwi.request import AlignedWord
 from izwi_api.bodies import Form
 from izwi_api.schemas.alignment import word_json
 from izwi_api.text_tokens import TextToken

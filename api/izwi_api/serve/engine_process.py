@@ -217,7 +217,7 @@ def run(control: Control, spec: EngineSpec, load: Load) -> None:
     commands.bind(spec.address)
     settle()
     tell_memory(engine.load)
-    trace = recorded(lines.thread, spec.record_trace, registry, backend, spec.where.weights)
+    trace = recorded(lines.thread, spec.record_trace, registry, backend, spec.where)
     with trace:
         lines.thread.start()
         control.send(Ready())
@@ -230,7 +230,8 @@ def run(control: Control, spec: EngineSpec, load: Load) -> None:
 
 def load_models(spec: EngineSpec) -> tuple[Registry, TorchBackend]:
     """Read checkpoints with their weights. Raises IzwiError."""
-    backend = torch_backend(spec.where.device, spec.where.dtype, spec.where.weights)
+    where = spec.where
+    backend = torch_backend(where.device, where.dtype, where.weights, where.attention)
     registry = Registry(backend)
     for name, folder in spec.models.items():
         registry.load(str(folder), name)

@@ -23,7 +23,7 @@ def serve_in_process(plan: Plan, host: str, port: int) -> int:
     """
     registry, backend = load_models(plan.sources, plan.where)
     engine = AsyncEngine(Engine(registry.models, backend.ops, plan.config))
-    with recorded(engine, plan.record_trace, registry, backend, plan.where.weights):
+    with recorded(engine, plan.record_trace, registry, backend, plan.where):
         app = create_app(engine, registry, plan.settings)
         tell_memory(engine.load)
         leave_queries_out()

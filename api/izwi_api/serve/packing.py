@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from izwi import errors
 from izwi.errors import IzwiError
+from izwi.request import Samples
 
 Frame = bytes | memoryview
 
@@ -172,7 +173,7 @@ class Unpacker:
         if is_dataclass(hint) and isinstance(hint, type):
             self._know(hint)
             return partial(self._read_one, hint)
-        if origin is np.ndarray or hint is np.ndarray:
+        if origin is np.ndarray or hint in (np.ndarray, Samples):  # a piece of sound is an array
             return _read_array
         if origin in (typing.Union, types.UnionType):
             return self._union(args)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from izwi.runner.device import TorchBackend
 from izwi.trace import Models, Observer, TraceRecorder, platform_of
+from izwi_api.where import Where
 
 
 class Observable(Protocol):
@@ -21,7 +22,7 @@ class Observable(Protocol):
 
 @contextmanager
 def recorded(
-    engine: Observable, path: Path | None, models: Models, backend: TorchBackend, weights: str
+    engine: Observable, path: Path | None, models: Models, backend: TorchBackend, where: Where
 ) -> Iterator[None]:
     """Record an engine that has not started until the block ends.
 
@@ -30,7 +31,7 @@ def recorded(
         path: File to append to; None records nothing.
         models: That it serves.
         backend: That they run on.
-        weights: How they are kept, as in `Where`.
+        where: As it was asked for.
 
     Raises:
         OSError: The file cannot be written.
@@ -38,7 +39,7 @@ def recorded(
     if path is None:
         yield
         return
-    platform = platform_of(backend.ops.device, backend.ops.dtype, weights)
+    platform = platform_of(backend.ops.device, backend.ops.dtype, where.weights, where.attention)
     with closing(TraceRecorder(path, models, platform)) as recorder:
         engine.observe(recorder)
         yield

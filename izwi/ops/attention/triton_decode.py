@@ -8,13 +8,14 @@ from __future__ import annotations
 
 # mypy: allow-untyped-calls
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 import triton
 from torch import Tensor
 
 from izwi.ops.attention.torch_dense import rope_table
+from izwi.ops.attention.torch_staged import StagedContext
 from izwi.ops.attention.triton_kernels import join_parts, paged, scratch
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.triton_launch import overlap_option
@@ -106,8 +107,22 @@ class PagedDecode:
         """
         self._cache, self._positions = cache, positions
         self._tables, self._table_width, self._rope = tables, table_width, rope
+        self._max_keys = max_keys
         kv_heads = cache.keys.shape[2]
         self.parts = num_parts(len(positions), kv_heads, max_keys)
+
+    @cached_property
+    def in_torch(self) -> StagedContext:
+        """The same step for torch, laid out once for all layers."""
+        return StagedContext(
+            (self._cache.keys, self._cache.values),
+            self._cache.page_size,
+            self._positions,
+            self._tables,
+            self._table_width,
+            self._rope,
+            self._max_keys,
+        )
 
     def attend_fused(
         self,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+
 import numpy as np
 import numpy.typing as npt
 
-from izwi.model import KVSpec, Pick
+from izwi.model import UNKNOWN, KVSpec, Pick, Row
 from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi.request import Sequence
 from izwi_models.qwen3.decoder import TextConfig, decode
 
 
@@ -68,6 +71,27 @@ class TokenModel:
         if not hidden.shape[0]:  # of an aligner, a chunk that ends before the first word
             return self._ops.array(np.zeros((0, 1), np.int64))
         return pick(self._ops.linear(hidden, self._head), 0).reshape(-1, 1)
+
+
+def logged_tokens(sequence: Sequence, start: int, stop: int) -> list[int]:
+    """Tokens at places [start, stop) of a log; `UNKNOWN` for one that a step under way draws."""
+    tokens = [entry[0] for entry in sequence.emitted[start:stop]]
+    return tokens + [UNKNOWN] * (stop - start - len(tokens))
+
+
+def last_tokens(rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
+    """(rows, 1): the token at each row's position; None if not each is one position of a log.
+
+    A token that a step under way still draws is `UNKNOWN`.
+    """
+    ids: list[int] = []
+    for sequence, start, stop in rows:
+        place = start - sequence.num_prompt
+        if place < 0 or stop > start + 1:
+            return None
+        emitted = sequence.emitted
+        ids.append(emitted[place][0] if place < len(emitted) else UNKNOWN)
+    return np.array(ids, np.int64)[:, None]
 
 
 def token_head(ops: Ops, weights: Weights, text: TextConfig, embedding: str, head: str) -> Array:

@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from izwi.alignment import AlignedWord
 from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
 from izwi.errors import InvalidRequest, TooLarge
 from izwi.model import Backend, Family, Row
 from izwi.ops import Array, Ops, Weights
 from izwi.request import (
-    AlignedWord,
     AlignmentInput,
     EncodeInput,
-    Float32,
     Request,
+    Samples,
     Sequence,
     Task,
 )
@@ -35,7 +35,7 @@ from izwi_models.qwen3_aligner.words import split_words
 from izwi_models.qwen3_asr.config import HEAD, TEXT_PREFIX
 from izwi_models.qwen3_asr.embedding import WindowEncoder, embed, has_sound, token_ids
 from izwi_models.qwen3_asr.encoder import pack_encoder
-from izwi_models.qwen3_asr.prompt import cut_windows
+from izwi_models.qwen3_asr.prompt import WINDOW, cut_windows
 from izwi_models.qwen3_asr.samples import checked_samples
 from izwi_models.qwen3_asr.split import split_at_silence
 from izwi_models.qwen3_asr.text import LANGUAGES, language_name
@@ -64,12 +64,13 @@ class Qwen3Aligner(TokenModel):
         num_classes = config.thinker_config.classify_num  # of time
         super().__init__(ops, weights, config.text, TEXT_PREFIX, weights[HEAD], num_classes)
         self._config, self._tokenizer, self._korean_stems = config, tokenizer, korean_stems
-        self.padded_encoder = WindowEncoder(ops, weights, config.audio)
+        self._windows = WindowEncoder(ops, weights, config.audio)
+        self.padded_encoders = {WINDOW: self._windows}
 
     # -- what the engine runs ----------------------------------------------------------------
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode windows, equal ones as one batch: (tokens, hidden) each, in order."""
-        return self.padded_encoder.encode(inputs)
+        return self._windows.encode(inputs)
 
     def embed(self, rows: Seq[Row]) -> Array:
         """Embeddings of the rows' positions end to end: tokens, with sound put in its place."""
@@ -90,7 +91,7 @@ class Qwen3Aligner(TokenModel):
         """Names of the languages that the checkpoint was made for."""
         return self._config.support_languages or _NAMES
 
-    def split_audio(self, samples: Float32) -> list[tuple[int, int]]:
+    def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
         """Cut 16 kHz samples into pieces [start, stop) of about 3 minutes, in silence."""
         limit = min(_PIECE_SECONDS, self._config.limit_s)
         own = limit < _PIECE_SECONDS

@@ -10,15 +10,18 @@ import numpy as np
 from izwi.model import Row
 from izwi.ops import Array, Ops, Weights
 from izwi.request import EncodeInput, Int64
+from izwi_models.qwen3.token_model import logged_tokens
 from izwi_models.qwen3_asr.config import EMBEDDING, AudioConfig
 from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
 from izwi_models.qwen3_asr.prompt import WINDOW, AsrPrompt
+
+_MAX_WINDOWS = 16  # of one batch
 
 
 class WindowEncoder:
     """The audio encoder on one device. Implements `izwi.model.PaddedEncoder`."""
 
-    kind: str = WINDOW
+    axis = 1  # the mel frames of (128, frames)
 
     def __init__(self, ops: Ops, weights: Weights, config: AudioConfig):
         """Bind the encoder.
@@ -30,6 +33,8 @@ class WindowEncoder:
         """
         self._ops, self._weights, self._config = ops, weights, config
         self._positions = ops.array(chunk_positions(config))
+        frames = range(config.n_window_infer + 1)
+        self._num_tokens = ops.array(np.array([config.num_tokens(n) for n in frames]))
 
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode windows, equal ones as one batch.
@@ -65,19 +70,23 @@ class WindowEncoder:
         chunks = sorted({-(-whole // part) for part in (1, 2, 4)})
         return tuple((self._config.num_mel_bins, n * chunk) for n in chunks)
 
-    def num_tokens(self, length: int) -> int:
-        """Tokens of so many mel frames."""
-        return self._config.num_tokens(length)
+    def max_pieces(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
+        """Windows of a batch: all are short."""
+        return _MAX_WINDOWS
 
-    def encode_padded(self, values: Array, num_tokens: Array) -> Array:
-        """Encode windows of one of the shapes, from the device alone."""
+    def unpadded(self, row: Array, length: int) -> Array:
+        """The tokens of so many mel frames."""
+        return row[: self._config.num_tokens(length)]
+
+    def encode_padded(self, values: Array, lengths: Array) -> Array:
+        """Encode windows of one of the shapes: (batch, tokens, hidden)."""
         return encode_windows(
             self._ops,
             self._weights,
             self._config,
             values,
             positions=self._positions,
-            num_tokens=num_tokens,
+            num_tokens=self._num_tokens[lengths],
         )
 
 
@@ -136,16 +145,10 @@ def token_ids(rows: Seq[Row]) -> Int64:
         if row.start < len(known):
             parts.append(known[row.start : row.stop])
         if row.stop > len(known):
-            first = max(row.start, len(known))
-            emitted = row.sequence.emitted[first - len(known) : row.stop - len(known)]
-            parts.append(np.array([entry[0] for entry in emitted], np.int64))
+            first = max(row.start - len(known), 0)
+            logged = logged_tokens(row.sequence, first, row.stop - len(known))
+            parts.append(np.array(logged, np.int64))
     return np.concatenate(parts)
-
-
-def emitted_tokens(rows: Seq[Row]) -> Int64:
-    """(rows, 1): the token at the position of each row, which is one that was emitted."""
-    at = [(row.sequence, row.start - row.sequence.num_prompt) for row in rows]
-    return np.array([sequence.emitted[n] for sequence, n in at], np.int64).reshape(len(rows), 1)
 
 
 def _overlapping(encoded: Seq[Array], first: int, low: int, high: int) -> tuple[int, list[Array]]:

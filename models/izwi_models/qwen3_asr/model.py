@@ -17,8 +17,8 @@ from izwi.model import Backend, Family, Row
 from izwi.ops import Array, Ops, Weights
 from izwi.request import (
     EncodeInput,
-    Float32,
     Request,
+    Samples,
     SamplingParams,
     Sequence,
     Task,
@@ -27,7 +27,7 @@ from izwi.request import (
 )
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
-from izwi_models.qwen3.token_model import TokenModel, token_head
+from izwi_models.qwen3.token_model import TokenModel, last_tokens, token_head
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr.config import (
     EMBEDDING,
@@ -40,12 +40,12 @@ from izwi_models.qwen3_asr.config import (
 from izwi_models.qwen3_asr.embedding import (
     WindowEncoder,
     embed,
-    emitted_tokens,
     has_sound,
     token_ids,
 )
 from izwi_models.qwen3_asr.encoder import pack_encoder
 from izwi_models.qwen3_asr.prompt import (
+    WINDOW,
     AsrPrompt,
     TaggedTokens,
     build_prompt,
@@ -89,17 +89,19 @@ class Qwen3ASR(TokenModel):
         head = token_head(ops, weights, config.text, EMBEDDING, HEAD)
         super().__init__(ops, weights, config.text, TEXT_PREFIX, head)
         self._config, self._tokenizer, self._stop_ids = config, tokenizer, stop_ids
-        self.padded_encoder = WindowEncoder(ops, weights, config.audio)
+        self._windows = WindowEncoder(ops, weights, config.audio)
+        self.padded_encoders = {WINDOW: self._windows}
 
     # -- what the engine runs ----------------------------------------------------------------
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode windows, equal ones as one batch: (tokens, hidden) each, in order."""
-        return self.padded_encoder.encode(inputs)
+        return self._windows.encode(inputs)
 
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
         """(positions, 1): tokens; None where some of the positions are sound."""
-        if all(stop == start + 1 > s.num_prompt for s, start, stop in rows):  # the usual step
-            return emitted_tokens(rows)
+        usual = last_tokens(rows)
+        if usual is not None:
+            return usual
         return None if any(map(has_sound, rows)) else token_ids(rows)[:, None]
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
@@ -124,7 +126,7 @@ class Qwen3ASR(TokenModel):
         """ISO 639 codes by name."""
         return _CODES
 
-    def split_audio(self, samples: Float32) -> list[tuple[int, int]]:
+    def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
         """Cut 16 kHz samples into pieces [start, stop) of at most 20 minutes, in silence.
 
         A checkpoint that sets `max_audio_seconds` is cut before that; the published ones within

@@ -6,30 +6,31 @@ import numpy as np
 
 from izwi.audio.mel import WHISPER_MIN_SAMPLES, WHISPER_RATE
 from izwi.errors import InvalidAudio, TooLarge
-from izwi.request import Float32
+from izwi.request import Float32, Samples
 
 
-def checked_samples(samples: Float32, limit_s: float) -> Float32:
-    """Samples within [-1, 1]; louder ones are turned down, as the reference does.
+def checked_samples(samples: Samples, limit_s: float) -> Float32:
+    """(n,) float32 samples within [-1, 1]; louder ones are turned down, as the reference does.
 
     Args:
-        samples: (n,) float32 mono at 16 kHz.
+        samples: At 16 kHz; too many are refused unread.
         limit_s: Longest sound that is taken, in seconds.
 
     Raises:
         InvalidAudio: There are fewer than 201 samples, or they are not numbers.
         TooLarge: It is longer than `limit_s`.
     """
-    if samples.ndim != 1 or len(samples) < WHISPER_MIN_SAMPLES:
-        raise InvalidAudio(
-            f"audio must be mono and have at least {WHISPER_MIN_SAMPLES} samples at 16 kHz, "
-            f"got an array of shape {samples.shape}",
-            param="file",
-        )
-    peak = max(float(samples.max()), -float(samples.min()))
-    if not np.isfinite(peak):
-        raise InvalidAudio("audio has samples that are not numbers", param="file")
     seconds = len(samples) / WHISPER_RATE
     if seconds > limit_s:
         raise TooLarge(f"{seconds:.1f} s of audio is too long for one piece", param="file")
-    return samples / np.float32(peak) if peak > 1.0 else samples
+    whole = samples[:]
+    if whole.ndim != 1 or len(whole) < WHISPER_MIN_SAMPLES:
+        raise InvalidAudio(
+            f"audio must be mono and have at least {WHISPER_MIN_SAMPLES} samples at 16 kHz, "
+            f"got an array of shape {whole.shape}",
+            param="file",
+        )
+    peak = max(float(whole.max()), -float(whole.min()))
+    if not np.isfinite(peak):
+        raise InvalidAudio("audio has samples that are not numbers", param="file")
+    return whole / np.float32(peak) if peak > 1.0 else whole

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from izwi.request import Float32
+from izwi.request import Float32, Samples
 
 _ENERGY_SECONDS = 0.1  # the quietest stretch of this length is looked for
 _MIN_PIECE_SECONDS = 0.5
 
 
 def split_at_silence(
-    samples: Float32, sample_rate: int, *, limit_s: float, search_s: float, overrun: bool
+    samples: Samples, sample_rate: int, *, limit_s: float, search_s: float, overrun: bool
 ) -> list[tuple[int, int]]:
     """Cut `samples` into pieces of about `limit_s`, which join up to the whole.
 
@@ -22,7 +22,7 @@ def split_at_silence(
     as early as the search allows, to leave that much.
 
     Args:
-        samples: (n,) float32 mono.
+        samples: Read near the cuts alone.
         sample_rate: In Hz.
         limit_s: Sound up to this long stays whole.
         search_s: A cut is looked for this far on both sides of its place.

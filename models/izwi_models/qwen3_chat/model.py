@@ -17,7 +17,7 @@ from izwi.ops import Array, Ops, Weights
 from izwi.request import EncodeInput, Int64, Request, SamplingParams, Sequence, Task
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
-from izwi_models.qwen3.token_model import TokenModel, token_head
+from izwi_models.qwen3.token_model import TokenModel, last_tokens, logged_tokens, token_head
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat.answer import ChatReader
 from izwi_models.qwen3_chat.config import (
@@ -90,11 +90,10 @@ class Qwen3Chat(TokenModel):
 
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
         """(positions, 1): tokens."""
-        if all(stop == start + 1 > s.num_prompt for s, start, stop in rows):  # the usual step
-            ids = [s.emitted[start - s.num_prompt][0] for s, start, _ in rows]
-        else:
-            ids = [i for row in rows for i in _ids_of(*row)]
-        return np.array(ids, np.int64)[:, None]
+        usual = last_tokens(rows)
+        if usual is not None:
+            return usual
+        return np.array([i for row in rows for i in _ids_of(*row)], np.int64)[:, None]
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Keys of positions [start, stop): the token ids, so turns that were known are shared."""
@@ -200,5 +199,4 @@ def _ids_of(sequence: Sequence, start: int, stop: int) -> list[int]:
     """Token ids of positions [start, stop) of prompt and log."""
     known = _prompt(sequence.request).token_ids
     ids: list[int] = known[start:stop].tolist()
-    emitted = sequence.emitted[max(0, start - len(known)) : max(0, stop - len(known))]
-    return ids + [entry[0] for entry in emitted]
+    return ids + logged_tokens(sequence, max(0, start - len(known)), max(0, stop - len(known)))

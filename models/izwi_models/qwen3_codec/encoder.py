@@ -3,38 +3,71 @@
 Attention runs over the whole clip, as in the pinned reference on a CPU: transformers 4.57 does
 not apply the published window of 250 positions (10 s), though flash-attention and later versions
 do, so codes of longer clips depend on which of them made the training data's codes.
+
+Everything is causal, so pads behind a clip change nothing of it but the end that a strided
+convolution fills up to whole strides.
 """
 
 from __future__ import annotations
+
+import math
 
 from izwi.ops.protocol import Array, AttentionContext, AttentionSpec, Ops, Weights
 from izwi_models.qwen3_codec.config import CodecConfig, EncoderConfig
 from izwi_models.qwen3_codec.quantizer import quantise
 
+# Samples that the convolutions take at once, at most, or one clip: 32 s. At the published sizes
+# they need some 510 bytes a sample in 16 bits, and a GPU that records keeps the memory for good.
+_MOST_SAMPLES = 32 * 24_000
 
-def encode(ops: Ops, weights: Weights, config: CodecConfig, samples: Array) -> Array:
-    """Encode whole clips of equal length.
+
+def encode(
+    ops: Ops,
+    weights: Weights,
+    config: CodecConfig,
+    samples: Array,
+    lengths: Array | None = None,
+) -> Array:
+    """Encode whole clips of equal length, or padded to it.
 
     Args:
         ops: Operations.
         weights: Plain or prepared.
         config: The codec's configuration.
         samples: (batch, n) floats at 24 kHz, n at least 1.
+        lengths: (batch,) int64 on the device, at least 1: samples of each clip, finite numbers
+            behind them. None: all samples are of the clip.
 
     Returns:
-        (batch, ceil(n / 1920), codebooks) int64.
+        (batch, ceil(n / 1920), codebooks) int64. Of a clip that was padded the first
+        ceil(length / 1920) frames are its own; those behind say nothing.
     """
-    return quantise(ops, weights, config, encode_latents(ops, weights, config, samples))
+    latents = encode_latents(ops, weights, config, samples, lengths)
+    return quantise(ops, weights, config, latents)
 
 
-def encode_latents(ops: Ops, weights: Weights, config: CodecConfig, samples: Array) -> Array:
+def encode_latents(
+    ops: Ops,
+    weights: Weights,
+    config: CodecConfig,
+    samples: Array,
+    lengths: Array | None = None,
+) -> Array:
     """Encode up to the quantiser; see `encode`. Differentiable.
 
     Returns:
         (batch, ceil(n / 1920), hidden) floats.
     """
-    x = _convolutions(ops, weights, config.encoder_config, samples[:, None])
-    x = _transformer(ops, weights, config.encoder_config, ops.transpose(x, (0, 2, 1)))
+    encoder, rows = config.encoder_config, max(1, _MOST_SAMPLES // samples.shape[1])
+    parts = []
+    for start in range(0, samples.shape[0], rows):
+        ends = None if lengths is None else lengths[start : start + rows]
+        part = samples[start : start + rows, None]
+        parts.append(_convolutions(ops, weights, encoder, part, ends))
+    x = parts[0] if len(parts) == 1 else ops.concat(parts, 0)
+    if lengths is not None:
+        lengths = _ceil_div(lengths, math.prod(encoder.upsampling_ratios))
+    x = _transformer(ops, weights, encoder, ops.transpose(x, (0, 2, 1)))
     x = _conv(
         ops,
         weights,
@@ -42,6 +75,7 @@ def encode_latents(ops: Ops, weights: Weights, config: CodecConfig, samples: Arr
         ops.transpose(x, (0, 2, 1)),
         stride=config.downsample_stride,
         mode="replicate",  # this one layer; the published pad_mode is that of the others
+        lengths=lengths,
     )
     return ops.transpose(x, (0, 2, 1))
 
@@ -55,8 +89,14 @@ def _conv(
     stride: int = 1,
     dilation: int = 1,
     mode: str = "constant",
+    lengths: Array | None = None,
 ) -> Array:
-    """Convolve causally, the end padded to whole strides: time n becomes ceil(n / stride)."""
+    """Convolve causally, the end padded to whole strides: time n becomes ceil(n / stride).
+
+    With `lengths` (batch,) the end of each row is there, and what stands behind is not looked at.
+    """
+    if lengths is not None and stride > 1:
+        x = _ended(ops, x, lengths, mode)
     weight = weights[f"{name}.conv.weight"]
     left = (weight.shape[-1] - 1) * dilation + 1 - stride
     right = -x.shape[-1] % stride
@@ -65,7 +105,21 @@ def _conv(
     return ops.conv1d(padded, weight, bias, stride=stride, dilation=dilation)
 
 
-def _convolutions(ops: Ops, weights: Weights, config: EncoderConfig, x: Array) -> Array:
+def _ended(ops: Ops, x: Array, lengths: Array, mode: str) -> Array:
+    """Put behind each row of (batch, channels, time) what would pad it if it ended there."""
+    at, last = ops.arange(x.shape[-1]), lengths[:, None] - 1
+    if mode == "replicate":
+        return ops.take_columns(x, at - ops.clip(at - last, 0, None))
+    return ops.where((at <= last)[:, None], x, 0.0)
+
+
+def _ceil_div(lengths: Array, stride: int) -> Array:
+    return (lengths + stride - 1) // stride
+
+
+def _convolutions(
+    ops: Ops, weights: Weights, config: EncoderConfig, x: Array, lengths: Array | None
+) -> Array:
     """(batch, 1, n) to (batch, hidden, ceil(n / 960)). Layers count the activations between."""
     name, layer = "encoder.encoder.layers", 1
     x = _conv(ops, weights, f"{name}.0", x)
@@ -75,7 +129,9 @@ def _convolutions(ops: Ops, weights: Weights, config: EncoderConfig, x: Array) -
             y = _conv(ops, weights, f"{block}.1", ops.elu(x), dilation=dilation)
             x = x + _conv(ops, weights, f"{block}.3", ops.elu(y))
             layer += 1
-        x = _conv(ops, weights, f"{name}.{layer + 1}", ops.elu(x), stride=ratio)
+        down = f"{name}.{layer + 1}"
+        x = _conv(ops, weights, down, ops.elu(x), stride=ratio, lengths=lengths)
+        lengths = None if lengths is None else _ceil_div(lengths, ratio)
         layer += 2
     return _conv(ops, weights, f"{name}.{layer + 1}", ops.elu(x))
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.errors import InvalidRequest
-from izwi.model import KVSpec, Pick, Row, StateSpec
+from izwi.model import UNKNOWN, KVSpec, PaddedEncoder, Pick, Row, StateSpec
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.request import EncodeInput, Request, Sequence, SpeechInput, Task, VoicePrompt
 from izwi_models import qwen3_codec as codec
@@ -22,9 +22,16 @@ from izwi_models.qwen3_tts.config import CONTROL_IDS
 from izwi_models.qwen3_tts.cutting import split_text
 from izwi_models.qwen3_tts.embedding import Positions
 from izwi_models.qwen3_tts.prepare import Checkpoint
-from izwi_models.qwen3_tts.prompt import ENCODE_SPEAKER, NOTHING, SpeechPrompt, frame_key
+from izwi_models.qwen3_tts.prompt import (
+    ENCODE_CODES,
+    ENCODE_SPEAKER,
+    NOTHING,
+    SpeechPrompt,
+    frame_key,
+)
 from izwi_models.qwen3_tts.spoken import sentences
 from izwi_models.qwen3_tts.text_stream import TextStream
+from izwi_models.qwen3_tts.voice_encoders import PaddedCodes, PaddedSpeakers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +56,12 @@ class Qwen3TTS:
         self._suppressed = np.zeros(talker_config.vocab_size, np.bool_)
         self._suppressed[-CONTROL_IDS:] = True
         self._suppressed[talker_config.codec_eos_token_id] = False
+        self.padded_encoders: dict[str, PaddedEncoder] = {}
+        if speakers := self._config.speaker_encoder_config:
+            self.padded_encoders[ENCODE_SPEAKER] = PaddedSpeakers(ops, weights, speakers)
+            if not self._config.clones_by_vector:
+                codes = PaddedCodes(ops, codec.weights, codec.config)
+                self.padded_encoders[ENCODE_CODES] = codes
 
     # -- what it is --------------------------------------------------------------------------
     @property
@@ -219,6 +232,7 @@ class Qwen3TTS:
         """
         positions: list[tuple[int, ...]] = []
         rest = (NOTHING,) * (self._groups - 1)
+        unknown = (UNKNOWN,) * self._groups
         for sequence, start, stop in rows:
             length = sequence.num_prompt
             if start < length:
@@ -229,8 +243,12 @@ class Qwen3TTS:
                 beside = prompt.text[start : min(stop, length)].tolist()
                 pairs = zip(codec.tolist(), beside, strict=True)
                 positions += [(code, *rest, text) for code, text in pairs]
+            emitted = sequence.emitted
             positions += [
-                (*sequence.emitted[frame], self._text_beside(sequence, frame))
+                (
+                    *(emitted[frame] if frame < len(emitted) else unknown),
+                    self._text_beside(sequence, frame),
+                )
                 for frame in range(max(start - length, 0), stop - length)
             ]
         flat = np.fromiter(chain.from_iterable(positions), np.int64)

@@ -1,11 +1,13 @@
-"""`izwi serve --weights`: what is asked for reaches the models, and what is unknown is refused."""
+"""`izwi serve --weights` and `--attention` reach the models; what is not there is refused."""
 
 from __future__ import annotations
 
+import pytest
 from typer.testing import CliRunner
 
 from izwi.model import Model
 from izwi.ops.narrow import NarrowWeight
+from izwi.runner.device import torch_backend
 from izwi.trace import platform_of
 from izwi_api.cli.main import app
 from izwi_api.cli.runtime import open_door
@@ -25,12 +27,32 @@ def test_the_models_of_a_door_have_the_weights_that_were_asked_for(tmp_path, mon
 
 
 def test_an_unknown_kind_is_told_in_one_line():
-    result = CliRunner().invoke(app, ["serve", "--device", "cpu", "--weights", "int4"])
+    result = CliRunner().invoke(app, ["serve", "--device", "cpu", "--weights", "int3"])
     assert result.exit_code == 2, result.output
-    assert "weights must be one of auto, int8, fp8, got 'int4'" in result.stderr
+    assert "weights must be one of auto, int8, fp8, int4, got 'int3'" in result.stderr
     assert result.stderr.strip().count("\n") == 0
 
 
 def test_traces_tell_narrow_weights_apart():
     assert platform_of("cpu", "torch.float32", "int8") != platform_of("cpu", "torch.float32")
     assert "float32 with int8 weights" in platform_of("cpu", "torch.float32", "int8")
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("flash", "attention must be one of auto, torch, triton, got 'flash'"),
+        ("triton", "attention 'triton' is not available here"),
+    ],
+)
+def test_attention_that_is_not_there_is_told_in_one_line(asked: str, told: str):
+    result = CliRunner().invoke(app, ["serve", "--device", "cpu", "--attention", asked])
+    assert result.exit_code == 2, result.output
+    assert told in result.stderr
+    assert result.stderr.strip().count("\n") == 0
+
+
+def test_a_cpu_attends_with_torch():
+    for attention in ("auto", "torch"):
+        assert torch_backend("cpu", attention=attention).ops.attends_with == "torch"
+    assert "attention by triton" in platform_of("cuda", "torch.bfloat16", attention="triton")

@@ -1,0 +1,130 @@
+"""Listeners of a server under measurement: what they ask for, and what they hear when.
+
+They read 16-bit PCM over loopback. Sound counts from the first sample above -50 dBFS; a stream
+underruns if a sample comes later than its place in the playback that started there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+import torch
+
+from benchmarks.measure import AUDIBLE, TEXTS
+from benchmarks.random_checkpoint import EMBEDDED, SPEAKING
+
+_RATE = 24_000
+_VOICES = {EMBEDDED: "amber"}
+_TIMEOUT_S = 120.0
+# A gap that is shorter is the clock's.
+_GAP_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Listened:
+    """One stream as it arrived; seconds after the request was sent.
+
+    Attributes:
+        audible_s: The chunk with the first audible sample.
+        total_s: The end.
+        audio_s: Sound received.
+        gap_s: Playback that had to wait, in all.
+    """
+
+    audible_s: float
+    total_s: float
+    audio_s: float
+    gap_s: float
+
+
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """A parser with what every benchmark of a speaking server takes.
+
+    Without a GPU the embedded voice is the one to measure.
+    """
+    on_gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("--size", choices=SPEAKING, default="tts-1.7b" if on_gpu else EMBEDDED)
+    parser.add_argument("--frames", type=int, default=52, help="of an utterance")
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
+    parser.add_argument("--port", type=int, default=8100)
+    parser.add_argument("--doors", type=int, default=1, help="processes; 0: all in one")
+    return parser
+
+
+def connect(url: str, connections: int) -> httpx.AsyncClient:
+    """A client that keeps so many connections."""
+    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+    return httpx.AsyncClient(base_url=url, limits=limits, timeout=_TIMEOUT_S)
+
+
+async def listen(
+    client: httpx.AsyncClient,
+    model: str,
+    number: int,
+    *,
+    text: str | None = None,
+    frames: int | None = None,
+) -> Listened:
+    """Ask for one utterance and read it as it comes.
+
+    Args:
+        client: See `connect`.
+        model: One of SPEAKING, as the server loaded it.
+        number: Is the seed, and chooses the text if there is none.
+        text: What is said.
+        frames: Length; None leaves it to the server.
+
+    Raises:
+        RuntimeError: The server answered with an error.
+    """
+    body = {
+        "model": model,
+        "input": text or TEXTS[number % len(TEXTS)],
+        "voice": _VOICES.get(model, "vivian"),
+        "response_format": "pcm",
+        "seed": number,
+        # the last token gives no frame
+        **({} if frames is None else {"max_new_tokens": frames + 1}),
+    }
+    began = time.perf_counter()
+    audible, received, rest, late = 0.0, 0, b"", 0.0
+    async with client.stream("POST", "/v1/audio/speech", json=body) as answer:
+        if answer.status_code != 200:
+            raise RuntimeError(f"{answer.status_code}: {(await answer.aread()).decode()}")
+        async for part in answer.aiter_raw():
+            now = time.perf_counter() - began
+            data = rest + part
+            whole = len(data) & ~1
+            samples, rest = np.frombuffer(data[:whole], "<i2"), data[whole:]
+            if not audible:
+                loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > AUDIBLE * 32768)
+                if len(loud):
+                    audible, start = now, received + int(loud[0])
+            elif len(samples):  # what had come before lasts until here
+                late = max(late, now - audible - (received - start) / _RATE)
+            received += len(samples)
+    total = time.perf_counter() - began
+    return Listened(audible or total, total, received / _RATE, max(0.0, late))
+
+
+def figures(heard: Sequence[Listened]) -> dict[str, Any]:
+    """First audible sound and underruns of all listeners; the longest gap, in milliseconds."""
+    first_s = [one.audible_s for one in heard]
+    return {
+        "requests": len(heard),
+        **{f"ttfa_ms_p{percent}": milliseconds(first_s, percent) for percent in (50, 95, 99)},
+        "underruns": sum(one.gap_s > _GAP_S for one in heard),
+        "gap_ms_most": milliseconds([one.gap_s for one in heard], 100),
+    }
+
+
+def milliseconds(seconds: Sequence[float], percent: float) -> float:
+    """A percentile of times."""
+    return round(float(np.percentile(seconds, percent)) * 1e3, 2)

@@ -1,0 +1,114 @@
+"""How soon and how smoothly does a server speak to listeners who come when they like?
+
+The server is a process of its own: a published size with random weights on a GPU, the embedded
+voice elsewhere. Requests arrive by Poisson at a fixed rate for a fixed time, whether or not those
+before them have ended; texts and lengths are drawn from a seeded list, the same for every rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import time
+from collections.abc import Iterator
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.http_server import served
+from benchmarks.listeners import Listened, arguments, connect, figures, listen, milliseconds
+from benchmarks.measure import TEXTS, write_result
+from benchmarks.simulation.arrivals import poisson
+
+# Shares of the usual length among which each request's is drawn; 1 on the average.
+_LENGTHS = (0.5, 0.75, 1.0, 1.25, 1.5)
+_CONNECTIONS = 512
+_WARM_UP = 8
+
+
+class Ask(NamedTuple):
+    """What one listener asks for, and when it comes, seconds after the start."""
+
+    at_s: float
+    text: str
+    frames: int
+
+
+def asks(per_second: float, seconds: float, frames: int, seed: int) -> Iterator[Ask]:
+    """Yield the requests of one level.
+
+    Args:
+        per_second: Rate of arrival.
+        seconds: In which they arrive.
+        frames: Of an utterance, on the average.
+        seed: Of times, texts and lengths.
+    """
+    rng = random.Random(seed)
+    for at_s in takewhile(lambda at_s: at_s < seconds, poisson(per_second, seed)):
+        yield Ask(at_s, rng.choice(TEXTS), max(1, round(frames * rng.choice(_LENGTHS))))
+
+
+async def run_level(
+    url: str, model: str, per_second: float, seconds: float, frames: int
+) -> dict[str, Any]:
+    """Let listeners arrive at random at a fixed rate, and wait until all have heard the end."""
+    tasks: list[asyncio.Task[Listened]] = []
+    async with connect(url, _CONNECTIONS) as client:
+        began, most = time.perf_counter(), 0
+        for at_s, text, length in asks(per_second, seconds, frames, seed=0):
+            await asyncio.sleep(max(0.0, began + at_s - time.perf_counter()))
+            listener = listen(client, model, len(tasks), text=text, frames=length)
+            tasks.append(asyncio.create_task(listener))
+            most = max(most, sum(not task.done() for task in tasks))
+        heard = await asyncio.gather(*tasks)
+        wall_s = time.perf_counter() - began
+    total_s = [one.total_s for one in heard]
+    return {
+        "loop": "open",
+        "per_second": per_second,
+        **figures(heard),
+        **{f"end_to_end_ms_p{percent}": milliseconds(total_s, percent) for percent in (50, 95, 99)},
+        "most_in_flight": most,
+        "audio_s_per_s": round(sum(one.audio_s for one in heard) / wall_s, 1),
+    }
+
+
+async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Every rate, after some requests that warm the server up."""
+    async with connect(url, _WARM_UP) as client:
+        await asyncio.gather(*(listen(client, options.size, n) for n in range(_WARM_UP)))
+    rows = []
+    for per_second in options.rates:
+        row = await run_level(url, options.size, per_second, options.seconds, options.frames)
+        rows.append(row)
+        print(row, flush=True)
+    return rows
+
+
+def main() -> None:
+    on_gpu = torch.cuda.is_available()
+    parser = arguments(__doc__)
+    rates = [1.0, 10.0, 20.0] if on_gpu else [0.5, 1.0, 2.0]
+    parser.add_argument("--rates", type=float, nargs="+", default=rates, help="arrivals a second")
+    parser.add_argument("--seconds", type=float, default=15, help="of arrivals at each rate")
+    parser.add_argument("--max-running", type=int, default=64)
+    options = parser.parse_args()
+    with served(
+        *(options.size, options.frames, options.max_running, options.port, options.device),
+        doors=options.doors,
+    ) as url:
+        rows = asyncio.run(measure(url, options))
+    write_result(
+        f"open_loop_{options.size}",
+        rows,
+        device_kind=options.device,
+        frames=options.frames,
+        seconds=options.seconds,
+        doors=options.doors,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Clients of a server under measurement that upload clips and read what they say.
+
+They run in the benchmark's process, so that they do not share Python's lock with the server's. The
+bodies are made before the clock runs: what is measured is the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from collections.abc import Iterable, Sequence
+
+import httpx
+import soundfile
+
+from benchmarks.listeners import connect
+from izwi.audio.mel import WHISPER_RATE
+from izwi.request import Float32
+
+
+def upload_of(model: str, samples: Float32) -> httpx.Request:
+    """A transcription of a clip as 16-bit WAV, ready to be sent to any server.
+
+    Args:
+        model: As the server calls it.
+        samples: (n,) at WHISPER_RATE.
+    """
+    file = io.BytesIO()
+    soundfile.write(file, samples, WHISPER_RATE, format="WAV", subtype="PCM_16")
+    upload = httpx.Request(
+        "POST",
+        "http://server/v1/audio/transcriptions",
+        data={"model": model},
+        files={"file": ("clip.wav", file.getvalue(), "audio/wav")},
+    )
+    upload.read()
+    return upload
+
+
+async def transcribe_all(
+    url: str, uploads: Sequence[httpx.Request], streams: int
+) -> tuple[list[float], float]:
+    """Have clips written down, so many at a time, each client on a connection that it keeps.
+
+    Returns:
+        Seconds that each took, and seconds that all took.
+
+    Raises:
+        RuntimeError: The server answered with an error.
+    """
+    taken_s: list[float] = []
+    async with connect(url, streams) as client:
+
+        async def slot(mine: Iterable[httpx.Request]) -> None:
+            for upload in mine:
+                began = time.perf_counter()
+                answer = await client.post(
+                    upload.url.path,
+                    content=upload.content,
+                    headers={"Content-Type": upload.headers["Content-Type"]},
+                )
+                if answer.status_code != 200:
+                    raise RuntimeError(f"{answer.status_code}: {answer.text}")
+                taken_s.append(time.perf_counter() - began)
+
+        # connections are opened before the clock runs, as callers keep theirs
+        await asyncio.gather(*(client.get("/livez") for _ in range(streams)))
+        began = time.perf_counter()
+        await asyncio.gather(*(slot(uploads[place::streams]) for place in range(streams)))
+        wall_s = time.perf_counter() - began
+    return taken_s, wall_s

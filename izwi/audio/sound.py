@@ -1,0 +1,151 @@
+"""A decoded sound of any length in little memory: what is long lies in a file without a name."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import weakref
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import Self
+
+import numpy as np
+
+from izwi.errors import IzwiError, Overloaded
+from izwi.request import Float32, Samples
+
+# A minute at 16 kHz, 4 MB; an hour is 230 MB.
+MAX_HELD_SAMPLES = 60 * 16_000
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SAMPLE_BYTES = 4
+# Read at once where all of a sound is looked through.
+_BLOCK_SAMPLES = 1 << 20
+
+
+class Sound:
+    """Mono samples that are written once and then read in parts; an `izwi.request.Samples`.
+
+    Up to `MAX_HELD_SAMPLES` are held in memory. More lie in a file that has no name, so it is gone
+    with the process, however that ends. It is read, not mapped: mapped pages would count as memory
+    of this process. Several threads may read at the same time.
+
+    Whoever has it closes it; one that nobody has any more is closed, too. Reading a closed sound
+    raises ValueError.
+
+    Args:
+        folder: Where the file is made, on a disk rather than in memory; it is made, too. None
+            takes the system's folder for temporary files.
+    """
+
+    def __init__(self, folder: Path | None = None):
+        self._folder = folder
+        where = None if folder is None else str(folder)
+        self._file = SpooledTemporaryFile(dir=where)  # noqa: SIM115 -- closed by `close`
+        self._in_file = False
+        self._num_samples = 0
+        self._lock = threading.Lock()
+        # a result that is on its way to somebody who was cancelled has nobody to close it
+        weakref.finalize(self, self._file.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def __getitem__(self, part: slice, /) -> Float32:
+        """Read samples [start, stop), (n,) float32, which are the caller's own.
+
+        Raises:
+            IzwiError: The file cannot be read.
+        """
+        start, stop, step = part.indices(self._num_samples)
+        if step != 1:
+            raise ValueError("a sound is read sample after sample")
+        samples = np.empty(max(0, stop - start), np.float32)
+        with self._lock, self._failure_told():
+            self._file.seek(start * _SAMPLE_BYTES)
+            if self._file.readinto(samples.view(np.uint8).data) != samples.nbytes:
+                raise OSError(errno.EIO, "the file has become shorter")
+        return samples
+
+    def write(self, block: Float32) -> None:
+        """Add samples behind the last ones.
+
+        Args:
+            block: (n,) float32.
+
+        Raises:
+            Overloaded: The disk is full.
+            IzwiError: The file cannot be made or written.
+        """
+        with self._lock, self._failure_told():
+            if not self._in_file and self._num_samples + len(block) > MAX_HELD_SAMPLES:
+                self._move_to_file()
+            self._file.write(np.ascontiguousarray(block, np.float32).view(np.uint8).data)
+            self._file.flush()  # a full disk is told now, and not while it is read
+        self._num_samples += len(block)
+
+    def write_all(self, blocks: Iterable[Float32]) -> Self:
+        """Write block after block and return itself; closed if that fails. Raises as `write`."""
+        try:
+            for block in blocks:
+                self.write(block)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Give memory and file back; a second call does nothing."""
+        with self._lock:  # not under a thread that reads
+            self._file.close()
+
+    def _move_to_file(self) -> None:
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        self._file.rollover()
+        self._in_file = True
+
+    @contextmanager
+    def _failure_told(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                # others who are at work give their room back
+                raise Overloaded(
+                    "there is no room on the disk for so long a sound", retry_after_s=30
+                ) from error
+            where = self._folder or "the system's folder for temporary files"
+            raise IzwiError(f"a long sound cannot be kept in {where}: {error.strerror}") from error
+
+
+class _TurnedDown:
+    """Samples divided by their peak as they are read; an `izwi.request.Samples`."""
+
+    def __init__(self, samples: Samples, peak: float):
+        self._samples, self._peak = samples, np.float32(peak)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, part: slice, /) -> Float32:
+        return self._samples[part] / self._peak
+
+
+def within_full_scale(samples: Samples) -> Samples:
+    """The same samples, or, where one is beyond [-1, 1], all of them turned down to that.
+
+    They are looked through block by block, and divided when they are read.
+    """
+    starts = range(0, len(samples), _BLOCK_SAMPLES)
+    blocks = (samples[start : start + _BLOCK_SAMPLES] for start in starts)
+    peak = max((max(float(b.max()), -float(b.min())) for b in blocks), default=0.0)
+    return _TurnedDown(samples, peak) if peak > 1.0 else samples

@@ -1,0 +1,128 @@
+"""Where a device works by itself, the next step is launched before the host knows the last one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from izwi.request import Reason
+from tests.engine.ahead import one_step_ahead
+from tests.engine.toy import toy_request
+from tests.engine.world import SPEECH, STEP_S, World, alone, run
+
+
+def test_everybody_gets_the_same_in_as_many_steps_and_one() -> None:
+    requests = [toy_request(str(i), 3 + 5 * i, seed=i, frames=25, audio=i % 3) for i in range(8)]
+    plain = World(max_running=5)
+    logs = run(plain, requests)
+    with one_step_ahead() as counts:
+        world = World(max_running=5)
+        found = run(world, requests)
+    world.check_nothing_is_lost()
+    assert sum(count > 0 for count in counts) > 0.9 * len(counts)
+    for name, log in logs.items():
+        assert found[name].entries == log.entries
+        assert found[name].pcm == log.pcm
+        assert found[name].reason is log.reason
+    steps = [w.engine.load["toy"]["steps"] for w in (plain, world)]
+    assert steps[1] <= 1.1 * steps[0] + 1
+
+
+def test_a_sequence_that_ends_by_its_limit_costs_no_row_more() -> None:
+    request = replace(toy_request("a", 5, seed=3, frames=9), stop_ids=())
+    with one_step_ahead():
+        world = World()
+        before = SPEECH.num_tokens
+        log = run(world, [request])["a"]
+    assert SPEECH.num_tokens - before == 5 + 8  # the last entry is never an input
+    assert log.reason is Reason.LENGTH
+    assert log.pcm == alone(request).pcm
+
+
+def test_pausing_in_mid_step_drops_what_is_under_way_and_draws_it_again() -> None:
+    request = replace(toy_request("a", 5, seed=4, frames=30), stop_ids=())
+    with one_step_ahead():
+        world = World()
+        world.submit(request)
+        for _ in range(8):
+            world.step()
+        sequence = world.engine._live["a"][1]
+        known = len(sequence.emitted)
+        assert sequence.coming.entries == 1
+        world.engine.pause("a")
+        assert sequence.coming.entries == 0
+        for _ in range(3):
+            world.step()
+        assert len(sequence.emitted) == known
+        world.engine.resume("a")
+        world.run()
+    assert world.logs["a"].entries == alone(request).entries
+    assert world.logs["a"].pcm == alone(request).pcm
+    world.check_nothing_is_lost()
+
+
+def test_leaving_while_a_step_is_under_way_ends_once() -> None:
+    with one_step_ahead():
+        world = World()
+        for name in "ab":
+            world.submit(replace(toy_request(name, 5, seed=4, frames=20), stop_ids=()))
+        for _ in range(6):
+            world.step()
+        world.take(world.engine.abort("a"))
+        world.run()
+    assert world.logs["a"].reason is Reason.ABORTED
+    assert world.logs["b"].reason is Reason.LENGTH
+    world.check_nothing_is_lost()
+
+
+def test_a_model_is_let_go_after_its_last_step() -> None:
+    with one_step_ahead():
+        world = World()
+        world.submit(toy_request("a", 5, seed=4, frames=20))
+        for _ in range(6):
+            world.step()
+        world.engine.remove("toy")
+        world.take(world.engine.abort("a"))
+        assert world.engine.leaving == {"toy"}
+        world.step()
+        assert not world.engine.leaving
+        assert not world.engine.has_work
+
+
+def test_text_that_is_not_written_is_waited_for() -> None:
+    request = replace(toy_request("a", 5, seed=4, frames=12), open_input=True, stop_ids=())
+    text = list(range(1, 13))
+    with one_step_ahead():
+        world = World()
+        world.submit(request)
+        for at in range(0, 12, 3):
+            for _ in range(6):
+                world.step()
+            world.engine.write("a", text[at : at + 3], closed=at == 9)
+        world.run()
+    prompt = replace(request.prompt, track=tuple(text))  # type: ignore[type-var]
+    single = alone(replace(request, prompt=prompt, open_input=False))
+    assert world.logs["a"].entries == single.entries
+    assert np.array_equal(world.logs["a"].pcm, single.pcm)
+
+
+def test_there_is_time_for_newcomers_until_the_device_is_nearly_done() -> None:
+    with one_step_ahead():
+        world = World()
+        world.submit(replace(toy_request("a", 5, seed=4, frames=60), stop_ids=()))
+        assert world.engine.spare_s <= 0.0
+        for _ in range(40):  # each takes STEP_S
+            world.step()
+        assert world.engine.is_under_way
+        begun_s = world.clock.now_s - STEP_S
+        world.clock.now_s = begun_s
+        assert STEP_S / 2 < world.engine.spare_s < 0.8 * STEP_S
+        world.clock.now_s = begun_s + 0.8 * STEP_S
+        assert world.engine.spare_s <= 0.0
+    world = World()
+    world.submit(replace(toy_request("a", 5, seed=4, frames=60), stop_ids=()))
+    for _ in range(40):
+        world.step()
+    assert world.engine.spare_s <= 0.0
+    assert not world.engine.is_under_way

@@ -1,0 +1,40 @@
+"""Inputs of a step that is launched before the host knows what the last one draws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from izwi.model import UNKNOWN, Row
+from izwi.request import Sequence
+from izwi.runner.device import torch_backend
+from tests.models.kinds import KINDS, request_of
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_only_the_entry_is_unknown(name: str, tmp_path: Path) -> None:
+    family, write = KINDS[name]
+    backend = torch_backend("cpu", "float32")
+    model = family.load(write(tmp_path / "m"), backend)
+    one, other = (Sequence(request_of(family, model, i), i) for i in range(2))
+    for sequence in (one, other):
+        sequence.emitted = [(5 + k,) * model.num_codebooks for k in range(4)]
+    last = [Row(s, s.num_prompt + 3, s.num_prompt + 4) for s in (one, other)]
+    prompt_end = Row(other, other.num_prompt - 1, other.num_prompt)  # as of a newcomer
+    for rows in (last, [last[0], prompt_end], [last[0]]):
+        known = model.inputs(rows)
+        if known is None:  # the end of a cloned prompt is no id
+            assert prompt_end in rows
+            continue
+        dropped = one.emitted.pop()
+        one.coming.entries = 1
+        assert rows[0].emits
+        found = model.inputs(rows)
+        assert found is not None
+        assert (found[0, : model.num_codebooks] == UNKNOWN).all()
+        assert np.array_equal(found[0, model.num_codebooks :], known[0, model.num_codebooks :])
+        assert np.array_equal(found[1:], known[1:])
+        one.coming.entries = 0
+        one.emitted.append(dropped)

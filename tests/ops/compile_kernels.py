@@ -1,0 +1,121 @@
+"""Compile the kernels for a GPU where there is none: `python -m tests.ops.compile_kernels`.
+
+The interpreter takes what the compiler refuses. So the calls of the models are made on a CPU, with
+every launch replaced by a compilation for compute capability 9.0; one line for each is printed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from izwi.ops import triton_launch
+from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, ScratchDecode, rope_tables
+from izwi.ops.attention.triton_prompt import PagedPrompt
+from izwi.ops.narrow import FOUR_BITS, narrowed
+from izwi.ops.protocol import AttentionSpec
+from izwi.ops.triton_linear import gated_linear, linear
+from izwi.ops.triton_packed import widen_packed
+from izwi.ops.triton_rows import rms_norm, snake, swiglu, widen
+
+TARGET = GPUTarget("cuda", 90, 32)
+SPEC = AttentionSpec(16, 8, 128, 1e6)
+STORED = (None, torch.int8, torch.float8_e4m3fn, FOUR_BITS)
+_TYPES = {
+    torch.bfloat16: "*bf16",
+    torch.float32: "*fp32",
+    torch.int8: "*i8",
+    torch.uint8: "*u8",
+    torch.float8_e4m3fn: "*fp8e4nv",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+
+
+def compile_launch(kernel: Any, *positional: Any, grid: Any, warmup: bool, **named: Any) -> None:
+    """In place of a launch; numbers are specialised as a launch does it."""
+    del grid, warmup
+    options = {name: named.pop(name) for name in list(named) if name not in kernel.arg_names}
+    arguments = dict(zip(kernel.arg_names, positional, strict=False)) | named
+    signature: dict[str, str] = {}
+    constants: dict[tuple[int, ...], Any] = {}
+    attributes: dict[tuple[int, ...], Any] = {}
+    for place, parameter in enumerate(kernel.params):
+        value = arguments[parameter.name]
+        is_one = isinstance(value, int) and value == 1
+        if parameter.is_constexpr or value is None or is_one:
+            signature[parameter.name], constants[place,] = "constexpr", value
+        elif isinstance(value, float):
+            signature[parameter.name] = "fp32"
+        else:
+            signature[parameter.name] = "i32" if isinstance(value, int) else _TYPES[value.dtype]
+            if not isinstance(value, int) or value % 16 == 0:
+                attributes[place,] = [["tt.divisibility", 16]]
+    source = ASTSource(kernel, signature, constants, attributes)
+    compiled = triton.compile(source, target=TARGET, options=options)
+    print(f"{kernel.__name__}: {len(compiled.asm['cubin'])} bytes")
+
+
+def array(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.ones(shape, dtype=dtype)
+
+
+def products() -> None:
+    """Products of one to many rows, with weights of every kind."""
+    norm, bias = array(256), array(128)
+    for stored in STORED:
+        weight = array(128, 256)
+        kept = weight if stored is None else narrowed(weight, stored)
+        for rows in (1, 2, 16, 64):
+            x = array(rows, 256)
+            gated_linear(x, kept, norm=norm, eps=1e-6)
+            linear(x, kept, bias=bias, residual=array(rows, 128))
+        if stored is not None:
+            (widen_packed if stored == FOUR_BITS else widen)(kept, torch.bfloat16)  # type: ignore[operator]
+
+
+def attention() -> None:
+    """Decodes with few and with many keys, prompts, and the inner loop of a frame."""
+    keys = array(1, 64 * 16 + 1, SPEC.num_kv_heads, SPEC.head_dim)
+    cache = DecodeCache(keys, keys.clone(), 16)
+    rows, width = 4, SPEC.num_kv_heads * SPEC.head_dim
+    q, k, v = array(rows, 2 * width), array(rows, width), array(rows, width)
+    norm = array(SPEC.head_dim)
+    tables, table_width = torch.zeros(256, dtype=torch.int32), torch.tensor([64], dtype=torch.int32)
+    rope = rope_tables(1024, SPEC.head_dim, 1e6, torch.device("cpu"), torch.bfloat16)
+    places = torch.zeros(rows, dtype=torch.int64), tables, table_width, rope
+    runs = torch.zeros(rows, dtype=torch.int32)
+    for context in (
+        PagedDecode(cache, *places, 512),
+        PagedDecode(cache, *places, 4096),
+        PagedPrompt(cache, *places, 512, runs),
+    ):
+        context.attend_fused(0, q, k, v, SPEC, norm, norm)
+    scratch = ScratchDecode(rows, 16, 1, SPEC, torch.device("cpu"), torch.bfloat16)
+    scratch.attend_fused(0, q[:, None], k[:, None], v[:, None], SPEC, norm, norm)
+
+
+def activations() -> None:
+    """Norms and activations in a pass each."""
+    rms_norm(array(4, 256), array(256), 1e-6)
+    swiglu(array(4, 256), array(4, 256))
+    snake(array(2, 32, 96), array(32), array(32))
+
+
+def main() -> None:
+    JITFunction.run = compile_launch
+    triton_launch._has_dependent_launch = lambda _: True  # type: ignore[assignment]
+    with torch.inference_mode():
+        products()
+        attention()
+        activations()
+
+
+if __name__ == "__main__":
+    main()
