@@ -20,6 +20,7 @@ from izwi.trace_line import SpeechLine, read_trace
 from izwi_api.cli.main import app
 from izwi_api.serve.recording import recorded
 from izwi_api.speech import open_speech
+from izwi_api.where import Where
 from tests.api.conftest import FakePrompt
 from tests.golden.make_traces import SPEAKER, TRACES, loaded
 
@@ -91,7 +92,7 @@ def test_serve_gives_the_engine_a_recorder(tmp_path, fake_world):
     _, registry, named = fake_world()
     registry.models = named
     path, engine = tmp_path / "t.jsonl", ObservedEngine()
-    with recorded(engine, path, registry, torch_backend("cpu", "float32"), "auto"):
+    with recorded(engine, path, registry, torch_backend("cpu", "float32"), Where("cpu", "float32")):
         (recorder,) = engine.observers
         recorder.submitted(Request("a", SPEAKER, FakePrompt("speech"), ask=SpeechInput("Hi.")))
         recorder.chunk(Chunk("a", np.ones((1, 4), np.int64), reason=Reason.STOP))
