@@ -127,6 +127,7 @@ class StagedPositions:
         self.host["embedded"][0] = inputs is None
         if inputs is not None:
             self.host["inputs"][: len(inputs)] = inputs
+            self.host["inputs"][len(inputs) :] = 0  # ids that are there, whoever embeds them
         self.stage_runs([(row.start, row.stop, row.sequence.pages) for row in rows])
 
     def stage_runs(self, runs: Seq[tuple[int, int, Seq[int]]]) -> None:

@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton")  # the kernels that read it are there on CUDA
 
-from izwi.model import Row
+from izwi.model import UNKNOWN, Row
 from izwi.request import Request, SamplingParams, Sequence
 from izwi.runner.staging import StagedPositions, StagedRows
 from tests.engine.toy import ToyPrompt
@@ -80,6 +80,17 @@ def test_sampling_follows_the_logs_as_they_grow_and_as_batches_change(seed: int)
             if one.request.sampling.repetition_penalty != 1.0:
                 seen = set(np.flatnonzero(bits[place]).tolist())
                 assert seen == {entry[0] for entry in one.emitted}
+
+
+def test_places_without_a_row_have_ids_that_can_be_looked_up() -> None:
+    staged = StagedPositions(4, num_inputs=2, max_pages=1, device=CPU)
+    one = sequence(0, 1.0, 0)
+    one.pages = [0]
+    unknown = np.full((2, 2), UNKNOWN)
+    staged.stage_rows(unknown, [Row(one, 0, 2)])
+    staged.stage_rows(unknown[:1], [Row(one, 0, 1)])
+    staged.send()
+    assert staged.inputs.tolist() == [[UNKNOWN, UNKNOWN], [0, 0], [0, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -16,7 +16,9 @@ from izwi.errors import EngineStopped, InvalidRequest
 from izwi.registry import Registry
 from izwi.request import Reason, ReferenceClip, SpeechInput, TextMode, TranscriptionInput
 from izwi.runner.device import torch_backend
+from izwi_api.serve import wire
 from izwi_api.serve.engine_process import MAX_UNHEARD
+from izwi_api.serve.packing import pack
 from izwi_api.serve.remote_engine import HEARD_EVERY, RemoteEngine
 from izwi_api.serve.wire import RequestCodec
 from tests.engine.toy import ToyPrompt, toy_request
@@ -206,6 +208,21 @@ async def test_what_is_no_command_is_logged_and_nothing_else(engine, caplog):
     chunks = await asyncio.wait_for(read(engine.submit(toy_request("a", 5, 1, 5))), 5)
     assert chunks[-1].reason in (Reason.STOP, Reason.LENGTH)
     assert "no command" in caplog.text
+
+
+async def test_a_request_that_cannot_be_read_fails_and_does_not_wait(engine, monkeypatch):
+    def nonsense(value, frames):
+        packed = pack(value, frames)
+        packed[-1] = {"neither": "a number nor an array"}
+        return packed
+
+    monkeypatch.setattr(wire, "pack", nonsense)
+    broken = engine.submit(toy_request("a", 5, 1, 5))
+    chunks = await asyncio.wait_for(read(broken), 5)
+    assert chunks[-1].reason is Reason.ERROR
+    monkeypatch.undo()
+    chunks = await asyncio.wait_for(read(engine.submit(toy_request("a", 5, 1, 5))), 5)
+    assert chunks[-1].reason in (Reason.STOP, Reason.LENGTH)
 
 
 async def test_models_do_not_come_or_go_over_sockets(engine):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from typing_extensions import TypeAliasType
 
 from izwi import errors
 from izwi.chat import ChatInput, ChatMessage, Role
@@ -209,6 +210,21 @@ def test_classes_that_nobody_listed_do_not_come_back():
     namesake = dataclass(type("ToyPrompt", (), {"__annotations__": {"a": int}}))
     with pytest.raises(ValueError, match="two classes"):
         Unpacker([ToyPrompt, namesake])
+
+
+_Named = TypeAliasType("_Named", np.ndarray)  # as NDArray is from Python 3.12 on
+
+
+@dataclass(frozen=True)
+class _UnderAName:
+    one: _Named
+    other: _Named | None = None
+
+
+def test_arrays_whose_annotation_has_a_name_arrive():
+    sent = _UnderAName(np.arange(3), np.ones(2))
+    packed = msgspec.msgpack.decode(msgspec.msgpack.encode(pack(sent, [b""])))
+    assert_same(Unpacker([_UnderAName]).unpack(packed, []), sent)
 
 
 @pytest.mark.parametrize(

@@ -83,12 +83,17 @@ class DoorLines:
         """Take a message in. What is none is logged: doors are our own."""
         try:
             envelope = wire.decode_command(frames[0])
-            command, requests = envelope.command, list[Request]()
-            if isinstance(command, wire.Submit):
-                requests = self._codec.requests(command, frames)
         except ValueError:
             logger.exception("a door sent what is no command")
             return
+        command, requests = envelope.command, list[Request]()
+        if isinstance(command, wire.Submit):
+            try:
+                requests = self._codec.requests(command, frames)
+            except ValueError as error:
+                logger.exception("a door sent what are no requests")
+                self.thread.tell(partial(self._refuse, envelope.door, command, error))
+                return
         self.thread.tell(partial(self._do, envelope.door, command, requests))
 
     def forget(self, door: str) -> None:
@@ -162,6 +167,12 @@ class DoorLines:
         line.live.update(ids)
         self._owners.update(dict.fromkeys(ids, line))
         self.thread.take_in(requests)
+
+    def _refuse(self, door: str, command: wire.Submit, error: ValueError) -> None:
+        """Fail requests that cannot be read, as far as they have a name: somebody waits."""
+        if line := self._lines.get(door):
+            ids = wire.named_ids(command)
+            self._send_chunks(line, [failure(request_id, error) for request_id in ids])
 
     def _hold(self, line: _DoorLine, request_id: str, held: bool) -> None:
         if request_id in line.live:

@@ -169,6 +169,7 @@ class Unpacker:
 
     def _reader(self, hint: Any) -> Reader:
         """What reads a value of an annotation."""
+        hint = _without_names(hint)
         origin, args = typing.get_origin(hint), typing.get_args(hint)
         if is_dataclass(hint) and isinstance(hint, type):
             self._know(hint)
@@ -211,6 +212,15 @@ class Unpacker:
         if not isinstance(made, cls):
             raise ValueError(f"{type(made).__name__} is no {cls.__name__}")
         return made
+
+
+def _without_names(hint: Any) -> Any:
+    """What a named alias stands for: from Python 3.12 on `NDArray` may be one."""
+    while True:
+        named = typing.get_origin(hint) or hint
+        if not hasattr(named, "__value__"):
+            return hint
+        hint = named.__value__
 
 
 class _Plain:

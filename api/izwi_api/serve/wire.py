@@ -157,6 +157,12 @@ class RequestCodec:
         return [self._unpacker.unpack(packed, frames) for packed in command.requests]
 
 
+def named_ids(command: Submit) -> list[str]:
+    """Ids of a `Submit`'s requests, whatever else is wrong with them."""
+    named = (packed[1] for packed in command.requests if isinstance(packed, list) and packed[1:])
+    return [request_id for request_id in named if isinstance(request_id, str)]
+
+
 def encode_command(door: str, command: Command) -> bytes:
     """Encode a command that has no arrays."""
     return _encoder.encode(Envelope(door, command))
