@@ -35,6 +35,11 @@ MAX_HEAD_BYTES = 32 << 10
 _FREE_CHUNKS = 2048
 _MIN_CHUNK_BYTES = 16
 
+# Longer than clients and proxies keep a connection that they do not use: who sends a request just as
+# the server hangs up loses it. httpx, and so OpenAI's client, gives up after the 5 s that are
+# uvicorn's default, nginx after 60.
+_KEEP_ALIVE_S = 75
+
 # What is still there when all had time to finish is cut off after this.
 _CUT_OFF_S = 2.0
 
@@ -196,6 +201,7 @@ def server_config(app: ASGIApp, host: str, port: int, max_head_s: float) -> uvic
         http=protocol,
         server_header=False,
         timeout_graceful_shutdown=int(_CUT_OFF_S),
+        timeout_keep_alive=_KEEP_ALIVE_S,
         # the answer of a client that is slowed down waits behind its own text; our doors have
         # time limits of their own
         ws_ping_timeout=None,
