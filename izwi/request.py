@@ -118,6 +118,8 @@ class Request:
         open_input: Text may still be written to it with `Engine.write`.
         listener: Who hears it: requests of one listener are played one after the other, in the
             order in which they were submitted. Empty: nobody else's.
+        comes_again: Others may ask for a part of its prompt, so what was computed of it is kept
+            while there is room. Sound that is heard once had better leave its pages to others.
         logprobs: Chunks say how likely each entry was; batches with it are not recorded on CUDA.
         ask: What it was prepared from, kept for traces.
     """
@@ -137,6 +139,7 @@ class Request:
     streams: bool = True
     open_input: bool = False
     listener: str = ""
+    comes_again: bool = True
     logprobs: bool = False
     ask: SpeechInput | TranscriptionInput | AlignmentInput | ChatInput | None = None
 

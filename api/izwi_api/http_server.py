@@ -35,8 +35,8 @@ MAX_HEAD_BYTES = 32 << 10
 _FREE_CHUNKS = 2048
 _MIN_CHUNK_BYTES = 16
 
-# Longer than clients and proxies keep a connection that they do not use: who sends a request just as
-# the server hangs up loses it. httpx, and so OpenAI's client, gives up after the 5 s that are
+# Longer than clients and proxies keep a connection that they do not use: who sends a request just
+# as the server hangs up loses it. httpx, and so OpenAI's client, gives up after 5 s, which are
 # uvicorn's default, nginx after 60.
 _KEEP_ALIVE_S = 75
 

@@ -281,7 +281,8 @@ class _Pieces:
             name = f"{self._id}-{number}"
             request = self._model.prepare_transcription(name, self._model_name, part)
             # of one listener, who is not refused in the middle where the queue is full
-            requests.append(replace(request, listener=self._id))
+            again = len(self._places) <= _MAX_AHEAD  # nobody sends an hour twice
+            requests.append(replace(request, listener=self._id, comes_again=again))
         return requests
 
     def _submit(self, requests: list[Request]) -> None:

@@ -213,6 +213,8 @@ class Scheduler:
         sequence.num_computed = max(sequence.num_computed, num_positions)
         if sequence.num_published >= sequence.num_prompt // self._page_size:
             return  # all are shared
+        if not sequence.request.comes_again:
+            return
         prompt_pages = min(num_positions, sequence.num_prompt) // self._page_size
         if prompt_pages > sequence.num_published:
             self.memory.publish(sequence.keys, sequence.pages[:prompt_pages])
@@ -354,7 +356,8 @@ class Scheduler:
             sequence.num_reused = sequence.num_computed
             sequence.num_published = sequence.num_computed // self._page_size
             self._chain(sequence)
-            self._under_way.start(sequence, sequence.num_published)
+            if sequence.request.comes_again:
+                self._under_way.start(sequence, sequence.num_published)
         if not self._speaks or sequence.request.encode_only:
             return None
         return sequence if self._rows.take(sequence) else None
@@ -391,4 +394,4 @@ class Scheduler:
         A sequence that goes on later does; after the end, only what text was made of may be part
         of another prompt. Frames of speech never are.
         """
-        return not sequence.ended or not self._speaks
+        return not sequence.ended or (sequence.request.comes_again and not self._speaks)

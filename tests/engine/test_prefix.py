@@ -86,3 +86,17 @@ def test_equal_audio_is_encoded_once_and_other_audio_shares_nothing() -> None:
         assert world.logs[str(i)].entries == alone(made).entries
     assert world.logs["0"].entries == world.logs["1"].entries != world.logs["2"].entries
     assert SPEECH.num_encoded - before == 2 + 3, "two in this world, one in each world alone"
+
+
+def test_what_does_not_come_again_leaves_its_pages_to_others() -> None:
+    world = World()
+    world.submit(replace(request("once", (1, 2)), comes_again=False))
+    world.run()
+    load = world.engine.load["text"]
+    assert load["free_pages"] == load["pages"]
+    world.submit(request("again", (1, 2)))
+    world.run()
+    load = world.engine.load["text"]
+    assert load["free_pages"] < load["pages"] == load["available_pages"]
+    assert world.logs["once"].entries == world.logs["again"].entries
+    world.check_nothing_is_lost()

@@ -115,7 +115,8 @@ def run(control: Control, spec: DoorSpec, registry: Registry) -> None:
     settle()
     listeners: list[socket.socket] = [SharedListener(fileno=number) for number in spec.listeners]
     config = server_config(app, "", 0, spec.settings.pace.max_head_s)
-    config.backlog = 1  # accepted in one go, so that a crowd spreads over the doors
+    if spec.metrics is not None:  # there are several doors
+        config.backlog = 1  # accepted in one go, so that a crowd spreads over them
     DoorServer(config, state.drain, spec.drain_s, control, engine).run(listeners)
 
 
