@@ -148,7 +148,9 @@ def fetch(cache: Path = CACHE) -> Path:
         except subprocess.TimeoutExpired as error:
             raise Unfetchable(f"pip cannot fetch {name} in {FETCH_S} s") from error
         with tarfile.open(cache / f"{name}.tar.gz") as archive:
-            archive.extractall(cache, filter="data")
+            if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on
+                archive.extraction_filter = tarfile.data_filter
+            archive.extractall(cache)
     return cache / name
 
 
