@@ -117,7 +117,7 @@ class Lane:
 
     def launch(self, work: Work) -> None:
         """Run the encoders, and launch the forward pass; `results` waits for it."""
-        if self._waits and self._under_way:
+        if self._waits and not work.rebuild and self._under_way:
             return  # there is nothing to do before these have ended
         began_s = self._clock()
         failed = self.runner.rebuild(work.rebuild)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 
 from izwi.request import Reason
+from izwi.scheduler.work import Work
 from tests.engine.ahead import one_step_ahead
 from tests.engine.toy import toy_request
 from tests.engine.world import SPEECH, STEP_S, World, alone, run
@@ -114,7 +116,7 @@ def test_there_is_time_for_newcomers_until_the_device_is_nearly_done() -> None:
         assert world.engine.spare_s <= 0.0
         for _ in range(40):  # each takes STEP_S
             world.step()
-        assert world.engine.is_under_way
+        assert world.engine._lanes["toy"].is_under_way
         begun_s = world.clock.now_s - STEP_S
         world.clock.now_s = begun_s
         assert STEP_S / 2 < world.engine.spare_s < 0.8 * STEP_S
@@ -125,4 +127,18 @@ def test_there_is_time_for_newcomers_until_the_device_is_nearly_done() -> None:
     for _ in range(40):
         world.step()
     assert world.engine.spare_s <= 0.0
-    assert not world.engine.is_under_way
+    assert not world.engine._lanes["toy"].is_under_way
+
+
+def test_a_codec_state_is_made_again_in_a_step_that_does_nothing_else() -> None:
+    with one_step_ahead():
+        world = World()
+        world.submit(replace(toy_request("a", 5, seed=4, frames=30), stop_ids=()))
+        for _ in range(6):
+            world.step()
+        lane, sequence = world.engine._live["a"]
+        assert lane.is_under_way
+        with patch.object(lane.runner, "rebuild", return_value={}) as rebuild:
+            lane._waits = True  # as where there was no room for the row that it started for
+            lane.launch(Work(rebuild=(sequence,)))
+        rebuild.assert_called_once_with((sequence,))
