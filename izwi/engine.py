@@ -24,26 +24,16 @@ class Engine:
     """Steps every live request of every model. Not thread-safe: one thread owns it."""
 
     def step(self) -> list[Chunk]:
-        """Run one step of every model that has work: schedule, execute, process."""
-        self.begin()
-        return self.end()
-
-    def begin(self) -> None:
-        """Schedule, and launch what a device runs by itself; `end` must follow.
-
-        In between there is time for what does not concern the engine.
-        """
-        for lane in self._busy_lanes():
-            work = lane.schedule(self.clock())
-            lane.launch(work)
-
-    def end(self) -> list[Chunk]:
-        """Execute the rest, wait, and process.
+        """Run one step of every model that has work: schedule, execute, process.
 
         What a device runs by itself is processed one step later, while it runs the next one.
         """
+        lanes = self._busy_lanes()
+        for lane in lanes:
+            work = lane.schedule(self.clock())
+            lane.launch(work)
         chunks: list[Chunk] = []
-        for lane in self._busy_lanes():
+        for lane in lanes:
             for results in lane.results():
                 chunks += lane.process(results, self.clock())
         self._forget_ended(chunks)
@@ -189,11 +179,6 @@ class Engine:
     def spare_s(self) -> float:
         """Seconds for which a step may wait for newcomers: a device is busy. Not above 0: none."""
         return min((lane.spare_s for lane in self._busy_lanes()), default=0.0)
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether a device works on steps that nobody has waited for."""
-        return any(lane.is_under_way for lane in self._lanes.values())
 
     @property
     def load(self) -> dict[str, dict[str, float]]:

@@ -48,9 +48,8 @@ class SteppingThread:
         self._engine, self._listener = engine, listener
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
-        self._told: dict[str, bool] = {}  # live requests, and whether a chunk of theirs has left
+        self._live: set[str] = set()  # ids of requests that have not ended
         self._observer: Observer | None = None
-        self._untold: list[Chunk] = []  # of the last step; nobody waits for a first sound in them
         self._changes: list[tuple[str, Future[None]]] = []  # models that come or go, and who waits
         self._stopping = False
         self._closed = False  # no command will be looked at any more
@@ -133,8 +132,7 @@ class SteppingThread:
 
     def take_in(self, requests: Sequence[Request]) -> None:
         """As `submit`, for a command: it runs on the thread itself."""
-        for request in requests:
-            self._told[request.request_id] = False
+        self._live.update(request.request_id for request in requests)
         try:
             for request in requests:
                 self._engine.submit(request)
@@ -171,58 +169,43 @@ class SteppingThread:
     def _step_until_told(self) -> None:
         rested = False
         while not self._stopping:
-            busy = self._engine.has_work
-            if self._may_wait():
-                commands = self._commands_within(self._engine.spare_s)
+            busy, spare_s = self._engine.has_work, self._engine.spare_s
+            # newcomers can still join the next step while a device is busy with the last
+            is_early = spare_s > _LEAST_SPARE_S
+            if is_early:
+                timeout_s: float | None = spare_s
+            elif busy:
+                timeout_s = _REST_S
             else:
-                commands = self._next_commands(
-                    _REST_S if busy else None if rested else allocator.IDLE_S
-                )
+                timeout_s = None if rested else allocator.IDLE_S
+            commands = self._next_commands(timeout_s, is_early)
             rested = not commands and not busy
             if rested:
                 allocator.trim()
                 continue
             for command in commands:
                 self._guarded(command)
-            if not self._stopping and not self._may_wait():
+            if not self._stopping and self._engine.spare_s <= _LEAST_SPARE_S:
                 self._guarded(self._step)
             self._settle_changes()
             self._listener.stepped()
 
-    def _may_wait(self) -> bool:
-        """Whether newcomers can still join the next step, since a device is busy with the last."""
-        return self._engine.spare_s > _LEAST_SPARE_S
-
     def _step(self) -> None:
-        """Run a step. Readers get what they do not wait for while a device runs the next one."""
-        untold, self._untold = self._untold, []
-        try:
-            self._engine.begin()
-        finally:
-            self._dispatch(untold)
-        chunks = self._engine.end()
-        if self._engine.is_under_way or self._engine.rests or not self._engine.has_work:
-            self._dispatch(chunks)
-            return
-        first: list[Chunk] = []
-        for chunk in chunks:
-            (self._untold if self._told.get(chunk.request_id) else first).append(chunk)
-        self._dispatch(first)
+        self._dispatch(self._engine.step())
 
-    def _next_commands(self, timeout_s: float | None) -> deque[Callable[[], None]]:
-        """Wait for work, and take the commands that are there; none after the timeout."""
+    def _next_commands(self, timeout_s: float | None, is_early: bool) -> deque[Callable[[], None]]:
+        """Wait for work, and take the commands that are there; none after the timeout.
+
+        Args:
+            timeout_s: None waits for ever.
+            is_early: A step that could run is no reason to wait no longer.
+        """
         engine = self._engine
         with self._wake:
             self._wake.wait_for(
-                lambda: self._commands or (engine.has_work and not engine.rests), timeout_s
+                lambda: self._commands or (not is_early and engine.has_work and not engine.rests),
+                timeout_s,
             )
-            commands, self._commands = self._commands, deque()
-        return commands
-
-    def _commands_within(self, timeout_s: float) -> deque[Callable[[], None]]:
-        """Take the commands that are there, or the first to come in a while; none if none does."""
-        with self._wake:
-            self._wake.wait_for(lambda: self._commands, timeout_s)
             commands, self._commands = self._commands, deque()
         return commands
 
@@ -235,7 +218,7 @@ class SteppingThread:
             work()
         except Exception as error:
             logger.exception("the engine failed outside any one request")
-            for request_id in list(self._told):
+            for request_id in list(self._live):
                 self._engine.abort(request_id)
             self._fail_all(error)
 
@@ -244,16 +227,12 @@ class SteppingThread:
             if self._observer:
                 self._observer.chunk(chunk)
             if chunk.reason is not None:
-                self._told.pop(chunk.request_id, None)
-            elif chunk.request_id in self._told:
-                self._told[chunk.request_id] = True
+                self._live.discard(chunk.request_id)
         if chunks:
             self._listener.take(chunks)
 
     def _fail_all(self, error: Exception) -> None:
-        untold, self._untold = self._untold, []
-        self._dispatch(untold)
-        self._dispatch([failure(request_id, error) for request_id in list(self._told)])
+        self._dispatch([failure(request_id, error) for request_id in list(self._live)])
 
     def _halt(self) -> None:
         self._stopping = True

@@ -63,8 +63,7 @@ class Launched:
             entries = len(sequence.emitted) + coming.entries
             if stop == sequence.num_prompt + entries:  # it emits
                 coming.entries += 1
-                most = limit(sequence) if sequence.limit is None else sequence.limit
-                coming.ends = entries + 1 >= most
+                coming.ends = entries + 1 >= limit(sequence)
         for sequence in self.work.vocode:
             coming = sequence.coming
             frames = frames_to_vocode(

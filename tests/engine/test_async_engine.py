@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
 from izwi.async_engine import AsyncEngine
 from izwi.errors import EngineStopped, Overloaded
 from izwi.request import Chunk, Reason
+from izwi.under_way import Results
 from tests.engine.toy import toy_request
 from tests.serve.over_sockets import OverSockets, toy_engine, until
 
@@ -121,17 +122,18 @@ async def test_refusals_and_a_stopped_engine_are_told() -> None:
 
 async def test_a_bug_in_a_step_is_told_to_everybody_and_the_loop_goes_on(open_engine: Open) -> None:
     engine = await open_engine()
-    end = engine._engine.end
+    lane = engine._engine._lanes["toy"]
+    results = lane.results
     broken = True
 
-    def once() -> list[Chunk]:
+    def once() -> Iterator[Results]:
         nonlocal broken
         if broken:
             broken = False
             raise RuntimeError("a bug")
-        return end()
+        return results()
 
-    engine._engine.end = once  # type: ignore[method-assign]
+    lane.results = once  # type: ignore[method-assign]
     chunks = await asyncio.wait_for(read(engine.submit(toy_request("a", 4, 1, 5))), 5)
     assert chunks[-1].reason is Reason.ERROR
     chunks = await asyncio.wait_for(read(engine.submit(toy_request("b", 4, 1, 5))), 5)
