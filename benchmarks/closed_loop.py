@@ -15,9 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.http_server import served
-from benchmarks.listeners import Listened, arguments, connect, figures, listen
-from benchmarks.measure import write_result
+from benchmarks.listeners import (
+    Listened,
+    arguments,
+    connect,
+    figures,
+    listen,
+    measure_server,
+)
 
 
 async def run_level(url: str, model: str, streams: int, rounds: int) -> dict[str, Any]:
@@ -63,17 +68,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=rounds, help="utterances of each listener")
     options = parser.parse_args()
     most = max(options.streams)
-    with served(
-        options.size, options.frames, most, options.port, options.device, options.doors
-    ) as url:
-        rows = asyncio.run(measure(url, options))
-    write_result(
-        f"closed_loop_{options.size}",
-        rows,
-        device_kind=options.device,
-        frames=options.frames,
-        doors=options.doors,
-    )
+    measure_server("closed_loop", measure, options, most)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ underruns if a sample comes later than its place in the playback that started th
 from __future__ import annotations
 
 import argparse
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ import httpx
 import numpy as np
 import torch
 
-from benchmarks.measure import AUDIBLE, TEXTS
+from benchmarks.http_server import served
+from benchmarks.measure import AUDIBLE, TEXTS, write_result
 from benchmarks.random_checkpoint import EMBEDDED, SPEAKING
 
 _RATE = 24_000
@@ -56,6 +58,37 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8100)
     parser.add_argument("--doors", type=int, default=1, help="processes; 0: all in one")
     return parser
+
+
+def measure_server(
+    benchmark: str,
+    measure: Callable[[str, argparse.Namespace], Coroutine[Any, Any, list[dict[str, Any]]]],
+    options: argparse.Namespace,
+    max_running: int,
+    **told: Any,
+) -> None:
+    """Run a server, measure it, and write the rows down.
+
+    Args:
+        benchmark: Names the result, with the size.
+        measure: Asks the server at an address.
+        options: Of `arguments`.
+        max_running: Streams that the server runs at the same time.
+        told: What else the result says.
+    """
+    with served(
+        *(options.size, options.frames, max_running, options.port, options.device),
+        doors=options.doors,
+    ) as url:
+        rows = asyncio.run(measure(url, options))
+    write_result(
+        f"{benchmark}_{options.size}",
+        rows,
+        device_kind=options.device,
+        frames=options.frames,
+        doors=options.doors,
+        **told,
+    )
 
 
 def connect(url: str, connections: int) -> httpx.AsyncClient:

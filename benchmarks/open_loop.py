@@ -17,9 +17,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.http_server import served
-from benchmarks.listeners import Listened, arguments, connect, figures, listen, milliseconds
-from benchmarks.measure import TEXTS, write_result
+from benchmarks.listeners import (
+    Listened,
+    arguments,
+    connect,
+    figures,
+    listen,
+    measure_server,
+    milliseconds,
+)
+from benchmarks.measure import TEXTS
 from benchmarks.simulation.arrivals import poisson
 
 # Shares of the usual length among which each request's is drawn; 1 on the average.
@@ -95,19 +102,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15, help="of arrivals at each rate")
     parser.add_argument("--max-running", type=int, default=64)
     options = parser.parse_args()
-    with served(
-        *(options.size, options.frames, options.max_running, options.port, options.device),
-        doors=options.doors,
-    ) as url:
-        rows = asyncio.run(measure(url, options))
-    write_result(
-        f"open_loop_{options.size}",
-        rows,
-        device_kind=options.device,
-        frames=options.frames,
-        seconds=options.seconds,
-        doors=options.doors,
-    )
+    measure_server("open_loop", measure, options, options.max_running, seconds=options.seconds)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from izwi.config import EngineConfig
+from izwi.errors import IzwiError
+from izwi_api.cli.options import code_of
+from izwi_api.serve.process_log import log_as_the_server
 from izwi_api.settings import Settings
 from izwi_api.where import Where
 
@@ -167,3 +171,17 @@ class Control:
     def close(self) -> None:
         """Close this end."""
         self._stream.close()
+
+
+@contextmanager
+def child_process() -> Iterator[Control]:
+    """Be a process of the supervisor's, which hears why if the block fails for a known reason."""
+    log_as_the_server()
+    control = Control.of_this_process()
+    try:
+        yield control
+    except EOFError:
+        return
+    except (IzwiError, OSError) as error:
+        control.send(Failed(str(error), code_of(error)))
+        sys.exit(code_of(error))

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,16 +14,14 @@ import uvicorn
 
 from izwi.allocator import IDLE_S, settle, trim
 from izwi.described import DescribedBackend
-from izwi.errors import IzwiError
 from izwi.registry import Registry
 from izwi_api.app import create_app
 from izwi_api.app_state import AppState
-from izwi_api.cli.options import code_of
 from izwi_api.drain import Drain
 from izwi_api.http_server import Server, server_config
-from izwi_api.serve.control import Control, DoorSpec, EngineGone, EngineUp, Failed, Ready
+from izwi_api.serve.control import Control, DoorSpec, EngineGone, EngineUp, Ready, child_process
 from izwi_api.serve.listeners import SharedListener
-from izwi_api.serve.process_log import leave_queries_out, log_as_the_server
+from izwi_api.serve.process_log import leave_queries_out
 from izwi_api.serve.remote_engine import RemoteEngine
 from izwi_api.serve.wire import RequestCodec
 
@@ -126,16 +123,9 @@ def main(load: Load = describe_models) -> None:
     Args:
         load: Reads the models.
     """
-    log_as_the_server()
-    control = Control.of_this_process()
-    try:
+    with child_process() as control:
         spec = control.first(DoorSpec)
         run(control, spec, load(spec))
-    except EOFError:
-        return
-    except (IzwiError, OSError) as error:
-        control.send(Failed(str(error), code_of(error)))
-        sys.exit(code_of(error))
 
 
 if __name__ == "__main__":

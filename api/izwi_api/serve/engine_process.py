@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -23,11 +22,10 @@ from izwi.request import Chunk, Request
 from izwi.runner.device import TorchBackend, torch_backend
 from izwi.stepping import SteppingThread
 from izwi.stream import failure
-from izwi_api.cli.options import code_of
 from izwi_api.serve import wire
-from izwi_api.serve.control import Control, DoorGone, EngineSpec, Failed, Ready
+from izwi_api.serve.control import Control, DoorGone, EngineSpec, Ready, child_process
 from izwi_api.serve.packing import Frame
-from izwi_api.serve.process_log import log_as_the_server, tell_memory
+from izwi_api.serve.process_log import tell_memory
 from izwi_api.serve.recording import recorded
 from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
 
@@ -274,18 +272,11 @@ def main(load: Load = load_models) -> None:
     Args:
         load: Reads the models.
     """
-    log_as_the_server()
-    control = Control.of_this_process()
-    try:
+    with child_process() as control:
         spec = control.first(EngineSpec)
         run(control, spec, load)
         # the supervisor has said its last word; should it have died, nobody else does this
         shutil.rmtree(spec.folder, ignore_errors=True)
-    except EOFError:
-        return
-    except (IzwiError, OSError) as error:
-        control.send(Failed(str(error), code_of(error)))
-        sys.exit(code_of(error))
 
 
 if __name__ == "__main__":
