@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import signal
@@ -12,13 +13,17 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 import httpx
 import pytest
 
 from izwi.trace_line import read_trace
+from izwi_api.serve.control import DoorSpec
+from izwi_api.serve.door_process import door_config
 from izwi_api.serve.listeners import open_listeners, url_of
 from izwi_api.serve.supervisor import Backoff
+from izwi_api.settings import Settings
 from tests.api.conftest import wait_for
 from tests.api.served import served
 
@@ -237,3 +242,25 @@ def test_deaths_one_after_the_other_wait_longer():
     assert waits == sorted(waits)
     assert (waits[0], waits[-1]) == (0.25, 30.0)
     assert backoff.after(worked_s=600.0) == 0.25
+
+
+async def nothing(scope, receive, send):
+    del scope, receive, send
+
+
+@pytest.mark.parametrize("num_doors", [1, 2])
+def test_doors_that_share_a_port_accept_with_asyncio_where_uvloop_is(
+    monkeypatch, tmp_path, num_doors
+):
+    """uvloop listens anew, with a queue as short as what is accepted in one go."""
+    uvloop = ModuleType("uvloop")
+    uvloop.new_event_loop = asyncio.new_event_loop
+    monkeypatch.setitem(sys.modules, "uvloop", uvloop)
+    metrics = tmp_path if num_doors > 1 else None
+    spec = DoorSpec("door-0", tmp_path, (), {}, Settings(), 0.0, metrics=metrics)
+    config = door_config(nothing, spec)
+    assert (config.backlog == 1) == (num_doors > 1)
+    if num_doors > 1:
+        assert config.get_loop_factory() is asyncio.SelectorEventLoop
+    else:
+        assert config.get_loop_factory() is uvloop.new_event_loop

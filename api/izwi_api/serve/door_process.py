@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from izwi.allocator import IDLE_S, settle, trim
 from izwi.described import DescribedBackend
@@ -97,6 +98,17 @@ def describe_models(spec: DoorSpec) -> Registry:
     return registry
 
 
+def door_config(app: ASGIApp, spec: DoorSpec) -> uvicorn.Config:
+    """Return how uvicorn is to serve a door's app."""
+    config = server_config(app, "", 0, spec.settings.pace.max_head_s)
+    if spec.metrics is not None:  # there are several doors
+        config.backlog = 1  # accepted in one go, so that a crowd spreads over them
+        # uvloop, where it is installed, would listen anew, with a queue of one: who came second
+        # would be lost
+        config.loop = "asyncio"
+    return config
+
+
 def run(control: Control, spec: DoorSpec, registry: Registry) -> None:
     """Serve until the supervisor asks to leave.
 
@@ -111,9 +123,7 @@ def run(control: Control, spec: DoorSpec, registry: Registry) -> None:
     state.door.decoder.start()
     settle()
     listeners: list[socket.socket] = [SharedListener(fileno=number) for number in spec.listeners]
-    config = server_config(app, "", 0, spec.settings.pace.max_head_s)
-    if spec.metrics is not None:  # there are several doors
-        config.backlog = 1  # accepted in one go, so that a crowd spreads over them
+    config = door_config(app, spec)
     DoorServer(config, state.drain, spec.drain_s, control, engine).run(listeners)
 
 
