@@ -22,6 +22,7 @@ from benchmarks.listeners import (
     figures,
     listen,
     measure_server,
+    open_connections,
 )
 
 
@@ -35,8 +36,7 @@ async def run_level(url: str, model: str, streams: int, rounds: int) -> dict[str
                 one = await listen(client, model, turn * streams + place)
                 heard.append(one)
 
-        # connections are opened before the clock runs, as callers keep theirs
-        await asyncio.gather(*(client.get("/livez") for _ in range(streams)))
+        await open_connections(client, streams)  # before the clock runs
         began = time.perf_counter()
         await asyncio.gather(*(slot(place) for place in range(streams)))
         wall_s = time.perf_counter() - began

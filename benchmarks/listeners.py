@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import aiohttp
 import numpy as np
 import torch
 
@@ -91,14 +91,29 @@ def measure_server(
     )
 
 
-def connect(url: str, connections: int) -> httpx.AsyncClient:
-    """A client that keeps so many connections."""
-    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-    return httpx.AsyncClient(base_url=url, limits=limits, timeout=_TIMEOUT_S)
+def connect(url: str, connections: int) -> aiohttp.ClientSession:
+    """A client that keeps so many connections.
+
+    aiohttp, for httpx holds requests back where some 100 connections are busy: of 128 listeners
+    ten were heard at a time.
+    """
+    connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=_TIMEOUT_S)
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    return aiohttp.ClientSession(url, connector=connector, timeout=timeout)
+
+
+async def open_connections(client: aiohttp.ClientSession, connections: int) -> None:
+    """Open so many connections, as callers have kept theirs from before."""
+
+    async def open_one() -> None:
+        async with client.get("/livez") as answer:
+            await answer.read()
+
+    await asyncio.gather(*(open_one() for _ in range(connections)))
 
 
 async def listen(
-    client: httpx.AsyncClient,
+    client: aiohttp.ClientSession,
     model: str,
     number: int,
     *,
@@ -128,10 +143,10 @@ async def listen(
     }
     began = time.perf_counter()
     audible, received, rest, late = 0.0, 0, b"", 0.0
-    async with client.stream("POST", "/v1/audio/speech", json=body) as answer:
-        if answer.status_code != 200:
-            raise RuntimeError(f"{answer.status_code}: {(await answer.aread()).decode()}")
-        async for part in answer.aiter_raw():
+    async with client.post("/v1/audio/speech", json=body) as answer:
+        if answer.status != 200:
+            raise RuntimeError(f"{answer.status}: {await answer.text()}")
+        async for part in answer.content.iter_any():
             now = time.perf_counter() - began
             data = rest + part
             whole = len(data) & ~1

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import httpx
 import soundfile
 
-from benchmarks.listeners import connect
+from benchmarks.listeners import connect, open_connections
 from izwi.audio.mel import WHISPER_RATE
 from izwi.request import Float32
 
@@ -55,17 +55,15 @@ async def transcribe_all(
         async def slot(mine: Iterable[httpx.Request]) -> None:
             for upload in mine:
                 began = time.perf_counter()
-                answer = await client.post(
-                    upload.url.path,
-                    content=upload.content,
-                    headers={"Content-Type": upload.headers["Content-Type"]},
-                )
-                if answer.status_code != 200:
-                    raise RuntimeError(f"{answer.status_code}: {answer.text}")
+                headers = {"Content-Type": upload.headers["Content-Type"]}
+                sent = client.post(upload.url.path, data=upload.content, headers=headers)
+                async with sent as answer:
+                    text = await answer.text()
+                if answer.status != 200:
+                    raise RuntimeError(f"{answer.status}: {text}")
                 taken_s.append(time.perf_counter() - began)
 
-        # connections are opened before the clock runs, as callers keep theirs
-        await asyncio.gather(*(client.get("/livez") for _ in range(streams)))
+        await open_connections(client, streams)  # before the clock runs
         began = time.perf_counter()
         await asyncio.gather(*(slot(uploads[place::streams]) for place in range(streams)))
         wall_s = time.perf_counter() - began

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
 
 from benchmarks import closed_loop, gpu_table, open_loop, uploads
 from benchmarks.gpu_table import TABLE
-from benchmarks.listeners import Listened, figures, listen
+from benchmarks.listeners import Listened, connect, figures, listen
 from benchmarks.measure import RESULTS, TEXTS
 from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER, load
 from izwi.request import SpeechInput, TranscriptionInput
@@ -23,31 +25,43 @@ FRAME = 1920
 SILENCE, SOUND = bytes(2 * FRAME), np.full(FRAME, 9000, "<i2").tobytes()
 
 
-class Speaking(httpx.AsyncByteStream):
-    """Parts of a body, each some seconds after the one before it."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-    def __init__(self, parts: list[tuple[float, bytes]]):
-        self._parts = parts
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for wait_s, part in self._parts:
+@asynccontextmanager
+async def answering(answer: Handler, connections: int = 1) -> AsyncIterator[ClientSession]:
+    """A client of a server that answers every POST so."""
+    app = web.Application(client_max_size=1 << 20)
+    app.router.add_post("/{path:.*}", answer)
+    app.router.add_get("/livez", alive)
+    async with TestServer(app) as server, connect(str(server.make_url("/")), connections) as client:
+        yield client
+
+
+async def alive(_: web.Request) -> web.Response:
+    return web.Response()
+
+
+def speaking(parts: list[tuple[float, bytes]], asked: list[Any]) -> Handler:
+    """Answer with parts of a body, each some seconds after the one before it."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(await request.json())
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for wait_s, part in parts:
             await asyncio.sleep(wait_s)
-            yield part
+            await response.write(part)
+        return response
 
-
-def client_of(parts: list[tuple[float, bytes]], asked: list[Any]) -> httpx.AsyncClient:
-    def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(json.loads(request.content) if request.content else {})
-        return httpx.Response(200, stream=Speaking(parts))
-
-    return httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://server")
+    return answer
 
 
 async def test_sound_counts_from_the_first_audible_sample_and_late_samples_are_a_gap():
     asked: list[Any] = []
     # cut inside a sample; the third part comes 0.2 s after sound for 0.08 s
     parts = [(0.05, SILENCE + SOUND[:1]), (0.05, SOUND[1:]), (0.2, SOUND)]
-    async with client_of(parts, asked) as client:
+    async with answering(speaking(parts, asked)) as client:
         heard = await listen(client, "izwi-tiny-tts", 3, text="Hello.", frames=3)
     assert asked[0]["input"] == "Hello."
     assert asked[0]["max_new_tokens"] == 4
@@ -60,13 +74,15 @@ async def test_sound_counts_from_the_first_audible_sample_and_late_samples_are_a
 
 async def test_sound_that_keeps_ahead_has_no_gap():
     parts = [(0.0, SOUND * 4), (0.05, SOUND * 4), (0.05, SOUND)]
-    async with client_of(parts, []) as client:
+    async with answering(speaking(parts, [])) as client:
         assert (await listen(client, "izwi-tiny-tts", 0)).gap_s == 0
 
 
 async def test_an_error_is_told():
-    transport = httpx.MockTransport(lambda _: httpx.Response(503, text="full"))
-    async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=503, text="full")
+
+    async with answering(refuse) as client:
         with pytest.raises(RuntimeError, match="503: full"):
             await listen(client, "izwi-tiny-tts", 0)
 
@@ -110,8 +126,9 @@ async def test_the_closed_loop_keeps_so_many_busy(monkeypatch: pytest.MonkeyPatc
         return Listened(0.01, 0.02, 0.5, 0.0)
 
     monkeypatch.setattr(closed_loop, "listen", slow)
-    monkeypatch.setattr(closed_loop, "connect", lambda *_: client_of([], []))
-    row = await closed_loop.run_level("http://server", "m", 3, 4)
+    async with answering(speaking([], [])) as client:
+        monkeypatch.setattr(closed_loop, "connect", lambda *_: client)
+        row = await closed_loop.run_level("http://server", "m", 3, 4)
     assert (most, row["requests"], row["rtf_p50"]) == (3, 12, 0.04)
     assert sorted(seeds) == list(range(12))
 
@@ -120,22 +137,19 @@ async def test_each_clip_is_uploaded_once_by_one_of_so_many(monkeypatch: pytest.
     bodies: list[bytes] = []
     now = most = 0
 
-    async def answer(request: httpx.Request) -> httpx.Response:
+    async def answer(request: web.Request) -> web.Response:
         nonlocal now, most
-        if request.method == "GET":
-            return httpx.Response(200)
         assert request.headers["Content-Type"].startswith("multipart/form-data; boundary=")
         now, most = now + 1, max(most, now + 1)
         await asyncio.sleep(0.02)
         now -= 1
-        bodies.append(await request.aread())
-        return httpx.Response(200, json={"text": ""})
+        bodies.append(await request.read())
+        return web.json_response({"text": ""})
 
-    transport = httpx.MockTransport(answer)
-    client = httpx.AsyncClient(transport=transport, base_url="http://server")
-    monkeypatch.setattr(uploads, "connect", lambda *_: client)
     clips = [uploads.upload_of("asr", np.full(160, n / 8, np.float32)) for n in range(7)]
-    taken_s, wall_s = await uploads.transcribe_all("http://server", clips, 3)
+    async with answering(answer, connections=3) as client:
+        monkeypatch.setattr(uploads, "connect", lambda *_: client)
+        taken_s, wall_s = await uploads.transcribe_all("http://server", clips, 3)
     assert sorted(bodies) == sorted(clip.content for clip in clips)
     assert all(b"RIFF" in body and b"asr" in body for body in bodies)
     assert most == 3
