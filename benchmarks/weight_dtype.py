@@ -167,13 +167,14 @@ def large_rows(options: Any, size: str) -> list[dict[str, Any]]:
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--size", choices=LARGE, help="default: on CUDA the first")
+    parser.add_argument("--size-alone", action="store_true", help="without the embedded models")
     options = parser.parse_args()
-    rows = asyncio.run(embedded_rows(options))
     on_cuda = torch.device(options.device).type == "cuda"
-    size = options.size or (LARGE[0] if on_cuda else None)
+    size = options.size or (LARGE[0] if on_cuda or options.size_alone else None)
+    rows = [] if options.size_alone else asyncio.run(embedded_rows(options))
     if size is not None:
         rows += large_rows(options, size)
-    write_result("weight_dtype", rows)
+    write_result(f"weight_dtype_{size}" if options.size_alone else "weight_dtype", rows)
 
 
 if __name__ == "__main__":
