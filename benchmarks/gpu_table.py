@@ -1,4 +1,4 @@
-"""Gather the headline figures of one GPU from the results of the other benchmarks.
+"""Gather the headline figures of one GPU from the results of the other benchmarks, and draw them.
 
 A row without a result is left out; which ones is printed.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.measure import RESULTS
+from benchmarks.pictures import Curve, Panel, draw
 
 Rows = list[dict[str, Any]]
 CLOSED, CLOSED_SMALL = "closed_loop_tts-1.7b", "closed_loop_tts-0.6b"
@@ -60,6 +61,39 @@ def opened(rows: Rows, per_second: float) -> dict[str, Any]:
     return find(rows, loop="open", per_second=per_second)
 
 
+def panels(closed_rows: Rows, open_rows: Rows) -> list[Panel]:
+    """What listeners hear: how much together, and how soon.
+
+    Args:
+        closed_rows: Of the closed loop.
+        open_rows: Of the open loop.
+    """
+
+    def first_sounds(rows: Rows, load: str) -> dict[str, Curve]:
+        found = (("half of the listeners", "ttfa_ms_p50"), ("95 %", "ttfa_ms_p95"))
+        loads = [row[load] for row in rows]
+        return {
+            f"first sound, {label}": Curve(loads, [row[name] for row in rows], colour)
+            for colour, (label, name) in enumerate(found)
+        }
+
+    streams = [row["streams"] for row in closed_rows]
+    made = {"sound a second": Curve(streams, [row["audio_s_per_s"] for row in closed_rows])}
+    return [
+        Panel("listeners at once", "seconds of audio a second", made, log_x=True, log_y=True),
+        Panel(
+            "listeners at once", "ms", first_sounds(closed_rows, "streams"), log_x=True, log_y=True
+        ),
+        Panel("requests a second (Poisson)", "ms", first_sounds(open_rows, "per_second")),
+    ]
+
+
+def rows_of(result: str) -> Rows:
+    """The rows of a result. Raises FileNotFoundError."""
+    found: Rows = json.loads((RESULTS / f"{result}.json").read_text(encoding="utf-8"))["rows"]
+    return found
+
+
 def main() -> None:
     rows, devices, commits = [], set(), set()
     for name, (unit, source, read) in TABLE.items():
@@ -78,6 +112,8 @@ def main() -> None:
     table = {"device": ", ".join(sorted(devices)), "commit": ", ".join(sorted(commits))}
     path = RESULTS / "gpu_table.json"
     path.write_text(json.dumps({**table, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    title = f"Qwen3-TTS 1.7B over HTTP, {table['device']}"
+    draw("gpu_listeners", title, panels(rows_of(CLOSED), rows_of(OPEN)))
 
 
 if __name__ == "__main__":

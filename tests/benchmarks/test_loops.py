@@ -184,3 +184,17 @@ def test_the_table_shows_what_the_results_say():
             assert shown[name] == read(json.loads(path.read_text(encoding="utf-8"))["rows"])
     with pytest.raises(LookupError, match="streams"):
         gpu_table.closed([{"loop": "closed", "streams": 8}], 64)
+
+
+def test_the_picture_shows_what_the_results_say():
+    closed_rows, open_rows = (
+        gpu_table.rows_of(name) for name in (gpu_table.CLOSED, gpu_table.OPEN)
+    )
+    made, first, at_random = gpu_table.panels(closed_rows, open_rows)
+    (curve,) = made.curves.values()
+    points = dict(zip(curve.x, curve.y, strict=True))
+    assert points[64] == gpu_table.closed(closed_rows, 64)["audio_s_per_s"]
+    assert [len(panel.curves) for panel in (first, at_random)] == [2, 2]
+    median, most = at_random.curves.values()
+    assert list(median.x) == [1, 10, 20]
+    assert all(a <= b for a, b in zip(median.y, most.y, strict=True))
