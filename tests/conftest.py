@@ -7,6 +7,9 @@ from hypothesis import settings
 
 torch.set_num_threads(1)
 
+# what the command line is tested with does its own work, whatever server a developer runs
+os.environ["IZWI_SERVER"] = "none"
+
 # `HYPOTHESIS_PROFILE=nightly make unit ARGS=tests/engine` looks ten times harder
 settings.register_profile("test", max_examples=200, deadline=None)
 settings.register_profile("nightly", max_examples=2000, deadline=None)

@@ -39,7 +39,7 @@ def cli(monkeypatch, tmp_path):
         return Door(engine, registry, settings, VoiceStore(settings.home / "voices"))
 
     monkeypatch.setattr(runtime, "open_door", open_door)
-    monkeypatch.delenv("IZWI_SERVER", raising=False)
+    monkeypatch.setenv("IZWI_SERVER", "none")
 
     def run(*arguments, code=0, **options):
         result = CliRunner().invoke(app, ["chat", *arguments], **options)

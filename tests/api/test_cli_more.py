@@ -45,7 +45,7 @@ def cli(monkeypatch, tmp_path, fake_world):
         return Door(engine, registry, settings, VoiceStore(settings.home / "voices"))
 
     monkeypatch.setattr(runtime, "open_door", open_door)
-    monkeypatch.delenv("IZWI_SERVER", raising=False)
+    monkeypatch.setenv("IZWI_SERVER", "none")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
 

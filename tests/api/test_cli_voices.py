@@ -27,7 +27,7 @@ def cli(monkeypatch, tmp_path, fake_world):
 
     monkeypatch.setattr(runtime, "open_door", open_door)
     monkeypatch.setenv("IZWI_HOME", str(settings.home))
-    monkeypatch.delenv("IZWI_SERVER", raising=False)
+    monkeypatch.setenv("IZWI_SERVER", "none")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
 

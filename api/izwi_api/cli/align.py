@@ -55,17 +55,22 @@ def align(
     offline: Offline = False,
 ) -> None:
     """Print when each word of a text is said: start, end and word, a line each."""
+    from izwi.request import Task
     from izwi_api.cli.remote import Server
+    from izwi_api.cli.running_server import running_server
     from izwi_api.cli.sound_files import SoundFile
     from izwi_api.where import Where
 
     with failures_told():
         sound = SoundFile(None if str(file) == "-" else file, Path(file.name))
         said = _said(text, text_file)
+        where = Where(device, dtype, offline)
+        server = running_server(
+            server, api_key, only_here=where != Where(), serves={Task.ALIGNMENT: model}
+        )
         if server:
             asked = _asked_there(Server(server, api_key), model, sound.read(), said, language)
         else:
-            where = Where(device, dtype, offline)
             asked = _asked_here(where, model or DEFAULT_MODELS[2], sound.read(), said, language)
         sys.stdout.write(_page(word_format, said, asyncio.run(asked)))
 

@@ -13,7 +13,6 @@ from izwi.errors import EngineStopped, ModelNotFound
 from izwi.request import Reason, Task
 from izwi_api.chat import open_answer
 from izwi_api.cli.remote import Server
-from izwi_api.cli.runtime import running_door
 from izwi_api.door import Door
 from izwi_api.where import Where
 
@@ -67,6 +66,8 @@ class HereAnswerer:
 
     async def __aenter__(self) -> Self:
         """Load the model and start the engine. Raises IzwiError."""
+        from izwi_api.cli.runtime import running_door  # torch, which a server's asker can spare
+
         async with AsyncExitStack() as stack:
             door = await stack.enter_async_context(running_door([self._model], self._where))
             door.registry.chat(door.registry.names()[0])  # told before anything is typed

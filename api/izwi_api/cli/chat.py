@@ -82,18 +82,24 @@ def chat(
 ) -> None:
     """Ask a chat model, or talk with it."""
     from izwi.chat import ChatInput, ChatMessage, Role
+    from izwi.request import Task
     from izwi_api.cli.answerers import EXAMPLE_MODEL, HereAnswerer, ServerAnswerer
     from izwi_api.cli.remote import Server
+    from izwi_api.cli.running_server import running_server
     from izwi_api.where import Where
 
     with failures_told():
         if seed is not None and not -(2**63) <= seed < 2**63:
             raise InvalidRequest("the seed must fit in 64 bits", param="seed")
+        where = Where(device, dtype, offline)
+        server = running_server(
+            server, api_key, only_here=where != Where(), serves={Task.CHAT: model}
+        )
         answerer: Answerer
         if server:
             answerer = ServerAnswerer(Server(server, api_key), model)
         elif model is not None:
-            answerer = HereAnswerer(model, Where(device, dtype, offline))
+            answerer = HereAnswerer(model, where)
         else:
             raise InvalidRequest(
                 f"no chat model comes with izwi: give --model, such as {EXAMPLE_MODEL}, or the "

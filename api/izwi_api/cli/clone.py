@@ -104,7 +104,9 @@ def clone(
 ) -> None:
     """Clone a voice from a clip; then `izwi say --voice NAME`."""
     from izwi.errors import InvalidRequest
+    from izwi.request import Task
     from izwi_api.cli.remote import Server
+    from izwi_api.cli.running_server import running_server
     from izwi_api.cli.sound_out import format_of
     from izwi_api.voice_store import check_name
     from izwi_api.where import Where
@@ -121,10 +123,15 @@ def clone(
             raise typer.Exit(BAD_INPUT)
         agreed = consent or _AGREED
         wish = _Wish(clip, name, text, x_vector_only, model, asr_model, agreed, quiet, sample)
+        where = Where(device, dtype, offline)
+        serves: dict[Task, str | None] = {Task.SPEECH: model}
+        if wish.transcribes:
+            serves[Task.TRANSCRIPTION] = asr_model
+        server = running_server(server, api_key, only_here=where != Where(), serves=serves)
         if server:
             asyncio.run(_clone_there(Server(server, api_key), wish))
         else:
-            asyncio.run(_clone_here(Where(device, dtype, offline), wish))
+            asyncio.run(_clone_here(where, wish))
 
 
 def _tell_faults(clip: Path) -> None:

@@ -67,10 +67,15 @@ def doctor(
     dtype: Dtype = "auto",
 ) -> None:
     """Look at this machine; exit with 1 if something that izwi needs is missing or broken."""
+    from izwi_api.cli.running_server import DEFAULT_URL, NONE, running_server
+
     with messages().status("looking"):
         findings = list(_findings(device, dtype, online=online))
-        if server:
-            findings.append(_server(server, api_key))
+        if address := running_server(server, api_key):
+            findings.append(_server(address, api_key))
+        elif server != NONE:
+            detail = "none runs there: izwi serve starts one"
+            findings.append(Finding("server", DEFAULT_URL, Status.NOTE, detail))
     broken = any(finding.status is Status.FAILED for finding in findings)
     if as_json:
         fields = {"ok": not broken, "findings": [asdict(finding) for finding in findings]}

@@ -12,7 +12,6 @@ from typing import Protocol, Self
 from izwi.errors import EngineStopped
 from izwi.request import Task, TranscriptionInput
 from izwi_api.cli.remote import Server, Upload
-from izwi_api.cli.runtime import running_door
 from izwi_api.cli.sound_files import SoundFile
 from izwi_api.decoding import InProcess
 from izwi_api.door import Door
@@ -99,6 +98,8 @@ class HereListener:
 
     async def _open_door(self) -> Door:
         if self._door is None:
+            from izwi_api.cli.runtime import running_door  # torch, which a server's asker can spare
+
             opened = running_door([self._model], self._where)
             self._door = await self._stack.enter_async_context(opened)
         return self._door

@@ -28,11 +28,16 @@ def list_models(
     server: ServerUrl = None,
     api_key: ApiKey = None,
 ) -> None:
-    """List the embedded checkpoints; --model takes also a folder or a hub id."""
+    """List what the server serves, else the embedded checkpoints.
+
+    --model takes also a folder or a hub id.
+    """
     from izwi.registry import embedded
     from izwi_api.cli.remote import Server
+    from izwi_api.cli.running_server import running_server
 
     with failures_told():
+        server = running_server(server, api_key)
         if server:
             answer = asyncio.run(Server(server, api_key).get("/v1/models"))
             for entry in answer.get("data", []):
@@ -70,9 +75,15 @@ def pull(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
 
 def _change(path: str, fields: dict[str, object], server: str | None, api_key: str | None) -> None:
     """Ask for a change, tell how far it is, and print what became of the model."""
+    from izwi_api.cli.running_server import DEFAULT_URL, running_server
+
     with failures_told():
+        server = running_server(server, api_key)
         if not server:
-            raise InvalidRequest("name a running server: --server or IZWI_SERVER", param="server")
+            raise InvalidRequest(
+                f"no server runs at {DEFAULT_URL}: name one with --server or IZWI_SERVER",
+                param="server",
+            )
         last = asyncio.run(_followed(server, api_key, path, fields))
     typer.echo(f"{last['model']}\t{last['stage']}")
 

@@ -28,7 +28,8 @@ ServerUrl = Annotated[
         "--server",
         envvar="IZWI_SERVER",
         show_default=False,
-        help="Address of a running server that does the work. Default: this process does it.",
+        help="Address of a server that does the work; none: this process does. Default: the "
+        "server at http://127.0.0.1:8000, if one runs there and serves what is needed.",
     ),
 ]
 ApiKey = Annotated[

@@ -29,7 +29,7 @@ _ERROR_BYTES = 1 << 16
 _MAX_TRIES = 5
 _BUSY = (429, 503)
 _MAX_PAUSE_S = 30.0
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _BY_CODE: dict[str, type[InvalidRequest]] = {
     kind.code: kind
     for kind in vars(errors).values()
@@ -46,6 +46,24 @@ class Upload:
     content: bytes
 
 
+class SampleChunks:
+    """Chunks of a server's 16-bit samples, which the network cuts anywhere."""
+
+    def __init__(self, name: str):
+        """Begin; the chunks are of a request of that name."""
+        self._name, self._half = name, b""
+        self._nothing = np.zeros((0, 0), np.int64)
+
+    def take(self, content: bytes) -> Chunk:
+        """Return the samples that are complete with these bytes."""
+        content = self._half + content
+        whole = len(content) - len(content) % 2
+        self._half = content[whole:]
+        # divided by what the server multiplied with, so that its samples come back exactly
+        pcm = np.frombuffer(content[:whole], "<i2").astype(np.float32) / np.float32(32767.0)
+        return Chunk(self._name, self._nothing, pcm=pcm)
+
+
 class RemoteSpeech:
     """Sound that a server makes, read while it comes. Whoever leaves must `abort`.
 
@@ -57,7 +75,6 @@ class RemoteSpeech:
 
     def __init__(self, response: HTTPResponse):
         self._response = response
-        self._name = f"remote-{uuid4().hex}"
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
         """Yield the sound; the chunks have no codes.
@@ -65,16 +82,10 @@ class RemoteSpeech:
         Raises:
             EngineStopped: The server broke off.
         """
-        nothing = np.zeros((0, 0), np.int64)
-        half = b""  # a sample has two bytes, and the network cuts anywhere
+        chunks = SampleChunks(f"remote-{uuid4().hex}")
         try:
             while content := await asyncio.to_thread(self._read):
-                content = half + content
-                whole = len(content) - len(content) % 2
-                half = content[whole:]
-                # divided by what the server multiplied with, so that its samples come back exactly
-                pcm = np.frombuffer(content[:whole], "<i2").astype(np.float32) / np.float32(32767.0)
-                yield Chunk(self._name, nothing, pcm=pcm)
+                yield chunks.take(content)
         finally:
             self.abort()
 
@@ -105,8 +116,13 @@ class Server:
         self.url = url.rstrip("/").removesuffix("/v1")
         self._key = api_key
         # A proxy of this machine knows another "localhost" than this machine.
-        local = [urllib.request.ProxyHandler({})] if parts.hostname in _LOOPBACK else []
+        local = [urllib.request.ProxyHandler({})] if parts.hostname in LOOPBACK else []
         self._opener = urllib.request.build_opener(*local)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request says of whom it is from."""
+        return {"authorization": f"Bearer {self._key}"} if self._key else {}
 
     async def get(self, path: str) -> dict[str, Any]:
         """Return what a path answers: a JSON object."""
@@ -157,7 +173,7 @@ class Server:
                         return
                     event: dict[str, Any] = json.loads(content)
                     if "error" in event:
-                        raise _kind_of(event["error"]["code"])(event["error"]["message"])
+                        raise kind_of(event["error"]["code"])(event["error"]["message"])
                     yield event
         except (ValueError, KeyError, TypeError, HTTPException, OSError) as error:
             raise EngineStopped(f"{self.url} broke off") from error
@@ -189,9 +205,8 @@ class Server:
         return value
 
     async def _open(self, request: urllib.request.Request) -> HTTPResponse:
-        if self._key:
-            # not sent on to where a redirect leads
-            request.add_unredirected_header("authorization", f"Bearer {self._key}")
+        for name, value in self.headers.items():
+            request.add_unredirected_header(name, value)  # not sent on to where a redirect leads
         return await asyncio.to_thread(self._open_patiently, request)
 
     def _open_patiently(self, request: urllib.request.Request) -> HTTPResponse:
@@ -202,7 +217,7 @@ class Server:
                 with error:
                     hopeless = error.headers.get("x-should-retry") == "false"
                     if error.code not in _BUSY or hopeless or turn == _MAX_TRIES:
-                        raise _told(error) from error
+                        raise told(error.code, _read(error)) from error
                     time.sleep(_pause_s(error))
             except (HTTPException, OSError) as error:
                 reason = getattr(error, "reason", error)
@@ -210,19 +225,26 @@ class Server:
         raise AssertionError("unreachable")
 
 
-def _told(error: HTTPError) -> IzwiError:
+def told(status: int, content: bytes) -> IzwiError:
     """Turn an answer that is an error into the error that the server had."""
     try:
-        told = json.loads(error.read(_ERROR_BYTES))["error"]
-        message, code = str(told["message"]), str(told["code"])
-    except (ValueError, KeyError, TypeError, HTTPException, OSError):
-        message, code = f"the server answered {error.code} {error.reason}", ""
-    if error.code >= 500:
+        error = json.loads(content)["error"]
+        message, code = str(error["message"]), str(error["code"])
+    except (ValueError, KeyError, TypeError):
+        message, code = f"the server answered {status}", ""
+    if status >= 500:
         return IzwiError(message)
     return _BY_CODE.get(code, InvalidRequest)(message)
 
 
-def _kind_of(code: object) -> type[IzwiError]:
+def _read(error: HTTPError) -> bytes:
+    try:
+        return error.read(_ERROR_BYTES)
+    except (HTTPException, OSError):
+        return b""
+
+
+def kind_of(code: object) -> type[IzwiError]:
     """Kind of an error that is told in the middle of an answer, where there is no status."""
     return _BY_CODE.get(str(code), IzwiError)
 

@@ -124,13 +124,17 @@ def say(
     """Say a text aloud, or write it to a file or a pipe."""
     import asyncio
 
-    from izwi.request import SpeechInput, TextMode
-    from izwi_api.cli.options import messages
+    from izwi.request import SpeechInput, Task, TextMode
     from izwi_api.cli.remote import Server
-    from izwi_api.cli.sound_out import save_codes_to
+    from izwi_api.cli.running_server import running_server
     from izwi_api.where import Where
 
     with failures_told():
+        where = Where(device, dtype, offline)
+        timed = {} if words is None else {Task.ALIGNMENT: None}
+        only_here = where != Where() or save_codes is not None or aligner is not None
+        serves = {Task.SPEECH: model} | timed
+        server = running_server(server, api_key, only_here=only_here, serves=serves)
         _check(text, seed, wants_codes=save_codes is not None, server=server)
         ask = SpeechInput(
             text="" if text == "-" else text,
@@ -149,12 +153,19 @@ def say(
             there = Server(server, api_key)
             saved = asyncio.run(_say_there(there, model, ask, clip, target, timing))
         else:
-            where = Where(device, dtype, offline)
             source = model or DEFAULT_MODELS[0]
             saved = asyncio.run(_say_here(where, source, ask, clip, target, timing))
-        if save_codes is not None:
-            save_codes_to(save_codes, saved.codes)
-        messages().print(f"{saved.place}: {saved.seconds:.2f} s of sound", markup=False)
+        _tell(saved, save_codes)
+
+
+def _tell(saved: Saved, save_codes: Path | None) -> None:
+    """Say what became of the speech, and write its codes where they are wanted."""
+    from izwi_api.cli.options import messages
+    from izwi_api.cli.sound_out import save_codes_to
+
+    if save_codes is not None:
+        save_codes_to(save_codes, saved.codes)
+    messages().print(f"{saved.place}: {saved.seconds:.2f} s of sound", markup=False)
 
 
 def _check(text: str, seed: int, *, wants_codes: bool, server: str | None) -> None:
@@ -298,17 +309,20 @@ async def _say_there(
     target: Target,
     timing: Timing | None,
 ) -> Saved:
-    """Let a server say it. It takes a text whole, so one on stdin is read to its end first."""
-    from dataclasses import replace
-
+    """Let a server say it. A text on stdin that is not there yet is said while it comes."""
     from izwi.request import Task
+    from izwi_api.cli.remote_dictation import RemoteDictation
     from izwi_api.cli.text_in import ArrivingText, stdin_reader
     from izwi_api.cli.words import WordsThere
 
-    if not ask.text:
-        ask = replace(ask, text=await ArrivingText(stdin_reader()).whole())
+    arriving = None if ask.text else ArrivingText(stdin_reader())
     name = await server.model(Task.SPEECH, model)
     fields = await _fields(server, name, ask, clip)
+    if arriving is not None:
+        text, complete = arriving.arrived()
+        if timing is None and (not complete or len(text) > _SHORT_TEXT_CHARS):
+            return await _put(RemoteDictation(server, fields, text, arriving), target)
+        fields["input"] = text if complete else text + await arriving.whole()
     if timing is not None:
         return await _put_timed(WordsThere(server, fields), target, timing)
     return await _put(await server.speech(fields), target)

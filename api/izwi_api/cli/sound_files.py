@@ -38,6 +38,15 @@ class SoundFile:
         """How it is called in messages."""
         return "stdin" if self.path is None else str(self.path)
 
+    @property
+    def num_bytes(self) -> int:
+        """Its size, 0 where that is not known before it is read."""
+        try:
+            status = os.fstat(sys.stdin.fileno()) if self.path is None else self.path.stat()
+        except OSError:
+            return 0
+        return status.st_size
+
     def read(self) -> bytes:
         """Return the file's bytes. Raises InvalidAudio if it cannot be read."""
         try:

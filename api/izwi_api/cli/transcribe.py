@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -35,7 +36,7 @@ from izwi_api.cli.options import (
     messages,
     tell_failure,
 )
-from izwi_api.settings import DEFAULT_MODELS
+from izwi_api.settings import DEFAULT_MODELS, read_settings
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -99,9 +100,10 @@ def transcribe(
     """Print what audio files say, or write it to a file for each."""
     import numpy as np
 
-    from izwi.request import TranscriptionInput
+    from izwi.request import Task, TranscriptionInput
     from izwi_api.cli.listeners import HereListener, ServerListener
     from izwi_api.cli.remote import Server
+    from izwi_api.cli.running_server import running_server
     from izwi_api.cli.sound_files import find_sounds
     from izwi_api.where import Where
 
@@ -111,6 +113,16 @@ def transcribe(
         sounds = find_sounds([str(file) for file in files])
         chosen = Format.JSON if as_json else text_format or Format.TEXT
         paper = _paper(sounds, chosen, out_dir, beside=beside)
+        where = Where(device, dtype, offline)
+        # a server that nobody named takes no larger ones
+        limit = read_settings(os.environ).max_upload_bytes
+        large = any(sound.num_bytes > limit for sound in sounds)
+        server = running_server(
+            server,
+            api_key,
+            only_here=where != Where() or max_new_tokens is not None or large,
+            serves={Task.TRANSCRIPTION: model},
+        )
         listener: AbstractAsyncContextManager[Listener]
         if server:
             if max_new_tokens is not None:
@@ -120,7 +132,6 @@ def transcribe(
         else:
             nothing = np.zeros(0, np.float32)  # each file's sound takes this place
             ask = TranscriptionInput(nothing, language, prompt, max_new_tokens=max_new_tokens)
-            where = Where(device, dtype, offline)
             listener = HereListener(model or DEFAULT_MODELS[1], where, ask)
         code = asyncio.run(_transcribe(sounds, listener, jobs, paper))
     if code:

@@ -54,16 +54,23 @@ def list_voices(
     offline: Offline = False,
 ) -> None:
     """List the checkpoint's speakers, the stored voices and OpenAI's names."""
+    from izwi.request import Task
     from izwi_api.cli.remote import Server
-    from izwi_api.cli.runtime import open_door
+    from izwi_api.cli.running_server import running_server
     from izwi_api.where import Where
 
     with failures_told():
+        where = Where(device, dtype, offline)
+        server = running_server(
+            server, api_key, only_here=where != Where(), serves={Task.SPEECH: model}
+        )
         if server:
             found = asyncio.run(_served(Server(server, api_key), model))
         else:
+            from izwi_api.cli.runtime import open_door  # torch, which a server's asker can spare
+
             source = model or DEFAULT_MODELS[0]
-            found = list(_known(open_door([source], Where(device, dtype, offline))))
+            found = list(_known(open_door([source], where)))
     for name, kind, speaker in found:
         if as_json:
             fields = {"name": name, "kind": kind} | ({"speaker": speaker} if speaker else {})
@@ -75,10 +82,12 @@ def list_voices(
 @app.command()
 def show(key: Key, server: ServerUrl = None, api_key: ApiKey = None) -> None:
     """Print what is known of a voice, as a JSON object."""
+    from izwi_api.cli.running_server import running_server
     from izwi_api.cli.voice_server import VoiceServer
     from izwi_api.schemas.voices import stored_entry
 
     with failures_told():
+        server = running_server(server, api_key)
         if server:
             entry = asyncio.run(VoiceServer(server, api_key).voice(key))
         else:
@@ -94,12 +103,14 @@ def delete(
     api_key: ApiKey = None,
 ) -> None:
     """Forget a voice, its clip included."""
+    from izwi_api.cli.running_server import running_server
     from izwi_api.cli.voice_server import VoiceServer
 
     with failures_told():
         if not yes and not typer.confirm(f"Delete voice {key}? Its clip goes too.", err=True):
             messages().print("izwi: nothing was deleted")
             raise typer.Exit(BAD_INPUT)
+        server = running_server(server, api_key)
         if server:
             asyncio.run(VoiceServer(server, api_key).delete_voice(key))
         else:
@@ -118,10 +129,12 @@ def export_voice(
 ) -> None:
     """Write a voice into one file: its clip, what it says, what was said of consent."""
     from izwi.errors import InvalidRequest
+    from izwi_api.cli.running_server import running_server
     from izwi_api.cli.voice_server import VoiceServer
     from izwi_api.voice_archive import pack_voice
 
     with failures_told():
+        server = running_server(server, api_key)
         if server:
             archive = asyncio.run(VoiceServer(server, api_key).archive(key))
         else:
@@ -150,6 +163,7 @@ def import_voice(
     """Keep the voice of an exported file."""
     from dataclasses import replace
 
+    from izwi_api.cli.running_server import running_server
     from izwi_api.cli.voice_server import VoiceServer
     from izwi_api.voice_archive import unpack_voice
 
@@ -157,6 +171,7 @@ def import_voice(
         content = sys.stdin.buffer.read() if file == _STDOUT else file.read_bytes()
         archive = unpack_voice(content, _settings().max_reference_bytes)
         archive = replace(archive, name=name or archive.name, consent=consent or archive.consent)
+        server = running_server(server, api_key)
         if server:
             asyncio.run(VoiceServer(server, api_key).keep(archive))
         else:

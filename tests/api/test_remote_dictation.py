@@ -1,0 +1,153 @@
+"""A text on stdin that a server says while it is written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from izwi.errors import EngineStopped, InvalidRequest
+from izwi_api.app import create_app
+from izwi_api.cli import remote_dictation
+from izwi_api.cli.remote import Server
+from izwi_api.cli.remote_dictation import RemoteDictation
+from izwi_api.cli.text_in import ArrivingText
+from izwi_api.keys import digest_of
+from izwi_api.routes import speech_stream
+from izwi_api.settings import Access, Settings
+from tests.api.conftest import FRAME, FakeEngine, FakeRegistry, listening, wait_for
+from tests.api.test_speech_stream import FakeWritableSpeech
+
+FIELDS = {"model": "tts", "voice": "Ann", "seed": 3, "language": None, "input": ""}
+
+
+@pytest.fixture
+def there(tmp_path):
+    """A server whose model says a text that is still written, and its engine."""
+    engine = FakeEngine()
+    access = Access(digest_of("the key"))
+    settings = Settings(home=tmp_path, access=access)
+    app = create_app(engine, FakeRegistry(tts=FakeWritableSpeech()), settings)
+    with listening(app, ws="auto") as port:
+        yield Server(f"http://127.0.0.1:{port}/v1", "the key"), engine
+
+
+async def dictated(server, pieces, begun="", fields=FIELDS):
+    """Say what a pipe is given, piece by piece; the next comes when something new was heard."""
+    reading, writing = os.pipe()
+    os.write(writing, pieces[0])
+    rest = iter(pieces[1:])
+    speech = RemoteDictation(server, fields, begun, ArrivingText(partial(os.read, reading)))
+    samples = []
+    try:
+        async with aclosing(speech.chunks()) as chunks:
+            async for chunk in chunks:
+                samples.append(chunk.pcm)
+                piece = next(rest, None)
+                if piece is not None:
+                    os.write(writing, piece)
+                elif writing is not None:
+                    os.close(writing)
+                    writing = None
+    finally:
+        if writing is not None:
+            os.close(writing)
+    return np.concatenate(samples)
+
+
+async def test_sound_comes_before_the_text_is_complete(there):
+    server, engine = there
+    samples = await dictated(server, (b"One, ", b"two, ", b"three."), begun="Well: ")
+    assert len(samples) == len("Well: One, two, three.") * FRAME
+    assert not engine.live
+
+
+async def test_the_voice_is_the_one_that_was_asked_for(there):
+    server, _ = there
+    ann, bob = [
+        await dictated(server, (b"Hello.",), fields=FIELDS | {"voice": v}) for v in ("Ann", "Bob")
+    ]
+    assert len(ann) == len(bob)
+    assert not np.array_equal(ann, bob)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model": "none"}, "no such model"),
+        ({"voice": "nobody"}, "nobody"),
+        ({"language": "klingon"}, "klingon"),
+    ],
+)
+async def test_what_a_server_refuses_is_told(there, fields, message):
+    with pytest.raises(InvalidRequest, match=message):
+        await asyncio.wait_for(dictated(there[0], (b"One.",), fields=FIELDS | fields), 20)
+
+
+async def test_text_that_breaks_off_is_the_reason_that_is_told(there):
+    server, engine = there
+    with pytest.raises(InvalidRequest, match="UTF-8"):
+        await dictated(server, (b"One, two, three. ", b"four \xff five"))
+    wait_for(lambda: not engine.live)
+
+
+async def test_a_blank_text_is_told(there):
+    server, _ = there
+    reading, writing = os.pipe()
+    os.write(writing, b"  \n ")
+    os.close(writing)
+    speech = RemoteDictation(server, FIELDS, "", ArrivingText(partial(os.read, reading)))
+    with pytest.raises(InvalidRequest, match="no text"):
+        await anext(speech.chunks())
+
+
+async def test_nobody_there():
+    with pytest.raises(EngineStopped, match="no server answers"):
+        await dictated(Server("http://127.0.0.1:9"), (b"One.",))
+
+
+@pytest.mark.parametrize("key", [None, "another"])
+async def test_who_is_not_let_in_is_told_why(there, key):
+    with pytest.raises(InvalidRequest, match="API key"):
+        await dictated(Server(there[0].url, key), (b"One.",))
+
+
+async def test_who_leaves_frees_the_engine(there):
+    server, engine = there
+    reading, writing = os.pipe()
+    os.write(writing, b"One, two, three, four. " * 8)
+    speech = RemoteDictation(server, FIELDS, "", ArrivingText(partial(os.read, reading)))
+    async with aclosing(speech.chunks()) as chunks:
+        async for _ in chunks:
+            assert engine.live
+            speech.abort()
+            break
+    os.close(writing)
+    await asyncio.to_thread(wait_for, lambda: not engine.live)
+
+
+async def test_a_server_is_told_that_a_silent_writer_is_there(there, monkeypatch):
+    """It leaves who says nothing for long; half a second here."""
+    server, _ = there
+    limits = replace(speech_stream.LIMITS, idle_s=0.5)
+    monkeypatch.setattr(speech_stream, "LIMITS", limits)
+    monkeypatch.setattr(remote_dictation, "_SIGN_OF_LIFE_S", 0.1)
+    reading, writing = os.pipe()
+    os.write(writing, b"One. ")
+
+    def finish():
+        os.write(writing, b"Two.")
+        os.close(writing)
+
+    later = threading.Timer(1.5, finish)
+    later.start()
+    speech = RemoteDictation(server, FIELDS, "", ArrivingText(partial(os.read, reading)))
+    samples = [chunk.pcm async for chunk in speech.chunks()]
+    later.join()
+    assert sum(map(len, samples)) == len("One. Two.") * FRAME

@@ -1,0 +1,235 @@
+"""Who does a verb's work where no server is named: one that runs here, or this process."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+from typer.testing import CliRunner
+
+from izwi.request import Task
+from izwi_api.app import create_app
+from izwi_api.cli import running_server as module
+from izwi_api.cli import runtime
+from izwi_api.cli.main import app
+from izwi_api.cli.running_server import running_server
+from izwi_api.door import Door
+from izwi_api.keys import digest_of
+from izwi_api.settings import Access, Settings
+from izwi_api.voice_store import VoiceStore
+from tests.api.conftest import listening
+
+
+@pytest.fixture
+def default(server, monkeypatch):
+    """The server of the tests, as if it ran where `izwi serve` listens."""
+    monkeypatch.setattr(module, "DEFAULT_URL", server.url)
+    monkeypatch.delenv("IZWI_SERVER")
+    return server
+
+
+@contextmanager
+def stranger(answers):
+    """Something else that listens there; what it is asked, with the key that was shown."""
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append((self.path, self.headers.get("authorization")))
+            status, body = answers.get(self.path, (404, b""))
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as there:
+        thread = threading.Thread(target=there.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{there.server_port}", asked
+        finally:
+            there.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("serves", "asked"),
+    [
+        ({}, True),
+        ({Task.SPEECH: None}, True),
+        ({Task.SPEECH: "tts", Task.TRANSCRIPTION: "org/asr"}, True),
+        ({Task.SPEECH: "Qwen/Qwen3-TTS"}, False),
+        ({Task.SPEECH: "org/asr"}, False),
+        ({Task.SPEECH: None, Task.ALIGNMENT: None}, False),
+        ({Task.CHAT: None}, False),
+    ],
+)
+def test_a_server_that_serves_what_is_needed_is_asked(default, serves, asked):
+    assert running_server(None, None, serves=serves) == (default.url if asked else None)
+
+
+def test_what_is_named_is_taken_as_it_is(default):
+    assert running_server("http://far:1", None, serves={Task.CHAT: None}) == "http://far:1"
+    assert running_server("http://far:1", None, only_here=True) == "http://far:1"
+    assert running_server("none", None) is None
+    assert running_server(None, None, only_here=True) is None
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        b'{"object": "list", "data": [{"id": "m", "task": "speech", "owned_by": "somebody"}]}',
+        b'{"data": []}',
+        b'{"data": "speech"}',
+        b"[]",
+        b"<html>",
+    ],
+)
+def test_a_stranger_is_left_alone(monkeypatch, models):
+    answers = {"/readyz": (200, b"{}"), "/v1/models": (200, models)}
+    with stranger(answers) as (url, asked):
+        monkeypatch.setattr(module, "DEFAULT_URL", url)
+        assert running_server(None, "a key", serves={Task.SPEECH: None}) is None
+        assert asked == [("/readyz", None), ("/v1/models", None)]  # and is told no key
+
+
+def test_a_server_that_is_not_ready_is_not_asked(monkeypatch):
+    ours = json.dumps({"data": [{"id": "m", "task": "speech", "owned_by": "izwi"}]}).encode()
+    answers = {"/readyz": (503, b"{}"), "/v1/models": (200, ours)}
+    with stranger(answers) as (url, asked):
+        monkeypatch.setattr(module, "DEFAULT_URL", url)
+        assert running_server(None, None) is None
+        answers["/readyz"] = (200, b"{}")
+        assert running_server(None, None) == url
+        assert len(asked) == 3
+
+
+def test_who_does_not_answer_is_waited_for_shortly(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        monkeypatch.setattr(module, "DEFAULT_URL", f"http://127.0.0.1:{deaf.getsockname()[1]}")
+        begun_s = time.monotonic()
+        assert running_server(None, None) is None
+        assert time.monotonic() - begun_s < 10
+    assert running_server(None, None) is None  # nobody listens now
+
+
+def test_a_key_is_shown_to_who_asks_for_it(monkeypatch, tmp_path, fake_world):
+    engine, registry, named = fake_world()
+    registry.models = named
+    settings = Settings(home=tmp_path, access=Access(digest_of("the key")))
+    with listening(create_app(engine, registry, settings)) as port:
+        url = f"http://127.0.0.1:{port}"
+        monkeypatch.setattr(module, "DEFAULT_URL", url)
+        assert running_server(None, None) is None
+        assert running_server(None, "another") is None
+        assert running_server(None, "the key") == url
+
+
+@pytest.fixture
+def cli(monkeypatch, tmp_path, fake_world):
+    """The command line; its own process speaks with a model of the fake world."""
+    engine, registry, named = fake_world()
+    settings = Settings(home=tmp_path / "home")
+
+    opened = []
+
+    def open_door(sources, where):
+        opened.extend(sources)
+        registry.models = {source: named[source] for source in sources}
+        return Door(engine, registry, settings, VoiceStore(settings.home / "voices"))
+
+    monkeypatch.setattr(runtime, "open_door", open_door)
+    monkeypatch.setenv("IZWI_HOME", str(settings.home))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, code=0, **options):
+        result = CliRunner().invoke(app, list(arguments), **options)
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    run.opened = opened
+    run.asked = named["izwi-tiny-tts"].asked
+    return run
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--server", "none"),
+        ("--device", "cpu"),
+        ("--model", "izwi-tiny-tts"),  # which is not served there
+        ("--save-codes", "codes.npy"),
+    ],
+)
+def test_say_asks_the_server_unless_only_this_process_can(cli, default, options):
+    there = default.registry.speech("tts").asked
+    before = len(there)
+    cli("say", "hello", "--out", "there.wav")
+    assert (len(there) - before, len(cli.asked)) == (1, 0)
+    cli("say", "hello", "--out", "here.wav", *options)
+    assert (len(there) - before, len(cli.asked)) == (1, 1)
+
+
+def test_transcribe_asks_the_server_but_for_files_that_it_would_refuse(
+    cli, default, tone_wav, tmp_path, monkeypatch
+):
+    (tmp_path / "a.wav").write_bytes(tone_wav(2.0))
+    opened = cli.opened
+
+    def heard_here(*arguments):
+        del opened[:]
+        assert cli("transcribe", "a.wav", *arguments).stdout == "word word\n"
+        return opened == ["izwi-tiny-asr"]
+
+    assert not heard_here()
+    assert heard_here("--server", "none")
+    monkeypatch.setenv("IZWI_MAX_UPLOAD_MB", "0.01")
+    assert heard_here()
+
+
+def test_models_and_doctor_say_what_runs(cli, default, monkeypatch):
+    assert cli("models").stdout == "tts\tspeech\norg/asr\ttranscription\n"
+    found = json.loads(cli("doctor", "--device", "cpu", "--json").stdout)["findings"][-1]
+    assert (found["area"], found["name"], found["status"]) == ("server", default.url, "ok")
+    monkeypatch.setattr(module, "DEFAULT_URL", "http://127.0.0.1:9")
+    assert "izwi-tiny-tts" in cli("models").stdout
+    found = json.loads(cli("doctor", "--device", "cpu", "--json").stdout)["findings"][-1]
+    assert (found["name"], found["status"]) == ("http://127.0.0.1:9", "note")
+    assert "no server runs" in cli("models", "load", "m", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("say", "hello", "--out", "a.wav"),
+        ("transcribe", "ref.wav"),
+        ("clone", "ref.wav", "--name", "Far", "--yes", "--quiet"),
+        ("voices",),
+        ("models",),
+    ],
+)
+def test_what_a_server_does_needs_no_torch_here(server, tone_wav, tmp_path, arguments):
+    (tmp_path / "ref.wav").write_bytes(tone_wav(3.0))
+    code = (
+        "import atexit, sys; from izwi_api.cli.main import app; "
+        "atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr)); "
+        f"app({[*arguments, '--server', server.url]})"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "False"
+    if arguments[0] == "clone":
+        address = f"{server.url}/v1/audio/voices/Far"
+        urllib.request.urlopen(urllib.request.Request(address, method="DELETE")).close()
