@@ -14,15 +14,20 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
+from typer.testing import CliRunner
 
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi.chat import AnswerText
-from izwi.errors import InvalidRequest, IzwiError, ModelNotFound, Overloaded
+from izwi.errors import CheckpointError, InvalidRequest, IzwiError, ModelNotFound, Overloaded
 from izwi.metrics import FIGURES
 from izwi.request import Chunk, Reason, Request, Task, Transcript, VoicePrompt
 from izwi_api.app import create_app
+from izwi_api.cli import runtime
+from izwi_api.cli.main import app as command_line
+from izwi_api.door import Door
 from izwi_api.settings import Settings
+from izwi_api.voice_store import VoiceStore
 
 RATE = 24_000
 FRAME = 1920
@@ -325,6 +330,41 @@ def fake_world():
         return FakeEngine(), FakeRegistry(), models
 
     return make
+
+
+@pytest.fixture
+def cli(monkeypatch, tmp_path, fake_world):
+    """The command line, in an empty folder and over the fake world, as a function.
+
+    The folders "missing" and "broken" hold no checkpoint and a broken one.
+    """
+    engine, registry, named = fake_world()
+    settings = Settings(home=tmp_path / "home")
+    voices, opened, folder = VoiceStore(settings.home / "voices"), [], tmp_path / "work"
+
+    def open_door(sources, where):
+        opened.extend(sources)
+        if "missing" in sources:
+            raise ModelNotFound("no checkpoint 'missing'", param="model")
+        if "broken" in sources:
+            raise CheckpointError("tensor talker.norm.weight is missing")
+        registry.models = {source: named[source] for source in sources}
+        return Door(engine, registry, settings, voices)
+
+    monkeypatch.setattr(runtime, "open_door", open_door)
+    monkeypatch.setenv("IZWI_HOME", str(settings.home))
+    monkeypatch.setenv("IZWI_SERVER", "none")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    def run(*arguments, code=0, **options):
+        result = CliRunner().invoke(command_line, list(arguments), **options)
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    run.engine, run.speech, run.voices = engine, named["izwi-tiny-tts"], voices
+    run.folder, run.opened = folder, opened
+    return run
 
 
 @contextmanager

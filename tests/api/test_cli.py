@@ -9,40 +9,6 @@ import sys
 import numpy as np
 import pytest
 import soundfile as sf
-from typer.testing import CliRunner
-
-from izwi.errors import CheckpointError, ModelNotFound
-from izwi_api.cli import runtime
-from izwi_api.cli.main import app
-from izwi_api.door import Door
-from izwi_api.settings import Settings
-from izwi_api.voice_store import VoiceStore
-
-
-@pytest.fixture
-def cli(monkeypatch, tmp_path, fake_world):
-    engine, registry, named = fake_world()
-
-    def open_door(sources, where):
-        if "missing" in sources:
-            raise ModelNotFound("no checkpoint 'missing'", param="model")
-        if "broken" in sources:
-            raise CheckpointError("tensor talker.norm.weight is missing")
-        registry.models = {source: named[source] for source in sources}
-        settings = Settings(home=tmp_path / "home")
-        return Door(engine, registry, settings, VoiceStore(settings.home / "voices"))
-
-    monkeypatch.setattr(runtime, "open_door", open_door)
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments, code=0, **options):
-        result = CliRunner().invoke(app, list(arguments), **options)
-        assert result.exit_code == code, (result.output, result.exception)
-        return result
-
-    run.speech = named["izwi-tiny-tts"]
-    run.engine = engine
-    return run
 
 
 def test_help_needs_no_torch():
@@ -54,21 +20,21 @@ def test_help_needs_no_torch():
     assert done.stdout.strip() == "[]"
 
 
-def test_say_writes_a_file_without_a_terminal(cli, tmp_path):
+def test_say_writes_a_file_without_a_terminal(cli):
     result = cli("say", "hello")
     assert "0.40 s of sound" in result.stderr
-    assert sf.info(tmp_path / "speech.wav").duration == pytest.approx(0.4)
-    assert [path.name for path in tmp_path.iterdir()] == ["speech.wav"]
+    assert sf.info(cli.folder / "speech.wav").duration == pytest.approx(0.4)
+    assert [path.name for path in cli.folder.iterdir()] == ["speech.wav"]
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "opus", "ogg"])
-def test_say_writes_what_the_suffix_says(cli, tmp_path, suffix):
+def test_say_writes_what_the_suffix_says(cli, suffix):
     cli("say", "hello there", "--out", f"a.{suffix}", "--voice", "bob")
-    assert sf.info(tmp_path / f"a.{suffix}").duration == pytest.approx(0.88, abs=0.1)
+    assert sf.info(cli.folder / f"a.{suffix}").duration == pytest.approx(0.88, abs=0.1)
 
 
-def test_say_saves_codes_and_passes_every_option_on(cli, tmp_path, tone_wav):
-    (tmp_path / "ref.wav").write_bytes(tone_wav(1.0))
+def test_say_saves_codes_and_passes_every_option_on(cli, tone_wav):
+    (cli.folder / "ref.wav").write_bytes(tone_wav(1.0))
     cli(
         *("say", "-", "--out", "a.wav", "--seed", "5", "--temperature", "0"),
         *("--save-codes", "codes", "--language", "english", "--instruct", "softly"),
@@ -76,7 +42,7 @@ def test_say_saves_codes_and_passes_every_option_on(cli, tmp_path, tone_wav):
         *("--ref-audio", "ref.wav", "--ref-text", "la"),
         input="one two",
     )
-    codes = np.load(tmp_path / "codes")
+    codes = np.load(cli.folder / "codes")
     assert (codes.shape, codes.dtype) == ((4, 4), np.int64)
     ask = cli.speech.asked[-1]
     assert (ask.text, ask.seed, ask.temperature, ask.language) == ("one two", 5, 0.0, "english")
@@ -100,26 +66,26 @@ def test_say_saves_codes_and_passes_every_option_on(cli, tmp_path, tone_wav):
         (["clone", "none.wav", "--name", "x", "--yes"], "cannot read"),
     ],
 )
-def test_bad_input_is_one_line_and_code_2(cli, tmp_path, arguments, message):
-    (tmp_path / "text.wav").write_text("this is text " * 99)
+def test_bad_input_is_one_line_and_code_2(cli, arguments, message):
+    (cli.folder / "text.wav").write_text("this is text " * 99)
     result = cli(*arguments, code=2)
     assert message in result.stderr
     assert result.stderr.strip().count("\n") == 0
     assert not result.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["text.wav"]
+    assert [path.name for path in cli.folder.iterdir()] == ["text.wav"]
 
 
-def test_other_failures_are_code_1_and_leave_no_file(cli, tmp_path):
+def test_other_failures_are_code_1_and_leave_no_file(cli):
     assert "talker.norm.weight" in cli("say", "hi", "--model", "broken", code=1).stderr
-    (tmp_path / "a.wav").write_bytes(b"old")
+    (cli.folder / "a.wav").write_bytes(b"old")
     cli("say", "hello\x01", "--out", "a.wav", code=1)
-    assert (tmp_path / "a.wav").read_bytes() == b"old"
-    assert len(list(tmp_path.iterdir())) == 1
+    assert (cli.folder / "a.wav").read_bytes() == b"old"
+    assert len(list(cli.folder.iterdir())) == 1
     assert not cli.engine.live
 
 
-def test_transcribe(cli, tmp_path, tone_wav):
-    (tmp_path / "a.wav").write_bytes(tone_wav(2.0))
+def test_transcribe(cli, tone_wav):
+    (cli.folder / "a.wav").write_bytes(tone_wav(2.0))
     assert cli("transcribe", "a.wav").stdout == "word word\n"
     fields = json.loads(cli("transcribe", "a.wav", "--json").stdout)
     assert fields == {
@@ -132,8 +98,8 @@ def test_transcribe(cli, tmp_path, tone_wav):
     assert two == "a.wav: word word\na.wav: word word\n"
 
 
-def test_clone_then_say(cli, tmp_path, tone_wav):
-    (tmp_path / "ref.wav").write_bytes(tone_wav(2.0))
+def test_clone_then_say(cli, tone_wav):
+    (cli.folder / "ref.wav").write_bytes(tone_wav(2.0))
     cli("clone", "ref.wav", "--name", "me", code=2, input="n\n")
     cli("clone", "ref.wav", "--name", "me", input="y\n")
     cli("say", "hello", "--voice", "me", "--out", "a.wav")

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 import soundfile as sf
 from rich.console import Console
-from typer.testing import CliRunner
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
@@ -24,41 +26,14 @@ from izwi.registry import Registry
 from izwi.request import SpeechInput, TranscriptionInput
 from izwi.runner.device import torch_backend
 from izwi_api.cli import listeners, runtime, sound_out, transcribe
-from izwi_api.cli.main import app
+from izwi_api.cli.listeners import ServerListener
+from izwi_api.cli.remote import Server
 from izwi_api.cli.sound_files import SoundFile
 from izwi_api.cli.text_in import ArrivingText, DictatedSpeech
 from izwi_api.clip_check import clip_faults, measure_clip
-from izwi_api.door import Door
-from izwi_api.settings import Settings
 from izwi_api.speech_writer import open_speech_writer
-from izwi_api.voice_store import VoiceStore
+from tests.api.conftest import listening
 from tests.models.tiny_tts import write_tiny_tts
-
-
-@pytest.fixture
-def cli(monkeypatch, tmp_path, fake_world):
-    engine, registry, named = fake_world()
-    settings = Settings(home=tmp_path / "home")
-
-    def open_door(sources, where):
-        registry.models = {source: named[source] for source in sources}
-        return Door(engine, registry, settings, VoiceStore(settings.home / "voices"))
-
-    monkeypatch.setattr(runtime, "open_door", open_door)
-    monkeypatch.setenv("IZWI_SERVER", "none")
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-
-    def run(*arguments, code=0, **options):
-        result = CliRunner().invoke(app, list(arguments), **options)
-        assert result.exit_code == code, (result.output, result.exception)
-        return result
-
-    run.engine = engine
-    run.speech = named["izwi-tiny-tts"]
-    run.voices = VoiceStore(settings.home / "voices")
-    run.folder = tmp_path / "work"
-    return run
 
 
 @pytest.fixture
@@ -330,6 +305,35 @@ def test_a_server_transcribes_as_this_process_does(cli, server, sounds):
         "no server answers"
         in cli("transcribe", "in", "--server", "http://127.0.0.1:9", code=1).stderr
     )
+
+
+async def test_a_server_tells_how_far_it_is(server, tone_wav, tmp_path):
+    path = tmp_path / "long.wav"
+    path.write_bytes(tone_wav(40.0))
+    shares: list[float] = []
+    listener = ServerListener(Server(server.url), None, None, "")
+    heard = await listener.hear(SoundFile(path, Path(path.name)), shares.append)
+    assert shares == [0.25, 0.5, 0.75, 1.0]
+    assert [segment.end_s for segment in heard.segments] == [10, 20, 30, 40]
+
+
+async def test_a_server_that_knows_no_events_answers_in_one_piece(tmp_path, tone_wav):
+    path = tmp_path / "a.wav"
+    path.write_bytes(tone_wav(1.0))
+    segment = {"start": 0.0, "end": 1.0, "text": "hi", "tokens": [1]}
+    answer = {"language": "english", "text": "hi", "segments": [segment]}
+    whole = Starlette(routes=[Route("/{path:path}", _whole(answer), methods=["POST"])])
+    with listening(whole) as port:
+        listener = ServerListener(Server(f"http://127.0.0.1:{port}"), "m", None, "")
+        heard = await listener.hear(SoundFile(path, Path(path.name)))
+    assert (heard.text, heard.language, heard.token_ids) == ("hi", "English", [1])
+
+
+def _whole(answer):
+    async def respond(_):
+        return JSONResponse(answer)
+
+    return respond
 
 
 @pytest.fixture

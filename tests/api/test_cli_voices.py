@@ -5,40 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from izwi_api.cli import runtime
-from izwi_api.cli.main import app
-from izwi_api.door import Door
 from izwi_api.settings import Settings
 from izwi_api.voice_archive import VoiceArchive, pack_voice
-from izwi_api.voice_store import VoiceStore
 from tests.api.conftest import listening
-
-
-@pytest.fixture
-def cli(monkeypatch, tmp_path, fake_world):
-    engine, registry, named = fake_world()
-    settings = Settings(home=tmp_path / "home")
-
-    def open_door(sources, where):
-        registry.models = {source: named[source] for source in sources}
-        return Door(engine, registry, settings, VoiceStore(settings.home / "voices"))
-
-    monkeypatch.setattr(runtime, "open_door", open_door)
-    monkeypatch.setenv("IZWI_HOME", str(settings.home))
-    monkeypatch.setenv("IZWI_SERVER", "none")
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-
-    def run(*arguments, code=0, **options):
-        result = CliRunner().invoke(app, list(arguments), **options)
-        assert result.exit_code == code, (result.output, result.exception)
-        return result
-
-    run.speech = named["izwi-tiny-tts"]
-    run.voices = VoiceStore(settings.home / "voices")
-    return run
 
 
 @pytest.fixture

@@ -13,18 +13,13 @@ import urllib.request
 from contextlib import contextmanager
 
 import pytest
-from typer.testing import CliRunner
 
 from izwi.request import Task
 from izwi_api.app import create_app
 from izwi_api.cli import running_server as module
-from izwi_api.cli import runtime
-from izwi_api.cli.main import app
 from izwi_api.cli.running_server import running_server
-from izwi_api.door import Door
 from izwi_api.keys import digest_of
 from izwi_api.settings import Access, Settings
-from izwi_api.voice_store import VoiceStore
 from tests.api.conftest import listening
 
 
@@ -136,33 +131,6 @@ def test_a_key_is_shown_to_who_asks_for_it(monkeypatch, tmp_path, fake_world):
         assert running_server(None, "the key") == url
 
 
-@pytest.fixture
-def cli(monkeypatch, tmp_path, fake_world):
-    """The command line; its own process speaks with a model of the fake world."""
-    engine, registry, named = fake_world()
-    settings = Settings(home=tmp_path / "home")
-
-    opened = []
-
-    def open_door(sources, where):
-        opened.extend(sources)
-        registry.models = {source: named[source] for source in sources}
-        return Door(engine, registry, settings, VoiceStore(settings.home / "voices"))
-
-    monkeypatch.setattr(runtime, "open_door", open_door)
-    monkeypatch.setenv("IZWI_HOME", str(settings.home))
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments, code=0, **options):
-        result = CliRunner().invoke(app, list(arguments), **options)
-        assert result.exit_code == code, (result.output, result.exception)
-        return result
-
-    run.opened = opened
-    run.asked = named["izwi-tiny-tts"].asked
-    return run
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -176,15 +144,15 @@ def test_say_asks_the_server_unless_only_this_process_can(cli, default, options)
     there = default.registry.speech("tts").asked
     before = len(there)
     cli("say", "hello", "--out", "there.wav")
-    assert (len(there) - before, len(cli.asked)) == (1, 0)
+    assert (len(there) - before, len(cli.speech.asked)) == (1, 0)
     cli("say", "hello", "--out", "here.wav", *options)
-    assert (len(there) - before, len(cli.asked)) == (1, 1)
+    assert (len(there) - before, len(cli.speech.asked)) == (1, 1)
 
 
 def test_transcribe_asks_the_server_but_for_files_that_it_would_refuse(
-    cli, default, tone_wav, tmp_path, monkeypatch
+    cli, default, tone_wav, monkeypatch
 ):
-    (tmp_path / "a.wav").write_bytes(tone_wav(2.0))
+    (cli.folder / "a.wav").write_bytes(tone_wav(2.0))
     opened = cli.opened
 
     def heard_here(*arguments):

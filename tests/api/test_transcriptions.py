@@ -61,6 +61,29 @@ def test_stream_deltas_join_to_the_text(client, server, tone_wav, fields):
     assert events[-1]["usage"]["total_tokens"] > 0
 
 
+def test_a_stream_tells_segments_as_they_end_and_all_in_the_end(client, server, tone_wav):
+    server.engine.step_s = 0.005
+    sound = tone_wav(22.0)
+    answer = write(client, sound, stream="true", response_format="verbose_json")
+    events = [json.loads(line[6:]) for line in answer.text.split("\n\n") if line]
+    kinds = [event["type"].removeprefix("transcript.text.") for event in events]
+    ends = [place for place, kind in enumerate(kinds) if kind == "segment"]
+    assert [(events[place]["start"], events[place]["end"]) for place in ends] == [
+        (0.0, 10.0),
+        (10.0, 20.0),
+        (20.0, 22.0),
+    ]
+    assert [events[place]["id"] for place in ends] == ["seg_0", "seg_1", "seg_2"]
+    assert all(events[place]["duration"] == 22.0 for place in ends)
+    # each is told before the text of the next
+    assert kinds[ends[0] + 1] == kinds[ends[1] + 1] == "delta"
+    assert kinds[-1] == "done"
+    whole = write(client, sound, response_format="verbose_json").json()
+    assert {key: events[-1][key] for key in whole if key != "usage"} == {
+        key: value for key, value in whole.items() if key != "usage"
+    }
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from izwi.errors import EngineStopped
 from izwi.request import Task, TranscriptionInput
@@ -114,18 +114,23 @@ class ServerListener:
             "language": language,
             "prompt": prompt or None,
             "response_format": "verbose_json",
+            "stream": "true",
         }
         self._name: str | None = None
 
     async def hear(self, sound: SoundFile, told: Told | None = None) -> Heard:
         """Write one down; raises as `Listener`, and EngineStopped where nobody answers."""
-        del told  # its answer comes as a whole
         content = await asyncio.to_thread(sound.read)
         if self._name is None:
             self._name = await self._server.model(Task.TRANSCRIPTION, self._model)
         upload = Upload("file", f"sound{sound.within.suffix}", content)
         fields = {"model": self._name, **self._fields}
-        answer = await self._server.post_form("/v1/audio/transcriptions", fields, upload)
+        answer: dict[str, Any] = {}
+        path = "/v1/audio/transcriptions"
+        async with aclosing(self._server.form_events(path, fields, upload)) as events:
+            async for answer in events:
+                if told is not None and answer.get("type") == "transcript.text.segment":
+                    told(answer["end"] / answer["duration"])
         try:
             # Names of languages come in small letters, as Whisper writes them.
             language = str(answer["language"]).title()

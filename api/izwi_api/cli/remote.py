@@ -8,6 +8,7 @@ import re
 import time
 import urllib.request
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from typing import Any, cast
@@ -159,13 +160,46 @@ class Server:
     ) -> AsyncGenerator[dict[str, Any]]:
         """Post a JSON object, and yield the events that are answered, up to [DONE] or the end."""
         given = {key: value for key, value in fields.items() if value is not None}
-        request = urllib.request.Request(
+        headers = {"content-type": "application/json", "accept": "text/event-stream"}
+        url, data = self.url + path, json.dumps(given).encode()
+        request = urllib.request.Request(url, data=data, headers=headers)
+        async with aclosing(self._events(request)) as events:
+            async for event in events:
+                yield event
+
+    async def form_events(
+        self, path: str, fields: Mapping[str, str | None], upload: Upload
+    ) -> AsyncGenerator[dict[str, Any]]:
+        """Send a form with one file, and yield the events that are answered.
+
+        A server that knows no events answers with one object.
+        """
+        async with aclosing(self._events(self._form(path, fields, upload))) as events:
+            async for event in events:
+                yield event
+
+    async def post_form(
+        self, path: str, fields: Mapping[str, str | None], upload: Upload
+    ) -> dict[str, Any]:
+        """Send a form with one file, and return the JSON object that is answered."""
+        return await self._json(self._form(path, fields, upload))
+
+    def _form(
+        self, path: str, fields: Mapping[str, str | None], upload: Upload
+    ) -> urllib.request.Request:
+        boundary = uuid4().hex
+        return urllib.request.Request(
             self.url + path,
-            data=json.dumps(given).encode(),
-            headers={"content-type": "application/json", "accept": "text/event-stream"},
+            data=_form(boundary, fields, upload),
+            headers={"content-type": f"multipart/form-data; boundary={boundary}"},
         )
+
+    async def _events(self, request: urllib.request.Request) -> AsyncGenerator[dict[str, Any]]:
         response = await self._open(request)
         try:
+            if response.headers.get_content_type() == "application/json":
+                yield json.loads(await asyncio.to_thread(response.read))
+                return
             while line := await asyncio.to_thread(response.readline):
                 if line.startswith(b"data: "):
                     content = line.removeprefix(b"data: ").strip()
@@ -179,18 +213,6 @@ class Server:
             raise EngineStopped(f"{self.url} broke off") from error
         finally:
             response.close()
-
-    async def post_form(
-        self, path: str, fields: Mapping[str, str | None], upload: Upload
-    ) -> dict[str, Any]:
-        """Send a form with one file, and return the JSON object that is answered."""
-        boundary = uuid4().hex
-        request = urllib.request.Request(
-            self.url + path,
-            data=_form(boundary, fields, upload),
-            headers={"content-type": f"multipart/form-data; boundary={boundary}"},
-        )
-        return await self._json(request)
 
     async def _json(self, request: urllib.request.Request) -> dict[str, Any]:
         response = await self._open(request)

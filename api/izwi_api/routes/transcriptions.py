@@ -63,8 +63,10 @@ async def create_transcription(request: Request) -> Response:
     for name in form.fields.get("model", ()):
         door.registry.transcription(name)
     fields = parse_form(form)
-    if fields.stream and fields.response_format != "json":
-        raise InvalidRequest("stream goes with response_format json", param="stream")
+    if fields.stream and fields.response_format not in ("json", "verbose_json"):
+        raise InvalidRequest(
+            "stream goes with response_format json or verbose_json", param="stream"
+        )
     return await unless_left(request.receive, _answer(door, form, fields))
 
 
@@ -92,7 +94,7 @@ async def _answer(door: Door, form: Form, fields: TranscriptionForm) -> Response
         )
         held.callback(transcription.abort)
         if fields.stream:
-            events = _events(transcription, fields, held.pop_all())
+            events = _events(transcription, fields, aligner, held.pop_all())
             return await live_response(events, "text/event-stream")
         await transcription.finish()
         words = await _words(aligner, transcription, fields) if aligner else None
@@ -162,37 +164,79 @@ def _whole(
             return JSONResponse(answer | extras_json(transcription, fields))
 
 
-async def _events(
-    transcription: Transcription, fields: TranscriptionForm, held: ExitStack
-) -> AsyncGenerator[bytes]:
-    """Yield the events of a transcription; `held` is what must be closed behind the last one."""
-    begun, num_told = False, 0
+class _Telling:
+    """What of a transcription the reader of its events has been told."""
 
-    def grown(delta: str) -> bytes:
-        nonlocal num_told
+    def __init__(self, transcription: Transcription, fields: TranscriptionForm):
+        self._transcription, self._fields = transcription, fields
+        self._num_tokens = self._num_segments = 0
+
+    def grown(self, delta: str) -> bytes:
+        """The event of more text."""
         event: dict[str, object] = {"type": "transcript.text.delta", "delta": delta}
-        if fields.wants_logprobs:
-            event["logprobs"] = logprobs_json(transcription.tokens[num_told:])
-            num_told = len(transcription.tokens)
+        if self._fields.wants_logprobs:
+            event["logprobs"] = logprobs_json(self._transcription.tokens[self._num_tokens :])
+            self._num_tokens = len(self._transcription.tokens)
         return _event(event)
 
+    def ended(self) -> bytes:
+        """The events of the segments that have ended meanwhile, where segments are wanted."""
+        if self._fields.response_format != "verbose_json":
+            return b""
+        first, self._num_segments = self._num_segments, len(self._transcription.segments)
+        return b"".join(
+            _event(
+                {
+                    "type": "transcript.text.segment",
+                    "id": f"seg_{first + place}",
+                    "start": segment.start_s,
+                    "end": segment.end_s,
+                    "text": segment.text,
+                    "speaker": "",  # a key of OpenAI's; who speaks is not told apart
+                    "duration": self._transcription.duration_s,
+                }
+            )
+            for place, segment in enumerate(self._transcription.segments[first:])
+        )
+
+    def rest(self) -> bytes:
+        """What is not told yet: a token whose end was not certain before is whole now."""
+        late = self._num_tokens < len(self._transcription.tokens) and self._fields.wants_logprobs
+        return (self.grown("") if late else b"") + self.ended()
+
+    def done(self, words: list[list[AlignedWord]] | None) -> bytes:
+        """The last event."""
+        transcription, fields = self._transcription, self._fields
+        event: dict[str, object] = {"type": "transcript.text.done", "text": transcription.text}
+        if fields.response_format == "verbose_json":
+            said = None if words is None else chain.from_iterable(words)
+            event |= verbose_json(transcription, fields, said)
+        event["usage"] = usage_of(transcription)
+        return _event(event | extras_json(transcription, fields))
+
+
+async def _events(
+    transcription: Transcription,
+    fields: TranscriptionForm,
+    aligner: Aligner | None,
+    held: ExitStack,
+) -> AsyncGenerator[bytes]:
+    """Yield the events of a transcription; `held` is what must be closed behind the last one."""
+    telling, begun = _Telling(transcription, fields), False
     try:
         with held:
             async with aclosing(transcription.deltas(live=True)) as deltas:
                 async for delta in deltas:
-                    yield grown(delta)
+                    yield telling.grown(delta) + telling.ended()
                     begun = True
+            words = await _words(aligner, transcription, fields) if aligner else None
     except IzwiError as error:
         # Before the first event there is still a status to say it with.
         if not begun:
             raise
         yield error_line(error)
         return
-    if num_told < len(transcription.tokens) and fields.wants_logprobs:
-        yield grown("")  # a token whose end was not certain before is whole now
-    done: dict[str, object] = {"type": "transcript.text.done", "text": transcription.text}
-    done["usage"] = usage_of(transcription)
-    yield _event(done | extras_json(transcription, fields))
+    yield telling.rest() + telling.done(words)
 
 
 def _event(fields: dict[str, object]) -> bytes:
