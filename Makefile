@@ -51,7 +51,8 @@ bench: $(VENV)/.dev
 
 # on a machine with a GPU: the kernels are right, recorded steps say what plain ones say, and how fast
 bench-gpu: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/ops tests/runner/test_encoder_graphs.py tests/runner/test_voice_graphs.py tests/models/test_cuda.py
+	$(BIN)/python -m pytest tests/ops tests/runner/test_encoder_graphs.py tests/runner/test_voice_graphs.py \
+		tests/models/test_cuda.py tests/models/test_device.py
 	$(BIN)/python -m benchmarks.frame_time
 	$(BIN)/python -m benchmarks.closed_loop
 	$(BIN)/python -m benchmarks.closed_loop --size tts-0.6b --streams 64

@@ -1,0 +1,148 @@
+"""What must hold on any device: run on the GPU where there is one, else on this processor.
+
+Where the device records steps, these are recorded; the codec's, too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.weight_dtype import logits_of
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.model import Family
+from izwi.request import Sequence
+from izwi.runner.device import TorchBackend, torch_backend
+from tests.models.kinds import KINDS, TEXTS, request_of
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+NEAR = 1e-4  # of sound, whose full scale is 1
+# clips become codes, and a code that falls otherwise is another prompt
+PROMPTED_ALIKE = [name for name in KINDS if "cloning" not in name]
+
+
+@pytest.fixture(autouse=True)
+def _exact() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+class World:
+    """An engine with room for one sequence at a time, and what its readers were told."""
+
+    def __init__(self, family: Family, folder: Path, host_bytes: int = 0):
+        backend = torch_backend(DEVICE, "float32")
+        self.family, self.ops = family, backend.ops
+        self.model: Any = family.load(folder, backend)
+        config = EngineConfig(kv_bytes=1 << 22, max_running=1, host_bytes=host_bytes)
+        self.engine = Engine({"m": self.model}, backend.ops, config)
+        self.entries: dict[str, list[list[int]]] = {}
+        self.pcm: dict[str, list[np.ndarray]] = {}
+
+    def submit(self, i: int) -> None:
+        self.entries[str(i)], self.pcm[str(i)] = [], []
+        self.engine.submit(request_of(self.family, self.model, i))
+
+    def run(self, steps: int = 10_000) -> None:
+        while self.engine.has_work and steps:
+            steps -= 1
+            for chunk in self.engine.step():
+                assert chunk.error is None
+                self.entries[chunk.request_id] += chunk.entries.tolist()
+                if chunk.pcm is not None:
+                    self.pcm[chunk.request_id].append(chunk.pcm)
+
+    def sound(self, i: int) -> np.ndarray:
+        return np.concatenate([*self.pcm[str(i)], np.zeros(0, np.float32)])
+
+
+@pytest.mark.parametrize("host_bytes", [0, 1 << 24], ids=["rebuilt from the log", "kept"])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_pause_is_in_neither_entries_nor_sound(
+    tmp_path: Path, name: str, host_bytes: int
+) -> None:
+    family, folder = KINDS[name]
+    checkpoint = folder(tmp_path / "checkpoint")
+    whole = World(family, checkpoint, host_bytes)
+    whole.submit(1)
+    whole.run()
+
+    world = World(family, checkpoint, host_bytes)
+    world.submit(1)
+    world.run(steps=8)
+    world.engine.pause("1")
+    before = len(world.entries["1"])
+    for other in (0, 2):
+        world.submit(other)
+    world.run()
+    assert all(world.entries[str(other)] for other in (0, 2))
+    assert len(world.entries["1"]) <= before + 1 < len(whole.entries["1"])
+    world.engine.resume("1")
+    world.run()
+    assert world.entries["1"] == whole.entries["1"]
+    np.testing.assert_allclose(world.sound(1), whole.sound(1), rtol=0, atol=NEAR)
+
+
+def test_sound_in_chunks_is_sound_at_once(tmp_path: Path) -> None:
+    family, folder = KINDS["tts"]
+    world = World(family, folder(tmp_path / "checkpoint"))
+    for i in range(len(TEXTS)):
+        world.submit(i)
+        world.run()
+        codes = torch.tensor(world.entries[str(i)], device=DEVICE)[None]
+        with torch.inference_mode():
+            at_once, _ = world.model.vocode(codes, _silence(world.model))
+        assert len(world.pcm[str(i)]) > 2
+        alone = at_once.reshape(-1).cpu().numpy()
+        np.testing.assert_allclose(world.sound(i), alone, rtol=0, atol=NEAR)
+
+
+def _silence(model: Any) -> dict[str, torch.Tensor]:
+    """The codec's state before the first frame."""
+    dtypes = {"int64": torch.int64}
+    return {
+        name: torch.zeros(1, *spec.shape, dtype=dtypes.get(spec.dtype, torch.float32)).to(DEVICE)
+        for name, spec in model.codec_state.items()
+    }
+
+
+@pytest.mark.parametrize("name", PROMPTED_ALIKE)
+def test_logits_in_bfloat16_are_those_of_float32_on_the_processor(
+    tmp_path: Path, name: str
+) -> None:
+    """Given the same log: alike, and the same id first wherever that is no matter of rounding."""
+    family, folder = KINDS[name]
+    checkpoint = folder(tmp_path / "checkpoint")
+    world = World(family, checkpoint)
+    world.submit(0)
+    world.run()
+    log = [tuple(entry) for entry in world.entries["0"]]
+    full = _forced(family, checkpoint, torch_backend("cpu", "float32"), log)
+    found = _forced(family, checkpoint, torch_backend(DEVICE, "bfloat16"), log)
+    num_clear = 0
+    for ours, theirs in zip(found, full, strict=True):
+        assert ours.shape == theirs.shape
+        assert torch.cosine_similarity(ours, theirs, dim=-1).min() > 0.999
+        error = (ours - theirs).square().mean(-1).sqrt()
+        first, second = theirs.topk(2).values.unbind(-1)
+        is_clear = first - second > 10 * error
+        num_clear += int(is_clear.sum())
+        assert (ours.argmax(-1) == theirs.argmax(-1))[is_clear].all()
+    assert num_clear > len(log) // 4
+
+
+def _forced(
+    family: Family, folder: Path, backend: TorchBackend, log: list[tuple[int, ...]]
+) -> list[torch.Tensor]:
+    model: Any = family.load(folder, backend)
+    request = request_of(family, model, 0)
+    sequence = Sequence(request, 0)
+    if pieces := request.prompt.encode_inputs:
+        with torch.inference_mode():
+            sequence.encoded = list(model.encode(list(pieces)))
+    sequence.emitted += log
+    return [logits.cpu() for logits in logits_of(model, backend.ops, sequence)]
