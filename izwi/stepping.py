@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -51,6 +52,7 @@ class SteppingThread:
         self._live: set[str] = set()  # ids of requests that have not ended
         self._observer: Observer | None = None
         self._changes: list[tuple[str, Future[None]]] = []  # models that come or go, and who waits
+        self._since_s: float | None = None  # when what runs now began
         self._stopping = False
         self._closed = False  # no command will be looked at any more
         self._thread = threading.Thread(target=self._run, name="izwi-engine", daemon=True)
@@ -59,6 +61,12 @@ class SteppingThread:
     def alive(self) -> bool:
         """Whether the thread steps."""
         return self._thread.is_alive() and not self._stopping
+
+    @property
+    def busy_s(self) -> float:
+        """For how long the thread has been at one step or one command; 0 between them."""
+        since_s = self._since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
 
     def observe(self, observer: Observer) -> None:
         """Tell an observer of every request and chunk; before `start`."""
@@ -214,6 +222,7 @@ class SteppingThread:
 
         What fails here is a bug outside any one row, and nobody may hang because of it.
         """
+        self._since_s = time.monotonic()
         try:
             work()
         except Exception as error:
@@ -221,6 +230,8 @@ class SteppingThread:
             for request_id in list(self._live):
                 self._engine.abort(request_id)
             self._fail_all(error)
+        finally:
+            self._since_s = None
 
     def _dispatch(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:

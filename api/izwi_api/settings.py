@@ -76,6 +76,7 @@ class Settings:
         decode_workers: Processes that decode uploaded files; 0 decodes in this one, which a broken
             file may then bring down.
         manage_models: Callers may load, unload and pull models.
+        hung_after_s: Seconds after which a door or an engine that does not go on is ended.
         offline: Models that they load come from the local cache alone.
         pace: How fast requests must arrive.
         access: Who may come in.
@@ -95,6 +96,7 @@ class Settings:
     require_consent: bool = False
     decode_workers: int = 2
     manage_models: bool = False
+    hung_after_s: float = 300.0
     offline: bool = False
     pace: RequestPace = field(default_factory=RequestPace)
     access: Access = Access()
@@ -113,8 +115,8 @@ class Settings:
 def read_settings(environ: Mapping[str, str]) -> Settings:
     """Read the environment.
 
-    IZWI_HOME, IZWI_MAX_UPLOAD_MB, IZWI_MAX_AUDIO_S, IZWI_DECODE_WORKERS and IZWI_VOICE_ALIASES
-    ("alloy=Ann,.."), IZWI_REFERENCE_HOSTS ("clips.example,http://10.0.0.5:9000"),
+    IZWI_HOME, IZWI_MAX_UPLOAD_MB, IZWI_MAX_AUDIO_S, IZWI_DECODE_WORKERS, IZWI_HUNG_AFTER_S and
+    IZWI_VOICE_ALIASES ("alloy=Ann,.."), IZWI_REFERENCE_HOSTS ("clips.example,http://10.0.0.5:9000"),
     IZWI_MAX_REFERENCE_FETCH_S, IZWI_MAX_HEAD_S, IZWI_MAX_BODY_S, IZWI_BODY_GRACE_S and
     IZWI_MIN_BODY_BYTES_PER_S, and what `read_access` reads.
 
@@ -130,6 +132,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         reference_pace=FetchPace(
             max_s=_number(environ, "IZWI_MAX_REFERENCE_FETCH_S", default.reference_pace.max_s)
         ),
+        hung_after_s=_number(environ, "IZWI_HUNG_AFTER_S", default.hung_after_s),
         decode_workers=round(_number(environ, "IZWI_DECODE_WORKERS", default.decode_workers)),
         voice_aliases=_aliases(environ.get("IZWI_VOICE_ALIASES", "")),
         pace=RequestPace(

@@ -19,10 +19,10 @@ import httpx
 import pytest
 
 from izwi.trace_line import read_trace
+from izwi_api.serve.child import Backoff
 from izwi_api.serve.control import DoorSpec
 from izwi_api.serve.door_process import door_config
 from izwi_api.serve.listeners import open_listeners, url_of
-from izwi_api.serve.supervisor import Backoff
 from izwi_api.settings import Settings
 from tests.api.conftest import wait_for
 from tests.api.served import served
@@ -170,6 +170,24 @@ def test_a_killed_engine_comes_back_and_nobody_hangs(server, said):
     wait_for(lambda: is_ready(server), 60)
     assert say(server) == said
     assert server.processes("engine") != [engine]
+
+
+@pytest.mark.parametrize("kind", ["engine", "door"])
+def test_who_hangs_is_ended_and_comes_back(tmp_path, kind, said):
+    """Stopped, a process neither works nor dies."""
+    with served(tmp_path, IZWI_HUNG_AFTER_S="3") as running:
+        time.sleep(5)  # who has nothing to do does not hang
+        (process,) = running.processes(kind)
+        listener = Listener(running)
+        assert listener.num_bytes
+        os.kill(process, signal.SIGSTOP)
+        listener.join()
+        assert not listener.is_whole
+        wait_for(lambda: is_ready(running), 60)
+        assert process not in running.processes(kind)
+        assert say(running) == said
+        assert f"{kind}-" in (log := running.log.read_text())
+        assert log.count("has hung") == 1
 
 
 def test_a_trace_is_written_and_with_its_parent_gone_nothing_stays(tmp_path):

@@ -24,6 +24,8 @@ from izwi_api.settings import Settings
 from izwi_api.where import Where
 
 _READ_BYTES = 1 << 16
+# Who works says so this often; who has not for long hangs.
+BEAT_S = 1.0
 M = TypeVar("M")
 
 
@@ -88,6 +90,10 @@ class Ready(msgspec.Struct, tag=True, frozen=True):
     """From a process: it works."""
 
 
+class Alive(msgspec.Struct, tag=True, frozen=True):
+    """From a process, every `BEAT_S`: it still works."""
+
+
 class Failed(msgspec.Struct, tag=True, frozen=True):
     """From a process: it cannot begin, and why, as the command line says it."""
 
@@ -95,7 +101,7 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     code: int
 
 
-Message = EngineSpec | DoorSpec | EngineUp | EngineGone | DoorGone | Ready | Failed
+Message = EngineSpec | DoorSpec | EngineUp | EngineGone | DoorGone | Ready | Alive | Failed
 
 
 def _to_json(value: Any) -> Any:

@@ -23,7 +23,15 @@ from izwi.runner.device import TorchBackend, torch_backend
 from izwi.stepping import SteppingThread
 from izwi.stream import failure
 from izwi_api.serve import wire
-from izwi_api.serve.control import Control, DoorGone, EngineSpec, Ready, child_process
+from izwi_api.serve.control import (
+    BEAT_S,
+    Alive,
+    Control,
+    DoorGone,
+    EngineSpec,
+    Ready,
+    child_process,
+)
 from izwi_api.serve.packing import Frame
 from izwi_api.serve.process_log import tell_memory
 from izwi_api.serve.recording import recorded
@@ -248,12 +256,21 @@ def load_models(spec: EngineSpec) -> tuple[Registry, TorchBackend]:
 
 
 def pass_on(control: Control, commands: Socket, lines: DoorLines) -> None:
-    """Pass on what doors and supervisor say, until the supervisor says no more."""
+    """Pass on what doors and supervisor say, until the supervisor says no more.
+
+    As long as steps begin and end, the supervisor is told that all is well.
+    """
     poller = zmq.Poller()
     poller.register(commands, zmq.POLLIN)
     poller.register(control.fileno(), zmq.POLLIN)
+    told_s = 0.0
     while True:
-        ready = dict(poller.poll())
+        ready = dict(poller.poll(round(BEAT_S * 1e3)))
+        now_s = time.monotonic()
+        goes_on = lines.thread.alive and lines.thread.busy_s < BEAT_S
+        if goes_on and now_s - told_s >= BEAT_S:
+            told_s = now_s
+            control.send(Alive())
         if control.fileno() in ready:
             try:
                 messages = control.receive()

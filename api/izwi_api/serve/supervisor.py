@@ -23,7 +23,9 @@ from prometheus_client.multiprocess import mark_process_dead
 
 from izwi.registry import named
 from izwi_api.cli.options import messages
+from izwi_api.serve.child import Backoff, Child
 from izwi_api.serve.control import (
+    BEAT_S,
     Control,
     DoorGone,
     DoorSpec,
@@ -41,44 +43,11 @@ logger = logging.getLogger(__name__)
 
 PROGRAMS = ("izwi_api.serve.engine_process", "izwi_api.serve.door_process")
 
-_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.25, 30.0
-# Who has worked for so long starts again with the shortest back-off.
-_SOUND_AFTER_S = 60.0
 # After what was asked for nicely.
 _GRACE_S = 10.0
 _SECOND_GRACE_S = 3.0
 # Names of sockets may have 104 bytes on macOS; ours need 32.
 _MAX_FOLDER_CHARS = 70
-
-
-@dataclass(slots=True, eq=False)
-class _Child:
-    """A process.
-
-    Attributes:
-        slot: Which of the doors, or None for the engine.
-        is_ready: It has said that it works.
-    """
-
-    name: str
-    slot: int | None
-    process: subprocess.Popen[bytes]
-    control: Control
-    is_ready: bool = False
-    ready_s: float = 0.0
-
-
-@dataclass(slots=True)
-class Backoff:
-    """How long to wait before a process is started again."""
-
-    num_deaths: int = 0
-
-    def after(self, worked_s: float) -> float:
-        """Seconds to wait after a death of who had worked for so long."""
-        self.num_deaths = 0 if worked_s > _SOUND_AFTER_S else self.num_deaths
-        self.num_deaths += 1
-        return min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** (self.num_deaths - 1))
 
 
 @dataclass(order=True, slots=True)
@@ -112,8 +81,8 @@ class Supervisor:
         self._listeners, self._url = listeners, url
         self._folder = Path()
         self._selector = selectors.DefaultSelector()
-        self._engine: _Child | None = None
-        self._doors: set[_Child] = set()
+        self._engine: Child | None = None
+        self._doors: set[Child] = set()
         self._address = ""  # of the engine that is ready, else empty
         self._numbers = count()
         self._timers: list[_Timer] = []
@@ -130,6 +99,7 @@ class Supervisor:
         """
         with _private_folder() as self._folder, self._signals():
             try:
+                self._look()
                 self._start_engine()
                 for slot in range(self._plan.num_doors):
                     self._start_door(slot)
@@ -180,7 +150,7 @@ class Supervisor:
         spec: EngineSpec | DoorSpec,
         descriptors: Sequence[int] = (),
         metrics: Path | None = None,
-    ) -> _Child:
+    ) -> Child:
         environ = dict(os.environ)
         if metrics is not None:
             environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
@@ -195,7 +165,7 @@ class Supervisor:
                 # Ctrl+C in the terminal is for this process, which passes it on
                 start_new_session=True,
             )
-        child = _Child(name, slot, process, Control(ours))
+        child = Child(name, slot, process, Control(ours))
         child.control.send(spec)
         self._selector.register(child.control, selectors.EVENT_READ, lambda: self._hear(child))
         logger.info("%s: process %d", name, process.pid)
@@ -210,12 +180,13 @@ class Supervisor:
         while self._timers and self._timers[0].due_s <= time.monotonic():
             heapq.heappop(self._timers).action()
 
-    def _hear(self, child: _Child) -> None:
+    def _hear(self, child: Child) -> None:
         try:
             messages = child.control.receive()
         except EOFError:
             self._bury(child)
             return
+        child.heard_s = time.monotonic()
         for message in messages:
             if isinstance(message, Failed) and not self._has_announced:
                 self._fail(message.message, message.code)
@@ -224,7 +195,7 @@ class Supervisor:
             elif isinstance(message, Ready):
                 self._welcome(child)
 
-    def _welcome(self, child: _Child) -> None:
+    def _welcome(self, child: Child) -> None:
         child.is_ready, child.ready_s = True, time.monotonic()
         if child is self._engine:
             self._address = f"ipc://{self._folder / child.name}"
@@ -236,7 +207,17 @@ class Supervisor:
                 logger.info("Uvicorn running on %s (Press CTRL+C to quit)", self._url)
             self._has_announced = True
 
-    def _bury(self, child: _Child) -> None:
+    def _look(self) -> None:
+        """End who works no more without having died; what it owes fails, and the next begins."""
+        self._later(BEAT_S, self._look)
+        limit_s, now_s = self._plan.settings.hung_after_s, time.monotonic()
+        for child in self._children():
+            if child.is_ready and not self._is_leaving and now_s - child.heard_s > limit_s:
+                logger.error("%s has hung for %.0f s: killed", child.name, now_s - child.heard_s)
+                child.heard_s = now_s  # it is buried when its end is heard
+                child.process.kill()
+
+    def _bury(self, child: Child) -> None:
         """Tell the others that a process has ended, and start the next one in its place."""
         self._selector.unregister(child.control)
         child.control.close()
@@ -262,7 +243,7 @@ class Supervisor:
         logger.error("%s ended with status %d; next in %.2f s", child.name, status, wait_s)
         self._later(wait_s, lambda: self._replace(child.slot))
 
-    def _forget_door(self, door: _Child) -> None:
+    def _forget_door(self, door: Child) -> None:
         self._doors.discard(door)
         if self._engine is not None and self._engine.is_ready:
             self._engine.control.send(DoorGone(door.name))
@@ -317,7 +298,7 @@ class Supervisor:
             child.process.kill()
             self._code = 1
 
-    def _children(self) -> list[_Child]:
+    def _children(self) -> list[Child]:
         return [*self._doors, *([self._engine] if self._engine is not None else [])]
 
     def _later(self, wait_s: float, action: Callable[[], None]) -> None:

@@ -1,0 +1,44 @@
+"""One of the supervisor's processes, and how long to wait before the next in its place."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+
+from izwi_api.serve.control import Control
+
+_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.25, 30.0
+# Who has worked for so long starts again with the shortest back-off.
+_SOUND_AFTER_S = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A process.
+
+    Attributes:
+        slot: Which of the doors, or None for the engine.
+        is_ready: It has said that it works.
+        heard_s: When it last said anything.
+    """
+
+    name: str
+    slot: int | None
+    process: subprocess.Popen[bytes]
+    control: Control
+    is_ready: bool = False
+    ready_s: float = 0.0
+    heard_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Backoff:
+    """How long to wait before a process is started again."""
+
+    num_deaths: int = 0
+
+    def after(self, worked_s: float) -> float:
+        """Seconds to wait after a death of who had worked for so long."""
+        self.num_deaths = 0 if worked_s > _SOUND_AFTER_S else self.num_deaths
+        self.num_deaths += 1
+        return min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** (self.num_deaths - 1))

@@ -1,0 +1,61 @@
+"""What the supervisor is told of an engine that goes on, and of one that does not."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import zmq
+
+from izwi.stepping import SteppingThread
+from izwi_api.serve.control import BEAT_S, Alive, Control
+from izwi_api.serve.engine_process import pass_on
+from izwi_api.serve.sockets import open_socket
+from tests.api.conftest import wait_for
+
+
+@pytest.mark.parametrize(
+    ("alive", "busy_s", "told"),
+    [(True, 0.0, True), (True, BEAT_S / 2, True), (True, 3 * BEAT_S, False), (False, 0.0, False)],
+)
+def test_only_who_goes_on_says_so(tmp_path, alive, busy_s, told):
+    ours, theirs = socket.socketpair()
+    ours.settimeout(2.5 * BEAT_S)
+    commands = open_socket(zmq.Context.instance(), zmq.PULL)
+    commands.bind(f"ipc://{tmp_path / 'c'}")
+    lines = SimpleNamespace(thread=SimpleNamespace(alive=alive, busy_s=busy_s))
+    thread = threading.Thread(target=pass_on, args=(Control(theirs), commands, lines))
+    thread.start()
+    try:
+        if told:
+            heard = []
+            while len(heard) < 2:  # and again
+                heard += Control(ours).receive()
+            assert heard == [Alive(), Alive()]
+        else:
+            with pytest.raises(TimeoutError):
+                ours.recv(1)
+    finally:
+        ours.shutdown(socket.SHUT_WR)
+        thread.join(10)
+        for one in (ours, theirs, commands):
+            one.close()
+    assert not thread.is_alive()
+
+
+def test_a_step_that_does_not_end_is_seen():
+    gate = threading.Event()
+    thread = SteppingThread(SimpleNamespace(), SimpleNamespace())
+    assert thread.busy_s == 0
+    worker = threading.Thread(target=thread._guarded, args=(gate.wait,))
+    worker.start()
+    wait_for(lambda: thread.busy_s > 0.05)
+    before_s = thread.busy_s
+    time.sleep(0.02)
+    assert thread.busy_s >= before_s + 0.02
+    gate.set()
+    worker.join()
+    assert thread.busy_s == 0
