@@ -14,6 +14,7 @@ from collections.abc import Sequence as Seq
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.lane import Lane
+from izwi.log import Log
 from izwi.model import Model
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import Chunk, PauseReason, Reason, Request, Sequence
@@ -101,8 +102,8 @@ class Engine:
         """Names of the models that are removed as soon as their requests have ended."""
         return frozenset(self._leaving)
 
-    def submit(self, request: Request) -> None:
-        """Queue a request.
+    def submit(self, request: Request, log: Log | None = None) -> None:
+        """Queue a request, or one that another engine has begun, to go on where its log ends.
 
         Raises:
             ModelNotFound: No such model is served.
@@ -115,6 +116,8 @@ class Engine:
             raise InvalidRequest(f"request {request.request_id!r} is running already")
         lane = self._lanes[request.model]
         sequence = Sequence(request, self._arrivals, self.clock())
+        if log is not None:
+            lane.restore(sequence, log)
         lane.scheduler.add(sequence)
         self._arrivals += 1
         self._live[request.request_id] = lane, sequence

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.errors import Overloaded
+from izwi.log import Log
 from izwi.model import Model, Row
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import Chunk, Entries, Float32, Phase, Reason, Sequence
@@ -217,6 +218,13 @@ class Lane:
             elif told or sound is not None:
                 chunks.append(self._chunk(sequence, sound))
         return chunks + self._check(now_s)
+
+    def restore(self, sequence: Sequence, log: Log) -> None:
+        """Set a new sequence to where another engine's log of its request ends."""
+        log.put_into(sequence, self.runner.frame_samples if self.runner.frame_s else 0)
+        if sequence.emitted and len(sequence.emitted) >= self._limit(sequence):
+            sequence.emitted.pop()  # drawn again, the same, it ends the sequence
+            sequence.num_vocoded = min(sequence.num_vocoded, len(sequence.emitted))
 
     def finish(
         self,

@@ -8,11 +8,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from itertools import zip_longest
 from typing import Protocol
 
 from izwi import allocator
 from izwi.engine import Engine
 from izwi.errors import EngineStopped, IzwiError
+from izwi.log import Log
 from izwi.request import Chunk, Request
 from izwi.stream import failure
 from izwi.trace import Observer
@@ -138,13 +140,18 @@ class SteppingThread:
                 self._wake.notify()
             return not self._closed
 
-    def take_in(self, requests: Sequence[Request]) -> None:
-        """As `submit`, for a command: it runs on the thread itself."""
+    def take_in(self, requests: Sequence[Request], logs: Sequence[Log] = ()) -> None:
+        """As `submit`, for a command: it runs on the thread itself.
+
+        Args:
+            requests: To queue.
+            logs: Where another engine has begun them: one each. They are in no trace.
+        """
         self._live.update(request.request_id for request in requests)
         try:
-            for request in requests:
-                self._engine.submit(request)
-                if self._observer:
+            for request, log in zip_longest(requests, logs):
+                self._engine.submit(request, log)
+                if self._observer and log is None:
                     self._observer.submitted(request)
         except IzwiError as error:
             for request in requests:

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from izwi.audio.decode import DecodeLimits
@@ -77,6 +78,8 @@ class Settings:
             file may then bring down.
         manage_models: Callers may load, unload and pull models.
         hung_after_s: Seconds after which a door or an engine that does not go on is ended.
+        resume_within_s: Seconds that requests wait for another engine to go on with when theirs
+            has died; 0: they fail.
         offline: Models that they load come from the local cache alone.
         pace: How fast requests must arrive.
         access: Who may come in.
@@ -97,6 +100,7 @@ class Settings:
     decode_workers: int = 2
     manage_models: bool = False
     hung_after_s: float = 300.0
+    resume_within_s: float = 60.0
     offline: bool = False
     pace: RequestPace = field(default_factory=RequestPace)
     access: Access = Access()
@@ -115,8 +119,8 @@ class Settings:
 def read_settings(environ: Mapping[str, str]) -> Settings:
     """Read the environment.
 
-    IZWI_HOME, IZWI_MAX_UPLOAD_MB, IZWI_MAX_AUDIO_S, IZWI_DECODE_WORKERS, IZWI_HUNG_AFTER_S and
-    IZWI_VOICE_ALIASES ("alloy=Ann,.."), IZWI_REFERENCE_HOSTS ("clips.example,http://10.0.0.5:9000"),
+    IZWI_HOME, IZWI_MAX_UPLOAD_MB, IZWI_MAX_AUDIO_S, IZWI_DECODE_WORKERS, IZWI_HUNG_AFTER_S,
+    IZWI_RESUME_WITHIN_S and IZWI_VOICE_ALIASES ("alloy=Ann,.."), IZWI_REFERENCE_HOSTS ("clips.example,http://10.0.0.5:9000"),
     IZWI_MAX_REFERENCE_FETCH_S, IZWI_MAX_HEAD_S, IZWI_MAX_BODY_S, IZWI_BODY_GRACE_S and
     IZWI_MIN_BODY_BYTES_PER_S, and what `read_access` reads.
 
@@ -133,7 +137,12 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
             max_s=_number(environ, "IZWI_MAX_REFERENCE_FETCH_S", default.reference_pace.max_s)
         ),
         hung_after_s=_number(environ, "IZWI_HUNG_AFTER_S", default.hung_after_s),
-        decode_workers=round(_number(environ, "IZWI_DECODE_WORKERS", default.decode_workers)),
+        resume_within_s=_number(
+            environ, "IZWI_RESUME_WITHIN_S", default.resume_within_s, may_be_zero=True
+        ),
+        decode_workers=round(
+            _number(environ, "IZWI_DECODE_WORKERS", default.decode_workers, may_be_zero=True)
+        ),
         voice_aliases=_aliases(environ.get("IZWI_VOICE_ALIASES", "")),
         pace=RequestPace(
             _number(environ, "IZWI_MAX_HEAD_S", default.pace.max_head_s),
@@ -203,14 +212,17 @@ def _path(text: str | None) -> Path | None:
     return Path(text).expanduser() if text else None
 
 
-def _number(environ: Mapping[str, str], name: str, default: float) -> float:
+def _number(
+    environ: Mapping[str, str], name: str, default: float, *, may_be_zero: bool = False
+) -> float:
     text = environ.get(name, str(default))
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise InvalidRequest(f"{name} must be a number above 0, got {text!r}", param=name)
+        value = -1.0
+    if not 0 <= value < inf or (value == 0 and not may_be_zero):
+        least = "of at least 0" if may_be_zero else "above 0"
+        raise InvalidRequest(f"{name} must be a number {least}, got {text!r}", param=name)
     return value
 
 

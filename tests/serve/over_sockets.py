@@ -63,11 +63,12 @@ class EngineSide:
 class OverSockets(RemoteEngine):
     """A door's engine that brings its other side along."""
 
-    def __init__(self, engine: Engine, codec: RequestCodec | None = None):
+    def __init__(self, engine: Engine, codec: RequestCodec | None = None, patience_s: float = 0.0):
         codec = codec or RequestCodec([ToyPrompt])
         self._engine = engine
         self.side = EngineSide(engine, codec)
-        super().__init__(f"door-{next(_numbers)}", self.side.path, codec)
+        name = f"door-{next(_numbers)}"
+        super().__init__(name, self.side.path, codec, patience_s=patience_s)
 
     async def open(self) -> None:
         """Start both sides, and wait until they know each other."""

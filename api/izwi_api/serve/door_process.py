@@ -98,6 +98,8 @@ class DoorServer(Server):
                 self._engine.connect(message.address)
             elif isinstance(message, EngineGone):
                 self._engine.disconnect()
+                if self._running.is_begun:  # no other comes while the server leaves
+                    self._engine.give_up()
 
 
 Load = Callable[[DoorSpec], Registry]
@@ -129,7 +131,13 @@ def run(control: Control, spec: DoorSpec, registry: Registry) -> None:
         IzwiError: A setting cannot be used.
         OSError: A file that the settings name cannot be used.
     """
-    engine = RemoteEngine(spec.name, spec.folder, RequestCodec(), sends_asks=spec.sends_asks)
+    engine = RemoteEngine(
+        spec.name,
+        spec.folder,
+        RequestCodec(),
+        sends_asks=spec.sends_asks,
+        patience_s=spec.settings.resume_within_s,
+    )
     app = create_app(engine, registry, spec.settings, metrics_folder=spec.metrics)
     leave_queries_out()
     state: AppState = app.state.izwi

@@ -17,6 +17,7 @@ import zmq
 from izwi.allocator import settle
 from izwi.engine import Engine
 from izwi.errors import InvalidRequest, IzwiError
+from izwi.log import Log
 from izwi.registry import Registry
 from izwi.request import Chunk, Request
 from izwi.runner.device import TorchBackend, torch_backend
@@ -92,15 +93,16 @@ class DoorLines:
         except ValueError:
             logger.exception("a door sent what is no command")
             return
-        command, requests = envelope.command, list[Request]()
+        command, requests, logs = envelope.command, list[Request](), list[Log]()
         if isinstance(command, wire.Submit):
             try:
                 requests = self._codec.requests(command, frames)
+                logs = self._codec.logs(command, frames)
             except ValueError as error:
                 logger.exception("a door sent what are no requests")
                 self.thread.tell(partial(self._refuse, envelope.door, command, error))
                 return
-        self.thread.tell(partial(self._do, envelope.door, command, requests))
+        self.thread.tell(partial(self._do, envelope.door, command, requests, logs))
 
     def forget(self, door: str) -> None:
         """End all that a door has asked for: it is gone."""
@@ -136,7 +138,9 @@ class DoorLines:
                 if not line.is_behind:
                     line.socket.send(message)
 
-    def _do(self, door: str, command: wire.Command, requests: list[Request]) -> None:
+    def _do(
+        self, door: str, command: wire.Command, requests: list[Request], logs: list[Log]
+    ) -> None:
         if door in self._gone:
             return
         if isinstance(command, wire.Hello):
@@ -145,7 +149,7 @@ class DoorLines:
         engine, line = self._engine, self._lines[door]
         match command:
             case wire.Submit():
-                self._submit(line, requests)
+                self._submit(line, requests, logs)
             case wire.Abort():
                 self.thread.end(command.request_id)
             case wire.Pause():
@@ -164,7 +168,7 @@ class DoorLines:
         self._load = self._engine.load
         socket.send(wire.encode_news(wire.Welcome(self._engine.config.max_backlog, self._load)))
 
-    def _submit(self, line: _DoorLine, requests: list[Request]) -> None:
+    def _submit(self, line: _DoorLine, requests: list[Request], logs: list[Log]) -> None:
         ids = [request.request_id for request in requests]
         if taken := [request_id for request_id in ids if request_id in self._owners]:
             error = InvalidRequest(f"request {taken[0]!r} is running already")
@@ -172,7 +176,7 @@ class DoorLines:
             return
         line.live.update(ids)
         self._owners.update(dict.fromkeys(ids, line))
-        self.thread.take_in(requests)
+        self.thread.take_in(requests, logs)
 
     def _refuse(self, door: str, command: wire.Submit, error: ValueError) -> None:
         """Fail requests that cannot be read, as far as they have a name: somebody waits."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from izwi.log import Log
 from izwi.registry import families
 from izwi.request import Chunk, Reason, Request, SpeechInput
 from izwi_api.serve.packing import (
@@ -34,9 +35,14 @@ class Hello(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Submit(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """Take requests in, all or none."""
+    """Take requests in, all or none.
+
+    Attributes:
+        logs: Where the last engine has begun them: a `Log` each; else none.
+    """
 
     requests: list[Any]
+    logs: list[Any] = []
 
 
 class Abort(msgspec.Struct, tag=True, array_like=True, frozen=True):
@@ -135,26 +141,37 @@ class RequestCodec:
         if prompts is None:
             known = (family for same in families().values() for family in same)
             prompts = (prompt for family in known for prompt in family.prompts)
-        self._unpacker = Unpacker([Request, *dict.fromkeys(prompts)])
+        self._unpacker = Unpacker([Request, Log, *dict.fromkeys(prompts)])
 
     def submit(
-        self, door: str, requests: Sequence[Request], *, with_ask: bool = False
+        self,
+        door: str,
+        requests: Sequence[Request],
+        logs: Sequence[Log] = (),
+        *,
+        with_ask: bool = False,
     ) -> list[Frame]:
         """Encode a `Submit`.
 
         Args:
             door: Who asks.
             requests: To take in.
+            logs: Where the last engine has begun them: one each.
             with_ask: Send what they were prepared from, for traces.
         """
         frames: list[Frame] = [b""]
         packed = [pack(r if with_ask else _without_ask(r), frames) for r in requests]
-        frames[0] = _encoder.encode(Envelope(door, Submit(packed)))
+        begun = [pack(log, frames) for log in logs]
+        frames[0] = _encoder.encode(Envelope(door, Submit(packed, begun)))
         return frames
 
     def requests(self, command: Submit, frames: Sequence[Frame]) -> list[Request]:
         """Return the requests of a `Submit`. Raises ValueError where they are none."""
         return [self._unpacker.unpack(packed, frames) for packed in command.requests]
+
+    def logs(self, command: Submit, frames: Sequence[Frame]) -> list[Log]:
+        """Return the logs of a `Submit`. Raises ValueError where they are none."""
+        return [self._unpacker.unpack(packed, frames) for packed in command.logs]
 
 
 def named_ids(command: Submit) -> list[str]:

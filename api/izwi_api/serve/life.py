@@ -1,0 +1,59 @@
+"""A request under way as its door knows it: enough to ask the next engine for the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from izwi.log import Log
+from izwi.request import Chunk, Float32, Int64, Request
+from izwi.stream import Stream
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """What was asked, what was given, and what was asked of it since.
+
+    Attributes:
+        written: Text ids that were written to it.
+        closed: Nothing more will be.
+        paused: It was asked to stop where it is.
+        held: Its reader is behind.
+        num_deaths: Engines that died while it ran.
+    """
+
+    request: Request
+    stream: Stream
+    written: list[int] = field(default_factory=list)
+    closed: bool = False
+    paused: bool = False
+    held: bool = False
+    num_deaths: int = 0
+    _entries: list[Int64] = field(default_factory=list)
+    _logprobs: list[Float32] = field(default_factory=list)
+    _num_samples: int = 0
+    _num_chunks: int = 0
+
+    def give(self, chunk: Chunk) -> None:
+        """Hand a chunk to the reader, and remember what it brings further."""
+        if len(chunk.entries):
+            self._entries.append(chunk.entries)
+        if chunk.logprobs is not None and len(chunk.logprobs):
+            self._logprobs.append(chunk.logprobs)
+        if chunk.pcm is not None:
+            self._num_samples += len(chunk.pcm)
+            self._num_chunks += 1
+        self.stream.put(chunk)
+
+    def log(self) -> Log:
+        """What an engine must know to go on."""
+        nothing = np.zeros((0, 0), np.int64)
+        return Log(
+            entries=np.concatenate(self._entries) if self._entries else nothing,
+            logprobs=np.concatenate(self._logprobs) if self._logprobs else None,
+            num_samples=self._num_samples,
+            num_chunks=self._num_chunks,
+            written=tuple(self.written),
+            closed=self.closed,
+        )

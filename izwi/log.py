@@ -1,0 +1,45 @@
+"""What a request has given so far, as its reader knows it: enough for another engine to go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from izwi.request import Float32, Int64, Sequence
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Log:
+    """The log of a request that an engine has begun and another is to end.
+
+    Attributes:
+        entries: (n, codebooks) int64, all that the reader was told.
+        logprobs: (n,) float32, or None where the request does not ask.
+        num_samples: Of the sound that the reader has.
+        num_chunks: Chunks in which it came.
+        written: Text ids that were written to a request with open input.
+        closed: Nothing more will be written to it.
+    """
+
+    entries: Int64
+    logprobs: Float32 | None = None
+    num_samples: int = 0
+    num_chunks: int = 0
+    written: tuple[int, ...] = ()
+    closed: bool = False
+
+    def put_into(self, sequence: Sequence, frame_samples: int) -> None:
+        """Set a new sequence to where the log ends.
+
+        Args:
+            sequence: Of the log's request.
+            frame_samples: Of a frame of sound; 0 for a model that writes text.
+        """
+        sequence.emitted = list(map(tuple, self.entries.tolist()))
+        sequence.num_told = len(sequence.emitted)
+        if self.logprobs is not None:
+            sequence.logprobs = self.logprobs.tolist()
+        sequence.written = list(self.written)
+        sequence.input_open = sequence.request.open_input and not self.closed
+        if frame_samples:
+            sequence.num_vocoded = min(self.num_samples // frame_samples, len(sequence.emitted))
+            sequence.num_chunks = self.num_chunks
