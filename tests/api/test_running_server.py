@@ -39,9 +39,13 @@ def stranger(answers):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             asked.append((self.path, self.headers.get("authorization")))
-            status, body = answers.get(self.path, (404, b""))
+            answer = answers.get(self.path, (404, b""))
+            # a list is used up
+            status, body, *more = answer.pop(0) if isinstance(answer, list) else answer
             self.send_response(status)
             self.send_header("content-length", str(len(body)))
+            for name, value in more[0].items() if more else ():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
 
@@ -97,6 +101,17 @@ def test_a_stranger_is_left_alone(monkeypatch, models):
         monkeypatch.setattr(module, "DEFAULT_URL", url)
         assert running_server(None, "a key", serves={Task.SPEECH: None}) is None
         assert asked == [("/readyz", None), ("/v1/models", None)]  # and is told no key
+
+
+def test_a_key_does_not_follow_to_where_a_stranger_sends(monkeypatch):
+    with stranger({}) as (elsewhere, asked_elsewhere):
+        moved = (302, b"", {"location": f"{elsewhere}/v1/models"})
+        answers = {"/readyz": (200, b"{}"), "/v1/models": [(401, b""), moved]}
+        with stranger(answers) as (url, asked):
+            monkeypatch.setattr(module, "DEFAULT_URL", url)
+            assert running_server(None, "a key") is None
+            assert asked[-1] == ("/v1/models", "Bearer a key")
+    assert asked_elsewhere == [("/v1/models", None)]
 
 
 def test_a_server_that_is_not_ready_is_not_asked(monkeypatch):

@@ -71,8 +71,9 @@ def _entries(api_key: str | None) -> Entries | None:
 
 
 def _answer(path: str, api_key: str | None) -> bytes:
-    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    request = urllib.request.Request(DEFAULT_URL + path, headers=headers)
+    request = urllib.request.Request(DEFAULT_URL + path)
+    if api_key:  # not sent on to where a redirect leads
+        request.add_unredirected_header("authorization", f"Bearer {api_key}")
     # a proxy of this machine knows another "localhost" than this machine
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=_PATIENCE_S) as response:
