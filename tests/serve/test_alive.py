@@ -59,3 +59,16 @@ def test_a_step_that_does_not_end_is_seen():
     gate.set()
     worker.join()
     assert thread.busy_s == 0
+
+
+def test_nobody_waits_for_a_supervisor_that_reads_nothing():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        child, supervisor = Control(theirs), Control(ours)
+        begun_s = time.monotonic()
+        for _ in range(5000):  # more than the socket holds
+            child.beat()
+        assert time.monotonic() - begun_s < 5
+        heard = supervisor.receive()
+        assert heard
+        assert set(heard) == {Alive()}

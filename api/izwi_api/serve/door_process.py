@@ -22,7 +22,6 @@ from izwi_api.drain import Drain
 from izwi_api.http_server import Server, server_config
 from izwi_api.serve.control import (
     BEAT_S,
-    Alive,
     Control,
     DoorSpec,
     EngineGone,
@@ -76,7 +75,7 @@ class DoorServer(Server):
         now_s = time.monotonic()
         if now_s - self._told_s >= BEAT_S:
             self._told_s = now_s
-            self._control.send(Alive())
+            self._control.beat()
         if self._running.num_running or self.server_state.total_requests != self._num_seen:
             self._num_seen, self._idle_s = self.server_state.total_requests, now_s
         elif self._idle_s and now_s - self._idle_s > IDLE_S:

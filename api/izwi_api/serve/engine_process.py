@@ -26,7 +26,6 @@ from izwi.stream import failure
 from izwi_api.serve import wire
 from izwi_api.serve.control import (
     BEAT_S,
-    Alive,
     Control,
     DoorGone,
     EngineSpec,
@@ -274,7 +273,7 @@ def pass_on(control: Control, commands: Socket, lines: DoorLines) -> None:
         goes_on = lines.thread.alive and lines.thread.busy_s < BEAT_S
         if goes_on and now_s - told_s >= BEAT_S:
             told_s = now_s
-            control.send(Alive())
+            control.beat()
         if control.fileno() in ready:
             try:
                 messages = control.receive()
