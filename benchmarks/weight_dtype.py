@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from benchmarks.forced import logits_of
 from benchmarks.frame_time import graph_rows
 from benchmarks.kv_dtype import Voice
 from benchmarks.measure import TEXTS, arguments, write_result
 from benchmarks.random_checkpoint import load
 from izwi.config import WEIGHTS, EngineConfig
 from izwi.engine import Engine
-from izwi.model import Model, Row, SpeechModel
+from izwi.model import SpeechModel
 from izwi.ops.torch_ops import TorchOps
 from izwi.registry import Registry
 from izwi.request import Sequence, SpeechInput
@@ -37,32 +38,6 @@ Sound = npt.NDArray[np.float32]
 LARGE = ("tts-1.7b", "tts-0.6b")
 STREAMS = [1, 2, 8, 32, 64]
 _FRAMES = 52
-
-
-@torch.inference_mode()
-def logits_of(model: Model, ops: TorchOps, sequence: Sequence) -> list[Tensor]:
-    """What the model finds likely at each entry of a log, given those before it.
-
-    Args:
-        model: Any; its prompt needs no encoder.
-        ops: Of the model.
-        sequence: With at least one entry.
-
-    Returns:
-        A codebook each: (entries, vocabulary) float32.
-    """
-    codes = ops.array(np.array(sequence.emitted, np.int64))
-    found: list[Tensor] = []
-
-    def pick(logits: Tensor, codebook: int) -> Tensor:
-        found.append(logits.float())
-        return codes[:, codebook]
-
-    stop = sequence.num_positions - 1  # nothing is asked behind the last entry
-    x = model.embed([Row(sequence, 0, stop)])
-    hidden = model.run(x[None], ops.dense_context(1, stop))[0]
-    model.draw(hidden[sequence.num_prompt - 1 :], pick)
-    return found
 
 
 def agreement(ours: list[list[Tensor]], full: list[list[Tensor]]) -> dict[str, float]:

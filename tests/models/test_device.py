@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.weight_dtype import logits_of
+from benchmarks.forced import logits_of
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.model import Family

@@ -1,0 +1,37 @@
+"""What a model finds likely along a log that is given."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from izwi.model import Model, Row
+from izwi.ops.torch_ops import TorchOps
+from izwi.request import Sequence
+
+
+@torch.inference_mode()
+def logits_of(model: Model, ops: TorchOps, sequence: Sequence) -> list[Tensor]:
+    """What the model finds likely at each entry of a log, given those before it.
+
+    Args:
+        model: Any; its prompt needs no encoder.
+        ops: Of the model.
+        sequence: With at least one entry.
+
+    Returns:
+        A codebook each: (entries, vocabulary) float32.
+    """
+    codes = ops.array(np.array(sequence.emitted, np.int64))
+    found: list[Tensor] = []
+
+    def pick(logits: Tensor, codebook: int) -> Tensor:
+        found.append(logits.float())
+        return codes[:, codebook]
+
+    stop = sequence.num_positions - 1  # nothing is asked behind the last entry
+    x = model.embed([Row(sequence, 0, stop)])
+    hidden = model.run(x[None], ops.dense_context(1, stop))[0]
+    model.draw(hidden[sequence.num_prompt - 1 :], pick)
+    return found
