@@ -181,6 +181,24 @@ def test_transcribe_asks_the_server_but_for_files_that_it_would_refuse(
     assert heard_here()
 
 
+def test_bench_measures_the_server(cli, default):
+    report = json.loads(cli("bench", "--rounds", "1", "--streams", "2", "--json").stdout)
+    assert report["server"] == default.url
+    speech, transcription = report["models"]
+    assert (speech["model"], speech["streams"]) == ("tts", 2)
+    assert min(speech["first_audio_ms"], speech["rtf"], speech["throughput"]) > 0
+    assert transcription["model"] == "org/asr"
+    assert transcription["audio_s"] > 1
+    assert not cli.opened
+    one = ("--rounds", "1", "--streams", "1", "--json", "--server", default.url)
+    (row,) = json.loads(cli("bench", *one, "--model", "org/asr").stdout)["models"]
+    assert row["model"] == "org/asr"
+    assert "no model 'none'" in cli("bench", *one, "--model", "none", code=2).stderr
+    here = json.loads(cli("bench", *one[:-2], "--server", "none").stdout)
+    assert "server" not in here
+    assert cli.opened
+
+
 def test_models_and_doctor_say_what_runs(cli, default, monkeypatch):
     assert cli("models").stdout == "tts\tspeech\norg/asr\ttranscription\n"
     found = json.loads(cli("doctor", "--device", "cpu", "--json").stdout)["findings"][-1]

@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from izwi_api.cli.options import Device, Dtype, Offline, failures_told, messages
+from izwi_api.cli.options import (
+    ApiKey,
+    Device,
+    Dtype,
+    Offline,
+    ServerUrl,
+    failures_told,
+    messages,
+)
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi.request import Float32
-    from izwi_api.door import Door
+    from izwi_api.cli.measured import Measured
+    from izwi_api.cli.remote import Server
     from izwi_api.where import Where
 
 _TEXTS = (
@@ -26,8 +35,6 @@ _TEXTS = (
     "She put the book on the table near the window.",
     "We have been waiting for the train for an hour.",
 )
-# A checkpoint that was not trained never ends a sentence: about 12 s, at 12.5 frames a second.
-_MAX_FRAMES = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,60 +89,92 @@ class _Spoken:
 def bench(
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Folder, hub id or embedded name; again for more. Default: embedded."),
+        typer.Option(
+            help="Folder, hub id or embedded name; again for more. Default: embedded, or all that "
+            "the server serves."
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Medians are of so many rounds.")] = 3,
     streams: Annotated[int, typer.Option(min=1, help="Requests at the same time.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    server: ServerUrl = None,
+    api_key: ApiKey = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     offline: Offline = False,
 ) -> None:
     """Time first sound, speech and transcription, after a round that warms up."""
+    from izwi.request import Task
+    from izwi_api.cli.remote import Server
+    from izwi_api.cli.running_server import running_server
     from izwi_api.where import Where
 
     with failures_told():
         where = Where(device, dtype, offline)
-        figures = asyncio.run(_bench(model or list(DEFAULT_MODELS[:2]), where, rounds, streams))
+        only_here = where != Where() or model is not None
+        serves = {Task.SPEECH: None}  # what is transcribed is what it says
+        server = running_server(server, api_key, only_here=only_here, serves=serves)
+        if server:
+            figures = asyncio.run(_bench_there(Server(server, api_key), model, rounds, streams))
+        else:
+            sources = model or list(DEFAULT_MODELS[:2])
+            figures = asyncio.run(_bench_here(sources, where, rounds, streams))
     if as_json:
         rows = [asdict(row) for row in figures]
-        typer.echo(json.dumps(_machine(where) | {"rounds": rounds, "models": rows}))
+        on = {"server": server} if server else _machine(where)
+        typer.echo(json.dumps(on | {"rounds": rounds, "models": rows}))
     else:
         _show(figures)
 
 
-async def _bench(sources: Sequence[str], where: Where, rounds: int, streams: int) -> list[Figures]:
-    """Time each model, one after the other, all of them loaded."""
-    from izwi.request import Task
+async def _bench_here(
+    sources: Sequence[str], where: Where, rounds: int, streams: int
+) -> list[Figures]:
+    """Time each model of this process, one after the other, all of them loaded."""
+    from izwi_api.cli.measured import Here
     from izwi_api.cli.runtime import running_door
 
-    figures: list[Figures] = []
     voice = DEFAULT_MODELS[0]  # what is transcribed is what the embedded voice says
     async with running_door(list(dict.fromkeys([*sources, voice])), where) as door:
-        asked = door.registry.names()[: len(dict.fromkeys(sources))]
-        with messages().status("measuring") as status:
-            for name in asked:
-                status.update(f"measuring {name}")
-                task = door.registry.model(name).task
-                if task is Task.SPEECH:
-                    figures.append(await _time_speech(door, name, rounds, streams))
-                elif task is Task.TRANSCRIPTION:
-                    figures.append(await _time_transcription(door, name, voice, rounds))
-                else:
-                    messages().print(f"{name} does {task}, which has no figures here")
+        here = Here(door, len(dict.fromkeys(sources)), voice)
+        return await _bench(here, rounds, streams)
+
+
+async def _bench_there(
+    server: Server, names: Sequence[str] | None, rounds: int, streams: int
+) -> list[Figures]:
+    """Time each model of a server, with what others ask of it meanwhile."""
+    from izwi_api.cli.measured import There
+
+    return await _bench(await There.asked(server, names), rounds, streams)
+
+
+async def _bench(measured: Measured, rounds: int, streams: int) -> list[Figures]:
+    from izwi.request import Task
+
+    figures: list[Figures] = []
+    with messages().status("measuring") as status:
+        for name, task in measured.models:
+            status.update(f"measuring {name}")
+            if task is Task.SPEECH:
+                figures.append(await _time_speech(measured, name, rounds, streams))
+            elif task is Task.TRANSCRIPTION:
+                figures.append(await _time_transcription(measured, name, rounds))
+            else:
+                messages().print(f"{name} does {task}, which has no figures here")
     return figures
 
 
-async def _time_speech(door: Door, name: str, rounds: int, streams: int) -> SpeechFigures:
+async def _time_speech(measured: Measured, name: str, rounds: int, streams: int) -> SpeechFigures:
     first_s: list[float] = []
     rtf: list[float] = []
     throughput: list[float] = []
     for turn in range(rounds + 1):
-        alone = [await _speak(door, name, text, turn) for text in _TEXTS[:2]]
+        alone = [await _speak(measured, name, text, turn) for text in _TEXTS[:2]]
         began = time.perf_counter()
         texts = (_TEXTS[index % len(_TEXTS)] for index in range(streams))
         together = await asyncio.gather(
-            *(_speak(door, name, text, turn + index) for index, text in enumerate(texts))
+            *(_speak(measured, name, text, turn + index) for index, text in enumerate(texts))
         )
         together_s = time.perf_counter() - began
         if turn == 0:  # it warms up
@@ -152,42 +191,35 @@ async def _time_speech(door: Door, name: str, rounds: int, streams: int) -> Spee
     )
 
 
-async def _time_transcription(
-    door: Door, name: str, voice: str, rounds: int
-) -> TranscriptionFigures:
+async def _time_transcription(measured: Measured, name: str, rounds: int) -> TranscriptionFigures:
     import numpy as np
 
     from izwi.audio.resample import resample
-    from izwi.request import TranscriptionInput
-    from izwi_api.transcribe import SAMPLE_RATE, open_transcription
+    from izwi_api.transcribe import SAMPLE_RATE
 
-    spoken = [await _speak(door, voice, text, 0) for text in _TEXTS]
+    spoken = [await _speak(measured, measured.voice, text, 0) for text in _TEXTS]
     pcm = np.concatenate([one.pcm for one in spoken])
     samples = resample(pcm, spoken[0].rate, SAMPLE_RATE)
     audio_s = len(samples) / SAMPLE_RATE
     times_s = []
     for turn in range(rounds + 1):
         # Equal sound is encoded once, so each round hears a sound of its own, a bit quieter.
-        ask = TranscriptionInput(samples * np.float32(1 - turn / 1000))
+        quieter = samples * np.float32(1 - turn / 1000)
         began = time.perf_counter()
-        result = await open_transcription(door.engine, door.registry, name, ask)
-        await result.finish()
+        await measured.write_down(name, quieter)
         times_s.append(time.perf_counter() - began)
     return TranscriptionFigures(
         name, round(audio_s, 2), rtf=round(median(times_s[1:]) / audio_s, 4)
     )
 
 
-async def _speak(door: Door, name: str, text: str, seed: int) -> _Spoken:
+async def _speak(measured: Measured, name: str, text: str, seed: int) -> _Spoken:
     import numpy as np
 
     from izwi.errors import IzwiError
-    from izwi.request import SpeechInput
-    from izwi_api.speech import open_speech
 
     began = time.perf_counter()
-    ask = SpeechInput(text, seed=seed, max_new_tokens=_MAX_FRAMES)
-    speech = await open_speech(door.engine, door.registry, name, ask)
+    speech = await measured.say(name, text, seed)
     first_s = 0.0
     pieces = []
     async for chunk in speech.chunks():
