@@ -11,19 +11,23 @@ import pytest
 import zmq
 
 from izwi.stepping import SteppingThread
-from izwi_api.serve.control import BEAT_S, Alive, Control
+from izwi_api.serve import engine_process
+from izwi_api.serve.control import Alive, Control
 from izwi_api.serve.engine_process import pass_on
 from izwi_api.serve.sockets import open_socket
 from tests.api.conftest import wait_for
+
+BEAT_S = 0.2
 
 
 @pytest.mark.parametrize(
     ("alive", "busy_s", "told"),
     [(True, 0.0, True), (True, BEAT_S / 2, True), (True, 3 * BEAT_S, False), (False, 0.0, False)],
 )
-def test_only_who_goes_on_says_so(tmp_path, alive, busy_s, told):
+def test_only_who_goes_on_says_so(monkeypatch, tmp_path, alive, busy_s, told):
+    monkeypatch.setattr(engine_process, "BEAT_S", BEAT_S)
     ours, theirs = socket.socketpair()
-    ours.settimeout(2.5 * BEAT_S)
+    ours.settimeout(5 * BEAT_S)
     commands = open_socket(zmq.Context.instance(), zmq.PULL)
     commands.bind(f"ipc://{tmp_path / 'c'}")
     lines = SimpleNamespace(thread=SimpleNamespace(alive=alive, busy_s=busy_s))
