@@ -10,7 +10,7 @@ torch.set_num_threads(1)
 # what the command line is tested with does its own work, whatever server a developer runs
 os.environ["IZWI_SERVER"] = "none"
 
-# `HYPOTHESIS_PROFILE=nightly make unit ARGS=tests/engine` looks ten times harder
-settings.register_profile("test", max_examples=200, deadline=None)
+# `HYPOTHESIS_PROFILE=nightly make unit ARGS=tests/engine` looks twenty times harder
+settings.register_profile("test", max_examples=100, deadline=None)
 settings.register_profile("nightly", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
