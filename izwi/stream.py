@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from izwi.request import Chunk, Reason
+from izwi.request import Chunk, Int64, Reason
 
 
 class Source(Protocol):
@@ -74,5 +74,13 @@ class Stream(AsyncIterator[Chunk]):
 
 def failure(request_id: str, error: BaseException) -> Chunk:
     """The last chunk of a request that failed."""
-    empty = np.zeros((0, 0), dtype=np.int64)
-    return Chunk(request_id, empty, reason=Reason.ERROR, error=error)
+    return Chunk(request_id, _no_entries(), reason=Reason.ERROR, error=error)
+
+
+def aborted(request_id: str) -> Chunk:
+    """The last chunk of a request that was left."""
+    return Chunk(request_id, _no_entries(), reason=Reason.ABORTED)
+
+
+def _no_entries() -> Int64:
+    return np.zeros((0, 0), dtype=np.int64)

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
 import zmq
 
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi.model import Model
-from izwi.request import Chunk, Reason, Request
-from izwi.stream import Stream, failure
+from izwi.request import Request
+from izwi.stream import Stream, aborted, failure
 from izwi_api.serve import wire
 from izwi_api.serve.life import Life
 from izwi_api.serve.packing import Frame
@@ -149,7 +148,7 @@ class RemoteEngine:
         if self._is_welcome:
             self._tell(wire.Abort(request_id))
         elif life := self._lives.pop(request_id, None):  # nobody else would
-            life.stream.put(_nothing_more(request_id))
+            life.stream.put(aborted(request_id))
 
     def pause(self, request_id: str) -> None:
         """Stop a request where it is before the next step."""
@@ -258,8 +257,3 @@ class RemoteEngine:
             if packed.reason is not None:
                 del self._lives[packed.request_id]
             life.give(wire.unpack_chunk(packed, frames))
-
-
-def _nothing_more(request_id: str) -> Chunk:
-    """The last chunk of a request that was left."""
-    return Chunk(request_id, np.zeros((0, 0), np.int64), reason=Reason.ABORTED)
