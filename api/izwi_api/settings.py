@@ -120,7 +120,8 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     """Read the environment.
 
     IZWI_HOME, IZWI_MAX_UPLOAD_MB, IZWI_MAX_AUDIO_S, IZWI_DECODE_WORKERS, IZWI_HUNG_AFTER_S,
-    IZWI_RESUME_WITHIN_S and IZWI_VOICE_ALIASES ("alloy=Ann,.."), IZWI_REFERENCE_HOSTS ("clips.example,http://10.0.0.5:9000"),
+    IZWI_RESUME_WITHIN_S and IZWI_VOICE_ALIASES ("alloy=Ann,.."),
+    IZWI_REFERENCE_HOSTS ("clips.example,http://10.0.0.5:9000"),
     IZWI_MAX_REFERENCE_FETCH_S, IZWI_MAX_HEAD_S, IZWI_MAX_BODY_S, IZWI_BODY_GRACE_S and
     IZWI_MIN_BODY_BYTES_PER_S, and what `read_access` reads.
 

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from izwi.stepping import SteppingThread
-from izwi_api.serve import engine_process
+from izwi_api.serve import control, engine_process
 from izwi_api.serve.control import Alive, Control
 from izwi_api.serve.engine_process import pass_on
 from izwi_api.serve.sockets import open_socket
@@ -25,7 +25,8 @@ BEAT_S = 0.2
     [(True, 0.0, True), (True, BEAT_S / 2, True), (True, 3 * BEAT_S, False), (False, 0.0, False)],
 )
 def test_only_who_goes_on_says_so(monkeypatch, tmp_path, alive, busy_s, told):
-    monkeypatch.setattr(engine_process, "BEAT_S", BEAT_S)
+    for module in (engine_process, control):
+        monkeypatch.setattr(module, "BEAT_S", BEAT_S)
     ours, theirs = socket.socketpair()
     ours.settimeout(5 * BEAT_S)
     commands = open_socket(zmq.Context.instance(), zmq.PULL)
@@ -65,7 +66,8 @@ def test_a_step_that_does_not_end_is_seen():
     assert thread.busy_s == 0
 
 
-def test_nobody_waits_for_a_supervisor_that_reads_nothing():
+def test_nobody_waits_for_a_supervisor_that_reads_nothing(monkeypatch):
+    monkeypatch.setattr(control, "BEAT_S", 0.0)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         child, supervisor = Control(theirs), Control(ours)

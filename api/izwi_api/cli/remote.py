@@ -26,6 +26,7 @@ from izwi.request import Chunk, Task
 _TIMEOUT_S = 600.0
 _BLOCK_BYTES = 1 << 15
 _ERROR_BYTES = 1 << 16
+_ANSWER_BYTES = 1 << 20
 # A server that is full says when to come back. So often we do.
 _MAX_TRIES = 5
 _BUSY = (429, 503)
@@ -124,6 +125,18 @@ class Server:
     def headers(self) -> dict[str, str]:
         """What every request says of whom it is from."""
         return {"authorization": f"Bearer {self._key}"} if self._key else {}
+
+    def ask_once(self, path: str, timeout_s: float) -> bytes:
+        """Return what a path answers, the first MiB of it, if that comes in time.
+
+        Raises:
+            OSError: Nobody answers, or, as HTTPError, that it is no success.
+            HTTPException: What comes is no HTTP.
+        """
+        request = self._signed(urllib.request.Request(self.url + path))
+        with self._opener.open(request, timeout=timeout_s) as response:
+            content: bytes = response.read(_ANSWER_BYTES)
+        return content
 
     async def get(self, path: str) -> dict[str, Any]:
         """Return what a path answers: a JSON object."""
@@ -227,9 +240,12 @@ class Server:
         return value
 
     async def _open(self, request: urllib.request.Request) -> HTTPResponse:
+        return await asyncio.to_thread(self._open_patiently, self._signed(request))
+
+    def _signed(self, request: urllib.request.Request) -> urllib.request.Request:
         for name, value in self.headers.items():
             request.add_unredirected_header(name, value)  # not sent on to where a redirect leads
-        return await asyncio.to_thread(self._open_patiently, request)
+        return request
 
     def _open_patiently(self, request: urllib.request.Request) -> HTTPResponse:
         for turn in range(1, _MAX_TRIES + 1):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
@@ -11,13 +10,13 @@ from urllib.error import HTTPError
 
 from izwi.request import Task
 from izwi_api.cli.options import messages
+from izwi_api.cli.remote import Server
 
 # Where `izwi serve` listens if it is told nothing else.
 DEFAULT_URL = "http://127.0.0.1:8000"
 NONE = "none"  # instead of an address: this process does it
 # On the own machine nothing that is well takes longer; whoever does is left alone.
 _PATIENCE_S = 0.5
-_MOST_BYTES = 1 << 20
 _UNAUTHORIZED = 401
 
 Entries = list[dict[str, Any]]
@@ -71,14 +70,7 @@ def _entries(api_key: str | None) -> Entries | None:
 
 
 def _answer(path: str, api_key: str | None) -> bytes:
-    request = urllib.request.Request(DEFAULT_URL + path)
-    if api_key:  # not sent on to where a redirect leads
-        request.add_unredirected_header("authorization", f"Bearer {api_key}")
-    # a proxy of this machine knows another "localhost" than this machine
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=_PATIENCE_S) as response:
-        content: bytes = response.read(_MOST_BYTES)
-    return content
+    return Server(DEFAULT_URL, api_key).ask_once(path, _PATIENCE_S)
 
 
 def _serves(entries: Entries, wanted: Mapping[Task, str | None]) -> bool:

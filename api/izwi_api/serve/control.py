@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -126,6 +127,7 @@ class Control:
     def __init__(self, stream: socket.socket):
         self._stream = stream
         self._rest = b""
+        self._beat_s = 0.0  # when the last one was
 
     @classmethod
     def of_this_process(cls) -> Control:
@@ -147,7 +149,14 @@ class Control:
             return
 
     def beat(self) -> None:
-        """Say `Alive`, but wait for nobody: a supervisor that was stopped reads nothing."""
+        """Say `Alive`, no more often than every `BEAT_S`; call it as often as you like.
+
+        It waits for nobody: a supervisor that was stopped reads nothing.
+        """
+        now_s = time.monotonic()
+        if now_s - self._beat_s < BEAT_S:
+            return
+        self._beat_s = now_s
         line = _encoder.encode(Alive()) + b"\n"
         with suppress(OSError):  # full: it has enough of these to read
             num_sent = self._stream.send(line, socket.MSG_DONTWAIT)

@@ -21,7 +21,6 @@ from izwi_api.app_state import AppState
 from izwi_api.drain import Drain
 from izwi_api.http_server import Server, server_config
 from izwi_api.serve.control import (
-    BEAT_S,
     Control,
     DoorSpec,
     EngineGone,
@@ -61,7 +60,6 @@ class DoorServer(Server):
     ):
         super().__init__(config, drain, drain_s)
         self._running, self._control, self._engine = drain, control, engine
-        self._told_s = 0.0
         self._num_seen, self._idle_s = 0, 0.0  # requests so far, and when that was last new
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -73,9 +71,7 @@ class DoorServer(Server):
     async def on_tick(self, counter: int) -> bool:
         """Say that this door works, and give memory back when it has had nothing to do."""
         now_s = time.monotonic()
-        if now_s - self._told_s >= BEAT_S:
-            self._told_s = now_s
-            self._control.beat()
+        self._control.beat()
         if self._running.num_running or self.server_state.total_requests != self._num_seen:
             self._num_seen, self._idle_s = self.server_state.total_requests, now_s
         elif self._idle_s and now_s - self._idle_s > IDLE_S:

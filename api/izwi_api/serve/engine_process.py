@@ -266,13 +266,9 @@ def pass_on(control: Control, commands: Socket, lines: DoorLines) -> None:
     poller = zmq.Poller()
     poller.register(commands, zmq.POLLIN)
     poller.register(control.fileno(), zmq.POLLIN)
-    told_s = 0.0
     while True:
         ready = dict(poller.poll(round(BEAT_S * 1e3)))
-        now_s = time.monotonic()
-        goes_on = lines.thread.alive and lines.thread.busy_s < BEAT_S
-        if goes_on and now_s - told_s >= BEAT_S:
-            told_s = now_s
+        if lines.thread.alive and lines.thread.busy_s < BEAT_S:
             control.beat()
         if control.fileno() in ready:
             try:

@@ -208,7 +208,7 @@ class Supervisor:
             self._has_announced = True
 
     def _look(self) -> None:
-        """End who works no more without having died; what it owes fails, and the next begins."""
+        """End who works no more without having died, as if it had."""
         self._later(BEAT_S, self._look)
         limit_s, now_s = self._plan.settings.hung_after_s, time.monotonic()
         for child in self._children():
