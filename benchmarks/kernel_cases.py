@@ -127,13 +127,13 @@ class Operands:
         weight = self.weight(i)
         if self.product.gated:
             return triton_linear.gated_linear(self.x, weight, norm=self.norm, eps=EPS, tiles=tiles)
-        norm = self.norm if self.product.folded == "norm" else None
+        normed = self.product.folded == "norm"
         return triton_linear.linear(
             self.x,
             weight,
             bias=self.bias,
-            norm=norm,
-            eps=EPS,
+            norm=self.norm if normed else None,
+            eps=EPS if normed else None,
             residual=self.residual,
             tiles=tiles,
         )
@@ -224,12 +224,15 @@ class Layers:
         products = _products(sizes)
         self.bytes_per_layer = sum(product.weight_bytes for product in products)
         self.num_layers = max(5, -(-_CACHE_BYTES // self.bytes_per_layer))
-        self.weights = [
-            [normal(p.weight_rows, p.inputs, scale=p.inputs**-0.5) for p in products]
-            for _ in range(self.num_layers)
-        ]
         self.ops = TritonOps(DEVICE, DTYPE)
-        self.norm, self.head_norm = normal(sizes.hidden), normal(SPEC.head_dim)
+        norm, self.head_norm = normal(sizes.hidden), normal(SPEC.head_dim)
+        self.weights = []
+        for _ in range(self.num_layers):
+            qkv, o, gate_up, down = (
+                normal(p.weight_rows, p.inputs, scale=p.inputs**-0.5) for p in products
+            )
+            fold = self.ops.fold_norm
+            self.weights.append((fold(norm, qkv), o, fold(norm, gate_up), down))
         shape = (rows, sizes.hidden) if sizes.context else (rows, 1, sizes.hidden)
         self.x = self.start = normal(*shape)
         self.context: PagedDecode | ScratchDecode
@@ -242,11 +245,13 @@ class Layers:
     def run(self, i: int) -> None:
         """Layer i, which reads what the one before it made."""
         layer = i % self.num_layers
-        qkv, o, gate_up, down = self.weights[layer]
+        (norm, qkv), o, (mlp_norm, gate_up), down = self.weights[layer]
         ops, x = self.ops, self.x if i else self.start
-        packed = split(ops.normed_linear(x, self.norm, EPS, qkv))
-        attended = self.ops.attention(
-            *packed,
+        attended = ops.normed_attention(
+            x,
+            norm,
+            EPS,
+            qkv,
             spec=SPEC,
             context=self.context,
             layer=layer,
@@ -254,7 +259,7 @@ class Layers:
             k_norm=self.head_norm,
         )
         x = ops.linear_add(attended, o, x)
-        self.x = ops.linear_add(ops.gated_linear(x, self.norm, EPS, gate_up), down, x)
+        self.x = ops.linear_add(ops.gated_linear(x, mlp_norm, EPS, gate_up), down, x)
 
 
 def row_sampling(rows: int, vocabulary: int, params: SamplingParams) -> RowSampling:

@@ -113,8 +113,18 @@ class Ops(Protocol):
     def narrow(self, weight: Array) -> Array:
         """Make a (out, in) weight ready for products: in 8 or 4 bits if the backend was told so.
 
-        Only `linear`, `normed_linear`, `linear_add` and `gated_linear` take what it returns, and
-        no gradient goes through it.
+        Only products (also those behind a norm) take what it returns, and no gradient goes there.
+        """
+        ...
+
+    def fold_norm(self, norm: Array, weight: Array) -> tuple[Array | None, Array]:
+        """Put an RMS norm's weight into the (out, in) weight behind it, if that saves time.
+
+        Rows are then multiplied as they are, and divided by their root mean square afterwards.
+
+        Returns:
+            Both for `normed_linear`, `normed_attention` and `gated_linear`, which take a norm of
+            None where the weight has it. No gradient goes through them.
         """
         ...
 
@@ -137,20 +147,20 @@ class Ops(Protocol):
 
     # What a decode step is mostly made of, as operations of their own: on a GPU each is one pass
     # over its weight, and its small neighbours cost no launch.
-    def normed_linear(self, x: Array, norm: Array, eps: float, weight: Array) -> Array:
-        """rms_norm(x, norm, eps) @ weight.T."""
+    def normed_linear(self, x: Array, norm: Array | None, eps: float, weight: Array) -> Array:
+        """rms_norm(x, norm, eps) @ weight.T; a norm of None is in the weight."""
         ...
 
     def linear_add(self, x: Array, weight: Array, residual: Array) -> Array:
         """Residual + x @ weight.T. The residual is given up: the sum may lie in its memory."""
         ...
 
-    def gated_linear(self, x: Array, norm: Array, eps: float, weight: Array) -> Array:
+    def gated_linear(self, x: Array, norm: Array | None, eps: float, weight: Array) -> Array:
         """Norm, gate and up projection, and their product.
 
         Args:
             x: (..., in).
-            norm: (in,) weight of the RMS norm.
+            norm: (in,) weight of the RMS norm; None if it is in `weight`.
             eps: Epsilon of the norm.
             weight: (2 * inner, in), the rows of the gate first.
 
@@ -328,6 +338,34 @@ class Ops(Protocol):
 
         Returns:
             (..., tokens, num_heads * head_dim), ready for the output projection.
+        """
+        ...
+
+    def normed_attention(
+        self,
+        x: Array,
+        norm: Array | None,
+        eps: float,
+        weight: Array,
+        *,
+        spec: AttentionSpec,
+        context: AttentionContext,
+        layer: int,
+        q_norm: Array | None = None,
+        k_norm: Array | None = None,
+    ) -> Array:
+        """Norm, projection to queries, keys and values, and `attention` with these.
+
+        Args:
+            x: (..., tokens, in).
+            norm: (in,) weight of the RMS norm; None if it is in `weight`.
+            eps: Epsilon of the norm.
+            weight: ((num_heads + 2 * num_kv_heads) * head_dim, in): queries, keys, values.
+            spec: As in `attention`, like what follows and what is returned.
+            context: Which keys are visible.
+            layer: Which layer's cache.
+            q_norm: Weight of the norm over each query head.
+            k_norm: The same for keys.
         """
         ...
 

@@ -114,6 +114,9 @@ class TorchOps:
     def narrow(self, weight: Tensor) -> Weight:
         return weight if self._narrow is None else narrowed(weight, self._narrow)
 
+    def fold_norm(self, norm: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
+        return norm, weight  # here a norm is small beside its product
+
     def _wide(self, weight: Weight, dtype: torch.dtype) -> Tensor:
         return widen(weight, dtype)
 
@@ -127,7 +130,7 @@ class TorchOps:
         flat = linear_in_fours(x.reshape(-1, x.shape[-1]), weight, bias)
         return flat.view(*x.shape[:-1], -1)
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         return rms_norm(x, weight, eps)
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
@@ -136,13 +139,13 @@ class TorchOps:
     def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
         return F.silu(gate) * up
 
-    def normed_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Weight) -> Tensor:
+    def normed_linear(self, x: Tensor, norm: Tensor | None, eps: float, weight: Weight) -> Tensor:
         return self.linear(self.rms_norm(x, norm, eps), weight)
 
     def linear_add(self, x: Tensor, weight: Weight, residual: Tensor) -> Tensor:
         return residual + self.linear(x, weight)
 
-    def gated_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Weight) -> Tensor:
+    def gated_linear(self, x: Tensor, norm: Tensor | None, eps: float, weight: Weight) -> Tensor:
         gate, up = self.normed_linear(x, norm, eps, weight).chunk(2, dim=-1)
         return self.swiglu(gate, up)
 
@@ -303,6 +306,24 @@ class TorchOps:
             q, k = rotate(q, table), rotate(k, table)
         return view.attend(layer, q, k, v).flatten(-2)
 
+    def normed_attention(
+        self,
+        x: Tensor,
+        norm: Tensor | None,
+        eps: float,
+        weight: Weight,
+        *,
+        spec: AttentionSpec,
+        context: AttentionContext,
+        layer: int,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+    ) -> Tensor:
+        q, k, v = divide(self.normed_linear(x, norm, eps, weight), spec)
+        return self.attention(
+            q, k, v, spec=spec, context=context, layer=layer, q_norm=q_norm, k_norm=k_norm
+        )
+
     def window_attention(
         self,
         q: Tensor,
@@ -338,10 +359,17 @@ class TorchOps:
         return last
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Root-mean-square norm with float32 statistics, cast back before the weight is applied."""
     if x.dtype == torch.float32:
-        return F.rms_norm(x, weight.shape, weight, eps)
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
     wide = x.float()
-    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return wide.to(x.dtype) * weight
+    wide = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+    return wide if weight is None else wide * weight
+
+
+def divide(qkv: Tensor, spec: AttentionSpec) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of the queries, keys and values of one product, (..., their widths together)."""
+    k_start = spec.num_heads * spec.head_dim
+    v_start = k_start + spec.num_kv_heads * spec.head_dim
+    return qkv[..., :k_start], qkv[..., k_start:v_start], qkv[..., v_start:]

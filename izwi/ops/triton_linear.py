@@ -136,7 +136,7 @@ def linear(
     *,
     bias: Tensor | None = None,
     norm: Tensor | None = None,
-    eps: float = 0.0,
+    eps: float | None = None,
     residual: Tensor | None = None,
     tiles: Tiles | None = None,
 ) -> Tensor:
@@ -146,8 +146,8 @@ def linear(
         x: (rows, inputs), at most MAX_ROWS rows; the last axis contiguous.
         weight: (outputs, inputs), contiguous, of the dtype of `x` or narrow.
         bias: (outputs,).
-        norm: (inputs,) weight of the RMS norm, or None for no norm.
-        eps: Of the norm.
+        norm: (inputs,) weight of the RMS norm; None if `weight` has it, or for no norm.
+        eps: Of the norm, or None for no norm.
         residual: (rows, outputs); the last axis contiguous.
         tiles: How it is cut, if not by `tiles_for`; weights of 4 bits have one cut.
 
@@ -164,7 +164,7 @@ def gated_linear(
     weight: Weight,
     *,
     norm: Tensor | None = None,
-    eps: float = 0.0,
+    eps: float | None = None,
     tiles: Tiles | None = None,
 ) -> Tensor:
     """silu(gate) * up, where gate and up are the halves of rms_norm(x, norm, eps) @ weight.T.
@@ -173,8 +173,8 @@ def gated_linear(
         x: (rows, inputs), at most MAX_ROWS rows; the last axis contiguous.
         weight: (2 * outputs, inputs), contiguous, of the dtype of `x` or narrow; the rows of the
             gate come first.
-        norm: (inputs,) weight of the RMS norm, or None for no norm.
-        eps: Of the norm.
+        norm: (inputs,) weight of the RMS norm; None if `weight` has it, or for no norm.
+        eps: Of the norm, or None for no norm.
         tiles: How it is cut, if not by `tiles_for`.
 
     Returns:
@@ -211,7 +211,7 @@ def _launch(
     *,
     bias: Tensor | None,
     norm: Tensor | None,
-    eps: float,
+    eps: float | None,
     residual: Tensor | None,
     gated: bool,
 ) -> None:
@@ -221,14 +221,8 @@ def _launch(
         raise ValueError(f"no kernel for {tuple(x.shape)} by {tuple(weight.shape)}")
     bucket = bucket_of(rows)
     if isinstance(weight, PackedWeight):
-        packed_product(
-            *(x, weight, out, bucket),
-            bias=bias,
-            norm=norm,
-            eps=eps,
-            residual=residual,
-            gated=gated,
-        )
+        rest: dict[str, Any] = {"bias": bias, "residual": residual, "gated": gated}
+        packed_product(x, weight, out, bucket, norm=norm, eps=eps, **rest)
         return
     scale = weight.scale if isinstance(weight, NarrowWeight) else None
     weight = weight.values if isinstance(weight, NarrowWeight) else weight
@@ -236,8 +230,8 @@ def _launch(
     # x * norm, not yet scaled, may leave float16
     most = _FEW_ROWS if x.dtype == torch.float16 else _FOLDED_ROWS
     folded = bucket <= most and (bucket <= _FEW_ROWS or tiles.slices > 1)
-    if norm is not None and not folded:
-        x, norm = rms_norm(x, norm, eps), None
+    if eps is not None and not folded:
+        x, norm, eps = rms_norm(x, norm, eps), None, None
     options = overlap_option(x.device)
     sizes: dict[str, Any] = {
         "rows": rows,
@@ -257,10 +251,11 @@ def _launch(
     arrays = {"x": x, "weight": weight, "scale": scale, "out": out}
     arrays |= {"bias": bias, "residual": residual}
     grid = (triton.cdiv(outputs, tiles.outputs),)
+    normed: dict[str, Any] = {"norm": norm, "eps": eps or 0.0, "NORMED": eps is not None}
     if bucket <= _FEW_ROWS:
-        few_rows[grid](**arrays, norm=norm, eps=eps, **sizes)
+        few_rows[grid](**arrays, **normed, **sizes)
     elif tiles.slices > 1:
         slices = {"SLICES": tiles.slices, "STAGES": tiles.stages}
-        many_rows[grid](**arrays, norm=norm, eps=eps, **sizes, **slices)
+        many_rows[grid](**arrays, **normed, **sizes, **slices)
     else:
         all_rows[grid](**arrays, **sizes, STAGES=tiles.stages)

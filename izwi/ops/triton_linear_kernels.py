@@ -7,8 +7,9 @@ kernel, before it waits for the kernel before it.
 A narrow weight is widened where it is multiplied, and its outputs are scaled at the end; `scale`,
 (OUTPUTS,) or (2 * OUTPUTS,) float32, is None for others.
 
-The norm is folded by linearity: x * norm goes into the product, the sum of squares is gathered on
-the way, and each row is scaled by its reciprocal root mean square at the end.
+Where NORMED, the norm is folded by linearity: x * norm goes into the product, or x where the weight
+has the norm, the sum of squares is gathered on the way, and each row is scaled by its reciprocal
+root mean square at the end.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def few_rows(
     x, weight, scale, norm, bias, residual, out, eps, rows, x_stride, residual_stride,
     OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     DEPTH: tl.constexpr, GATED: tl.constexpr, LINES: tl.constexpr, OVERLAPPED: tl.constexpr,
+    NORMED: tl.constexpr,
 ):  # fmt: skip
     """Multiply and add in registers, for one or two rows; the sums over columns are taken once."""
     start_next(OVERLAPPED)
@@ -113,10 +115,11 @@ def few_rows(
             w_up = _tile(up_rows + DEPTH + here, DEPTH + here < INPUTS, EVEN) if GATED else w
         a = _tile(x + here, here < INPUTS, EVEN).to(tl.float32)
         b = _tile(x_1 + here, here < INPUTS, EVEN).to(tl.float32) if ROWS == 2 else a
-        if norm is not None:
-            gain = _tile(norm + here, here < INPUTS, EVEN).to(tl.float32)
+        if NORMED:
             squares_0 += a * a
             squares_1 += b * b
+        if norm is not None:
+            gain = _tile(norm + here, here < INPUTS, EVEN).to(tl.float32)
             a, b = a * gain, b * gain
         acc_0 += a * w_now.to(tl.float32)
         acc_1 += b * w_now.to(tl.float32)
@@ -126,13 +129,12 @@ def few_rows(
     for row in tl.static_range(0, ROWS):
         acc = tl.sum(acc_1 if row else acc_0, 1, keep_dims=True)
         up = tl.sum(up_1 if row else up_0, 1, keep_dims=True) if GATED else acc
-        if norm is not None:
+        if NORMED:
             mean = tl.sum(squares_1 if row else squares_0, 1, keep_dims=True) / INPUTS
             acc *= tl.rsqrt(mean + eps)
             up *= tl.rsqrt(mean + eps)
         if scale is not None:
-            acc *= by[:, None]
-            up *= by_up[:, None]
+            acc, up = acc * by[:, None], up * by_up[:, None]
         write(acc, up, added_1 if row else added_0, out, n, row, rows, OUTPUTS, GATED)
 
 
@@ -141,7 +143,7 @@ def many_rows(
     x, weight, scale, norm, bias, residual, out, eps, rows, x_stride, residual_stride,
     OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     DEPTH: tl.constexpr, GATED: tl.constexpr, LINES: tl.constexpr, OVERLAPPED: tl.constexpr,
-    SLICES: tl.constexpr, STAGES: tl.constexpr,
+    NORMED: tl.constexpr, SLICES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Matrix products (ROWS, DEPTH) by (DEPTH, BLOCK), a batch of SLICES of them at once.
 
@@ -175,11 +177,12 @@ def many_rows(
         w = _tile(weight_rows[None, None, :] + part, k[None, :, None] < LENGTH, EVEN)
         inside = (m[None, :, :] < rows) & (k[None, None, :] < LENGTH)
         x_tile = tl.load(x_rows + k[None, None, :], mask=inside, other=0.0)
-        if norm is not None:
+        if NORMED:
             wide = x_tile.to(tl.float32)
             squares += tl.sum(wide * wide, 2)
+        if norm is not None:
             gain = _tile(norm + s[:, None] + k[None, :], k[None, :] < LENGTH, EVEN)
-            x_tile = (wide * gain.to(tl.float32)[:, None, :]).to(x_tile.dtype)
+            x_tile = (x_tile.to(tl.float32) * gain.to(tl.float32)[:, None, :]).to(x_tile.dtype)
         if scale is not None:
             w = w.to(x_tile.dtype)
         acc = tl.dot(x_tile, w, acc, input_precision="ieee")
@@ -190,10 +193,9 @@ def many_rows(
             up = tl.dot(x_tile, w_up, up, input_precision="ieee")
     total = tl.sum(acc, 0)
     total_up = tl.sum(up, 0)
-    if norm is not None:
+    if NORMED:
         root = tl.rsqrt(tl.sum(squares, 0) / INPUTS + eps)[:, None]
-        total *= root
-        total_up *= root
+        total, total_up = total * root, total_up * root
     if scale is not None:
         total *= by[None, :]
         total_up *= by_up[None, :]

@@ -15,7 +15,8 @@ from izwi.ops.attention.triton_decode import (
 )
 from izwi.ops.narrow import NarrowWeight, PackedWeight, Weight
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
-from izwi.ops.torch_ops import TorchOps
+from izwi.ops.torch_ops import TorchOps, divide
+from izwi.ops.triton_rows import PendingNorm
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -46,6 +47,13 @@ class TritonOps(TorchOps):
             return triton_rows.widen(weight, dtype)
         return super()._wide(weight, dtype)
 
+    def fold_norm(self, norm: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
+        # what was not normalised may leave float16; narrow weights keep their own kernels
+        fits = weight.dtype in (torch.bfloat16, torch.float32) and self._narrow is None
+        if not fits or not triton_rows.takes_row(weight.shape[1]):
+            return super().fold_norm(norm, weight)
+        return None, weight * norm
+
     # -- arithmetic --------------------------------------------------------------------------
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         if not _takes_product(x, weight):
@@ -53,7 +61,7 @@ class TritonOps(TorchOps):
         out = triton_linear.linear(_rows(x), weight, bias=bias)
         return out.view(*x.shape[:-1], -1)
 
-    def normed_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Weight) -> Tensor:
+    def normed_linear(self, x: Tensor, norm: Tensor | None, eps: float, weight: Weight) -> Tensor:
         if not _takes_product(x, weight):
             return super().normed_linear(x, norm, eps, weight)
         out = triton_linear.linear(_rows(x), weight, norm=norm, eps=eps)
@@ -73,14 +81,19 @@ class TritonOps(TorchOps):
         added = residual.view(-1, residual.shape[-1]).addmm_(_rows(x), weight.T)
         return added.view(residual.shape)
 
-    def gated_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Weight) -> Tensor:
-        if not _takes_product(x, weight):
+    def gated_linear(self, x: Tensor, norm: Tensor | None, eps: float, weight: Weight) -> Tensor:
+        if _takes_product(x, weight):
+            out = triton_linear.gated_linear(_rows(x), weight, norm=norm, eps=eps)
+        elif norm is not None or not _takes(x, x):
             return super().gated_linear(x, norm, eps, weight)
-        out = triton_linear.gated_linear(_rows(x), weight, norm=norm, eps=eps)
+        else:
+            rows = _rows(x)
+            gate, up = self.linear(rows, weight).chunk(2, dim=-1)
+            out = triton_rows.swiglu(gate, up, PendingNorm(rows, eps))
         return out.view(*x.shape[:-1], -1)
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        if not _takes(x, weight) or not triton_rows.takes_row(x.shape[-1]):
+    def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        if not _takes(x, x if weight is None else weight) or not triton_rows.takes_row(x.shape[-1]):
             return super().rms_norm(x, weight, eps)
         return triton_rows.rms_norm(x, weight, eps)
 
@@ -175,6 +188,41 @@ class TritonOps(TorchOps):
             return context.attend_fused(layer, q, k, v, spec, q_norm, k_norm)
         return super().attention(
             q, k, v, spec=spec, context=context, layer=layer, q_norm=q_norm, k_norm=k_norm
+        )
+
+    def normed_attention(
+        self,
+        x: Tensor,
+        norm: Tensor | None,
+        eps: float,
+        weight: Weight,
+        *,
+        spec: AttentionSpec,
+        context: AttentionContext,
+        layer: int,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+    ) -> Tensor:
+        if (
+            norm is None
+            and self.attends_with == "triton"
+            and isinstance(context, PagedDecode | ScratchDecode)
+            and context.takes_pending
+            and not _takes_product(x, weight)
+        ):
+            q, k, v = divide(self.linear(x, weight), spec)
+            pending = PendingNorm(_rows(x), eps)
+            return context.attend_fused(layer, q, k, v, spec, q_norm, k_norm, pending)
+        return super().normed_attention(
+            x,
+            norm,
+            eps,
+            weight,
+            spec=spec,
+            context=context,
+            layer=layer,
+            q_norm=q_norm,
+            k_norm=k_norm,
         )
 
 

@@ -46,7 +46,7 @@ def packed_product(
     *,
     bias: Tensor | None,
     norm: Tensor | None,
-    eps: float,
+    eps: float | None,
     residual: Tensor | None,
     gated: bool,
 ) -> None:
@@ -58,14 +58,15 @@ def packed_product(
         out: (rows, outputs).
         bucket: Rows that a kernel is compiled for.
         bias: (outputs,).
-        norm: (inputs,).
-        eps: Of the norm.
+        norm: (inputs,), or None.
+        eps: Of the norm, or None for no norm.
         residual: (rows, outputs).
         gated: Whether the rows of a gate come first in the weight.
     """
     outputs, half = out.shape[1], weight.values.shape[1]
     few = bucket <= _FEW_ROWS
-    if norm is not None and not few:  # a program of many rows would spend longer on these
+    # a program of many rows would spend longer on these
+    if eps is not None and (norm is None or not few):
         x, norm = rms_norm(x, norm, eps), None
     options = overlap_option(x.device)
     sizes: dict[str, Any] = {
@@ -86,7 +87,7 @@ def packed_product(
     if few:
         depth = min(_FEW_BYTES, half & -half)  # so that no pass needs a mask
         few_rows_packed[(triton.cdiv(outputs, _FEW_OUTPUTS),)](
-            *arrays, norm, eps, BLOCK=_FEW_OUTPUTS, DEPTH=depth, **sizes
+            *arrays, norm, eps or 0.0, BLOCK=_FEW_OUTPUTS, DEPTH=depth, **sizes
         )
     else:
         many_rows_packed[(triton.cdiv(outputs, _MANY_OUTPUTS),)](

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 # ruff: noqa: N803 (constants of a kernel are upper case)
 # mypy: allow-untyped-decorators, allow-untyped-calls, allow-untyped-defs, allow-incomplete-defs
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -16,17 +19,43 @@ _MAX_WIDTH = 16384  # of a row that one program holds
 _BLOCK = 1024
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingNorm:
+    """What products of rows that were not normalised still lack: their norm's division.
+
+    The weight of the norm is in that of the product; whoever reads it divides each row by the root
+    mean square of what was multiplied.
+
+    Attributes:
+        x: (rows, width), what was multiplied; a row's numbers lie side by side.
+        eps: Of the norm.
+    """
+
+    x: Tensor
+    eps: float
+
+
+def pending_options(pending: PendingNorm | None) -> dict[str, Any]:
+    """What a kernel that calls `root_of` is given of it; its x is None where nothing is pending."""
+    if pending is None:
+        return {"x": None, "x_eps": 0.0, "x_stride": 0, "WIDTH": 1, "WIDTH_BLOCK": 1}
+    width = pending.x.shape[1]
+    block = triton.next_power_of_2(width)
+    sizes = {"x_stride": pending.x.stride(0), "WIDTH": width, "WIDTH_BLOCK": block}
+    return {"x": pending.x, "x_eps": pending.eps, **sizes}
+
+
 def takes_row(width: int) -> bool:
-    """Whether rows of this width fit one program of `rms_norm`."""
+    """Whether rows of this width fit one program of `rms_norm`, and `PendingNorm`."""
     return width <= _MAX_WIDTH
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Normalise by the root mean square in float32, cast back, then scale.
 
     Args:
         x: (..., width); a row's numbers lie side by side.
-        weight: (width,).
+        weight: (width,), or None for all ones.
         eps: Added to the mean square.
     """
     width = x.shape[-1]
@@ -49,7 +78,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return out.view(x.shape)
 
 
-def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+def swiglu(gate: Tensor, up: Tensor, pending: PendingNorm | None = None) -> Tensor:
     """silu(gate) * up of (rows, width) arrays whose rows may lie in one packed array."""
     rows, width = gate.shape
     out = gate.new_empty((rows, width))
@@ -61,6 +90,7 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
         gate.stride(0),
         up.stride(0),
         width,
+        **pending_options(pending),
         BLOCK=_BLOCK,
         OVERLAPPED=bool(options),
         num_warps=4,
@@ -128,24 +158,38 @@ def _rms_norm(
     start_next(OVERLAPPED)
     row = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, BLOCK)
-    scale = tl.load(weight + k, mask=k < WIDTH, other=0.0)
+    scale = 1.0
+    if weight is not None:
+        scale = tl.load(weight + k, mask=k < WIDTH, other=0.0)
     wait_for_previous(OVERLAPPED)
     wide = tl.load(x + row * x_stride + k, mask=k < WIDTH, other=0.0).to(tl.float32)
     wide *= tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
-    tl.store(out + row * WIDTH + k, wide.to(scale.dtype) * scale, mask=k < WIDTH)
+    tl.store(out + row * WIDTH + k, wide.to(out.dtype.element_ty) * scale, mask=k < WIDTH)
+
+
+@triton.jit
+def root_of(x, row, x_stride, eps, WIDTH: tl.constexpr, WIDTH_BLOCK: tl.constexpr):
+    """What a `PendingNorm` scales a row by, a scalar; 1 where nothing is pending."""
+    root = 1.0
+    if x is not None:
+        k = tl.arange(0, WIDTH_BLOCK)
+        wide = tl.load(x + row * x_stride + k, mask=k < WIDTH, other=0.0).to(tl.float32)
+        root = tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
+    return root
 
 
 @triton.jit
 def _swiglu(
-    gate, up, out, gate_stride, up_stride, width,
-    BLOCK: tl.constexpr, OVERLAPPED: tl.constexpr,
+    gate, up, out, gate_stride, up_stride, width, x, x_eps, x_stride,
+    BLOCK: tl.constexpr, WIDTH: tl.constexpr, WIDTH_BLOCK: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     start_next(OVERLAPPED)
     row = tl.program_id(0).to(tl.int64)
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     wait_for_previous(OVERLAPPED)
-    g = tl.load(gate + row * gate_stride + k, mask=k < width, other=0.0).to(tl.float32)
-    u = tl.load(up + row * up_stride + k, mask=k < width, other=0.0).to(tl.float32)
+    root = root_of(x, row, x_stride, x_eps, WIDTH, WIDTH_BLOCK)
+    g = tl.load(gate + row * gate_stride + k, mask=k < width, other=0.0).to(tl.float32) * root
+    u = tl.load(up + row * up_stride + k, mask=k < width, other=0.0).to(tl.float32) * root
     tl.store(out + row * width + k, (g * tl.sigmoid(g) * u).to(out.dtype.element_ty), k < width)
 
 

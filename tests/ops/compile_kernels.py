@@ -22,7 +22,7 @@ from izwi.ops.narrow import FOUR_BITS, narrowed
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.triton_linear import gated_linear, linear
 from izwi.ops.triton_packed import widen_packed
-from izwi.ops.triton_rows import rms_norm, snake, swiglu, widen
+from izwi.ops.triton_rows import PendingNorm, rms_norm, snake, swiglu, widen
 
 TARGET = GPUTarget("cuda", 90, 32)
 SPEC = AttentionSpec(16, 8, 128, 1e6)
@@ -75,6 +75,8 @@ def products() -> None:
         for rows in (1, 2, 16, 64):
             x = array(rows, 256)
             gated_linear(x, kept, norm=norm, eps=1e-6)
+            if stored is None:
+                gated_linear(x, kept, eps=1e-6)
             linear(x, kept, bias=bias, residual=array(rows, 128))
         if stored is not None:
             (widen_packed if stored == FOUR_BITS else widen)(kept, torch.bfloat16)  # type: ignore[operator]
@@ -91,20 +93,22 @@ def attention() -> None:
     rope = rope_tables(1024, SPEC.head_dim, 1e6, torch.device("cpu"), torch.bfloat16)
     places = torch.zeros(rows, dtype=torch.int64), tables, table_width, rope
     runs = torch.zeros(rows, dtype=torch.int32)
-    for context in (
-        PagedDecode(cache, *places, 512),
-        PagedDecode(cache, *places, 4096),
-        PagedPrompt(cache, *places, 512, runs),
-    ):
-        context.attend_fused(0, q, k, v, SPEC, norm, norm)
+    pending = PendingNorm(array(rows, 192), 1e-6)
     scratch = ScratchDecode(rows, 16, 1, SPEC, torch.device("cpu"), torch.bfloat16)
-    scratch.attend_fused(0, q[:, None], k[:, None], v[:, None], SPEC, norm, norm)
+    for norm_of_rows in (None, pending):
+        for max_keys in (512, 4096):
+            context = PagedDecode(cache, *places, max_keys)
+            context.attend_fused(0, q, k, v, SPEC, norm, norm, norm_of_rows)
+        token = q[:, None], k[:, None], v[:, None]
+        scratch.attend_fused(0, *token, SPEC, norm, norm, norm_of_rows)
+    PagedPrompt(cache, *places, 512, runs).attend_fused(0, q, k, v, SPEC, norm, norm)
 
 
 def activations() -> None:
     """Norms and activations in a pass each."""
     rms_norm(array(4, 256), array(256), 1e-6)
     swiglu(array(4, 256), array(4, 256))
+    swiglu(array(4, 256), array(4, 256), PendingNorm(array(4, 192), 1e-6))
     snake(array(2, 32, 96), array(32), array(32))
 
 

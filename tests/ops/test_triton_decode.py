@@ -20,8 +20,9 @@ from izwi.ops.attention.triton_decode import (
     takes_heads,
 )
 from izwi.ops.protocol import AttentionSpec
-from izwi.ops.torch_ops import TorchOps
+from izwi.ops.torch_ops import TorchOps, rms_norm
 from izwi.ops.triton_ops import TritonOps
+from izwi.ops.triton_rows import PendingNorm
 from tests.ops.devices import DEVICE, DTYPES, NEAR, assert_near, normal
 
 SPEC = AttentionSpec(num_heads=6, num_kv_heads=2, head_dim=16, rope_theta=1e4, norm_eps=1e-3)
@@ -39,6 +40,13 @@ def packed(
 def norms(spec: AttentionSpec, dtype: torch.dtype) -> dict[str, Tensor]:
     q_norm, k_norm = (normal(spec.head_dim, seed=s, dtype=dtype) * 0.2 + 1 for s in (8, 9))
     return {"q_norm": q_norm, "k_norm": k_norm}
+
+
+def divided(parts: list[Tensor], pending: PendingNorm) -> list[Tensor]:
+    """What a pending norm makes of queries, keys and values."""
+    wide = pending.x.float()
+    roots = rms_norm(wide, None, pending.eps) / wide
+    return [(part.float() * roots[..., :1].view(*part.shape[:-1], 1)) for part in parts]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +84,7 @@ def check_paged(
     max_keys: int = MAX_KEYS,
     normed: bool = True,
     attention: str = "triton",
+    pending: bool = False,
 ) -> None:
     """Compare a step in which every second row is empty."""
     live = list(range(0, 2 * len(positions), 2))
@@ -83,8 +92,10 @@ def check_paged(
     cache = pages.decode_cache()
     q, k, v = packed((2 * len(positions),), spec, 4, dtype)
     weights = norms(spec, dtype) if normed else {"q_norm": None, "k_norm": None}
+    norm = PendingNorm(3 * normal(len(q), 40, seed=5, dtype=dtype), 0.1) if pending else None
+    whole = divided([q, k, v], norm) if norm else [q, k, v]
     expected = TorchOps(DEVICE, dtype).attention(
-        *(x[live] for x in (q, k, v)),
+        *(x[live].to(dtype) for x in whole),
         spec=spec,
         context=PagedContext(pages.slots, [(p, p + 1) for p in positions], pages.tables),
         layer=1,
@@ -106,7 +117,10 @@ def check_paged(
         max_keys,
     )
     ops = TritonOps(DEVICE, dtype, attention=attention)
-    found = ops.attention(q, k, v, spec=spec, context=context, layer=1, **weights)
+    if norm:
+        found = context.attend_fused(1, q, k, v, spec, *weights.values(), norm)
+    else:
+        found = ops.attention(q, k, v, spec=spec, context=context, layer=1, **weights)
     assert_near(found[live], expected, dtype)
     assert not found[1::2].any()
     near = NEAR[dtype]
@@ -145,6 +159,13 @@ def test_keys_in_parts(dtype: torch.dtype) -> None:
     check_paged([0, 1, 64, 150], SPEC, dtype, max_keys=1024)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("max_keys", [MAX_KEYS, 1024])
+def test_a_norm_that_is_pending(max_keys: int, dtype: torch.dtype) -> None:
+    for normed in (True, False):
+        check_paged([0, 5, 70], SPEC, dtype, max_keys=max_keys, normed=normed, pending=True)
+
+
 def test_without_rotation_or_norm() -> None:
     check_paged([0, 9], replace(SPEC, rope_theta=None), normed=True)
     check_paged([0, 9], SPEC, normed=False)
@@ -170,7 +191,8 @@ def test_heads_that_the_kernels_take() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("calls", [[2, 1, 1, 1], [1] * 5])
-def test_scratch_attention(calls: list[int], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("pending", [False, True])
+def test_scratch_attention(pending: bool, calls: list[int], dtype: torch.dtype) -> None:
     rows, capacity = 3, 5
     ops = TorchOps(DEVICE, dtype)
     reference = ops.scratch_context(rows, capacity, LAYERS, SPEC)
@@ -178,9 +200,13 @@ def test_scratch_attention(calls: list[int], dtype: torch.dtype) -> None:
     weights = norms(SPEC, dtype)
     for step, tokens in enumerate(calls):
         for layer in range(LAYERS):
-            q, k, v = packed((rows, tokens), SPEC, 10 * step + layer, dtype)
+            seed = 10 * step + layer
+            parts = packed((rows, tokens), SPEC, seed, dtype)
+            x = 3 * normal(rows * tokens, 40, seed=seed, dtype=dtype)
+            norm = PendingNorm(x, 0.1) if pending else None
+            q, k, v = (part.to(dtype) for part in (divided(parts, norm) if norm else parts))
             expected = ops.attention(q, k, v, spec=SPEC, context=reference, layer=layer, **weights)
-            found = context.attend_fused(layer, q, k, v, SPEC, **weights)
+            found = context.attend_fused(layer, *parts, SPEC, **weights, pending=norm)
             assert_near(found, expected, dtype)
         reference.advance(tokens)
         context.advance(tokens)

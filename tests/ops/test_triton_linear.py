@@ -58,12 +58,28 @@ def test_normed_linear(size: tuple[int, int, int], dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", CASES)
+def test_a_norm_whose_weight_is_in_the_product(
+    size: tuple[int, int, int], dtype: torch.dtype
+) -> None:
+    case = Case(*size, dtype)
+    folded = case.weight * case.norm
+    found = triton_linear.linear(case.x, folded, eps=EPS, residual=case.residual)
+    assert_near(found, case.product(normed=True) + case.residual.float(), dtype)
+    if size[1] % 2 == 0:
+        gate, up = case.product(normed=True).chunk(2, dim=-1)
+        found = triton_linear.gated_linear(case.x, folded, eps=EPS)
+        assert_near(found, functional.silu(gate) * up, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [(rows, 2 * outputs, k) for rows, outputs, k in CASES])
 def test_gated_linear(size: tuple[int, int, int], dtype: torch.dtype) -> None:
     case = Case(*size, dtype)
-    for norm in (case.norm, None):
-        gate, up = case.product(normed=norm is not None).chunk(2, dim=-1)
-        found = triton_linear.gated_linear(case.x, case.weight, norm=norm, eps=EPS)
+    for normed in (True, False):
+        gate, up = case.product(normed).chunk(2, dim=-1)
+        norm, eps = (case.norm, EPS) if normed else (None, None)
+        found = triton_linear.gated_linear(case.x, case.weight, norm=norm, eps=eps)
         assert_near(found, functional.silu(gate) * up, dtype)
 
 
@@ -98,9 +114,10 @@ def check_narrow(size: tuple[int, int, int], dtype: torch.dtype, stored: torch.d
     assert_near(found, expected, dtype)
     found = triton_linear.linear(case.x, weight, norm=case.norm, eps=EPS, residual=case.residual)
     assert_near(found, case.product(normed=True) + case.residual.float(), dtype)
-    for norm in (case.norm, None):
-        gate, up = case.product(normed=norm is not None).chunk(2, dim=-1)
-        found = triton_linear.gated_linear(case.x, weight, norm=norm, eps=EPS)
+    for normed in (True, False):
+        gate, up = case.product(normed).chunk(2, dim=-1)
+        norm, eps = (case.norm, EPS) if normed else (None, None)
+        found = triton_linear.gated_linear(case.x, weight, norm=norm, eps=eps)
         assert_near(found, functional.silu(gate) * up, dtype)
 
 

@@ -55,6 +55,55 @@ def test_products(rows: tuple[int, ...], weights: str, monkeypatch: pytest.Monke
     assert launched == ([count] * 4 if count <= triton_linear.MAX_ROWS else [])
 
 
+@pytest.mark.parametrize("library", [True, False])
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_a_folded_norm_is_the_norm(
+    tokens: int, library: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the kernels' products, and by the library's, where its division is left to others."""
+    monkeypatch.setattr(triton_linear, "prefers_torch", lambda *_: library)
+    pending: list[object] = []
+    attend = ScratchDecode.attend_fused
+    monkeypatch.setattr(
+        ScratchDecode,
+        "attend_fused",
+        lambda *args: (pending.append(args[8:]), attend(*args))[1],
+    )
+    x, norm = 3 * normal(3, tokens, 48, seed=1), normal(48, seed=2)
+    weight = normal(8 * SPEC.head_dim, 48, seed=3) / 7
+    none, folded = TRITON.fold_norm(norm, weight)
+    assert none is None
+    expected = TORCH.normed_linear(x, norm, EPS, weight)
+    assert_near(TRITON.normed_linear(x, none, EPS, folded), expected, F32)
+    gate, up = expected.chunk(2, dim=-1)
+    assert_near(TRITON.gated_linear(x, none, EPS, folded), TORCH.swiglu(gate, up), F32)
+    heads = {"q_norm": normal(SPEC.head_dim, seed=4), "k_norm": normal(SPEC.head_dim, seed=5)}
+    contexts = [ops.scratch_context(3, 8, 1, SPEC) for ops in (TORCH, TRITON)]
+    for count in (tokens, 1, 1):  # later tokens see what the earlier ones kept
+        x = x[:, :count]
+        attended, found = (
+            ops.normed_attention(x, *weights, spec=SPEC, context=context, layer=0, **heads)
+            for ops, weights, context in zip(
+                (TORCH, TRITON),
+                ((norm, EPS, weight), (none, EPS, folded)),
+                contexts,
+                strict=True,
+            )
+        )
+        assert_near(found, attended, F32)
+        for context in contexts:
+            context.advance(count)
+    assert [bool(given) for given in pending] == [library] * 3
+
+
+def test_what_may_leave_float16_and_narrow_weights_keep_their_norms() -> None:
+    norm, weight = normal(32, seed=1), normal(24, 32, seed=2)
+    for ops in (TritonOps(DEVICE, F32, "int8"), TORCH):
+        assert ops.fold_norm(norm, weight) == (norm, weight)
+    half = norm.half(), weight.half()
+    assert TritonOps(DEVICE, torch.float16).fold_norm(*half) == half
+
+
 def test_a_narrow_weight_stays_with_the_kernels_while_they_take_the_rows() -> None:
     """The library would have to be given a wide copy, whatever it prefers for full weights."""
     x, full = normal(40, 2048, seed=1), normal(4096, 2048, seed=2)

@@ -19,6 +19,7 @@ from izwi.ops.attention.torch_staged import StagedContext
 from izwi.ops.attention.triton_kernels import join_parts, paged, scratch
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.triton_launch import overlap_option
+from izwi.ops.triton_rows import PendingNorm, pending_options
 
 MAX_SCRATCH_POSITIONS = 32
 MAX_SCRATCH_TOKENS = 2  # of one call
@@ -84,6 +85,8 @@ def rope_tables(
 class PagedDecode:
     """An attention context for rows of one new position each, over paged keys and values."""
 
+    takes_pending = True  # whether `attend_fused` does
+
     def __init__(
         self,
         cache: DecodeCache,
@@ -133,6 +136,7 @@ class PagedDecode:
         spec: AttentionSpec,
         q_norm: Tensor | None,
         k_norm: Tensor | None,
+        pending: PendingNorm | None = None,
     ) -> Tensor:
         """Normalise, rotate, keep the new key and value, and attend.
 
@@ -144,6 +148,7 @@ class PagedDecode:
             spec: Heads, widths and rotation.
             q_norm: (head_dim,) or None for no norm of the heads.
             k_norm: The same for keys.
+            pending: Of the rows that `q`, `k` and `v` are products of, if it is.
 
         Returns:
             (rows, num_heads * head_dim), contiguous.
@@ -161,7 +166,7 @@ class PagedDecode:
         paged[(rows, spec.num_kv_heads, self.parts)](
             *(q, k, v, out, *cache, *places, *rope, q_norm, k_norm, partial, stats),
             *(spec.norm_eps, head_dim**-0.5, *strides),
-            **_sizes(spec, tokens=1),
+            **_sizes(spec, tokens=1) | pending_options(pending),
             PAGE=self._cache.page_size,
             BLOCK=tiles.keys,
             PARTS=self.parts,
@@ -187,6 +192,8 @@ class PagedDecode:
 
 class ScratchDecode:
     """A cache of one step's inner loop; all rows are at the same position, which the host knows."""
+
+    takes_pending = True
 
     def __init__(
         self,
@@ -232,8 +239,11 @@ class ScratchDecode:
         spec: AttentionSpec,
         q_norm: Tensor | None,
         k_norm: Tensor | None,
+        pending: PendingNorm | None = None,
     ) -> Tensor:
         """As `PagedDecode.attend_fused`, for arrays of shape (rows, tokens, width).
+
+        The rows of `pending` are tokens after tokens.
 
         Raises:
             ValueError: More than MAX_SCRATCH_TOKENS tokens, or past the capacity.
@@ -248,7 +258,7 @@ class ScratchDecode:
         scratch[(rows, spec.num_kv_heads)](
             *(q, k, v, out, *cache, *self._rope, q_norm, k_norm, self._start),
             *(spec.norm_eps, spec.head_dim**-0.5, *strides),
-            **_sizes(spec, tokens),
+            **_sizes(spec, tokens) | pending_options(pending),
             TOKENS=tokens,
             CAPACITY=self._capacity,
             BLOCK=max(_SMALLEST_KEYS, triton.next_power_of_2(self._capacity)),

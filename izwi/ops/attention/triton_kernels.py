@@ -16,20 +16,21 @@ import triton
 import triton.language as tl
 
 from izwi.ops.triton_launch import start_next, wait_for_previous
+from izwi.ops.triton_rows import root_of
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def halves(heads, inside, angle, cos, sin, norm, eps, HALF: tl.constexpr):
+def halves(heads, inside, angle, cos, sin, norm, eps, root, HALF: tl.constexpr):
     """Both halves of some heads, normalised and rotated, in float32.
 
     `heads` are (n, 1) pointers to the first number of each head, `angle` (n, 1) or scalar offsets
-    into the rotation tables.
+    into the rotation tables, `root` (n, 1) or a scalar that the heads still have to be scaled by.
     """
     d = tl.arange(0, HALF)[None, :]
-    first = tl.load(heads + d, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(heads + HALF + d, mask=inside, other=0.0).to(tl.float32)
+    first = tl.load(heads + d, mask=inside, other=0.0).to(tl.float32) * root
+    second = tl.load(heads + HALF + d, mask=inside, other=0.0).to(tl.float32) * root
     if norm is not None:
         squares = tl.sum(first * first, 1) + tl.sum(second * second, 1)
         scale = tl.rsqrt(squares / (2 * HALF) + eps)[:, None]
@@ -52,18 +53,21 @@ def whole_heads(first, second, HALF: tl.constexpr):
 
 
 @triton.jit
-def keep_row(k, v, keys, values, place, inside, angle, cos, sin, norm, eps, HALF: tl.constexpr):
+def keep_row(
+    k, v, keys, values, place, inside, angle, cos, sin, norm, eps, root, HALF: tl.constexpr
+):
     """Write one head of a new key and value to the cache, and return them as they are kept.
 
-    `k` and `v` point to the head as it was projected, `place` is where it goes in the cache.
+    `k` and `v` point to the head as it was projected, which is still to be scaled by `root`;
+    `place` is where it goes in the cache.
     """
     half = tl.arange(0, HALF)[None, :]
     whole = tl.arange(0, 2 * HALF)
     head = k + tl.zeros([1, 1], tl.int32)
-    first, second = halves(head, inside, angle, cos, sin, norm, eps, HALF)
+    first, second = halves(head, inside, angle, cos, sin, norm, eps, root, HALF)
     first = first.to(keys.dtype.element_ty)
     second = second.to(keys.dtype.element_ty)
-    value = tl.load(v + whole).to(values.dtype.element_ty)
+    value = (tl.load(v + whole).to(tl.float32) * root).to(values.dtype.element_ty)
     tl.store(keys + place + half, first, mask=inside)
     tl.store(keys + place + HALF + half, second, mask=inside)
     tl.store(values + place + whole, value, mask=inside)
@@ -86,10 +90,10 @@ def _score_of_one(first, second, k_first, k_second, scale):
 @triton.jit
 def paged(
     q, k, v, out, keys, values, positions, tables, table_width, cos, sin, q_norm, k_norm,
-    partial, stats, eps, scale, q_stride, k_stride, v_stride,
+    partial, stats, eps, scale, q_stride, k_stride, v_stride, x, x_eps, x_stride,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, QUERIES: tl.constexpr, HEAD_DIM: tl.constexpr,
     PAGE: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
-    OVERLAPPED: tl.constexpr,
+    WIDTH: tl.constexpr, WIDTH_BLOCK: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     """Attend to one part of the keys of one row, with the queries of one head of keys.
 
@@ -107,8 +111,9 @@ def paged(
     count = tl.maximum(position, 0).to(tl.int32)  # of earlier keys; the new one stands after them
     table = tables + row * tl.load(table_width)
     angle = count * HALF
+    root = root_of(x, row, x_stride, x_eps, WIDTH, WIDTH_BLOCK)
     q_heads = q + row * q_stride + (head * GROUP + g[:, None]) * HEAD_DIM
-    first, second = halves(q_heads, (g < GROUP)[:, None], angle, cos, sin, q_norm, eps, HALF)
+    first, second = halves(q_heads, (g < GROUP)[:, None], angle, cos, sin, q_norm, eps, root, HALF)
     first, second = first.to(kept), second.to(kept)
     queries = whole_heads(first, second, HALF)
 
@@ -117,7 +122,7 @@ def paged(
     place = ((page * PAGE + count % PAGE) * KV_HEADS + head) * HEAD_DIM
     k_head, v_head = k + row * k_stride + head * HEAD_DIM, v + row * v_stride + head * HEAD_DIM
     k_first, k_second, v_new = keep_row(
-        k_head, v_head, keys, values, place, here, angle, cos, sin, k_norm, eps, HALF
+        k_head, v_head, keys, values, place, here, angle, cos, sin, k_norm, eps, root, HALF
     )
     score = _score_of_one(first.to(tl.float32), second.to(tl.float32), k_first, k_second, scale)
     largest = tl.where(here, score, -float("inf"))
@@ -180,9 +185,10 @@ def join_parts(
 @triton.jit(do_not_specialize=["start"])
 def scratch(
     q, k, v, out, keys, values, cos, sin, q_norm, k_norm, start, eps, scale,
-    q_row, q_token, k_row, k_token, v_row, v_token,
+    q_row, q_token, k_row, k_token, v_row, v_token, x, x_eps, x_stride,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, QUERIES: tl.constexpr, HEAD_DIM: tl.constexpr,
-    TOKENS: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, OVERLAPPED: tl.constexpr,
+    TOKENS: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
+    WIDTH_BLOCK: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     """Attend with the new queries of one row, for one head of keys; `start` keys are earlier.
 
@@ -200,9 +206,15 @@ def scratch(
     places = ((row * CAPACITY + j) * KV_HEADS + head) * HEAD_DIM
     k_tile = tl.load(keys + places[None, :] + whole[:, None], (j < start)[None, :], other=0.0)
     v_tile = tl.load(values + places[:, None] + whole[None, :], (j < start)[:, None], other=0.0)
+    # of the first token and of the last, which may be the same
+    root = root_of(x, row * TOKENS, x_stride, x_eps, WIDTH, WIDTH_BLOCK)
+    root_of_last = root
+    if TOKENS == 2:
+        root_of_last = root_of(x, row * TOKENS + 1, x_stride, x_eps, WIDTH, WIDTH_BLOCK)
     q_heads = q + row * q_row + (token * q_token + (head * GROUP + g) * HEAD_DIM)[:, None]
     angles = ((start + token) * HALF)[:, None]
-    first, second = halves(q_heads, used, angles, cos, sin, q_norm, eps, HALF)
+    roots = tl.where(token == 0, root, root_of_last)[:, None]
+    first, second = halves(q_heads, used, angles, cos, sin, q_norm, eps, roots, HALF)
     first, second = first.to(kept), second.to(kept)
     scores = _scores(whole_heads(first, second, HALF), k_tile, scale, j < start)
     first, second = first.to(tl.float32), second.to(tl.float32)
@@ -216,8 +228,9 @@ def scratch(
         v_head = v + row * v_row + t * v_token + head * HEAD_DIM
         place = ((row * CAPACITY + start + t) * KV_HEADS + head) * HEAD_DIM
         angle = (start + t) * HALF
+        of_token = root_of_last if t else root
         k_first, k_second, v_new = keep_row(
-            k_head, v_head, keys, values, place, True, angle, cos, sin, k_norm, eps, HALF
+            k_head, v_head, keys, values, place, True, angle, cos, sin, k_norm, eps, of_token, HALF
         )
         score = _score_of_one(first, second, k_first, k_second, scale)
         score = tl.where(token >= t, score, -float("inf"))

@@ -17,6 +17,7 @@ from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode
 from izwi.ops.attention.triton_kernels import LOG2_E, halves, keep_row, whole_heads
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.triton_launch import overlap_option, start_next, wait_for_previous
+from izwi.ops.triton_rows import PendingNorm
 
 # Positions of a tile, and keys that it reads at once.
 _ROWS, _KEYS, _WARPS, _STAGES = 16, 64, 4, 2
@@ -24,6 +25,8 @@ _ROWS, _KEYS, _WARPS, _STAGES = 16, 64, 4, 2
 
 class PagedPrompt(PagedDecode):
     """As `PagedDecode`, of rows that may be positions of the same sequences."""
+
+    takes_pending = False
 
     def __init__(
         self,
@@ -58,8 +61,15 @@ class PagedPrompt(PagedDecode):
         spec: AttentionSpec,
         q_norm: Tensor | None,
         k_norm: Tensor | None,
+        pending: PendingNorm | None = None,
     ) -> Tensor:
-        """Keep all keys and values, then attend; see `PagedDecode.attend_fused`."""
+        """Keep all keys and values, then attend; see `PagedDecode.attend_fused`.
+
+        Raises:
+            ValueError: A norm is pending.
+        """
+        if pending is not None:
+            raise ValueError("the kernels of prompts divide by no norm")
         cos, sin = self._rope if self._rope is not None else (None, None)
         options = overlap_option(q.device)
         keep_prompt[(k.shape[0], spec.num_kv_heads)](
@@ -121,7 +131,8 @@ def keep_prompt(
     page = tl.load(table + count // PAGE, mask=here, other=0).to(tl.int64)
     place = ((page * PAGE + count % PAGE) * KV_HEADS + head) * HEAD_DIM
     k_head, v_head = k + row * k_stride + head * HEAD_DIM, v + row * v_stride + head * HEAD_DIM
-    keep_row(k_head, v_head, keys, values, place, here, count * HALF, cos, sin, k_norm, eps, HALF)
+    angle = count * HALF
+    keep_row(k_head, v_head, keys, values, place, here, angle, cos, sin, k_norm, eps, 1.0, HALF)
 
 
 @triton.jit
@@ -149,7 +160,7 @@ def attend_tile(
     width = tl.load(table_width)
     heads = q + row[:, None] * q_stride + (head * GROUP + g[:, None]) * HEAD_DIM
     angle = (tl.maximum(position, 0) * HALF)[:, None]
-    first, second = halves(heads, used[:, None], angle, cos, sin, q_norm, eps, HALF)
+    first, second = halves(heads, used[:, None], angle, cos, sin, q_norm, eps, 1.0, HALF)
     queries = whole_heads(first.to(kept), second.to(kept), HALF)
 
     here = position >= 0

@@ -14,6 +14,8 @@ from izwi.ops import Array, AttentionContext, AttentionSpec, Ops, Weights
 # What `pack` joins, under which name. No checkpoint has these, so they tell packed weights.
 _QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
 _GATE_UP = ("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj"))
+# The norms before these.
+_NORM, _MLP_NORM = "input_layernorm.weight", "post_attention_layernorm.weight"
 _ALONE = ("self_attn.o_proj", "mlp.down_proj")
 
 
@@ -88,14 +90,14 @@ def tensor_shapes(config: DecoderConfig, prefix: str) -> dict[str, tuple[int, ..
     hidden, inner, head = config.hidden_size, config.intermediate_size, config.head_dim
     q_width, kv_width = config.num_attention_heads * head, config.num_key_value_heads * head
     layer = {
-        "input_layernorm.weight": (hidden,),
+        _NORM: (hidden,),
         "self_attn.q_proj.weight": (q_width, hidden),
         "self_attn.k_proj.weight": (kv_width, hidden),
         "self_attn.v_proj.weight": (kv_width, hidden),
         "self_attn.o_proj.weight": (hidden, q_width),
         "self_attn.q_norm.weight": (head,),
         "self_attn.k_norm.weight": (head,),
-        "post_attention_layernorm.weight": (hidden,),
+        _MLP_NORM: (hidden,),
         "mlp.gate_proj.weight": (inner, hidden),
         "mlp.up_proj.weight": (inner, hidden),
         "mlp.down_proj.weight": (hidden, inner),
@@ -123,17 +125,20 @@ def pack(ops: Ops, weights: Weights, config: DecoderConfig, prefix: str) -> dict
 
     Returns:
         The weights with `qkv_proj` and `gate_up_proj` in place of the parts of each layer, and all
-        that the layers multiply with as `Ops.narrow` made it.
+        that the layers multiply with as `Ops.fold_norm` and `Ops.narrow` made it. A norm that was
+        folded is not there any more.
     """
     packed = dict(weights)
     for n in range(config.num_hidden_layers):
-        for joined, parts in (_QKV, _GATE_UP):
-            names = [f"{prefix}layers.{n}.{part}.weight" for part in parts]
-            arrays = [packed.pop(name) for name in names]
-            packed[f"{prefix}layers.{n}.{joined}.weight"] = ops.narrow(ops.concat(arrays, 0))
+        layer = f"{prefix}layers.{n}."
+        for norm_name, (joined, parts) in ((_NORM, _QKV), (_MLP_NORM, _GATE_UP)):
+            arrays = [packed.pop(f"{layer}{part}.weight") for part in parts]
+            norm, weight = ops.fold_norm(packed.pop(layer + norm_name), ops.concat(arrays, 0))
+            if norm is not None:
+                packed[layer + norm_name] = norm
+            packed[f"{layer}{joined}.weight"] = ops.narrow(weight)
         for part in _ALONE:
-            name = f"{prefix}layers.{n}.{part}.weight"
-            packed[name] = ops.narrow(packed[name])
+            packed[f"{layer}{part}.weight"] = ops.narrow(packed[f"{layer}{part}.weight"])
     return packed
 
 
@@ -172,23 +177,20 @@ def _layer(
     context: AttentionContext,
     layer: int,
 ) -> Array:
-    spec, eps = config.attention, config.rms_norm_eps
-    norm = weights[f"{prefix}input_layernorm.weight"]
-    qkv = ops.normed_linear(x, norm, eps, _joined(ops, weights, prefix, *_QKV))
-    k_start = spec.num_heads * spec.head_dim
-    v_start = k_start + spec.num_kv_heads * spec.head_dim
-    attended = ops.attention(
-        qkv[..., :k_start],
-        qkv[..., k_start:v_start],
-        qkv[..., v_start:],
-        spec=spec,
+    eps = config.rms_norm_eps
+    attended = ops.normed_attention(
+        x,
+        weights.get(prefix + _NORM),
+        eps,
+        _joined(ops, weights, prefix, *_QKV),
+        spec=config.attention,
         context=context,
         layer=layer,
         q_norm=weights[f"{prefix}self_attn.q_norm.weight"],
         k_norm=weights[f"{prefix}self_attn.k_norm.weight"],
     )
     x = ops.linear_add(attended, weights[f"{prefix}self_attn.o_proj.weight"], x)
-    norm = weights[f"{prefix}post_attention_layernorm.weight"]
+    norm = weights.get(prefix + _MLP_NORM)
     gated = ops.gated_linear(x, norm, eps, _joined(ops, weights, prefix, *_GATE_UP))
     return ops.linear_add(gated, weights[f"{prefix}mlp.down_proj.weight"], x)
 
