@@ -10,7 +10,7 @@ A step is filled in this order:
    that is due, then prompts, then rows (see `_fill`).
 
 Where passes with prompts are dear, nobody starts in steps in which newcomers had better wait for
-company (see `gather.py`).
+company, nor is sound made that had better do so (see `gather.py`).
 
 Pages are kept by slack as well: background work gives them first, the latest arrival before all,
 then the stream that is furthest ahead.
@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.draft import LEAST_CHUNK_TOKENS, Draft, is_decode, is_due, is_stuck
-from izwi.scheduler.gather import newcomers_wait
+from izwi.scheduler.gather import newcomers_wait, sounds_wait
 from izwi.scheduler.plan import Budgets, Plan, View
 from izwi.scheduler.playback import margin_s
 
@@ -219,23 +219,26 @@ def _fill(
     def least_tokens() -> int:
         return LEAST_CHUNK_TOKENS if draft.is_empty else 0  # a step that could run something does
 
+    waiting_rows = (*crowd.ahead, *crowd.background)
+    crowded = bool(crowd.pressing or crowd.patient or crowd.idle)
+    waits = beside and sounds_wait(waiting_rows, crowded)
+
     def take_rows() -> None:
         # two rows run whatever is predicted: from one alone nobody learns what another one costs
         num_free = LEAST_ROWS if draft.is_empty else 0
         for view in rows:
             limit_s = limits[view.slack_s < inf]
-            if draft.take_row(view, inf if num_free else limit_s, sound=beside):
+            if draft.take_row(view, inf if num_free else limit_s, sound=beside and not waits):
                 num_free = max(0, num_free - 1)
             elif draft.seconds >= limit_s:
                 return
 
-    waiting_rows = (*crowd.ahead, *crowd.background)
     rows = []
     for view in waiting_rows:
-        if is_due(view):
-            draft.take_sound(view, inf if draft.is_empty else limits[view.slack_s < inf])
-        elif is_decode(view):
+        if is_decode(view) and (beside or not is_due(view)):
             rows.append(view)
+        elif is_due(view) and not waits:
+            draft.take_sound(view, inf if draft.is_empty else limits[view.slack_s < inf])
     if tight:
         take_rows()
     prompts = {view.key for view in crowd.prompts}

@@ -1,4 +1,4 @@
-"""Whether newcomers wait for company. Pure: no clock, no tensor, no I/O.
+"""Whether newcomers, and sound that is due, wait for company. Pure: no clock, no tensor, no I/O.
 
 Prompts in a step cost something beside their length (`StepCost.prefill_call_s`), and so do pieces
 of audio. Where a newcomer comes in nearly every step, nearly every step pays that. If passes with
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from math import inf, sqrt
 
 from izwi.scheduler.cost import StepWork
+from izwi.scheduler.draft import is_decode
 from izwi.scheduler.plan import Budgets, View
 
 # Steps that passes with newcomers are apart at most, where somebody listens and where nobody does.
@@ -27,6 +28,10 @@ MOST_BACKGROUND_STEPS = 8
 LEAST_COMPANY = 1.5
 # A listener waits only while this times what the next two steps take is left until he is late.
 SPARE = 2.0
+# Steps that a chunk of sound waits at most for others, where nobody is near a gap.
+MOST_SOUND_STEPS = 3
+# The same of a stream that has ended, while somebody waits for its place.
+MOST_ENDED_STEPS = 1
 
 
 def newcomers_wait(
@@ -60,3 +65,25 @@ def newcomers_wait(
     if slack_s == inf:
         return rows_s + together_s < limit_s  # nor here: they would not fit into a step
     return slack_s > SPARE * (2.0 * rows_s + together_s)
+
+
+def sounds_wait(views: Sequence[View], crowded: bool) -> bool:
+    """Whether the chunks of sound that are due are to be made together in a later step.
+
+    A call of the codec costs as much as some rows of it do, and chunks come due in all steps. The
+    first that has waited for long enough takes the others along.
+
+    Args:
+        views: Running sequences that can wait, in any order.
+        crowded: Somebody waits for the place of who ends.
+    """
+    num_decodes = 0
+    for view in views:
+        if view.ended:
+            waited, most = view.idle_steps, MOST_ENDED_STEPS if crowded else MOST_SOUND_STEPS
+        else:
+            num_decodes += is_decode(view)
+            waited, most = view.frames + 1 - view.chunk, MOST_SOUND_STEPS
+        if waited >= most and view.chunk:
+            return False
+    return num_decodes > 1

@@ -74,12 +74,14 @@ def test_a_pause_is_in_neither_entries_nor_sound(
     world.submit(1)
     world.run(steps=8)
     world.engine.pause("1")
-    before = len(world.entries["1"])
+    sequence = world.engine._live["1"][1]
+    # frames are told with their sound, and a device may be a step ahead
+    drawn = len(sequence.emitted) + sequence.coming.entries
     for other in (0, 2):
         world.submit(other)
     world.run()
     assert all(world.entries[str(other)] for other in (0, 2))
-    assert len(world.entries["1"]) <= before + 1 < len(whole.entries["1"])
+    assert len(world.entries["1"]) <= drawn < len(whole.entries["1"])
     world.engine.resume("1")
     world.run()
     assert world.entries["1"] == whole.entries["1"]

@@ -64,11 +64,45 @@ def test_a_step_with_a_first_sound_stays_short() -> None:
 
 
 def test_a_row_takes_its_sound_along_where_that_is_made_beside_the_steps() -> None:
-    ahead = [decode(key, 5.0, frames=11) for key in range(10, 14)]
+    ahead = [decode(key, 5.0, frames=14) for key in range(10, 14)]
     budgets = SPEND._replace(step_s=1.0)
-    assert plan(ahead, [], budgets).vocode == ()
+    apart = plan(ahead, [], budgets)
+    assert apart.forward == ()
+    assert len(apart.vocode) == 4
     step = plan(ahead, [], budgets._replace(sounds_beside=True))
     assert [row.key for row in step.forward] == [key for key, _ in step.vocode] == [10, 11, 12, 13]
+    one = [decode(10, 5.0, frames=11)]
+    assert plan(one, [], budgets).vocode == ()
+    assert plan(one, [], budgets._replace(sounds_beside=True)).vocode == ((10, 12),)
+
+
+def test_sound_that_can_wait_is_made_together_with_more() -> None:
+    beside = SPEND._replace(step_s=1.0, sounds_beside=True)
+    due = [decode(key, 5.0, frames=10 + key) for key in range(5)]  # 1 to 3 need no further frame
+    assert [view.chunk for view in due] == [12] * 5
+    waiting = plan(due[:4], [], beside)
+    assert len(waiting.forward) == 4
+    assert waiting.vocode == ()
+    together = plan(due, [], beside)  # the last has waited for three steps
+    assert len(together.forward) == 5
+    assert together.vocode == ((1, 12), (2, 12), (3, 12), (4, 12))
+    # who is near a gap waits for nobody, nor does anybody wait for him
+    near = plan([*due[:3], decode(7, 0.1, frames=11)], [], beside)
+    assert near.vocode == ((7, 12),)
+
+
+def test_the_end_of_a_stream_waits_for_company_but_not_long_while_its_place_is_wanted() -> None:
+    beside = SPEND._replace(step_s=1.0, sounds_beside=True)
+    rows = [decode(key, 5.0, frames=2) for key in range(2)]
+    end = decode(5, 5.0, frames=3)._replace(ended=True)
+    new = [View(9, 20, slack_s=0.1, chunk=1)]
+    assert plan([*rows, end], [], beside).vocode == ()
+    assert plan([*rows, end._replace(idle_steps=3)], [], beside).vocode == ((5, 3),)
+    assert plan([*rows, end], new, beside).vocode == ((9, 1),), "a first sound never waits"
+    full = beside._replace(running=3)
+    assert plan([*rows, end], new, full).vocode == ()
+    assert plan([*rows, end._replace(idle_steps=1)], new, full).vocode == ((5, 3),)
+    assert plan([rows[0], end], [], beside).vocode == ((5, 3),), "there is no company"
 
 
 def test_a_long_new_prompt_does_not_make_a_listener_wait() -> None:

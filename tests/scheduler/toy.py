@@ -92,6 +92,7 @@ class Toy:
     vocodes: int = 8
     step_s: float = inf
     cost: StepCost = COST
+    beside: bool = False  # sound is made beside the steps
     step: int = 0
     now_s: float = 0.0
     alive: list[Life] = field(default_factory=list)
@@ -138,6 +139,7 @@ class Toy:
             self.cost,
             self.starts.per_step,
             self.starts.steps_since,
+            self.beside,
         )
         views = {life.key: life.view(self.step, self.now_s) for life in self.alive}
         waiting = [views[life.key] for life in self.alive if not life.running]
