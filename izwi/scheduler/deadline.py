@@ -237,7 +237,7 @@ def _fill(
     for view in waiting_rows:
         if is_decode(view) and (beside or not is_due(view)):
             rows.append(view)
-        elif is_due(view) and not waits:
+        elif is_due(view) and not (waits and view.ended):  # who is held may lack text: at once
             draft.take_sound(view, inf if draft.is_empty else limits[view.slack_s < inf])
     if tight:
         take_rows()

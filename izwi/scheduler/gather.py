@@ -71,7 +71,8 @@ def sounds_wait(views: Sequence[View], crowded: bool) -> bool:
     """Whether the chunks of sound that are due are to be made together in a later step.
 
     A call of the codec costs as much as some rows of it do, and chunks come due in all steps. The
-    first that has waited for long enough takes the others along.
+    first that has waited for long enough takes the others along. What does not decode and has not
+    ended is held, and waits for nobody.
 
     Args:
         views: Running sequences that can wait, in any order.
@@ -79,11 +80,13 @@ def sounds_wait(views: Sequence[View], crowded: bool) -> bool:
     """
     num_decodes = 0
     for view in views:
-        if view.ended:
+        if view.ended and view.frames:
             waited, most = view.idle_steps, MOST_ENDED_STEPS if crowded else MOST_SOUND_STEPS
-        else:
-            num_decodes += is_decode(view)
+        elif is_decode(view):
+            num_decodes += 1
             waited, most = view.frames + 1 - view.chunk, MOST_SOUND_STEPS
+        else:
+            continue
         if waited >= most and view.chunk:
             return False
     return num_decodes > 1
