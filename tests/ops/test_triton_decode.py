@@ -190,7 +190,7 @@ def test_heads_that_the_kernels_take() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("calls", [[2, 1, 1, 1], [1] * 5])
+@pytest.mark.parametrize("calls", [[2, 1, 1, 1], [1] * 5, [1, 2, 2]])
 @pytest.mark.parametrize("pending", [False, True])
 def test_scratch_attention(pending: bool, calls: list[int], dtype: torch.dtype) -> None:
     rows, capacity = 3, 5

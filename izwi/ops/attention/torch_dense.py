@@ -168,11 +168,15 @@ class ScratchCache:
         return cos[self._start : stop], sin[self._start : stop]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        stop = self._start + q.shape[1]
+        tokens = q.shape[1]
+        stop = self._start + tokens
         keys, values = self._keys[layer], self._values[layer]
         keys[:, self._start : stop] = k
         values[:, self._start : stop] = v
-        return attend(q, keys[:, :stop], values[:, :stop], None, causal=self._start == 0)
+        mask = None
+        if tokens > 1 and self._start > 0:  # causal from 0 on, or for one token, needs none
+            mask = q.new_ones((1, tokens, stop), dtype=torch.bool).tril(self._start)
+        return attend(q, keys[:, :stop], values[:, :stop], mask, causal=True)
 
 
 class WindowView:
