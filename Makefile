@@ -28,8 +28,9 @@ types: $(VENV)/.dev
 arch: $(VENV)/.dev
 	$(BIN)/lint-imports
 
+# two workers, files in turn, if nothing is asked for: a server that a test waits for leaves a core idle
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(or $(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
 
 # build the wheel, install it where nothing else is, and let it speak and listen
 wheel: $(VENV)/.dev
