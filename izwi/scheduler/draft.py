@@ -129,7 +129,7 @@ class Draft:
         return self._take_prompt(view, limit_s, least_tokens, sound)
 
     def take_row(self, view: View, limit_s: float = inf, sound: bool = True) -> bool:
-        """`take` of a sequence that is known to decode."""
+        """`take` of what is known to decode; where it finds no page, of the sound that is there."""
         if self._tokens <= 0 or view.key in self._settled:
             return False
         due = view.chunk if sound and 0 < view.chunk <= view.frames + 1 else 0
@@ -142,7 +142,7 @@ class Draft:
         if view.num_positions > view.num_pages * self._page_size:
             pages = self._pages_short(view, view.num_positions)
             if pages > self._free_pages and not self._make_room(view, pages):
-                return False
+                return sound and self._take_sound(view, limit_s)
             self._free_pages -= pages
         self._tokens -= 1
         self.seconds = seconds

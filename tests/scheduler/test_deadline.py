@@ -94,6 +94,18 @@ def test_sound_that_can_wait_is_made_together_with_more() -> None:
     assert near.vocode == ((7, 12),)
 
 
+def test_who_has_no_page_for_a_row_has_the_sound_that_is_there() -> None:
+    full = SPEND._replace(step_s=1.0, free_pages=0)
+    stuck = View(1, 49, 48, num_pages=3, slack_s=5.0, started=True, frames=15, chunk=12)
+    other = decode(0, 0.01)  # it keeps its pages, since it needs them sooner
+    for beside in (False, True):
+        for slack_s in (5.0, 0.05):
+            budgets = full._replace(sounds_beside=beside)
+            step = plan([other, stuck._replace(slack_s=slack_s)], [], budgets)
+            assert [row.key for row in step.forward] == [0]
+            assert step.vocode == ((1, 12),)
+
+
 def test_the_end_of_a_stream_waits_for_company_but_not_long_while_its_place_is_wanted() -> None:
     beside = SPEND._replace(step_s=1.0, sounds_beside=True)
     rows = [decode(key, 5.0, frames=2) for key in range(2)]
