@@ -14,7 +14,7 @@ from izwi.ops import triton_linear, triton_rows
 from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, ScratchDecode, rope_tables
 from izwi.ops.narrow import Weight, narrowed, widen
 from izwi.ops.protocol import AttentionSpec
-from izwi.ops.torch_ops import rms_norm
+from izwi.ops.torch_ops import divide, rms_norm
 from izwi.ops.triton_linear import Tiles
 from izwi.ops.triton_ops import TritonOps
 from izwi.ops.triton_sampling import MAX_STOP_IDS, RowSampling, SamplingColumns, draw
@@ -186,14 +186,9 @@ class Step:
         )
 
 
-def split(packed: Tensor) -> tuple[Tensor, ...]:
-    kv = SPEC.num_kv_heads * SPEC.head_dim
-    return packed.split((_ATTENDED, kv, kv), dim=-1)
-
-
 def attention_cases(rows: int) -> list[tuple[str, Call, int]]:
     """Name, call, and bytes read, of attention over 300 and 2000 keys and over a scratch cache."""
-    packed, norm = split(normal(rows, PACKED)), normal(SPEC.head_dim)
+    packed, norm = divide(normal(rows, PACKED), SPEC), normal(SPEC.head_dim)
     cases: list[tuple[str, Call, int]] = []
     key_bytes = 2 * SPEC.num_kv_heads * SPEC.head_dim * DTYPE.itemsize
     for length, max_keys in ((300, 512), (2000, 4096)):
@@ -206,7 +201,7 @@ def attention_cases(rows: int) -> list[tuple[str, Call, int]]:
         cases.append((f"paged attention, {length} keys", paged, rows * length * key_bytes))
     scratch = ScratchDecode(rows, 16, 5, SPEC, DEVICE, DTYPE)
     scratch.advance(8)
-    token = split(normal(rows, 1, PACKED))
+    token = divide(normal(rows, 1, PACKED), SPEC)
     cases.append(
         (
             "scratch attention, 8 keys",

@@ -18,13 +18,12 @@ from benchmarks.kernel_cases import (
     Step,
     normal,
     row_sampling,
-    split,
 )
 from izwi.ops.attention.torch_paged import PagedContext
 from izwi.ops.attention.torch_slots import PlainSlots
 from izwi.ops.attention.triton_decode import ScratchDecode
 from izwi.ops.narrow import FOUR_BITS
-from izwi.ops.torch_ops import TorchOps
+from izwi.ops.torch_ops import TorchOps, divide
 from izwi.ops.triton_rows import rms_norm, snake, swiglu
 from izwi.ops.triton_sampling import draw
 from izwi.request import SamplingParams
@@ -81,7 +80,7 @@ def _errors_of_attention(rows: int) -> dict[str, float]:
     norm = normal(SPEC.head_dim, scale=0.2) + 1
     errors: dict[str, float] = {}
     for length, max_keys in ((300, 512), (2000, 4096)):
-        step, packed = Step(rows, length, 1, max_keys), split(normal(rows, PACKED))
+        step, packed = Step(rows, length, 1, max_keys), divide(normal(rows, PACKED), SPEC)
         found = step.context.attend_fused(0, *packed, SPEC, norm, norm)
         exact = _paged_exactly(step, packed, norm, length)
         errors[f"paged attention, {length} keys, {rows} rows"] = _error(found, exact)
@@ -89,7 +88,7 @@ def _errors_of_attention(rows: int) -> dict[str, float]:
     reference = _EXACT.scratch_context(rows, 16, 1, SPEC)
     worst = 0.0
     for tokens in (2, *[1] * 14):
-        packed = split(normal(rows, tokens, PACKED))
+        packed = divide(normal(rows, tokens, PACKED), SPEC)
         found = scratch.attend_fused(0, *packed, SPEC, norm, norm)
         q, k, v = (x.float() for x in packed)
         wide = norm.float()

@@ -219,10 +219,6 @@ def _fill(
     def least_tokens() -> int:
         return LEAST_CHUNK_TOKENS if draft.is_empty else 0  # a step that could run something does
 
-    waiting_rows = (*crowd.ahead, *crowd.background)
-    crowded = bool(crowd.pressing or crowd.patient or crowd.idle)
-    waits = beside and sounds_wait(waiting_rows, crowded)
-
     def take_rows() -> None:
         # two rows run whatever is predicted: from one alone nobody learns what another one costs
         num_free = LEAST_ROWS if draft.is_empty else 0
@@ -233,11 +229,17 @@ def _fill(
             elif draft.seconds >= limit_s:
                 return
 
-    rows = []
-    for view in waiting_rows:
+    rows: list[View] = []
+    due: list[View] = []
+    for view in (*crowd.ahead, *crowd.background):
         if is_decode(view) and (beside or not is_due(view)):
             rows.append(view)
-        elif is_due(view) and not (waits and view.ended):  # who is held may lack text: at once
+        elif is_due(view):
+            due.append(view)
+    crowded = bool(crowd.pressing or crowd.patient or crowd.idle)
+    waits = beside and sounds_wait(rows, [view for view in due if view.ended], crowded)
+    for view in due:
+        if not (waits and view.ended):  # who is held may lack text: at once
             draft.take_sound(view, inf if draft.is_empty else limits[view.slack_s < inf])
     if tight:
         take_rows()

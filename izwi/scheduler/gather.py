@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from math import inf, sqrt
 
 from izwi.scheduler.cost import StepWork
-from izwi.scheduler.draft import is_decode
 from izwi.scheduler.plan import Budgets, View
 
 # Steps that passes with newcomers are apart at most, where somebody listens and where nobody does.
@@ -67,26 +66,18 @@ def newcomers_wait(
     return slack_s > SPARE * (2.0 * rows_s + together_s)
 
 
-def sounds_wait(views: Sequence[View], crowded: bool) -> bool:
+def sounds_wait(rows: Sequence[View], ends: Sequence[View], crowded: bool) -> bool:
     """Whether the chunks of sound that are due are to be made together in a later step.
 
     A call of the codec costs as much as some rows of it do, and chunks come due in all steps. The
-    first that has waited for long enough takes the others along. What does not decode and has not
-    ended is held, and waits for nobody.
+    first that has waited for long enough takes the others along.
 
     Args:
-        views: Running sequences that can wait, in any order.
+        rows: Sequences that decode and can wait.
+        ends: Those that have ended and owe sound.
         crowded: Somebody waits for the place of who ends.
     """
-    num_decodes = 0
-    for view in views:
-        if view.ended and view.frames:
-            waited, most = view.idle_steps, MOST_ENDED_STEPS if crowded else MOST_SOUND_STEPS
-        elif is_decode(view):
-            num_decodes += 1
-            waited, most = view.frames + 1 - view.chunk, MOST_SOUND_STEPS
-        else:
-            continue
-        if waited >= most and view.chunk:
-            return False
-    return num_decodes > 1
+    most = MOST_ENDED_STEPS if crowded else MOST_SOUND_STEPS
+    if len(rows) < 2 or any(view.idle_steps >= most for view in ends):
+        return False
+    return all(view.frames + 1 - view.chunk < MOST_SOUND_STEPS for view in rows if view.chunk)

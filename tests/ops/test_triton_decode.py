@@ -20,7 +20,7 @@ from izwi.ops.attention.triton_decode import (
     takes_heads,
 )
 from izwi.ops.protocol import AttentionSpec
-from izwi.ops.torch_ops import TorchOps, rms_norm
+from izwi.ops.torch_ops import TorchOps
 from izwi.ops.triton_ops import TritonOps
 from izwi.ops.triton_rows import PendingNorm
 from tests.ops.devices import DEVICE, DTYPES, NEAR, assert_near, normal
@@ -44,9 +44,8 @@ def norms(spec: AttentionSpec, dtype: torch.dtype) -> dict[str, Tensor]:
 
 def divided(parts: list[Tensor], pending: PendingNorm) -> list[Tensor]:
     """What a pending norm makes of queries, keys and values."""
-    wide = pending.x.float()
-    roots = rms_norm(wide, None, pending.eps) / wide
-    return [(part.float() * roots[..., :1].view(*part.shape[:-1], 1)) for part in parts]
+    roots = torch.rsqrt(pending.x.float().square().mean(-1) + pending.eps)
+    return [part.float() * roots.view(*part.shape[:-1], 1) for part in parts]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
