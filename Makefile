@@ -28,9 +28,8 @@ types: $(VENV)/.dev
 arch: $(VENV)/.dev
 	$(BIN)/lint-imports
 
-# two workers, files in turn, if nothing is asked for: a server that a test waits for leaves a core idle
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest $(or $(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
+	$(BIN)/python -m pytest $(ARGS)
 
 # build the wheel, install it where nothing else is, and let it speak and listen
 wheel: $(VENV)/.dev
