@@ -1,18 +1,41 @@
-# CPU image that serves the embedded checkpoints; give MODEL ids or folders as arguments to `serve`.
-FROM python:3.11-slim AS build
+# An image that serves the embedded checkpoints, or those that its arguments name (README, Docker).
+#
+#   docker build -t izwi .                            # CPU
+#   docker build -t izwi:cuda --build-arg DEVICE=cuda .
+ARG PYTHON=3.11
+
+FROM python:${PYTHON}-slim AS build
+ARG DEVICE=cpu
+RUN python -m venv /opt/izwi
+ENV PATH=/opt/izwi/bin:$PATH
+# torch in a layer of its own, which stays while the code changes; PyPI's build carries CUDA
+RUN case "$DEVICE" in \
+      cpu) index=https://download.pytorch.org/whl/cpu ;; \
+      cuda) index=https://pypi.org/simple ;; \
+      *) echo "DEVICE must be cpu or cuda, got $DEVICE" >&2; exit 1 ;; \
+    esac \
+ && pip install --no-cache-dir --index-url "$index" 'torch>=2.11,<2.14'
 WORKDIR /src
 COPY . .
-RUN pip install --no-cache-dir build && python -m build --wheel --outdir /wheel .
+RUN pip install --no-cache-dir .
 
-FROM python:3.11-slim
-RUN useradd --create-home izwi
-COPY --from=build /wheel/*.whl /tmp/
-# the CPU build of torch, so that the image does not carry CUDA
-RUN pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu 'torch>=2.11,<2.14' \
- && pip install --no-cache-dir /tmp/*.whl && rm /tmp/*.whl
+FROM python:${PYTHON}-slim
+ARG DEVICE=cpu
+# Triton compiles a launcher for each kernel when it first runs
+RUN if [ "$DEVICE" = cuda ]; then \
+      apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev \
+      && rm -rf /var/lib/apt/lists/*; \
+    fi
+RUN useradd --uid 10001 --create-home izwi && mkdir /data && chown izwi:izwi /data
+COPY --from=build /opt/izwi /opt/izwi
+ENV PATH=/opt/izwi/bin:$PATH IZWI_HOME=/data HF_HOME=/data/huggingface
 USER izwi
+# voices, keys, quotas, and checkpoints of the hub
+VOLUME /data
 EXPOSE 8000
-HEALTHCHECK CMD python -c "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/readyz')"
-ENTRYPOINT ["izwi"]
-# a public address needs a key: docker run -e IZWI_API_KEY=... -p 8000:8000 izwi
-CMD ["serve", "--host", "0.0.0.0"]
+HEALTHCHECK --start-period=120s CMD ["python", "-c", \
+  "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/readyz', timeout=5)"]
+# `docker stop` kills after 10 s: requests in flight get 4, which leaves time to cut the rest off
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["izwi", "serve", "--host", "0.0.0.0", "--drain-s", "4"]
+CMD []

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: serve test check lint format types arch unit wheel bench bench-gpu clean
+.PHONY: serve test check lint format types arch unit wheel bench bench-gpu mutants clean
 
 serve: $(VENV)/.runtime
 	$(BIN)/izwi serve $(ARGS)
@@ -62,6 +62,10 @@ bench-gpu: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.gpu_table
 
+# plant small faults and count those that the tests notice: docs/mutants.md; ARGS="--minutes 240" nightly
+mutants: $(VENV)/.mutants
+	$(BIN)/python -m tests.mutation $(ARGS)
+
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
@@ -74,3 +78,8 @@ $(VENV)/.dev: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@ $(VENV)/.runtime
+
+$(VENV)/.mutants: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[dev,mutants]'
+	touch $@ $(VENV)/.dev $(VENV)/.runtime

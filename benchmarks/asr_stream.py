@@ -25,8 +25,12 @@ from izwi.engine import Engine
 from izwi.registry import Registry
 from izwi.request import Float32, SpeechInput
 from izwi.runner.device import TorchBackend, torch_backend
-from izwi_api.live_transcribe import LiveTranscription, SegmentText, open_live_transcription
-from izwi_api.speech import open_speech
+from izwi_api.services.live_transcribe import (
+    LiveTranscription,
+    SegmentText,
+    open_live_transcription,
+)
+from izwi_api.services.speech import open_speech
 
 RATE = 16_000
 MINUTE = 60 * RATE

@@ -1,4 +1,4 @@
-"""How many seconds of sound are written down in a second, so many clips at a time?
+"""How many seconds of audio are transcribed per second, by concurrency?
 
 A published size with random weights on a GPU, the embedded transcriber elsewhere; every clip gets
 as many tokens as speech of its length usually does. Features are computed on the host, and
@@ -32,8 +32,8 @@ from izwi.async_engine import AsyncEngine
 from izwi.audio.mel import WHISPER_RATE
 from izwi.config import EngineConfig
 from izwi.engine import Engine
-from izwi.lane import Lane
 from izwi.model import TranscriptionModel
+from izwi.model_worker import ModelWorker
 from izwi.request import Float32, TranscriptionInput
 from izwi.threads import compute, use_few_threads
 
@@ -49,16 +49,16 @@ class _Steps:
 
 
 class Profile:
-    """Where the time of one lane's steps goes.
+    """Where the time of one model worker's steps goes.
 
     On a GPU a step is waited for and processed after the next one was planned: it counts to that.
     """
 
-    def __init__(self, lane: Lane, device: torch.device):
+    def __init__(self, worker: ModelWorker, device: torch.device):
         self._device = device
         self._steps: dict[str, _Steps] = {}
         self._now: defaultdict[str, float] = defaultdict(float)
-        owners = (lane, lane.runner, lane.runner, lane, lane)
+        owners = (worker, worker.runner, worker.runner, worker, worker)
         for owner, part in zip(owners, _PARTS, strict=True):
             name = "_results" if part == "results" else part
             setattr(owner, name, self._timed(part, getattr(owner, name)))
@@ -181,8 +181,8 @@ async def measure_engine(options: argparse.Namespace) -> list[dict[str, Any]]:
     registry, backend = load_listening(options.size, options.device, options.dtype)
     config = EngineConfig(max_running=max(options.streams))
     loop = Engine(registry.models, backend.ops, config)
-    (lane,) = loop._lanes.values()
-    profile = Profile(lane, backend.ops.device) if options.profile else None
+    (worker,) = loop._workers.values()
+    profile = Profile(worker, backend.ops.device) if options.profile else None
     engine = AsyncEngine(loop)
     use_few_threads()
     engine.start()
@@ -225,19 +225,25 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     parser.add_argument("--http", action="store_true", help="ask a server, too")
     parser.add_argument("--port", type=int, default=8100)
-    doors = 4 if on_gpu else 1
-    parser.add_argument("--doors", type=int, default=doors, help="of the server; 0: one process")
+    api_servers = 4 if on_gpu else 1
+    parser.add_argument(
+        "--api-servers", type=int, default=api_servers, help="of the server; 0: one process"
+    )
     options = parser.parse_args()
     rows = []
     if options.http:  # first, since an engine takes the memory that is free
         most = max(options.streams)
-        with served(options.size, 0, most, options.port, options.device, options.doors) as url:
+        with served(
+            options.size, 0, most, options.port, options.device, options.api_servers
+        ) as url:
             rows = asyncio.run(measure_server(url, options))
     rows = [*asyncio.run(measure_engine(options)), *rows]
     if options.profile:  # what is measured twice is no result
         return
     name = "asr_throughput" if options.size == "asr-1.7b" else f"asr_throughput_{options.size}"
-    write_result(name, rows, size=options.size, seconds=options.seconds, doors=options.doors)
+    write_result(
+        name, rows, size=options.size, seconds=options.seconds, api_servers=options.api_servers
+    )
 
 
 if __name__ == "__main__":

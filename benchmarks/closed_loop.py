@@ -1,4 +1,4 @@
-"""How much do c listeners at once hear of a server, and how soon does each of them hear it?
+"""How much audio do c clients in a closed loop receive, and how soon does each of them?
 
 The server is a process of its own: a published size with random weights on a GPU, the embedded
 voice elsewhere. Each listener asks for the next utterance when the last one has ended; every
@@ -28,13 +28,13 @@ from benchmarks.listeners import (
 
 async def run_level(url: str, model: str, streams: int, rounds: int) -> dict[str, Any]:
     """Keep so many listeners busy until each has heard so many utterances."""
-    heard: list[Listened] = []
+    played: list[Listened] = []
     async with connect(url, streams) as client:
 
         async def slot(place: int) -> None:
             for turn in range(rounds):
                 one = await listen(client, model, turn * streams + place)
-                heard.append(one)
+                played.append(one)
 
         await open_connections(client, streams)  # before the clock runs
         began = time.perf_counter()
@@ -43,9 +43,9 @@ async def run_level(url: str, model: str, streams: int, rounds: int) -> dict[str
     return {
         "loop": "closed",
         "streams": streams,
-        **figures(heard),
-        "rtf_p50": round(float(np.median([one.total_s / one.audio_s for one in heard])), 4),
-        "audio_s_per_s": round(sum(one.audio_s for one in heard) / wall_s, 1),
+        **figures(played),
+        "rtf_p50": round(float(np.median([one.total_s / one.audio_s for one in played])), 4),
+        "audio_s_per_s": round(sum(one.audio_s for one in played) / wall_s, 1),
     }
 
 

@@ -23,7 +23,7 @@ from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput
 from izwi.runner.encoder_graphs import EncoderGraphs
 from izwi.runner.padded import encode_together
-from izwi.runner.recorder import Recorder
+from izwi.runner.recorder import GraphRecorder
 
 _REPEATS = 20
 
@@ -97,7 +97,7 @@ def measure(size: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     assert isinstance(model, EncodesPadded), f"{size} has no encoder that takes pads"
     encoders = model.padded_encoders
     graphs = EncoderGraphs(
-        encoders, Recorder(ops.device), max(options.batches), ops.device, ops.dtype
+        encoders, GraphRecorder(ops.device), max(options.batches), ops.device, ops.dtype
     )
     before = torch.cuda.memory_reserved(ops.device) if ops.device.type == "cuda" else 0
     began = time.perf_counter()

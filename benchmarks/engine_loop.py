@@ -1,4 +1,4 @@
-"""How much sound does the engine alone make for c streams, and does company change any of it?
+"""How much audio does the engine alone make for c streams, and does batching change any of it?
 
 The embedded voice without HTTP: codes of equal seeds are compared between the first level and the
 last. `closed_loop` asks a whole server.

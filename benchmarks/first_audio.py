@@ -1,4 +1,4 @@
-"""How soon does one listener hear something, and does the sound keep ahead of the clock?"""
+"""How long is the time to first audio of one stream, and is playback free of gaps?"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from izwi.engine import Engine
 from izwi.model import SpeechModel
 from izwi.request import SpeechInput
 from izwi.runner.codec_graphs import CodecGraphs
-from izwi.runner.decode_graphs import DecodeGraphs
+from izwi.runner.decode_graphs import DecodeGraphs, Variant
 
 _REPEATS = 30
 _CONTEXT = 100  # positions before the new one
@@ -39,7 +39,7 @@ def device_ms(run: Any) -> float:
 
 
 def _graphs(engine: Engine) -> tuple[DecodeGraphs, CodecGraphs]:
-    graphs = next(iter(engine._lanes.values())).runner._graphs
+    graphs = next(iter(engine._workers.values())).runner._graphs
     assert graphs is not None
     assert graphs.decodes is not None
     assert graphs.codec is not None
@@ -63,8 +63,8 @@ def graph_rows(engine: Engine, sizes: list[int]) -> list[dict[str, Any]]:
                     staged.host[f"{which}.{column}"][:] = value
                 staged.host[f"{which}.penalty"][:] = penalty
             staged.send()
-        frame = device_ms(batch.graphs[True, True][0].replay)
-        predictor = device_ms(drawing.graphs[True,][0].replay)
+        frame = device_ms(batch.graphs[Variant(few_keys=True)][0].replay)
+        predictor = device_ms(drawing.graphs[Variant(few_keys=True)][0].replay)
         row: dict[str, Any] = {
             "streams": size,
             "frame_ms": round(frame, 3),
@@ -108,7 +108,7 @@ def loop_row(engine: Engine, model: SpeechModel, name: str, streams: int) -> dic
 def profile(engine: Engine, size: int, most: int = 18) -> list[dict[str, Any]]:
     """Kernels of one frame by their share of the device's time."""
     decodes, _ = _graphs(engine)
-    graph = decodes._batch(decodes._decodes, size).graphs[True, True][0]
+    graph = decodes._batch(decodes._decodes, size).graphs[Variant(few_keys=True)][0]
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as result:
         graph.replay()
         torch.cuda.synchronize()

@@ -15,6 +15,7 @@ from benchmarks.pictures import Curve, Panel, draw
 Rows = list[dict[str, Any]]
 CLOSED, CLOSED_SMALL = "closed_loop_tts-1.7b", "closed_loop_tts-0.6b"
 OPEN = "open_loop_tts-1.7b"
+TEXTS, CLIPS, FILES = "by_length_texts", "by_length_clips", "by_length_files"
 _RATIO = "ratio_to_faster_qwen3_tts"
 # id -> unit, result, and where in it
 TABLE: dict[str, tuple[str, str, Callable[[Rows], Any]]] = {
@@ -35,6 +36,25 @@ TABLE: dict[str, tuple[str, str, Callable[[Rows], Any]]] = {
         "asr_throughput",
         lambda rows: find(rows, loop="closed over http", streams=32)["x_real_time"],
     ),
+    "compiled_after_ready": ("delays", TEXTS, lambda _: sum(map(delays, (TEXTS, CLIPS, FILES)))),
+    "ttfa_ms_4000_chars": ("ms", TEXTS, lambda rows: again(rows, "text", chars=4000)["ttfa_ms"]),
+    "ttfa_p95_ms_beside_16_long": (
+        "ms",
+        TEXTS,
+        lambda rows: find(rows, what="short beside 16 long", turn="first")["ttfa_ms_p95"],
+    ),
+    "ttfa_p50_ms_clone_1rps": ("ms", CLIPS, lambda rows: clones(rows, 1)["ttfa_ms_p50"]),
+    "ttfa_p95_ms_clone_20rps": ("ms", CLIPS, lambda rows: clones(rows, 20)["ttfa_ms_p95"]),
+    "underruns_clone_20rps": ("streams", CLIPS, lambda rows: clones(rows, 20)["underruns"]),
+    "asr_ms_1s_after_outlier": (
+        "ms",
+        FILES,
+        lambda rows: find(rows, what="1 s after the longest", turn="first")["ms_p50"],
+    ),
+    "asr_ms_8s_http": ("ms", FILES, lambda rows: again(rows, "file", seconds=8.0)["ms"]),
+    "asr_s_600s_http": ("s", FILES, lambda rows: again(rows, "file", seconds=600.0)["ms"] / 1e3),
+    "start_s_cold": ("s", TEXTS, lambda rows: find(rows, what="ready")["start_s"]),
+    "start_s_warm": ("s", f"{TEXTS}_warm", lambda rows: find(rows, what="ready")["start_s"]),
     _RATIO: ("x", "peers", lambda rows: find(rows, peer="izwi")[_RATIO]),
 }
 
@@ -59,6 +79,21 @@ def closed(rows: Rows, streams: int) -> dict[str, Any]:
 def opened(rows: Rows, per_second: float) -> dict[str, Any]:
     """The open loop at a rate."""
     return find(rows, loop="open", per_second=per_second)
+
+
+def again(rows: Rows, what: str, **wanted: Any) -> dict[str, Any]:
+    """The second one of a length."""
+    return find(rows, what=what, turn="again", **wanted)
+
+
+def clones(rows: Rows, per_second: float) -> dict[str, Any]:
+    """Voices of new clips of about 4 s, at a rate."""
+    return find(rows, what="clones", clip_s=4.0, per_second=per_second)
+
+
+def delays(result: str) -> int:
+    """Kernels compiled and graphs recorded while a benchmark's requests were served."""
+    return sum(row.get("compiled", 0) + row.get("recorded", 0) for row in rows_of(result))
 
 
 def panels(closed_rows: Rows, open_rows: Rows) -> list[Panel]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.random_checkpoint import backend_of
+from benchmarks.timeline import engine_timeline
 from izwi.registry import Registry
 from izwi.runner.device import TorchBackend
 from izwi_api.serve.control import EngineSpec
@@ -11,8 +12,9 @@ from izwi_api.serve.engine_process import main
 
 def load(spec: EngineSpec) -> tuple[Registry, TorchBackend]:
     """Draw the weights of the one model."""
+    engine_timeline()
     ((name, folder),) = spec.models.items()
-    backend = backend_of(name, spec.where.device, spec.where.dtype, spec.where.weights)
+    backend = backend_of(name, spec.runtime.device, spec.runtime.dtype, spec.runtime.weights)
     registry = Registry(backend)
     registry.load(str(folder), name)
     return registry, backend

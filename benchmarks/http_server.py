@@ -17,9 +17,9 @@ import httpx
 from benchmarks.fixed_length import FRAMES
 from benchmarks.random_checkpoint import NAMES, folder_of, load
 from izwi.config import EngineConfig
-from izwi_api.serve.plan import Plan
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.options import ServeOptions
 from izwi_api.settings import read_settings
-from izwi_api.where import Where
 
 # Set-up records graphs and compiles kernels.
 _START_S = 240.0
@@ -27,7 +27,7 @@ _START_S = 240.0
 
 @contextmanager
 def served(
-    size: str, frames: int, streams: int, port: int, device: str, doors: int = 1
+    size: str, frames: int, streams: int, port: int, device: str, api_servers: int = 1
 ) -> Iterator[str]:
     """Run the server in a process of its own; its base URL, once it is ready.
 
@@ -36,7 +36,7 @@ def served(
     """
     command = [sys.executable, "-m", "benchmarks.http_server", "--size", size]
     command += ["--frames", str(frames), "--streams", str(streams), "--port", str(port)]
-    process = subprocess.Popen([*command, "--device", device, "--doors", str(doors)])
+    process = subprocess.Popen([*command, "--device", device, "--api-servers", str(api_servers)])
     url = f"http://127.0.0.1:{port}"
     try:
         _wait(process, url)
@@ -70,45 +70,49 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--port", type=int, default=8100)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--doors", type=int, default=1, help="processes; 0: all in one")
+    parser.add_argument("--api-servers", type=int, default=1, help="processes; 0: all in one")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         settings = read_settings({**os.environ, "IZWI_HOME": home})
-        where, config = Where(options.device), EngineConfig(max_running=options.streams)
-        plan = Plan((), where, config, settings, drain_s=0.0, num_doors=options.doors)
-        serve = _serve_in_processes if options.doors else _serve_in_process
-        serve(plan, options)
+        runtime, config = RuntimeOptions(options.device), EngineConfig(max_running=options.streams)
+        serve_options = ServeOptions(
+            (), runtime, config, settings, drain_s=0.0, num_api_servers=options.api_servers
+        )
+        serve = _serve_in_processes if options.api_servers else _serve_in_process
+        serve(serve_options, options)
 
 
-def _serve_in_process(plan: Plan, options: argparse.Namespace) -> None:
+def _serve_in_process(serve_options: ServeOptions, options: argparse.Namespace) -> None:
     from izwi.allocator import settle
     from izwi.async_engine import AsyncEngine
     from izwi.engine import Engine
-    from izwi_api.app import create_app
-    from izwi_api.http_server import Server, server_config
+    from izwi_api.http.app import create_app
+    from izwi_api.http.server import Server, server_config
 
     registry, backend = load(options.size, options.device, "auto", options.frames)
-    engine = AsyncEngine(Engine(registry.models, backend.ops, plan.config))
-    app = create_app(engine, registry, plan.settings)
+    engine = AsyncEngine(Engine(registry.models, backend.ops, serve_options.config))
+    app = create_app(engine, registry, serve_options.settings)
     settle()
-    max_head_s = plan.settings.pace.max_head_s
+    max_head_s = serve_options.settings.pace.max_head_s
     served = server_config(app, "127.0.0.1", options.port, max_head_s)
-    Server(served, app.state.izwi.drain, plan.drain_s).run()
+    Server(served, app.state.izwi.drain, serve_options.drain_s).run()
 
 
-def _serve_in_processes(plan: Plan, options: argparse.Namespace) -> None:
-    from izwi_api.serve.listeners import open_listeners, url_of
+def _serve_in_processes(serve_options: ServeOptions, options: argparse.Namespace) -> None:
+    from izwi_api.serve.listen_sockets import open_listen_sockets, url_of
     from izwi_api.serve.supervisor import Supervisor
 
     # its processes find this package where this one found it
     os.environ |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     os.environ[FRAMES] = str(options.frames)
-    listeners = open_listeners("127.0.0.1", options.port)
+    listen_sockets = open_listen_sockets("127.0.0.1", options.port)
     with tempfile.TemporaryDirectory() as parent:
         folder = folder_of(options.size, Path(parent))
-        programs = ("benchmarks.http_engine", "benchmarks.http_door")
+        programs = ("benchmarks.http_engine", "benchmarks.http_api_server")
         models = {options.size: folder}
-        Supervisor(plan, models, listeners, url_of("127.0.0.1", listeners), programs).run()
+        Supervisor(
+            serve_options, models, listen_sockets, url_of("127.0.0.1", listen_sockets), programs
+        ).run()
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from izwi.ops import triton_linear, triton_rows
 from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, ScratchDecode, rope_tables
-from izwi.ops.narrow import Weight, narrowed, widen
 from izwi.ops.protocol import AttentionSpec
+from izwi.ops.quantized import Weight, quantized_weight, widen
 from izwi.ops.torch_ops import divide, rms_norm
 from izwi.ops.triton_linear import Tiles
 from izwi.ops.triton_ops import TritonOps
@@ -96,7 +96,7 @@ def weights_of(product: Product, stored: torch.dtype | None = None) -> list[Weig
     copies = max(2, -(-_CACHE_BYTES // product.weight_bytes))
     if stored is not None:
         full = weights_of(product, None)
-        return [narrowed(full[i % len(full)], stored) for i in range(2 * copies)]
+        return [quantized_weight(full[i % len(full)], stored) for i in range(2 * copies)]
     shape = product.weight_rows, product.inputs
     return [normal(*shape, scale=product.inputs**-0.5) for _ in range(copies)]
 
@@ -285,4 +285,4 @@ def row_sampling(rows: int, vocabulary: int, params: SamplingParams) -> RowSampl
 def sampling_case(rows: int, vocabulary: int, codebook: int) -> Call:
     logits = normal(rows, vocabulary, scale=3)
     row = row_sampling(rows, vocabulary, SamplingParams(0.9, 50, 1.0, 1.05))
-    return lambda _: draw(logits, row, codebook, narrow=True)
+    return lambda _: draw(logits, row, codebook, few_candidates=True)

@@ -22,7 +22,7 @@ from benchmarks.kernel_cases import (
 from izwi.ops.attention.torch_paged import PagedContext
 from izwi.ops.attention.torch_slots import PlainSlots
 from izwi.ops.attention.triton_decode import ScratchDecode
-from izwi.ops.narrow import FOUR_BITS
+from izwi.ops.quantized import FOUR_BITS
 from izwi.ops.torch_ops import TorchOps, divide
 from izwi.ops.triton_rows import rms_norm, snake, swiglu
 from izwi.ops.triton_sampling import draw
@@ -30,8 +30,8 @@ from izwi.request import SamplingParams
 from izwi.runner import sampler
 
 ROWS = (1, 2, 8, 32, 64)
-NARROW_ROWS = (1, 8, 64)  # of each kernel
-_NARROW = (torch.int8, torch.float8_e4m3fn, FOUR_BITS)
+QUANTIZED_ROWS = (1, 8, 64)  # of each kernel
+_QUANTIZED = (torch.int8, torch.float8_e4m3fn, FOUR_BITS)
 _WORST = 2e-2  # of the largest number: what is rounded to bfloat16 on the way differs by that
 _EXACT = TorchOps(DEVICE, torch.float32)
 
@@ -43,8 +43,8 @@ def check_everything() -> list[str]:
     cases = [
         Operands(product, rows, stored)
         for product in PRODUCTS
-        for stored in (None, *_NARROW)
-        for rows in (ROWS if stored is None else NARROW_ROWS)
+        for stored in (None, *_QUANTIZED)
+        for rows in (ROWS if stored is None else QUANTIZED_ROWS)
     ]
     with ThreadPoolExecutor(16) as pool:  # compiled side by side
         list(pool.map(lambda operands: operands.fused(0), cases))
@@ -120,7 +120,7 @@ def _errors_of_draws(rows: int) -> dict[str, float]:
     """Shares of the rows in which another id was drawn."""
     errors = {}
     greedy = SamplingParams()
-    for vocabulary, params, narrow in (
+    for vocabulary, params, few_candidates in (
         (2048, SamplingParams(0.9, 50), True),
         (3072, SamplingParams(0.8, 20, 0.9), True),
         (3072, SamplingParams(1.1, 0, 0.95), False),
@@ -132,11 +132,13 @@ def _errors_of_draws(rows: int) -> dict[str, float]:
         row = row_sampling(rows, vocabulary, params)
         noise = torch.from_numpy(sampler.uniforms(range(rows), [0] * rows, 3))
         expected = sampler.draw(logits.cpu(), [params] * rows, noise)
-        found = draw(logits, row, 3, narrow)
+        found = draw(logits, row, 3, few_candidates)
         name = f"draw of {vocabulary}, top {params.top_k}, {rows} rows"
         errors[name] = (found.cpu() != expected).float().mean().item()
         if vocabulary <= 3072:  # numbers of 16 bits are sorted in another way
             short = logits.bfloat16()
-            differ = draw(short, row, 3, narrow) != draw(short.float(), row, 3, narrow)
+            differ = draw(short, row, 3, few_candidates) != draw(
+                short.float(), row, 3, few_candidates
+            )
             errors[f"{name}, bfloat16"] = differ.float().mean().item()
     return errors

@@ -33,7 +33,7 @@ from izwi.config import WEIGHTS
 from izwi.ops import triton_launch, triton_sampling
 from izwi.ops.attention import triton_decode
 from izwi.ops.attention.triton_decode import DecodeTiles
-from izwi.ops.narrow import narrow_dtype
+from izwi.ops.quantized import quantized_dtype
 from izwi.ops.triton_linear import Tiles, bucket_of
 
 ROWS = (1, 8, 32, 64)
@@ -246,7 +246,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.tune and options.weights == "int4":
         parser.error("products with weights of 4 bits have one cut")
-    stored = narrow_dtype(options.weights, DEVICE)
+    stored = quantized_dtype(options.weights, DEVICE)
     wrong = check_everything()
     if options.check or wrong:
         sys.exit(f"{len(wrong)} kernels are off: {wrong}" if wrong else None)

@@ -22,8 +22,8 @@ from izwi.model import KVSpec
 from izwi.registry import Registry
 from izwi.request import SpeechInput, TranscriptionInput
 from izwi.runner.device import DTYPES, torch_backend
-from izwi_api.speech import open_speech
-from izwi_api.transcribe import open_transcription
+from izwi_api.services.speech import open_speech
+from izwi_api.services.transcribe import open_transcription
 
 LARGE = KVSpec(num_layers=28, num_kv_heads=8, head_dim=128)
 

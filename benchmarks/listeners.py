@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--frames", type=int, default=52, help="of an utterance")
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--port", type=int, default=8100)
-    parser.add_argument("--doors", type=int, default=1, help="processes; 0: all in one")
+    parser.add_argument("--api-servers", type=int, default=1, help="processes; 0: all in one")
     return parser
 
 
@@ -65,7 +65,7 @@ def measure_server(
     measure: Callable[[str, argparse.Namespace], Coroutine[Any, Any, list[dict[str, Any]]]],
     options: argparse.Namespace,
     max_running: int,
-    **told: Any,
+    **reported: Any,
 ) -> None:
     """Run a server, measure it, and write the rows down.
 
@@ -74,11 +74,11 @@ def measure_server(
         measure: Asks the server at an address.
         options: Of `arguments`.
         max_running: Streams that the server runs at the same time.
-        told: What else the result says.
+        reported: What else the result says.
     """
     with served(
         *(options.size, options.frames, max_running, options.port, options.device),
-        doors=options.doors,
+        api_servers=options.api_servers,
     ) as url:
         rows = asyncio.run(measure(url, options))
     write_result(
@@ -86,8 +86,8 @@ def measure_server(
         rows,
         device_kind=options.device,
         frames=options.frames,
-        doors=options.doors,
-        **told,
+        api_servers=options.api_servers,
+        **reported,
     )
 
 
@@ -119,6 +119,7 @@ async def listen(
     *,
     text: str | None = None,
     frames: int | None = None,
+    clip: Mapping[str, str] | None = None,
 ) -> Listened:
     """Ask for one utterance and read it as it comes.
 
@@ -128,19 +129,15 @@ async def listen(
         number: Is the seed, and chooses the text if there is none.
         text: What is said.
         frames: Length; None leaves it to the server.
+        clip: `ref_audio` and `ref_text` of the voice, instead of one that the server has.
 
     Raises:
         RuntimeError: The server answered with an error.
     """
-    body = {
-        "model": model,
-        "input": text or TEXTS[number % len(TEXTS)],
-        "voice": _VOICES.get(model, "vivian"),
-        "response_format": "pcm",
-        "seed": number,
-        # the last token gives no frame
-        **({} if frames is None else {"max_new_tokens": frames + 1}),
-    }
+    body = request_body(model, number, text or TEXTS[number % len(TEXTS)], frames)
+    if clip:
+        del body["voice"]
+        body.update(clip)
     began = time.perf_counter()
     audible, received, rest, late = 0.0, 0, b"", 0.0
     async with client.post("/v1/audio/speech", json=body) as answer:
@@ -162,14 +159,27 @@ async def listen(
     return Listened(audible or total, total, received / _RATE, max(0.0, late))
 
 
-def figures(heard: Sequence[Listened]) -> dict[str, Any]:
-    """First audible sound and underruns of all listeners; the longest gap, in milliseconds."""
-    first_s = [one.audible_s for one in heard]
+def request_body(model: str, seed: int, text: str, frames: int | None) -> dict[str, Any]:
+    """What is posted for an utterance of so many frames; None leaves them to the server."""
     return {
-        "requests": len(heard),
+        "model": model,
+        "input": text,
+        "voice": _VOICES.get(model, "vivian"),
+        "response_format": "pcm",
+        "seed": seed,
+        # the last token gives no frame
+        **({} if frames is None else {"max_new_tokens": frames + 1}),
+    }
+
+
+def figures(played: Sequence[Listened]) -> dict[str, Any]:
+    """First audible sound and underruns of all listeners; the longest gap, in milliseconds."""
+    first_s = [one.audible_s for one in played]
+    return {
+        "requests": len(played),
         **{f"ttfa_ms_p{percent}": milliseconds(first_s, percent) for percent in (50, 95, 99)},
-        "underruns": sum(one.gap_s > _GAP_S for one in heard),
-        "gap_ms_most": milliseconds([one.gap_s for one in heard], 100),
+        "underruns": sum(one.gap_s > _GAP_S for one in played),
+        "gap_ms_most": milliseconds([one.gap_s for one in played], 100),
     }
 
 

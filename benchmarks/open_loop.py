@@ -1,4 +1,4 @@
-"""How soon and how smoothly does a server speak to listeners who come when they like?
+"""What are time to first audio and gaps of streams with Poisson arrivals?
 
 The server is a process of its own: a published size with random weights on a GPU, the embedded
 voice elsewhere. Requests arrive by Poisson at a fixed rate for a fixed time, whether or not those
@@ -69,16 +69,16 @@ async def run_level(
             listener = listen(client, model, len(tasks), text=text, frames=length)
             tasks.append(asyncio.create_task(listener))
             most = max(most, sum(not task.done() for task in tasks))
-        heard = await asyncio.gather(*tasks)
+        played = await asyncio.gather(*tasks)
         wall_s = time.perf_counter() - began
-    total_s = [one.total_s for one in heard]
+    total_s = [one.total_s for one in played]
     return {
         "loop": "open",
         "per_second": per_second,
-        **figures(heard),
+        **figures(played),
         **{f"end_to_end_ms_p{percent}": milliseconds(total_s, percent) for percent in (50, 95, 99)},
         "most_in_flight": most,
-        "audio_s_per_s": round(sum(one.audio_s for one in heard) / wall_s, 1),
+        "audio_s_per_s": round(sum(one.audio_s for one in played) / wall_s, 1),
     }
 
 

@@ -1,4 +1,4 @@
-"""Do new listeners wait when twice as much is asked for as the machine can do?
+"""Are new requests served in time at twice the load that the machine can carry?
 
 Long texts that nobody listens to are offered at twice the rate that the engine can work off, and
 short streams come in between. Each setting runs in an engine of its own: first the streams alone
@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.measure import TEXTS, arguments, write_result
 from benchmarks.pictures import Curve, Panel, draw, shares
-from benchmarks.simulation.arrivals import Arrival, Heard, percentile_ms, poisson
+from benchmarks.simulation.arrivals import Arrival, Playback, percentile_ms, poisson
 from benchmarks.simulation.live import play
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
@@ -174,18 +174,18 @@ def foreground(
     ]
 
 
-def waited_s(heard: list[Heard]) -> list[float]:
+def waited_s(played: list[Playback]) -> list[float]:
     """Times to first audio; who left without any has waited for `PATIENCE_S`."""
-    return [min(one.first_sound_s, PATIENCE_S) for one in heard]
+    return [min(one.first_sound_s, PATIENCE_S) for one in played]
 
 
-def figures(heard: list[Heard], phase: str) -> dict[str, Any]:
+def figures(played: list[Playback], phase: str) -> dict[str, Any]:
     """Percentiles of one phase."""
-    first_s = waited_s(heard)
+    first_s = waited_s(played)
     return {
         f"{phase}_ttfa_p50_ms": percentile_ms(first_s, 50),
         f"{phase}_ttfa_p95_ms": percentile_ms(first_s, 95),
-        f"{phase}_underruns": sum(one.gaps_s > 0 for one in heard),
+        f"{phase}_underruns": sum(one.gaps_s > 0 for one in played),
     }
 
 

@@ -44,9 +44,9 @@ def prepare(model: TranscriptionModel, text: str, clip: int, name: str) -> Reque
 
 def prompt_ms(engine: Engine, request: Request) -> float:
     """Time of the steps up to the first token, milliseconds."""
-    (lane,) = engine._lanes.values()
+    (worker,) = engine._workers.values()
     began, seconds = 0.0, 0.0
-    forward = lane.runner.forward
+    forward = worker.runner.forward
 
     def timed(rows: Any) -> Any:
         nonlocal began, seconds
@@ -56,11 +56,11 @@ def prompt_ms(engine: Engine, request: Request) -> float:
         finally:
             seconds += time.perf_counter() - began
 
-    lane.runner.forward = timed  # type: ignore[method-assign]
+    worker.runner.forward = timed  # type: ignore[method-assign]
     engine.submit(request)
     while not any(len(chunk.entries) or chunk.reason for chunk in engine.step()):
         pass
-    lane.runner.forward = forward  # type: ignore[method-assign]
+    worker.runner.forward = forward  # type: ignore[method-assign]
     while engine.has_work:
         engine.step()
     return 1e3 * seconds

@@ -33,10 +33,10 @@ from izwi.request import (
     TranscriptionInput,
 )
 from izwi.runner.device import torch_backend
-from izwi_api.align import find_aligner
-from izwi_api.door import chunks_of
-from izwi_api.speech import open_speech
-from izwi_api.transcribe import open_transcription
+from izwi_api.services.align import find_aligner
+from izwi_api.services.context import chunks_of
+from izwi_api.services.speech import open_speech
+from izwi_api.services.transcribe import open_transcription
 from izwi_models.tiny.recipes.aligner import known_times
 from izwi_models.tiny.recipes.speech import LONGEST_SECONDS, SAMPLE_RATE, Espeak, Utterance
 from izwi_models.tiny.recipes.text import HELDOUT

@@ -1,4 +1,4 @@
-"""What would so many streams hear on so many devices, under each policy?
+"""Simulate time to first audio and gaps of many streams on many devices, by policy.
 
 The engine's own scheduling code runs on paper devices whose steps cost what steps cost on this
 machine. First the machine is measured; then the same arrivals are played to the real engine and on
@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.measure import arguments, write_result
 from benchmarks.pictures import Curve, Panel, draw
-from benchmarks.simulation.arrivals import Arrival, Heard, poisson, summary
+from benchmarks.simulation.arrivals import Arrival, Playback, poisson, summary
 from benchmarks.simulation.calibrate import Calibration, calibrate, start
 from benchmarks.simulation.cluster import Cluster
 from benchmarks.simulation.device import PaperModel, PaperPrompt, Script
@@ -84,9 +84,9 @@ def predict(
     known: Calibration,
     machine: Machine,
     arrivals: list[Arrival],
-    measured: list[Heard],
+    measured: list[Playback],
     config: EngineConfig,
-) -> list[Heard]:
+) -> list[Playback]:
     """Play arrivals on one paper device, at the times at which they really came."""
     said = {
         id(one.prompt): script for one, script in zip(known.requests, known.scripts, strict=True)
@@ -94,20 +94,20 @@ def predict(
     scripts = {one.request.request_id: said[id(one.request.prompt)] for one in arrivals}
     came = [Arrival(real.submitted_s, real.request) for real in measured]
     return [
-        heard
+        played
         for seed in range(DRAWS)
-        for heard in Cluster(1, known.model, machine, config, scripts, seed).run(came)
+        for played in Cluster(1, known.model, machine, config, scripts, seed).run(came)
     ]
 
 
-def compare(measured: list[Heard], papers: dict[str, list[Heard]]) -> dict[str, Any]:
+def compare(measured: list[Playback], papers: dict[str, list[Playback]]) -> dict[str, Any]:
     """Put measured and predicted figures side by side, with predicted over measured."""
     real = summary(measured)
     row: dict[str, Any] = {"streams": real["streams"]}
     for name in ("ttfa_p50_ms", "ttfa_p95_ms", "underrun_share", "underrun_p95_ms"):
         row[f"{name}_measured"] = real[name]
-        for suffix, heard in papers.items():
-            predicted = summary(heard)[name]
+        for suffix, played in papers.items():
+            predicted = summary(played)[name]
             row[f"{name}_predicted{suffix}"] = predicted
             if name.startswith("ttfa") and real[name] and predicted:
                 row[f"{name}_ratio{suffix}"] = round(predicted / real[name], 3)
@@ -160,16 +160,16 @@ def simulate(scene: Scene) -> dict[str, Any]:
     arrivals, scripts = workload(scene)
     config = EngineConfig(policy=scene.policy)
     cluster = Cluster(scene.num_devices, scene.model, scene.machine, config, scripts, scene.seed)
-    heard = cluster.run(arrivals)
-    audio_s = sum(one.audio_s for one in heard)
-    last_s = max((one.ended_s or 0.0 for one in heard), default=0.0)
+    played = cluster.run(arrivals)
+    audio_s = sum(one.audio_s for one in played)
+    last_s = max((one.ended_s or 0.0 for one in played), default=0.0)
     return {
         "policy": scene.policy,
         "requests_per_s_per_device": round(scene.rate, 3),
         "devices": scene.num_devices,
         "requests": scene.num_requests,
-        **summary(heard),
-        "refused": sum(one.refused for one in heard),
+        **summary(played),
+        "refused": sum(one.refused for one in played),
         "audio_s_per_s_per_device": round(audio_s / last_s / scene.num_devices, 2),
         "steps": cluster.num_steps,
         "simulated_s": round(last_s, 1),

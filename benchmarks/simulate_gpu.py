@@ -1,9 +1,9 @@
-"""What does it gain to let newcomers wait for company, on a device whose passes are dear?
+"""What does batching delay gain on a device whose passes are expensive?
 
 On a GPU a pass with prompts costs nearly the same for one prompt as for eight, and so does a call
 of an encoder. Paper devices with such prices run the engine's own scheduling code under streams in
 a closed loop (each followed by another when it ends), clips to transcribe in a closed loop, and
-streams that come at random times; for each number of steps that newcomers may wait at most.
+streams that come at random times; for each number of steps that new requests may wait at most.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from unittest import mock
 import numpy as np
 
 from benchmarks.measure import arguments, write_result
-from benchmarks.simulation.arrivals import Arrival, Heard, poisson, summary
+from benchmarks.simulation.arrivals import Arrival, Playback, poisson, summary
 from benchmarks.simulation.cluster import Cluster
 from benchmarks.simulation.device import PaperModel, PaperPrompt, Script
 from benchmarks.simulation.machine import KINDS, Machine
 from izwi.config import EngineConfig
 from izwi.request import EncodeInput, Request
-from izwi.scheduler import gather
+from izwi.scheduler import batching_delay
 from izwi.scheduler.cost import StepCost
 
 # Of the order of a 1.7B speech model on one H200: 64 rows take 5.3 ms, a short prompt 2.7 ms more.
@@ -83,14 +83,14 @@ def _request(
 def closed_loop(
     kind: Callable[[int, random.Random], tuple[Request, Script]],
     model: PaperModel,
-    company: int,
+    concurrency: int,
     count: int,
 ) -> dict[str, Any]:
     """Keep so many requests alive until so many have ended."""
-    rng = random.Random(company)
+    rng = random.Random(concurrency)
     drawn = [kind(number, rng) for number in range(count)]
-    first = [Arrival(rng.random() * BEGIN_S, request) for request, _ in drawn[:company]]
-    return _play(model, drawn, sorted(first), [request for request, _ in drawn[company:]])
+    first = [Arrival(rng.random() * BEGIN_S, request) for request, _ in drawn[:concurrency]]
+    return _play(model, drawn, sorted(first), [request for request, _ in drawn[concurrency:]])
 
 
 def open_loop(rate_per_s: float, count: int) -> dict[str, Any]:
@@ -106,23 +106,23 @@ def _play(
 ) -> dict[str, Any]:
     scripts = {request.request_id: script for request, script in drawn}
     cluster = Cluster(1, model, MACHINE, EngineConfig(), scripts)
-    heard = cluster.run(arrivals, followers=followers)
+    played = cluster.run(arrivals, followers=followers)
     row: dict[str, Any] = {
-        "requests": len(heard),
+        "requests": len(played),
         "steps": cluster.num_steps,
-        **rates(heard, drawn),
+        **rates(played, drawn),
     }
     if model.frame_s is not None:
-        row |= summary(heard)
+        row |= summary(played)
         row["audio_s_per_s"] = round(row["entries_per_s"] * model.frame_s, 1)
     return row
 
 
-def rates(heard: Sequence[Heard], drawn: Drawn) -> dict[str, float]:
+def rates(played: Sequence[Playback], drawn: Drawn) -> dict[str, float]:
     """Requests that ended, and their entries, a second: of the middle part, in full company."""
     lengths = {request.request_id: len(script) for request, script in drawn}
     ends = sorted(
-        (one.ended_s, lengths[one.request.request_id]) for one in heard if one.ended_s is not None
+        (one.ended_s, lengths[one.request.request_id]) for one in played if one.ended_s is not None
     )
     part = ends[len(ends) // 5 : -len(ends) // 5]
     seconds = part[-1][0] - part[0][0]
@@ -135,9 +135,9 @@ def rates(heard: Sequence[Heard], drawn: Drawn) -> dict[str, float]:
 def scenes(scale: float) -> dict[str, Callable[[], dict[str, Any]]]:
     """What is played, by name."""
     found: dict[str, Callable[[], dict[str, Any]]] = {}
-    for company in (8, 32, 64):
-        found[f"{company} streams in a closed loop"] = lambda company=company: closed_loop(
-            stream, STREAMS, company, round(scale * 1500)
+    for concurrency in (8, 32, 64):
+        found[f"{concurrency} streams in a closed loop"] = lambda concurrency=concurrency: (
+            closed_loop(stream, STREAMS, concurrency, round(scale * 1500))
         )
     for rate in (10, 20, 40, 80):
         found[f"{rate} streams/s"] = lambda rate=rate: open_loop(rate, round(scale * 1000))
@@ -155,12 +155,16 @@ def main() -> None:
     for name, play in scenes(options.scale).items():
         for steps in options.most_steps:
             with (
-                mock.patch.object(gather, "MOST_STEPS", steps),
-                mock.patch.object(gather, "MOST_BACKGROUND_STEPS", 2 * steps - (steps == 1)),
+                mock.patch.object(batching_delay, "MOST_STEPS", steps),
+                mock.patch.object(
+                    batching_delay, "MOST_BACKGROUND_STEPS", 2 * steps - (steps == 1)
+                ),
             ):
                 rows.append({"scene": name, "most_steps": steps, **play()})
     prices = {name: round(seconds * 1e3, 4) for name, seconds in asdict(COMPUTE).items()}
-    write_result("simulate_gpu", rows, compute_ms=prices, in_use_most_steps=gather.MOST_STEPS)
+    write_result(
+        "simulate_gpu", rows, compute_ms=prices, in_use_most_steps=batching_delay.MOST_STEPS
+    )
 
 
 if __name__ == "__main__":

@@ -134,12 +134,12 @@ def measure(running: int, steps: int, policy: str) -> dict[str, Any]:
         max_step_s=1.0,
     )
     engine = Engine({"m": model}, ops, config, clock=lambda: now_s)  # type: ignore[dict-item]
-    (lane,) = engine._lanes.values()
+    (worker,) = engine._workers.values()
     watch = Stopwatch()
-    watch.wrap(lane, "schedule", "plan")
-    watch.wrap(lane, "launch", "batch")
-    watch.wrap(lane, "_results", "batch")
-    watch.wrap(lane, "process", "process")
+    watch.wrap(worker, "schedule", "plan")
+    watch.wrap(worker, "launch", "batch")
+    watch.wrap(worker, "_results", "batch")
+    watch.wrap(worker, "process", "process")
     generator = np.random.default_rng(0)
     samples: dict[str, list[float]] = {"plan": [], "batch": [], "process": [], "total": []}
     number = live = 0

@@ -18,7 +18,7 @@ from izwi.engine import Engine
 from izwi.registry import Registry
 from izwi.request import SpeechInput, TranscriptionInput
 from izwi.runner.device import torch_backend
-from izwi_api.speech import open_speech
+from izwi_api.services.speech import open_speech
 
 
 async def main(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""What the doors ask of a model that says when each word of a text is said."""
+"""Input and output of alignment models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the process does with its memory: Python's collector, and glibc's allocator."""
+"""Tune the process's memory: Python's garbage collector and glibc's allocator."""
 
 from __future__ import annotations
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 from izwi.engine import Engine
-from izwi.errors import EngineStopped
+from izwi.errors import EngineStopped, InvalidRequest
 from izwi.model import Model
+from izwi.output_stream import Stream, failure
+from izwi.recording import Observer
 from izwi.request import Chunk, Request
-from izwi.stepping import SteppingThread
-from izwi.stream import Stream
-from izwi.trace import Observer
+from izwi.step_thread import SteppingThread
 
 
 class AsyncEngine:
@@ -20,11 +21,12 @@ class AsyncEngine:
     def __init__(self, engine: Engine):
         self._engine = engine
         self._streams: dict[str, Stream] = {}
+        self._adding = threading.Lock()  # any thread may submit
         self._thread = SteppingThread(engine, self)
 
     @property
     def max_backlog(self) -> int:
-        """Chunks that a reader may leave unread before its request is held."""
+        """Unread chunks at which backpressure stops the request."""
         return self._engine.config.max_backlog
 
     @property
@@ -46,7 +48,7 @@ class AsyncEngine:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stop after the step under way; live requests end with EngineStopped."""
+        """Stop after the step in flight; live requests end with EngineStopped."""
         await asyncio.to_thread(self._thread.stop)
 
     def submit(self, request: Request) -> Stream:
@@ -56,21 +58,29 @@ class AsyncEngine:
     def submit_all(self, requests: Sequence[Request]) -> list[Stream]:
         """Queue requests so that they enter the same step, and return their streams in order.
 
-        All are queued or none: if the queue refuses one, every stream ends with that error.
+        All are queued or none: if the queue refuses one, every stream ends with that error. So it
+        does where an id is taken, by a request that runs or by another of them.
 
         Raises:
             EngineStopped: The engine does not run.
         """
         loop = asyncio.get_running_loop()
-        streams = {
-            request.request_id: Stream(request.request_id, self, loop) for request in requests
-        }
-        self._streams.update(streams)
+        streams = [Stream(request.request_id, self, loop) for request in requests]
+        ids = [stream.request_id for stream in streams]
+        with self._adding:
+            taken = [name for n, name in enumerate(ids) if name in self._streams or name in ids[:n]]
+            if not taken:
+                self._streams.update(zip(ids, streams, strict=True))
+        if taken:
+            refused = InvalidRequest(f"request {taken[0]!r} is running already")
+            for stream in streams:
+                stream.put(failure(stream.request_id, refused))
+            return streams
         if not self._thread.submit(requests):
-            for request_id in streams:
+            for request_id in ids:
                 self._streams.pop(request_id, None)
             raise EngineStopped("the engine has stopped")
-        return list(streams.values())
+        return streams
 
     def abort(self, request_id: str) -> None:
         """End a request before the next step."""
@@ -81,16 +91,16 @@ class AsyncEngine:
         self._thread.pause(request_id)
 
     def resume(self, request_id: str) -> None:
-        """Let a paused request go on with the next sample or token."""
+        """Resume a paused request with the next sample or token."""
         self._thread.resume(request_id)
 
     def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
         """Write text to a request with open input; see `Engine.write`."""
         self._thread.write(request_id, text_ids, closed)
 
-    def hold(self, request_id: str, held: bool) -> None:
-        """Stop or go on emitting for a request."""
-        self._thread.hold(request_id, held)
+    def set_backpressure(self, request_id: str, backpressured: bool) -> None:
+        """Turn backpressure on or off for a request."""
+        self._thread.set_backpressure(request_id, backpressured)
 
     async def add(self, name: str, model: Model) -> None:
         """Serve one more model from the next step on; see `Engine.add`.
@@ -124,4 +134,12 @@ class AsyncEngine:
                 stream.deliver(chunk)
 
     def stepped(self) -> None:
-        """Nothing: whoever wants the figures reads them."""
+        """Nothing: figures are read on demand."""
+
+    def ended(self, broken: BaseException | None) -> None:
+        """End every stream that is left: the thread will not; the stepping thread calls it."""
+        error = EngineStopped("the engine has failed" if broken else "the engine has stopped")
+        with self._adding:
+            streams, self._streams = self._streams, {}
+        for request_id, stream in streams.items():
+            stream.deliver(failure(request_id, error))

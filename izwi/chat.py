@@ -1,4 +1,4 @@
-"""What a door asks of a chat model, and the text that comes back. Knows no tokens."""
+"""Input and output of chat models. Knows no tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class ChatInput:
-    """What a door asks of a chat model. None takes the checkpoint's default.
+    """What an API server asks of a chat model. None takes the checkpoint's default.
 
     Attributes:
         messages: The conversation so far; the answer is the assistant's next turn.

@@ -30,7 +30,7 @@ class EngineConfig:
         max_step_encodes: Pieces of audio that one step of one model encodes.
         max_step_vocodes: Streams whose sound one step of one model makes.
         chunk_ramp: Frames of the first, second, ... chunk of sound; the last repeats.
-        max_backlog: Chunks that a reader may leave unread before its sequence is held.
+        max_backlog: Unread chunks at which backpressure stops the sequence.
         policy: Who runs first: a name in `izwi.scheduler.policy.POLICIES`.
         shadow_policy: A second policy whose plans are compared and never executed, or None.
         max_step_s: Time that one step of one model should take where nothing urgent needs more.

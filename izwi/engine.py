@@ -13,12 +13,12 @@ from collections.abc import Sequence as Seq
 
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, ModelNotFound
-from izwi.lane import Lane
 from izwi.log import Log
 from izwi.model import Model
+from izwi.model_worker import ModelWorker
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import Chunk, PauseReason, Reason, Request, Sequence
-from izwi.runner.budget import divide, full_device_told, share_of_newcomer
+from izwi.runner.budget import divide, report_full_device, share_of_added_model
 
 
 class Engine:
@@ -29,14 +29,14 @@ class Engine:
 
         What a device runs by itself is processed one step later, while it runs the next one.
         """
-        lanes = self._busy_lanes()
-        for lane in lanes:
-            work = lane.schedule(self.clock())
-            lane.launch(work)
+        workers = self._busy_workers()
+        for worker in workers:
+            work = worker.schedule(self.clock())
+            worker.launch(work)
         chunks: list[Chunk] = []
-        for lane in lanes:
-            for results in lane.results():
-                chunks += lane.process(results, self.clock())
+        for worker in workers:
+            for results in worker.results():
+                chunks += worker.process(results, self.clock())
         self._forget_ended(chunks)
         return chunks
 
@@ -58,15 +58,16 @@ class Engine:
         self.config, self.clock, self.own_stream = config, clock, ops.own_stream
         self._ops, self._num_shares = ops, max(len(models), config.max_models)
         self.budget = divide(config, ops.device, self._num_shares)
-        self._lanes = {
-            name: Lane.of(model, ops, config, self.budget, clock) for name, model in models.items()
+        self._workers = {
+            name: ModelWorker.of(model, ops, config, self.budget, clock)
+            for name, model in models.items()
         }
         self._leaving: set[str] = set()
-        self._live: dict[str, tuple[Lane, Sequence]] = {}
+        self._live: dict[str, tuple[ModelWorker, Sequence]] = {}
         self._arrivals = 0
 
     def add(self, name: str, model: Model) -> None:
-        """Serve one more model, with a share of the memory that nobody has.
+        """Serve one more model, with an unused share of the memory.
 
         Nothing else runs meanwhile: setting up pages takes milliseconds, recording a model's steps
         on CUDA takes seconds.
@@ -74,17 +75,17 @@ class Engine:
         Raises:
             InvalidRequest: The name is taken, every share of the memory is, or the device is full.
         """
-        if name in self._lanes:
+        if name in self._workers:
             raise InvalidRequest(f"model {name!r} is still there", param="model")
-        if len(self._lanes) >= self._num_shares:
+        if len(self._workers) >= self._num_shares:
             raise InvalidRequest(
                 f"{self._num_shares} models share the memory already: unload one first",
                 param="model",
             )
-        share = share_of_newcomer(self.config, self._ops.device, self.budget)
-        with full_device_told():
-            lane = Lane.of(model, self._ops, self.config, share, self.clock)
-        self._lanes = {**self._lanes, name: lane}  # a new one: other threads read the old one
+        share = share_of_added_model(self.config, self._ops.device, self.budget)
+        with report_full_device():
+            worker = ModelWorker.of(model, self._ops, self.config, share, self.clock)
+        self._workers = {**self._workers, name: worker}  # a new one: other threads read the old one
 
     def remove(self, name: str) -> None:
         """Take no new requests of a model; when those that run have ended, its memory is free.
@@ -92,7 +93,7 @@ class Engine:
         Raises:
             ModelNotFound: No such model is served.
         """
-        if name not in self._lanes or name in self._leaving:
+        if name not in self._workers or name in self._leaving:
             raise ModelNotFound(f"no model {name!r} is served", param="model")
         self._leaving.add(name)
         self._let_go()
@@ -110,24 +111,24 @@ class Engine:
             InvalidRequest: The prompt can never fit in memory, or the id is taken.
             Overloaded: The model's queue is full.
         """
-        if request.model not in self._lanes or request.model in self._leaving:
+        if request.model not in self._workers or request.model in self._leaving:
             raise ModelNotFound(f"no model {request.model!r} is served", param="model")
         if request.request_id in self._live:
             raise InvalidRequest(f"request {request.request_id!r} is running already")
-        lane = self._lanes[request.model]
+        worker = self._workers[request.model]
         sequence = Sequence(request, self._arrivals, self.clock())
         if log is not None:
-            lane.restore(sequence, log)
-        lane.scheduler.add(sequence)
+            worker.restore(sequence, log)
+        worker.scheduler.add(sequence)
         self._arrivals += 1
-        self._live[request.request_id] = lane, sequence
+        self._live[request.request_id] = worker, sequence
 
     def abort(self, request_id: str) -> list[Chunk]:
         """End a request now and free what it holds; nothing if it has ended already."""
         if request_id not in self._live:
             return []
-        lane, sequence = self._live.pop(request_id)
-        chunk = lane.finish(sequence, Reason.ABORTED)
+        worker, sequence = self._live.pop(request_id)
+        chunk = worker.finish(sequence, Reason.ABORTED)
         self._let_go()
         return [chunk]
 
@@ -138,14 +139,14 @@ class Engine:
         memory lasts, and are rebuilt from its log otherwise.
         """
         if request_id in self._live:
-            lane, sequence = self._live[request_id]
-            lane.scheduler.pause(sequence, self.clock())
+            worker, sequence = self._live[request_id]
+            worker.scheduler.pause(sequence, self.clock())
 
     def resume(self, request_id: str) -> None:
         """Let a paused request go on; nothing if it is not paused."""
         if request_id in self._live:
-            lane, sequence = self._live[request_id]
-            lane.scheduler.resume(sequence, self.clock())
+            worker, sequence = self._live[request_id]
+            worker.scheduler.resume(sequence, self.clock())
 
     def write(self, request_id: str, text_ids: Seq[int], closed: bool) -> None:
         """Write text to a request with open input; nothing if it has ended or was closed.
@@ -163,33 +164,33 @@ class Engine:
                 if closed and sequence.paused is PauseReason.INPUT:
                     sequence.paused = None
 
-    def hold(self, request_id: str, held: bool) -> None:
-        """Stop or go on emitting for a request whose reader is behind."""
+    def set_backpressure(self, request_id: str, backpressured: bool) -> None:
+        """Turn backpressure on or off for a request whose reader is behind."""
         if request_id in self._live:
-            self._live[request_id][1].held = held
+            self._live[request_id][1].backpressured = backpressured
 
     @property
     def has_work(self) -> bool:
-        """Whether anything runs or wants to."""
-        return any(lane.has_work for lane in self._lanes.values())
+        """Whether any sequence runs or waits, or a step is in flight."""
+        return any(worker.has_work for worker in self._workers.values())
 
     @property
-    def rests(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the last step ran nothing, because all that is left waits for others."""
-        return all(lane.rests for lane in self._busy_lanes())
+        return all(worker.is_idle for worker in self._busy_workers())
 
     @property
     def spare_s(self) -> float:
-        """Seconds for which a step may wait for newcomers: a device is busy. Not above 0: none."""
-        return min((lane.spare_s for lane in self._busy_lanes()), default=0.0)
+        """Seconds to wait for new requests before asking again. Not above 0: a step is due."""
+        return min((worker.spare_s for worker in self._busy_workers()), default=0.0)
 
     @property
     def load(self) -> dict[str, dict[str, float]]:
         """What is counted of each model; see `izwi.metrics.FIGURES`."""
-        return {name: lane.load for name, lane in self._lanes.items()}
+        return {name: worker.load for name, worker in self._workers.items()}
 
-    def _busy_lanes(self) -> list[Lane]:
-        return [lane for lane in self._lanes.values() if lane.has_work]
+    def _busy_workers(self) -> list[ModelWorker]:
+        return [worker for worker in self._workers.values() if worker.has_work]
 
     def _forget_ended(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
@@ -198,12 +199,14 @@ class Engine:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Drop the lanes of models that are being removed and have nothing left to do."""
+        """Drop the model workers of models that are being removed and have nothing left to do."""
         if not self._leaving:
             return
         busy = {sequence.request.model for _, sequence in self._live.values()}
-        busy |= {name for name in self._leaving if self._lanes[name].is_under_way}
+        busy |= {name for name in self._leaving if self._workers[name].is_in_flight}
         for name in self._leaving - busy:
             self._leaving.discard(name)
-            self._lanes[name].close()
-            self._lanes = {other: lane for other, lane in self._lanes.items() if other != name}
+            self._workers[name].close()
+            self._workers = {
+                other: worker for other, worker in self._workers.items() if other != name
+            }

@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as one tree. Knows no HTTP: the doors map it once.
+"""The error tree. Knows no HTTP: `izwi_api.http.errors` maps it once.
 
 IzwiError                    internal_error
 ├── InvalidRequest           invalid_request      (param names the field)

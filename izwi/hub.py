@@ -1,4 +1,4 @@
-"""Checkpoints that lie on the hub, fetched into its local cache."""
+"""Fetch checkpoints from the hub into its local cache."""
 
 from __future__ import annotations
 

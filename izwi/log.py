@@ -1,4 +1,4 @@
-"""What a request has given so far, as its reader knows it: enough for another engine to go on."""
+"""The log of a request as delivered to its reader: enough for another engine to resume it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Log:
             frame_samples: Of a frame of sound; 0 for a model that writes text.
         """
         sequence.emitted = list(map(tuple, self.entries.tolist()))
-        sequence.num_told = len(sequence.emitted)
+        sequence.num_delivered = len(sequence.emitted)
         if self.logprobs is not None:
             sequence.logprobs = self.logprobs.tolist()
         sequence.written = list(self.written)

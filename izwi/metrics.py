@@ -1,4 +1,4 @@
-"""What the engine counts of each model, by name. The doors put it into their own formats."""
+"""The engine's figures per model. API servers export them in their own formats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _count(text: str) -> Figure:
 
 # The keys of `Engine.load`.
 FIGURES: dict[str, Figure] = {
-    "running": _level("Sequences that take part in steps."),
+    "running": _level("Running sequences."),
     "waiting": _level("Sequences that wait to run."),
     "paused": _level("Sequences that were paused."),
     "pages": _level("Pages of keys and values."),
@@ -36,7 +36,7 @@ FIGURES: dict[str, Figure] = {
     "page_bytes": _level("Bytes of one page."),
     "host_pages": _level("Pages in host memory."),
     "disk_pages": _level("Pages on disk."),
-    "step_seconds": _level("Predicted seconds of a step with everybody that runs now."),
+    "step_seconds": _level("Predicted seconds of a step with all running sequences."),
     "steps": _count("Steps."),
     "prefix_positions_asked": _count("Positions that sequences started with."),
     "prefix_positions_hit": _count("Of these, positions whose keys and values were known."),
@@ -46,6 +46,8 @@ FIGURES: dict[str, Figure] = {
     "pauses": _count("Sequences paused on request."),
     "resumes": _count("Sequences resumed on request."),
     "refused": _count("Sequences that could not start in time."),
+    "compilations": _count("Kernels compiled, or loaded from disk, while requests were served."),
+    "recordings": _count("Graphs recorded while requests were served."),
     "shadow_steps": _count("Steps that a second policy planned too."),
     "shadow_differences": _count("Differences between its plans and those that ran."),
 }

@@ -1,4 +1,4 @@
-"""What the engine and the doors ask of a model. A model family implements these protocols."""
+"""The protocols that a model family implements, for the engine and for API servers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from izwi.request import (
     VoicePrompt,
 )
 
-# In `Model.inputs`, ids of an entry that nobody on the host knows yet.
+# In `Model.inputs`, ids of an entry that the host does not know yet.
 UNKNOWN = -1
 # Draw one id a row: logits (rows, vocabulary) of a codebook -> ids (rows,) int64.
 Pick = Callable[[Array, int], Array]
@@ -58,20 +58,20 @@ class Row(NamedTuple):
 
     @property
     def emits(self) -> bool:
-        """Whether entries are drawn from it: at its marks, or at the last position known."""
+        """Whether its output gives entries: it has output positions, or the last position."""
         sequence = self.sequence
-        if sequence.marks:
+        if sequence.output_positions:
             return sequence.next_drawn < self.stop
         # as `Sequence.num_entries`, written out: this runs for every row of every step
-        return self.stop == sequence.num_prompt + len(sequence.emitted) + sequence.coming.entries
+        return self.stop == sequence.num_prompt + len(sequence.emitted) + sequence.pending.entries
 
     @property
     def num_drawn(self) -> int:
-        """Entries that are drawn from it; more than one at marks alone."""
+        """Entries that are drawn from it; more than one at output positions alone."""
         sequence = self.sequence
-        if sequence.marks:
+        if sequence.output_positions:
             return len(sequence.drawn_before(self.stop))
-        return self.stop == sequence.num_prompt + len(sequence.emitted) + sequence.coming.entries
+        return self.stop == sequence.num_prompt + len(sequence.emitted) + sequence.pending.entries
 
     @property
     def decodes(self) -> bool:
@@ -134,7 +134,7 @@ class Model(Protocol):
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
         """The rows' positions as ids, (positions, num_inputs).
 
-        At positions of the log the entry comes first. One that a step under way still draws is
+        At positions of the log the entry comes first. One that a step in flight still draws is
         all `UNKNOWN`, which is replaced on the device.
 
         None where one of them is made of something else: encoded sound, a speaker's vector.
@@ -169,7 +169,7 @@ def last_positions(rows: Seq[Row]) -> npt.NDArray[np.int64]:
     places: list[int] = []
     before = 0
     for sequence, start, stop in rows:
-        if sequence.marks:
+        if sequence.output_positions:
             places += [before + at - start for at in sequence.drawn_before(stop)]
         elif stop == sequence.num_prompt + sequence.num_entries:
             places.append(before + stop - start - 1)
@@ -259,8 +259,10 @@ class SpeechModel(Model, Protocol):
         """Entries after which a sequence ends, where that depends on text written later."""
         ...
 
-    def warm_codes(self, sequence: Sequence) -> npt.NDArray[np.int64] | None:
-        """Frames that the codec must hear before the first emitted one, (frames, codebooks).
+    def warm_codes(self, sequence: Sequence) -> Array | None:
+        """Frames that the codec must hear before the first emitted one.
+
+        (frames, codebooks) int64 on the device, or None.
 
         In-context cloning continues the reference clip, so its frames come first and their
         sound is dropped.

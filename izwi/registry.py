@@ -1,8 +1,9 @@
-"""The models that are served, by name. Knows families only through their entry point."""
+"""The registry of served models by name. Finds families through their entry point."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from importlib.resources import files
@@ -16,6 +17,8 @@ from izwi.model import Backend, ChatModel, Family, Model, SpeechModel, Transcrip
 from izwi.request import Task
 
 ENTRY_POINT = "izwi.models"
+# What a model may be called over HTTP by who serves it.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 
 
 def families() -> dict[str, list[Family]]:
@@ -66,7 +69,8 @@ class Registry:
         """Load a checkpoint and serve it.
 
         Args:
-            source: A folder, the name of an embedded checkpoint, or a hub id (org/name).
+            source: A folder, the name of an embedded checkpoint, or a hub id (org/name);
+                `NAME=` before it gives the name.
             name: Served under this name; else the embedded name, the hub id, or the folder's.
             offline: Never ask the hub; a hub id must be in the local cache.
 
@@ -79,7 +83,7 @@ class Registry:
         """
         known, folder = named(source, offline=offline)
         name = name or known
-        if Path(source).is_dir():
+        if Path(source).is_dir() or known != source:
             self._folders[name] = folder
         self.serve(name, self.read(folder))
         return name
@@ -101,7 +105,7 @@ class Registry:
         if not is_hub_id(name):
             raise ModelNotFound(
                 f"no model {name!r}: neither a hub id nor one of "
-                f"{sorted({*self._folders, *embedded()})}",
+                f"{', '.join(sorted({*self._folders, *embedded()}))}",
                 param="model",
             )
         if report is not None:
@@ -109,7 +113,7 @@ class Registry:
         return fetch(name, offline=offline, report=report)
 
     def read(self, folder: Path) -> Loaded:
-        """Read a checkpoint; nobody is served with it yet. Raises CheckpointError."""
+        """Read a checkpoint without serving it. Raises CheckpointError."""
         return Loaded(self._family(folder).load(folder, self._backend), _fingerprint(folder))
 
     def serve(self, name: str, loaded: Loaded) -> None:
@@ -204,16 +208,26 @@ def find(source: str, *, offline: bool = False) -> Path:
         return here[source]
     if source.count("/") != 1 or source.startswith((".", "/", "~")):
         raise ModelNotFound(
-            f"no checkpoint {source!r}: neither a folder nor one of {sorted(here)}", param="model"
+            f"no checkpoint {source!r}: neither a folder, a hub id like Qwen/Qwen3-ASR-0.6B, nor "
+            f"one of {', '.join(sorted(here))}",
+            param="model",
         )
     return fetch(source, offline=offline)
 
 
 def named(source: str, *, offline: bool = False) -> tuple[str, Path]:
-    """The name under which a checkpoint is served if nobody says another, and its folder.
+    """Return the name under which a checkpoint is served, and its folder.
+
+    Args:
+        source: As `find` takes it, or `NAME=` and then that. Without a name it is the embedded
+            name, the hub id, or the folder's.
+        offline: Never ask the hub.
 
     Raises as `find`.
     """
+    name, equals, rest = source.partition("=")
+    if equals and _NAME.fullmatch(name) and not Path(source).expanduser().is_dir():
+        return name, find(rest, offline=offline)
     folder = find(source, offline=offline)
     return folder.resolve().name if Path(source).is_dir() else source, folder
 

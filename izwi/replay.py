@@ -1,4 +1,4 @@
-"""Run a trace again and compare: what was asked gives the same entries, in any company."""
+"""Replay a recording and compare: the same requests give the same entries, in any batch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import msgspec
 
 from izwi.audio.pcm import to_s16le
 from izwi.errors import IzwiError, ModelNotFound
+from izwi.recording import Models, answered, transcribed
+from izwi.recording_line import ChatLine, Line, Prepared, SpeechLine
 from izwi.request import Chunk, Reason, Request
-from izwi.trace import Models, answered, transcribed
-from izwi.trace_line import ChatLine, Line, Prepared, SpeechLine
 
 if TYPE_CHECKING:
     from izwi.engine import Engine
@@ -42,7 +42,7 @@ def replay(
     """Prepare what was asked anew, run it, and compare.
 
     Entries must be equal. So must the sound, bit for bit in 16-bit samples, on the platform where
-    it was recorded and in whatever company. Of a request that was aborted, the log is compared as
+    it was recorded and in whatever batch. Of a request that was aborted, the log is compared as
     far as it went.
 
     Args:

@@ -1,4 +1,4 @@
-"""What is asked of the engine, and the log of a request while it runs. Knows no model, no HTTP.
+"""Requests, and their logs while they run. Knows no model and no HTTP.
 
 A request is frozen. A `Sequence` is the request's life: its log (what was emitted so far) and the
 caches of that log (encoded audio, KV pages, codec row), which may be dropped and rebuilt from it.
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from izwi.cache.content import digest_array
 from izwi.chat import ChatInput
+from izwi.digests import digest_array
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
@@ -111,17 +111,19 @@ class Request:
         min_entries: Stop tokens are suppressed before this many entries.
         stop_ids: A first codebook's token among these ends the request and is not emitted.
         encode_only: End after encoding; the encoded arrays are the answer.
-        marks: Positions of the prompt, ascending, where entries are drawn: one at each, none after
-            its end, and none of them takes a position. Empty: entries follow the prompt.
+        output_positions: Positions of the prompt, ascending, whose outputs give the entries, one
+            each; entries then take no positions. Empty: entries follow the prompt.
         priority: Larger runs first where the policy looks at it.
-        streams: Somebody listens while it is made, so its playback clock counts.
+        streams: The audio is played while it is made, so its playback clock counts.
         open_input: Text may still be written to it with `Engine.write`.
         listener: Who hears it: requests of one listener are played one after the other, in the
-            order in which they were submitted. Empty: nobody else's.
-        comes_again: Others may ask for a part of its prompt, so what was computed of it is kept
-            while there is room. Sound that is heard once had better leave its pages to others.
+            order in which they were submitted. Empty: a listener of its own.
+        continues: Its listener was given earlier requests of the same answer, so it is not refused
+            where the queue is full: the answer would break off in the middle.
+        cacheable: Its prompt may be shared by later requests, so its pages are kept while there is
+            room. False for audio that is transcribed once.
         logprobs: Chunks say how likely each entry was; batches with it are not recorded on CUDA.
-        ask: What it was prepared from, kept for traces.
+        ask: What it was prepared from, kept for recordings.
     """
 
     request_id: str
@@ -134,12 +136,13 @@ class Request:
     min_entries: int = 0
     stop_ids: tuple[int, ...] = ()
     encode_only: bool = False
-    marks: tuple[int, ...] = ()
+    output_positions: tuple[int, ...] = ()
     priority: int = 0
     streams: bool = True
     open_input: bool = False
     listener: str = ""
-    comes_again: bool = True
+    continues: bool = False
+    cacheable: bool = True
     logprobs: bool = False
     ask: SpeechInput | TranscriptionInput | AlignmentInput | ChatInput | None = None
 
@@ -157,7 +160,7 @@ class Phase(StrEnum):
 class PauseReason(StrEnum):
     """Why a sequence does not run although it has not ended."""
 
-    TURN = "turn"  # asked for: somebody speaks over it
+    TURN = "turn"  # asked for: the user speaks over it
     INPUT = "input"  # its next frame needs text that is not written yet
     MEMORY = "memory"  # its pages went to others
 
@@ -172,8 +175,8 @@ class Reason(StrEnum):
 
 
 @dataclass(slots=True)
-class Coming:
-    """What steps under way will add to a sequence."""
+class Pending:
+    """What steps in flight will add to a sequence."""
 
     entries: int = 0  # 1 at most when a step is planned
     frames: int = 0  # that go through the codec, in so many chunks
@@ -195,12 +198,12 @@ class Sequence:
         input_open: More may be written.
         logprobs: Of each entry emitted, where the request asks for them; else empty.
         num_vocoded: Frames that went through the codec.
-        num_told: Entries that its reader has been told.
+        num_delivered: Entries delivered to its reader.
         num_chunks: Chunks of sound that left, for the chunk ramp.
         ended: It emits no more; its last sound may still be owed.
         reason: Why it ended.
         paused: Why it does not run, or None.
-        held: Its reader is behind.
+        backpressured: Its reader is behind; it emits nothing until the reader catches up.
         encoded: Results of the prompt's encode inputs, None where not run yet.
         num_computed: Positions whose keys and values are in the pages.
         pages: Page ids, in position order.
@@ -212,11 +215,11 @@ class Sequence:
         saved_state: The codec's state while it holds no row, or None: rebuilt from the log.
         last_step: The scheduler's step in which it last had a row, or arrived.
         seen: What the sampler keeps of the log: how much of it, and the ids in it.
-        limit: Entries after which it ends, once somebody has worked that out for good.
-        coming: What steps under way will add to it.
+        limit: Entries after which it ends, once that is known for good.
+        pending: What steps in flight will add to it.
         epoch: How often it has let go of its pages. What was launched before is dropped.
         num_prompt: Positions of the prompt.
-        marks: Positions of the prompt where entries are drawn, if not behind it.
+        output_positions: Positions of the prompt where entries are drawn, if not behind it.
     """
 
     request: Request
@@ -228,12 +231,12 @@ class Sequence:
     input_open: bool = False
     logprobs: list[float] = field(default_factory=list)
     num_vocoded: int = 0
-    num_told: int = 0
+    num_delivered: int = 0
     num_chunks: int = 0
     ended: bool = False
     reason: Reason | None = None
     paused: PauseReason | None = None
-    held: bool = False
+    backpressured: bool = False
     encoded: list[Any] = field(default_factory=list)
     num_computed: int = 0
     pages: list[int] = field(default_factory=list)
@@ -246,36 +249,43 @@ class Sequence:
     last_step: int = 0
     seen: Any = None
     limit: int | None = None
-    coming: Coming = field(default_factory=Coming)
+    pending: Pending = field(default_factory=Pending)
     epoch: int = 0
     num_prompt: int = field(init=False)
-    marks: tuple[int, ...] = field(init=False)
+    output_positions: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.num_prompt, self.marks = self.request.prompt.num_positions, self.request.marks
+        self.num_prompt, self.output_positions = (
+            self.request.prompt.num_positions,
+            self.request.output_positions,
+        )
         self.encoded = [None] * len(self.request.prompt.encode_inputs)
         self.input_open = self.request.open_input
 
     @property
     def num_entries(self) -> int:
-        """Entries emitted, and those that a step under way draws."""
-        return len(self.emitted) + self.coming.entries
+        """Entries emitted, and those that a step in flight draws."""
+        return len(self.emitted) + self.pending.entries
 
     @property
     def num_positions(self) -> int:
         """Positions of the prompt, and one for each entry after it."""
-        return self.num_prompt + (0 if self.marks else self.num_entries)
+        return self.num_prompt + (0 if self.output_positions else self.num_entries)
 
     @property
     def next_drawn(self) -> int:
         """The position whose output gives the next entry: a mark, or the last one known."""
         count = len(self.emitted)
-        return self.marks[count] if self.marks else self.num_prompt + count - 1
+        return (
+            self.output_positions[count] if self.output_positions else self.num_prompt + count - 1
+        )
 
     def drawn_before(self, stop: int) -> tuple[int, ...]:
         """Positions before `stop` whose outputs give the next entries, one each."""
-        if self.marks:
-            return self.marks[len(self.emitted) : bisect_left(self.marks, stop)]
+        if self.output_positions:
+            return self.output_positions[
+                len(self.emitted) : bisect_left(self.output_positions, stop)
+            ]
         last = self.num_prompt + len(self.emitted) - 1
         return (last,) if last < stop else ()
 
@@ -332,7 +342,7 @@ class ReferenceClip:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpeechInput:
-    """What a door asks of a speech model. None takes the checkpoint's default."""
+    """What an API server asks of a speech model. None takes the checkpoint's default."""
 
     text: str
     voice: str | VoicePrompt | ReferenceClip | None = None
@@ -348,7 +358,7 @@ class SpeechInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TranscriptionInput:
-    """What a door asks of a transcription model.
+    """What an API server asks of a transcription model.
 
     Attributes:
         samples: At 16 kHz.
@@ -368,7 +378,7 @@ class TranscriptionInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AlignmentInput:
-    """What a door asks of an alignment model.
+    """What an API server asks of an alignment model.
 
     Attributes:
         samples: At 16 kHz.

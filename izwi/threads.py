@@ -1,7 +1,7 @@
 """Threads beside the one that steps.
 
-What doors compute leaves Python's lock for most of its time, but every return to Python asks for
-it. Thirty threads that ask at once let the one that steps wait for tens of milliseconds, and
+What API servers compute leaves Python's lock for most of its time, but every return to Python asks
+for it. Thirty threads that ask at once let the one that steps wait for tens of milliseconds, and
 together they compute no more than a few.
 """
 
@@ -16,15 +16,15 @@ from typing import Any, TypeVar
 
 R = TypeVar("R")
 
-MAX_DOOR_THREADS = 8
+MAX_COMPUTE_THREADS = 8
 _MAX_COMPUTING = 4
-# Of their own, so that an hour of sound keeps nobody's short text waiting.
+# A separate pool, so that an hour of audio delays no short text.
 _computing = ThreadPoolExecutor(_MAX_COMPUTING, thread_name_prefix="izwi-compute")
 
 
 def use_few_threads() -> None:
     """Bound the threads of `asyncio.to_thread` in the running event loop."""
-    executor = ThreadPoolExecutor(MAX_DOOR_THREADS, thread_name_prefix="izwi-door")
+    executor = ThreadPoolExecutor(MAX_COMPUTE_THREADS, thread_name_prefix="izwi-compute")
     asyncio.get_running_loop().set_default_executor(executor)
 
 

@@ -1,1 +1,1 @@
-"""Every door of izwi: HTTP and the command line. Asks the registry for a task, names no model."""
+"""HTTP API and command line. Asks the registry for models by task, names none."""

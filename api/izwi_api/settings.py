@@ -1,4 +1,4 @@
-"""Settings of the doors. The environment is read here and nowhere else."""
+"""Settings of the API servers. Environment variables are read only here."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 
 from izwi.audio.decode import DecodeLimits
 from izwi.errors import InvalidRequest
-from izwi_api.keys import check_key, digest_of
-from izwi_api.reference_hosts import ReferenceHost, parse_host
-from izwi_api.request_pace import FetchPace, RequestPace
+from izwi_api.http.keys import check_key, digest_of
+from izwi_api.http.request_pace import FetchPace, RequestPace
+from izwi_api.http.tls_files import TlsFiles
+from izwi_api.voices.reference_hosts import ReferenceHost, parse_host
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +38,9 @@ class Access:
 
     Attributes:
         api_key_digest: SHA-256 of a key without limits; the key itself is not kept.
-        api_keys_file: File of keys, see `izwi_api.keys`.
+        api_keys_file: File of keys, see `izwi_api.http.keys`.
         cors_origins: Origins of web pages elsewhere that may call, or "*".
-        audit_log: File of the audit log, see `izwi_api.audit`.
+        audit_log: File of the audit log, see `izwi_api.http.audit`.
         allowed_hosts: Names by which the server may be called, beside localhost and addresses;
             None takes every name.
     """
@@ -72,17 +73,23 @@ class Settings:
         reference_hosts: Where clips may be fetched that are given by their address.
         reference_pace: How fast these must come.
         voice_aliases: OpenAI voice name -> speaker of the checkpoint.
+        model_aliases: Further name of a model -> the name under which it is served.
         require_consent: A clip is taken only with the id of a consent recording; else with any
             word that the speaker agreed.
         decode_workers: Processes that decode uploaded files; 0 decodes in this one, which a broken
             file may then bring down.
+        detects_speech: Files and pieces of files that hold no speech are not transcribed; see
+            `izwi.audio.speech_detection`.
         manage_models: Callers may load, unload and pull models.
-        hung_after_s: Seconds after which a door or an engine that does not go on is ended.
+        stream_text_s: Seconds after which a speech session ends whose utterance is open, if neither
+            text other than white space was written nor sound was read.
+        hung_after_s: Seconds after which an API server or an engine that does not go on is ended.
         resume_within_s: Seconds that requests wait for another engine to go on with when theirs
             has died; 0: they fail.
         offline: Models that they load come from the local cache alone.
         pace: How fast requests must arrive.
         access: Who may come in.
+        tls: The certificate to serve HTTPS with; None serves plain HTTP.
     """
 
     home: Path = field(default_factory=lambda: Path.home() / ".izwi")
@@ -96,14 +103,18 @@ class Settings:
     reference_hosts: tuple[ReferenceHost, ...] = ()
     reference_pace: FetchPace = field(default_factory=FetchPace)
     voice_aliases: Mapping[str, str] = field(default_factory=dict)
+    model_aliases: Mapping[str, str] = field(default_factory=dict)
     require_consent: bool = False
     decode_workers: int = 2
+    detects_speech: bool = True
     manage_models: bool = False
+    stream_text_s: float = 30.0
     hung_after_s: float = 300.0
     resume_within_s: float = 60.0
     offline: bool = False
     pace: RequestPace = field(default_factory=RequestPace)
     access: Access = Access()
+    tls: TlsFiles | None = None
 
     @property
     def upload_limits(self) -> DecodeLimits:
@@ -120,7 +131,8 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     """Read the environment.
 
     IZWI_HOME, IZWI_MAX_UPLOAD_MB, IZWI_MAX_AUDIO_S, IZWI_DECODE_WORKERS, IZWI_HUNG_AFTER_S,
-    IZWI_RESUME_WITHIN_S and IZWI_VOICE_ALIASES ("alloy=Ann,.."),
+    IZWI_RESUME_WITHIN_S, IZWI_STREAM_TEXT_S, IZWI_SPEECH_DETECTION ("0" turns it off) and
+    IZWI_VOICE_ALIASES ("alloy=Ann,.."),
     IZWI_REFERENCE_HOSTS ("clips.example,http://10.0.0.5:9000"),
     IZWI_MAX_REFERENCE_FETCH_S, IZWI_MAX_HEAD_S, IZWI_MAX_BODY_S, IZWI_BODY_GRACE_S and
     IZWI_MIN_BODY_BYTES_PER_S, and what `read_access` reads.
@@ -137,6 +149,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         reference_pace=FetchPace(
             max_s=_number(environ, "IZWI_MAX_REFERENCE_FETCH_S", default.reference_pace.max_s)
         ),
+        stream_text_s=_number(environ, "IZWI_STREAM_TEXT_S", default.stream_text_s),
         hung_after_s=_number(environ, "IZWI_HUNG_AFTER_S", default.hung_after_s),
         resume_within_s=_number(
             environ, "IZWI_RESUME_WITHIN_S", default.resume_within_s, may_be_zero=True
@@ -144,6 +157,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         decode_workers=round(
             _number(environ, "IZWI_DECODE_WORKERS", default.decode_workers, may_be_zero=True)
         ),
+        detects_speech=_switch(environ, "IZWI_SPEECH_DETECTION", default.detects_speech),
         voice_aliases=_aliases(environ.get("IZWI_VOICE_ALIASES", "")),
         pace=RequestPace(
             _number(environ, "IZWI_MAX_HEAD_S", default.pace.max_head_s),
@@ -225,6 +239,13 @@ def _number(
         least = "of at least 0" if may_be_zero else "above 0"
         raise InvalidRequest(f"{name} must be a number {least}, got {text!r}", param=name)
     return value
+
+
+def _switch(environ: Mapping[str, str], name: str, default: bool) -> bool:
+    text = environ.get(name, "")
+    if text not in ("", "0", "1"):
+        raise InvalidRequest(f"{name} must be 0 or 1, got {text!r}", param=name)
+    return text == "1" if text else default
 
 
 def _aliases(text: str) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""Streams on paper: the engine's own scheduling code on devices whose steps only cost time."""
+"""Simulation: the engine's own scheduling code on devices whose steps only cost time."""

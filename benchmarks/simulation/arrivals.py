@@ -1,4 +1,4 @@
-"""Who asks when, and what the listeners heard: shared by real runs and simulated ones."""
+"""Arrivals, and what each listener got when; shared by real and simulated runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Arrival(NamedTuple):
 
 
 @dataclass(slots=True)
-class Heard:
+class Playback:
     """One request as its listener saw it.
 
     Attributes:
@@ -69,9 +69,9 @@ def percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
     return round(value * 1e3, 2) if value < inf else None
 
 
-def summary(heard: Iterable[Heard]) -> dict[str, Any]:
+def summary(played: Iterable[Playback]) -> dict[str, Any]:
     """What the listeners of streams got: time to first audio and gaps."""
-    streams = [one for one in heard if one.request.streams]
+    streams = [one for one in played if one.request.streams]
     first_s = [one.first_sound_s for one in streams]
     gaps_s = [one.gaps_s for one in streams]
     return {

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from benchmarks.measure import TEXTS
-from benchmarks.simulation.arrivals import Heard
+from benchmarks.simulation.arrivals import Playback
 from benchmarks.simulation.device import PaperModel, Script
 from benchmarks.simulation.machine import Machine
-from benchmarks.simulation.recording import RecordedEngine
+from benchmarks.simulation.step_log import RecordedEngine
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
 from izwi.model import SpeechModel
@@ -48,7 +48,7 @@ class Calibration:
 class _Alone:
     """A request that ran alone."""
 
-    heard: Heard
+    played: Playback
     codes: list[tuple[int, ...]] = field(default_factory=list)
 
 
@@ -76,7 +76,7 @@ def start(
 async def calibrate(
     registry: Registry, backend: TorchBackend, name: str, config: EngineConfig, count: int
 ) -> Calibration:
-    """Run streams alone, then in company, and fit the machine to their steps."""
+    """Run streams alone, then in a batch, and fit the machine to their steps."""
     model = registry.speech(name)
     requests, prepare_s = prepare(model, name, count)
     recorded, engine = start(registry, backend, config)
@@ -89,28 +89,28 @@ async def calibrate(
         alone.append(one)
         await asyncio.sleep(0.02)  # the engine notes its last step and falls asleep
         step = recorded.steps[first_step]
-        wakes_s.append(step.began_s - one.heard.submitted_s)
-        reaches_s.append(one.heard.chunks[0][0] - step.began_s - step.whole_s)
+        wakes_s.append(step.began_s - one.delivered.submitted_s)
+        reaches_s.append(one.delivered.chunks[0][0] - step.began_s - step.whole_s)
     streams_per_s = 0.0
-    for company in (2, 3, 5, 8):
-        streams_per_s = await _together(engine, requests, company)
+    for concurrency in (2, 3, 5, 8):
+        streams_per_s = await _together(engine, requests, concurrency)
     await engine.stop()
-    (lane,) = recorded._lanes.values()
-    frame_s = lane.runner.frame_s
+    (worker,) = recorded._workers.values()
+    frame_s = worker.runner.frame_s
     assert frame_s is not None
     return Calibration(
         name,
         requests,
         [one.codes for one in alone],
         Machine.of(recorded.steps, median(wakes_s), max(0.0, median(reaches_s))),
-        PaperModel(frame_s, model.num_codebooks, lane.runner.num_pages, model.content_keys),
+        PaperModel(frame_s, model.num_codebooks, worker.runner.num_pages, model.content_keys),
         streams_per_s,
         prepare_s,
     )
 
 
 async def _run(engine: AsyncEngine, request: Request) -> _Alone:
-    one = _Alone(Heard(request, time.perf_counter()))
+    one = _Alone(Playback(request, time.perf_counter()))
     async for chunk in engine.submit(request):
         _note(one, chunk)
     return one
@@ -121,17 +121,17 @@ def _note(one: _Alone, chunk: Chunk) -> None:
         raise RuntimeError(f"{chunk.request_id} failed") from chunk.error
     one.codes += [tuple(entry) for entry in chunk.entries.tolist()]
     if chunk.pcm is not None:
-        one.heard.chunks.append((time.perf_counter(), 0.0))
+        one.delivered.chunks.append((time.perf_counter(), 0.0))
 
 
-async def _together(engine: AsyncEngine, requests: Sequence[Request], company: int) -> float:
+async def _together(engine: AsyncEngine, requests: Sequence[Request], concurrency: int) -> float:
     """Keep so many streams alive until all have run; how many ended in a second."""
-    waiting = [replace(one, request_id=f"{company}-{one.request_id}") for one in requests]
+    waiting = [replace(one, request_id=f"{concurrency}-{one.request_id}") for one in requests]
 
     async def slot() -> None:
         while waiting:
             await _run(engine, waiting.pop())
 
     began_s = time.perf_counter()
-    await asyncio.gather(*(slot() for _ in range(company)))
+    await asyncio.gather(*(slot() for _ in range(concurrency)))
     return len(requests) / (time.perf_counter() - began_s)

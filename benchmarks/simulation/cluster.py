@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from benchmarks.simulation.arrivals import Arrival, Heard
+from benchmarks.simulation.arrivals import Arrival, Playback
 from benchmarks.simulation.device import Device, PaperModel, Script
 from benchmarks.simulation.machine import Machine
 from izwi.config import EngineConfig
@@ -32,10 +32,10 @@ class Cluster:
             for place in range(num_devices)
         ]
         self._inbox: list[list[Request]] = [[] for _ in self.devices]
-        self._ended = [0] * num_devices  # in the step under way
+        self._ended = [0] * num_devices  # in the step in flight
         self._busy = [False] * num_devices
         self._cold = [False] * num_devices  # the next step comes after a sleep
-        self._heard: dict[str, Heard] = {}
+        self._heard: dict[str, Playback] = {}
         self._pending: list[tuple[float, int, Request]] = []  # arrivals, a heap
         self._num_announced = 0
         self._followers: Iterator[Request] = iter(())
@@ -46,7 +46,7 @@ class Cluster:
         arrivals: Sequence[Arrival],
         until_s: float = float("inf"),
         followers: Iterable[Request] = (),
-    ) -> list[Heard]:
+    ) -> list[Playback]:
         """Play a list of arrivals.
 
         Args:
@@ -79,7 +79,7 @@ class Cluster:
         heapq.heappush(self._pending, (at_s, self._num_announced, request))
 
     def _arrive(self, arrival: Arrival, begins: list[tuple[float, int]]) -> None:
-        self._heard[arrival.request.request_id] = Heard(arrival.request, arrival.at_s)
+        self._heard[arrival.request.request_id] = Playback(arrival.request, arrival.at_s)
         place = min(range(len(self.devices)), key=lambda at: self.devices[at].num_live)
         self.devices[place].num_live += 1
         self._inbox[place].append(arrival.request)

@@ -1,4 +1,4 @@
-"""One device on paper: the engine's own `Lane` and `Scheduler` over a runner that computes nothing.
+"""A simulated device: the engine's own model worker over a runner that computes nothing.
 
 Views, slack, chunks, pages, prefix tree, logs and the learning of costs are the engine's code.
 The runner only moves the device's clock on and reads entries from a script.
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.simulation.machine import Machine
-from benchmarks.simulation.recording import Kind
+from benchmarks.simulation.step_log import Kind
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
-from izwi.lane import Lane
 from izwi.model import Row
+from izwi.model_worker import ModelWorker
 from izwi.request import Chunk, Float32, Request, Sequence
 from izwi.runner.runner import Drawn
 from izwi.scheduler.cost import StepCost, StepWork
@@ -68,6 +68,7 @@ class PaperRunner:
     num_codebooks: int
     frame_samples = 1  # chunks carry their length alone
     works_beside = False
+    num_compiled = 0
 
     def __init__(
         self, model: PaperModel, machine: Machine, scripts: Mapping[str, Script], seed: int
@@ -95,7 +96,7 @@ class PaperRunner:
     def _compute(self, work: StepWork) -> None:
         self.now_s += self.factor * self._machine.compute.seconds(work)
 
-    # -- what the lane asks of a runner ------------------------------------------------------
+    # -- what the model worker asks of a runner ----------------------------------------------------
     def rebuild(self, sequences: Seq[Sequence]) -> dict[int, BaseException]:
         """Make codec states again: every frame that was sound goes through the codec."""
         for sequence in sequences:
@@ -233,7 +234,7 @@ class Device:
         self.runner: Any = PaperRunner(model, machine, scripts, seed)
         memory = PagedMemory(model.num_pages, config.page_size, PaperPages())
         rows: Any = PaperRows(config.max_running)
-        self.lane = Lane(
+        self.worker = ModelWorker(
             Scheduler(config, memory, rows, self.runner), self.runner, config, self.runner.clock
         )
         self.num_live = 0
@@ -242,8 +243,8 @@ class Device:
 
     @property
     def has_work(self) -> bool:
-        """Whether anything runs or wants to."""
-        return self.lane.scheduler.has_work
+        """Whether any sequence runs or waits, or a step is in flight."""
+        return self.worker.scheduler.has_work
 
     def submit(self, request: Request) -> None:
         """Queue a request.
@@ -251,20 +252,20 @@ class Device:
         Raises:
             Overloaded: The queue is full.
         """
-        self.lane.scheduler.add(Sequence(request, self._arrivals, self.runner.now_s))
+        self.worker.scheduler.add(Sequence(request, self._arrivals, self.runner.now_s))
         self._arrivals += 1
 
     def step(self, now_s: float, cold: bool = False) -> list[Chunk]:
         """Run the step that begins now, as `Engine.step` does; `now_s` of the runner is its end."""
         runner = self.runner
         runner.now_s = now_s
-        work = self.lane.schedule(now_s)
+        work = self.worker.schedule(now_s)
         forward = _forward_work(work)
         runner.begin_step((cold, forward.prefill_tokens > 0, bool(work.vocode)))
-        self.lane.launch(work)
+        self.worker.launch(work)
         chunks: list[Chunk] = []
-        for results in self.lane.results():
-            chunks += self.lane.process(results, runner.now_s)
+        for results in self.worker.results():
+            chunks += self.worker.process(results, runner.now_s)
         runner.end_step(forward)
         return chunks
 

@@ -1,4 +1,4 @@
-"""Offer a list of requests to a real engine, each at its time, whatever has come of the others."""
+"""Submit a list of requests to a real engine, each at its time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from benchmarks.simulation.arrivals import Arrival, Heard
+from benchmarks.simulation.arrivals import Arrival, Playback
 from izwi.async_engine import AsyncEngine
+from izwi.output_stream import Stream
 from izwi.request import Reason
-from izwi.stream import Stream
 
 
 async def play(
@@ -17,7 +17,7 @@ async def play(
     arrivals: Sequence[Arrival],
     sample_rate: int,
     patience_s: float | None = None,
-) -> list[Heard]:
+) -> list[Playback]:
     """Submit every request when it is due and listen to all of them.
 
     Args:
@@ -30,21 +30,21 @@ async def play(
         What was heard, in the same order. Times count from the call.
     """
     start_s = time.perf_counter()
-    heard: list[Heard] = []
+    played: list[Playback] = []
     listeners: list[asyncio.Task[None]] = []
     for arrival in arrivals:
         await asyncio.sleep(start_s + arrival.at_s - time.perf_counter())
-        one = Heard(arrival.request, time.perf_counter() - start_s)
+        one = Playback(arrival.request, time.perf_counter() - start_s)
         stream = engine.submit(arrival.request)
-        heard.append(one)
+        played.append(one)
         listeners.append(asyncio.create_task(_listen(stream, one, start_s, sample_rate)))
         if patience_s is not None:
             asyncio.get_running_loop().call_later(patience_s, _leave, stream, one)
     await asyncio.gather(*listeners)
-    return heard
+    return played
 
 
-async def _listen(stream: Stream, one: Heard, start_s: float, sample_rate: int) -> None:
+async def _listen(stream: Stream, one: Playback, start_s: float, sample_rate: int) -> None:
     async for chunk in stream:
         now_s = time.perf_counter() - start_s
         if chunk.pcm is not None:
@@ -55,6 +55,6 @@ async def _listen(stream: Stream, one: Heard, start_s: float, sample_rate: int) 
             one.ended_s = now_s
 
 
-def _leave(stream: Stream, one: Heard) -> None:
+def _leave(stream: Stream, one: Playback) -> None:
     if not one.chunks:
         stream.abort()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.simulation.recording import Kind, Step
+from benchmarks.simulation.step_log import Kind, Step
 from izwi.scheduler.cost import StepCost, fit
 
 # Steps beyond so many times their prediction are somebody else's doing, a cold cache or a page

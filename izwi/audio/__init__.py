@@ -1,1 +1,1 @@
-"""Sound as bytes and as samples: formats, rates, containers. Knows no model and no HTTP."""
+"""Audio as bytes and as samples: formats, rates, containers. Knows no model and no HTTP."""

@@ -1,4 +1,4 @@
-"""Decode any uploaded audio to mono samples, trusting nothing that its header says.
+"""Decode uploaded audio to mono samples without trusting its header.
 
 Limits are checked while decoding, on what came out: a small file can claim, or really hold, hours.
 """
@@ -249,7 +249,9 @@ def _reject_forged_flac(stream: Any) -> None:
         raise InvalidAudio("the file's header is cut off", param="file")
     word = int.from_bytes(header[10:14], "big")
     if (word >> 12, (word >> 9 & 7) + 1) != (shape.sample_rate, len(shape.layout.channels)):
-        raise InvalidAudio("the file's header lies about its rate or channels", param="file")
+        raise InvalidAudio(
+            "the file's header disagrees with its audio (rate or channels)", param="file"
+        )
 
 
 def _reject_cut_flac(container: Any, stream: Any, num_samples: int) -> None:

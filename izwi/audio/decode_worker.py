@@ -1,4 +1,4 @@
-"""A process that decodes files for another one: what breaks the decoder breaks nothing else.
+"""A process that decodes files for another one, so that a crash of the decoder stays contained.
 
     python -P -m izwi.audio.decode_worker MEMORY_BYTES
 
@@ -12,8 +12,8 @@ length in 4 bytes, little end first, and the content.
           X  a `Refusal` in JSON, at any place before E
 
 Files of strangers are read by a million lines of C. So the process takes as much memory and
-processor time as it was given, can open no file, start no process and write no core dump, and
-knows no secret: whoever starts it keeps its environment small. It ends when its socket does.
+processor time as it was given, can open no file, start no process and write no core dump, and knows
+no secret: its parent starts it with a small environment. It ends when its socket does.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
     Attributes:
         is_too_large: It is over a limit; else it is no audio.
-        message: For whoever sent it.
+        message: For the caller.
     """
 
     is_too_large: bool
@@ -81,7 +81,7 @@ def read_exactly(stream: socket.socket, num_bytes: int) -> bytearray:
 
 
 def main(memory_bytes: int) -> None:
-    """Decode one file after the other until nobody asks any more."""
+    """Decode one file after the other until the socket closes."""
     stream = socket.socket(fileno=0)
     # What is used for the first time is loaded from files, and soon none can be opened.
     silence = np.zeros(4096, np.int16).tobytes()
@@ -108,8 +108,8 @@ def _answer(stream: socket.socket) -> None:
             samples = block.astype("<f4", copy=False).tobytes()
             stream.sendall(HEAD.pack(BLOCK, len(samples)) + samples)
     except InvalidRequest as error:
-        told = msgspec.json.encode(Refusal(isinstance(error, TooLarge), str(error)))
-        stream.sendall(HEAD.pack(REFUSED, len(told)) + told)
+        reported = msgspec.json.encode(Refusal(isinstance(error, TooLarge), str(error)))
+        stream.sendall(HEAD.pack(REFUSED, len(reported)) + reported)
     else:
         stream.sendall(HEAD.pack(END, 0))
 

@@ -1,4 +1,4 @@
-"""Encode sound while it is being made: samples go in, bytes of a file come out. Knows no HTTP."""
+"""Encode audio as a stream: samples in, bytes of a file out. Knows no HTTP."""
 
 from __future__ import annotations
 

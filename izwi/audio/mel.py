@@ -121,7 +121,7 @@ class StreamLogMel:
 
     def __init__(self) -> None:
         self._is_padded = False  # whether the reflection before the first sample is there
-        self._held: Float32 = np.zeros(0, np.float32)  # from the first sample still needed
+        self._buffered: Float32 = np.zeros(0, np.float32)  # from the first sample still needed
 
     def write(self, samples: Float32) -> Float32:
         """Take the next samples and return the frames that they complete.
@@ -137,17 +137,17 @@ class StreamLogMel:
         """
         if samples.ndim != 1:
             raise InvalidAudio(f"audio must be mono, got an array of shape {samples.shape}")
-        self._held = np.concatenate([self._held, samples.astype(np.float32, copy=False)])
+        self._buffered = np.concatenate([self._buffered, samples.astype(np.float32, copy=False)])
         if not self._is_padded:
-            if len(self._held) < WHISPER_MIN_SAMPLES:
+            if len(self._buffered) < WHISPER_MIN_SAMPLES:
                 return np.zeros((WHISPER_MELS, 0), np.float32)
-            mirrored = self._held[WHISPER_FFT // 2 : 0 : -1]
-            self._held = np.concatenate([mirrored, self._held])
+            mirrored = self._buffered[WHISPER_FFT // 2 : 0 : -1]
+            self._buffered = np.concatenate([mirrored, self._buffered])
             self._is_padded = True
-        if len(self._held) < WHISPER_FFT:
+        if len(self._buffered) < WHISPER_FFT:
             return np.zeros((WHISPER_MELS, 0), np.float32)
-        power = _log_mel_power(_frames(self._held, WHISPER_FFT, WHISPER_HOP))
-        self._held = self._held[power.shape[1] * WHISPER_HOP :].copy()
+        power = _log_mel_power(_frames(self._buffered, WHISPER_FFT, WHISPER_HOP))
+        self._buffered = self._buffered[power.shape[1] * WHISPER_HOP :].copy()
         return power
 
 

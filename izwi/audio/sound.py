@@ -1,4 +1,4 @@
-"""A decoded sound of any length in little memory: what is long lies in a file without a name."""
+"""Decoded audio of any length in little memory: long audio lies in an unnamed temporary file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from izwi.errors import IzwiError, Overloaded
 from izwi.request import Float32, Samples
 
 # A minute at 16 kHz, 4 MB; an hour is 230 MB.
-MAX_HELD_SAMPLES = 60 * 16_000
+MAX_MEMORY_SAMPLES = 60 * 16_000
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SAMPLE_BYTES = 4
@@ -25,15 +25,15 @@ _SAMPLE_BYTES = 4
 _BLOCK_SAMPLES = 1 << 20
 
 
-class Sound:
+class DecodedAudio:
     """Mono samples that are written once and then read in parts; an `izwi.request.Samples`.
 
-    Up to `MAX_HELD_SAMPLES` are held in memory. More lie in a file that has no name, so it is gone
-    with the process, however that ends. It is read, not mapped: mapped pages would count as memory
-    of this process. Several threads may read at the same time.
+    Up to `MAX_MEMORY_SAMPLES` are held in memory. More lie in a file that has no name, so it is
+    gone with the process, however that ends. It is read, not mapped: mapped pages would count as
+    memory of this process. Several threads may read at the same time.
 
-    Whoever has it closes it; one that nobody has any more is closed, too. Reading a closed sound
-    raises ValueError.
+    Its owner closes it; it is also closed when garbage-collected. Reading a closed sound raises
+    ValueError.
 
     Args:
         folder: Where the file is made, on a disk rather than in memory; it is made, too. None
@@ -47,7 +47,7 @@ class Sound:
         self._in_file = False
         self._num_samples = 0
         self._lock = threading.Lock()
-        # a result that is on its way to somebody who was cancelled has nobody to close it
+        # the result for a caller that was cancelled has no owner to close it
         weakref.finalize(self, self._file.close)
 
     def __enter__(self) -> Self:
@@ -69,7 +69,7 @@ class Sound:
         if step != 1:
             raise ValueError("a sound is read sample after sample")
         samples = np.empty(max(0, stop - start), np.float32)
-        with self._lock, self._failure_told():
+        with self._lock, self._report_failure():
             self._file.seek(start * _SAMPLE_BYTES)
             if self._file.readinto(samples.view(np.uint8).data) != samples.nbytes:
                 raise OSError(errno.EIO, "the file has become shorter")
@@ -85,8 +85,8 @@ class Sound:
             Overloaded: The disk is full.
             IzwiError: The file cannot be made or written.
         """
-        with self._lock, self._failure_told():
-            if not self._in_file and self._num_samples + len(block) > MAX_HELD_SAMPLES:
+        with self._lock, self._report_failure():
+            if not self._in_file and self._num_samples + len(block) > MAX_MEMORY_SAMPLES:
                 self._move_to_file()
             self._file.write(np.ascontiguousarray(block, np.float32).view(np.uint8).data)
             self._file.flush()  # a full disk is told now, and not while it is read
@@ -114,7 +114,7 @@ class Sound:
         self._in_file = True
 
     @contextmanager
-    def _failure_told(self) -> Generator[None]:
+    def _report_failure(self) -> Generator[None]:
         try:
             yield
         except OSError as error:

@@ -1,1 +1,1 @@
-"""Memory of sequences: pages and their counts, keys and values, codec state."""
+"""KV memory: pages and reference counts, prefix tree, tiers; and codec state."""

@@ -1,4 +1,4 @@
-"""Edges of the prefix tree and the way along them. Knows keys and page numbers, no references."""
+"""Edges of the prefix tree. Knows keys and page numbers, no reference counts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Edge:
         heads: Keys of each child's first page, in ascending order.
         children: As `heads`.
         stored: Index in the sequence to handle, for each absent page.
-        idle_stop: Pages that nobody but the tree holds, if any, come before this index in the
-            sequence; those that became idle only just may not be counted yet.
+        idle_stop: Pages that only the tree holds, if any, come before this index in the sequence;
+            those that became idle only just may not be counted yet.
         queued: Whether it is lined up for eviction.
     """
 

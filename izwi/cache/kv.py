@@ -1,4 +1,4 @@
-"""The keys and values themselves, in pages, in torch."""
+"""Paged keys and values in torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from izwi.cache.transfer import to_device, to_host
 from izwi.model import KVSpec, Row
 from izwi.ops.attention.torch_paged import PagedContext
 from izwi.ops.attention.torch_slots import (
@@ -19,6 +18,7 @@ from izwi.ops.attention.torch_slots import (
     bytes_per_slot,
     stored_dtype,
 )
+from izwi.ops.transfer import to_device, to_host
 
 # One row a page: the exact bits of all that the page holds.
 PageBytes = npt.NDArray[np.uint8]

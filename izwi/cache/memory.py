@@ -1,4 +1,4 @@
-"""Who holds which page of one model: sequences, and the tree of known prefixes.
+"""The pages of one model: those of sequences, and those of the prefix tree.
 
 Page numbers only: a `PageMover` moves what the pages hold.
 """
@@ -84,8 +84,8 @@ class PagedMemory:
         """Look up the longest known prefix; holds nothing."""
         return self._tree.match(keys, peek=True)
 
-    def num_held_by_others(self, match: Match) -> int:
-        """Pages of a match that somebody uses now, so that holding them takes none away."""
+    def num_shared_by_others(self, match: Match) -> int:
+        """Pages of a match that sequences use now, so that sharing them takes none away."""
         pages = match.pages + [page for _, page in match.beyond]
         return len(pages) - self._pool.count_idle(pages)
 
@@ -121,7 +121,7 @@ class PagedMemory:
         self._mover.flush()
 
     def allocate(self, count: int) -> list[int]:
-        """Hand out pages, for which prefixes that nobody uses may be forgotten or demoted.
+        """Hand out pages; unused prefixes may be evicted or demoted for them.
 
         Raises:
             ValueError: Fewer are available, see `num_available`; it is our own bug.

@@ -1,4 +1,4 @@
-"""Count pages. Knows no tensors: who holds which page, and how often."""
+"""Reference counts of pages. Knows no tensors."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class PagePool:
 
     @property
     def num_free(self) -> int:
-        """Pages that nobody holds."""
+        """Free pages."""
         return len(self._free)
 
     @property
     def num_idle(self) -> int:
-        """Adopted pages that nobody but the cache holds."""
+        """Adopted pages that only the cache holds."""
         return self._num_idle
 
     def num_holders(self, page: int) -> int:
@@ -44,7 +44,7 @@ class PagePool:
         return self._counts[page] - self._adopted[page]
 
     def is_idle(self, page: int) -> bool:
-        """Whether the cache, and nobody else, holds a page."""
+        """Whether only the cache holds a page."""
         return self._counts[page] == 1 and self._adopted[page] == 1
 
     def count_idle(self, pages: Iterable[int]) -> int:
@@ -80,10 +80,10 @@ class PagePool:
             counts[page] = count + 1
 
     def release(self, pages: Sequence[int]) -> None:
-        """Let pages go; one that nobody holds any more is free again.
+        """Release pages; one with no reference left is free again.
 
         Raises:
-            ValueError: Nobody holds the page, or the cache alone, which lets go by `disown`.
+            ValueError: The page is free, or held by the cache alone, which uses `disown`.
         """
         counts = self._counts
         for page in pages:

@@ -1,4 +1,4 @@
-"""The tree of known prefixes: which pages hold the keys and values of which positions.
+"""The prefix tree (radix tree): which pages hold the keys and values of which positions.
 
 Knows no tensors. A position is named by a content key, an int; positions are equal where their
 keys and all keys before them are. An edge of the tree is a run of whole pages, and edges split at
@@ -150,7 +150,7 @@ class RadixTree:
         return self.num_pages - before
 
     def evict(self, count: int, demote: Demote | None = None) -> list[int]:
-        """Give back up to `count` pages that nobody uses, the least recently used first.
+        """Evict up to `count` unused pages, the least recently used first.
 
         Args:
             count: Pages wanted; `num_evictable` of them are there.
@@ -215,9 +215,9 @@ class RadixTree:
     def drop(self, handle: int) -> None:
         """Forget a page that the lower tier has thrown away, and all that follows it.
 
-        Following pages that nobody uses are free again, following handles are orphaned. Tiers
-        should throw away in the order in which they were given pages: ends come first.
-        A handle that is not known is ignored: it may have been orphaned a moment ago.
+        Following unused pages are free again, following handles are orphaned. Tiers should throw
+        away in the order in which they were given pages: ends come first. A handle that is not
+        known is ignored: it may have been orphaned a moment ago.
         """
         if handle in self._places:
             first = len(self._orphans)
@@ -356,7 +356,7 @@ def page_chain(keys: Sequence[int], page_size: int) -> list[int]:
     """A running digest of each whole page of content keys.
 
     Equal digests at the same place mean equal positions up to the end of that page, so one sees
-    without comparing keys that a page is being computed by somebody else.
+    without comparing keys that a page is being computed by another sequence.
 
     Args:
         keys: Content keys from the first position on, 0 <= key < 2**64.

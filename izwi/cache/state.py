@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from izwi.cache.transfer import to_device, to_host
 from izwi.model import StateSpec
+from izwi.ops.transfer import to_device, to_host
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +76,7 @@ class StateArena:
         self._arrays = {name: views[name] for name in specs}
         self.spare_row = num_rows
         self._free = list(range(num_rows - 1, -1, -1))
+        self._uncommitted: set[int] = set()
 
     def _split(self, kind: torch.dtype, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Views of (rows, width) by name, (rows, *shape) each."""
@@ -84,13 +85,14 @@ class StateArena:
 
     @property
     def num_free(self) -> int:
-        """Rows that nobody holds."""
+        """Free rows."""
         return len(self._free)
 
     def allocate(self) -> int:
         """Hand out a zeroed row. The caller checks `num_free` first."""
-        row = self._free.pop()
+        row = self._free[-1]
         self.clear(row)
+        self._free.pop()
         return row
 
     def clear(self, row: int) -> None:
@@ -98,12 +100,25 @@ class StateArena:
         with self._beside():
             for flat in self._flat.values():
                 flat[row].zero_()
+        self._uncommitted.discard(row)
 
     def release(self, row: int) -> None:
         """Take a row back."""
         if row in self._free:
             raise ValueError(f"state row {row} is released twice")
         self._free.append(row)
+
+    def writing(self, rows: Iterable[int]) -> None:
+        """Note that rows are about to be overwritten by work that may fail; see `commit`."""
+        self._uncommitted.update(rows)
+
+    def commit(self, rows: Iterable[int]) -> None:
+        """Note that what wrote rows has succeeded: their state is that of their streams."""
+        self._uncommitted.difference_update(rows)
+
+    def is_committed(self, row: int) -> bool:
+        """Whether the row's state is known: nothing that wrote it has failed."""
+        return row not in self._uncommitted
 
     def gather(self, rows: Sequence[int] | Tensor) -> dict[str, Tensor]:
         """Copy rows out, (len(rows), *shape) each; (rows,) int64 on the device works as well.
@@ -119,11 +134,16 @@ class StateArena:
         return {name: state[name] for name in self._arrays}
 
     def scatter(self, rows: Sequence[int] | Tensor, state: Mapping[str, Tensor]) -> None:
-        """Copy rows back in."""
+        """Copy rows back in; the caller commits them, those of a tensor with `writing` as well."""
         index = self._index(rows)
+        written = []
         for kind, flat in self._flat.items():
             parts = [state[name].to(kind).reshape(len(index), -1) for name in self._places[kind]]
-            flat.index_copy_(0, index, torch.cat(parts, 1))
+            written.append((flat, torch.cat(parts, 1)))
+        if not isinstance(rows, Tensor):
+            self.writing(rows)
+        for flat, part in written:
+            flat.index_copy_(0, index, part)
 
     def save(self, row: int) -> SavedState:
         """Copy a row to the host; it stays as it is and may be released."""
@@ -143,6 +163,7 @@ class StateArena:
         with self._beside():
             for name, array in self._arrays.items():
                 array[row].copy_(saved.arrays[name], non_blocking=True)
+        self._uncommitted.discard(row)
 
     def _index(self, rows: Sequence[int] | Tensor) -> Tensor:
         if isinstance(rows, Tensor):

@@ -1,4 +1,4 @@
-"""Where pages go when the device has no room: host memory, a file, or nowhere.
+"""Lower tiers of pages: host memory, a file, or dropped.
 
 Knows no tensors: a page is the bytes that `PagedKV.read_pages` gave. What is dropped can always
 be rebuilt from its request's log, so nothing here is an error to the loop: a store that cannot

@@ -1,4 +1,4 @@
-"""Operations: one table, a backend a file."""
+"""The operations of models: one protocol, one file per backend."""
 
 from izwi.ops.protocol import Array, AttentionContext, AttentionSpec, Ops, ScratchContext, Weights
 

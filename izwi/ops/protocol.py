@@ -1,4 +1,4 @@
-"""The table of operations that a model is written over; knows no model and no backend.
+"""The protocol of operations that models are written over. Knows no model and no backend.
 
 A model is functions over a mapping of weights and this table. What the table hides is what a
 backend must be free to fuse or to keep in place: KV writes, convolution state, attention. What
@@ -110,7 +110,7 @@ class Ops(Protocol):
         """Pad the last axis with zeros ("constant"), "reflect" or "replicate"."""
         ...
 
-    def narrow(self, weight: Array) -> Array:
+    def quantize(self, weight: Array) -> Array:
         """Make a (out, in) weight ready for products: in 8 or 4 bits if the backend was told so.
 
         Only products (also those behind a norm) take what it returns, and no gradient goes there.

@@ -58,7 +58,7 @@ def linear_in_fours(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`F.linear` of (rows, channels) over whole fours of rows.
 
     MKL multiplies the last one to three rows of a thread's share by other kernels, which round
-    otherwise: a row's bits would depend on its company. Whole fours never do.
+    otherwise: a row's bits would depend on its batch. Whole fours never do.
     """
     rows = x.shape[0]
     fours = F.pad(x, (0, 0, 0, -rows % 4)) if rows % 4 else x

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
-from izwi.cache.transfer import to_device
 from izwi.ops.attention.choice import choose
 from izwi.ops.attention.torch_dense import (
     DenseContext,
@@ -23,9 +22,10 @@ from izwi.ops.attention.torch_dense import (
     rotate,
     split_heads,
 )
-from izwi.ops.narrow import Weight, narrow_dtype, narrowed, widen
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
+from izwi.ops.quantized import Weight, quantized_dtype, quantized_weight, widen
 from izwi.ops.torch_conv import conv1d, conv_transpose1d, linear_in_fours
+from izwi.ops.transfer import to_device
 
 
 class TorchOps:
@@ -50,7 +50,7 @@ class TorchOps:
         Args:
             device: Where arrays are.
             dtype: Of activations, and of weights that nothing narrows.
-            weights: How `narrow` keeps them: one of WEIGHTS; "auto" as they are.
+            weights: How `quantize` keeps them: one of WEIGHTS; "auto" as they are.
             attention: What decoders attend with: one of ATTENTIONS.
 
         Raises:
@@ -58,13 +58,13 @@ class TorchOps:
         """
         self.device = torch.device(device)
         self.dtype = dtype
-        self._narrow = narrow_dtype(weights, self.device)
+        self._quantized_dtype = quantized_dtype(weights, self.device)
         self.attends_with = choose(attention, self.attentions)
         self._last_view: WindowView | None = None
 
     @contextmanager
     def own_stream(self) -> Iterator[None]:
-        """Let what this thread launches wait for nobody else's work on the device."""
+        """Let this thread's launches not wait for other work on the device."""
         if self.device.type != "cuda":
             yield
             return
@@ -111,8 +111,12 @@ class TorchOps:
     def pad(self, x: Tensor, left: int, right: int, mode: str = "constant") -> Tensor:
         return F.pad(x, (left, right), mode=mode)
 
-    def narrow(self, weight: Tensor) -> Weight:
-        return weight if self._narrow is None else narrowed(weight, self._narrow)
+    def quantize(self, weight: Tensor) -> Weight:
+        return (
+            weight
+            if self._quantized_dtype is None
+            else quantized_weight(weight, self._quantized_dtype)
+        )
 
     def fold_norm(self, norm: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
         return norm, weight  # here a norm is small beside its product

@@ -17,7 +17,7 @@ class Tiles:
         depth: Input channels of one pass of the loop, a power of two; less where the channels are
             no multiple of it.
         warps: Of one program.
-        stages: Passes of the loop whose numbers are under way at once.
+        stages: Passes of the loop whose numbers are in flight at once.
         slices: Parts of the depth that programs of their own take side by side. A second kernel
             adds them up.
     """

@@ -15,7 +15,7 @@ import torch
 import triton
 from torch import Tensor
 
-from izwi.ops.narrow import NarrowWeight, PackedWeight, Weight
+from izwi.ops.quantized import PackedWeight, QuantizedWeight, Weight
 from izwi.ops.triton_launch import lines_of, overlap_option
 from izwi.ops.triton_linear_kernels import all_rows, few_rows, many_rows
 from izwi.ops.triton_packed import packed_product, takes_packed
@@ -39,7 +39,7 @@ class Tiles:
         slices: Parts of the input that the warps of one program take side by side, a power of
             two; 1 for one or two rows, and where all warps work on one product.
         warps: Of one program.
-        stages: Passes of the loop whose weights are under way at once, above two rows.
+        stages: Passes of the loop whose weights are in flight at once, above two rows.
     """
 
     outputs: int
@@ -122,7 +122,7 @@ def takes(rows: int, weight: Weight) -> bool:
         return False
     if isinstance(weight, PackedWeight):
         return takes_packed(weight)
-    return isinstance(weight, NarrowWeight) or weight.is_contiguous()
+    return isinstance(weight, QuantizedWeight) or weight.is_contiguous()
 
 
 def prefers_torch(rows: int, weight_rows: int, inputs: int) -> bool:
@@ -224,8 +224,8 @@ def _launch(
         rest: dict[str, Any] = {"bias": bias, "residual": residual, "gated": gated}
         packed_product(x, weight, out, bucket, norm=norm, eps=eps, **rest)
         return
-    scale = weight.scale if isinstance(weight, NarrowWeight) else None
-    weight = weight.values if isinstance(weight, NarrowWeight) else weight
+    scale = weight.scale if isinstance(weight, QuantizedWeight) else None
+    weight = weight.values if isinstance(weight, QuantizedWeight) else weight
     tiles = tiles or tiles_for(rows, weight.shape[0], inputs, gated=gated)
     # x * norm, not yet scaled, may leave float16
     most = _FEW_ROWS if x.dtype == torch.float16 else _FOLDED_ROWS

@@ -4,8 +4,8 @@ x is (rows, INPUTS) and weight (OUTPUTS, INPUTS), or (2 * OUTPUTS, INPUTS) where
 makes BLOCK outputs of all rows. With OVERLAPPED it asks for its weights, which depend on no other
 kernel, before it waits for the kernel before it.
 
-A narrow weight is widened where it is multiplied, and its outputs are scaled at the end; `scale`,
-(OUTPUTS,) or (2 * OUTPUTS,) float32, is None for others.
+A quantized weight is widened where it is multiplied, and its outputs are scaled at the end;
+`scale`, (OUTPUTS,) or (2 * OUTPUTS,) float32, is None for others.
 
 Where NORMED, the norm is folded by linearity: x * norm goes into the product, or x where the weight
 has the norm, the sum of squares is gathered on the way, and each row is scaled by its reciprocal
@@ -50,7 +50,7 @@ def addend(bias, residual, n, m, rows, residual_stride, OUTPUTS: tl.constexpr):
 
 @triton.jit
 def _scales(scale, BLOCK: tl.constexpr, OUTPUTS: tl.constexpr, GATED: tl.constexpr):
-    """(BLOCK,) what this program's sums over narrow weights are scaled by, asked for with these.
+    """(BLOCK,) what this program's sums over quantized weights are scaled by, asked for with these.
 
     One axis: as a column each thread would load its number once for every input that it holds.
     """
@@ -147,8 +147,8 @@ def many_rows(
 ):  # fmt: skip
     """Matrix products (ROWS, DEPTH) by (DEPTH, BLOCK), a batch of SLICES of them at once.
 
-    Each warp has a slice of the inputs: with one narrow product after the other in all warps, the
-    sums would be one long chain, and every warp would read every weight.
+    Each warp has a slice of the inputs: with one quantized product after the other in all warps,
+    the sums would be one long chain, and every warp would read every weight.
     """
     start_next(OVERLAPPED)
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

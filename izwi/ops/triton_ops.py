@@ -13,8 +13,8 @@ from izwi.ops.attention.triton_decode import (
     ScratchDecode,
     takes_heads,
 )
-from izwi.ops.narrow import NarrowWeight, PackedWeight, Weight
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
+from izwi.ops.quantized import PackedWeight, QuantizedWeight, Weight
 from izwi.ops.torch_ops import TorchOps, divide
 from izwi.ops.triton_rows import PendingNorm
 
@@ -43,13 +43,13 @@ class TritonOps(TorchOps):
     def _wide(self, weight: Weight, dtype: torch.dtype) -> Tensor:
         if isinstance(weight, PackedWeight) and dtype in _DTYPES:
             return triton_packed.widen_packed(weight, dtype)
-        if isinstance(weight, NarrowWeight) and dtype in _DTYPES:
+        if isinstance(weight, QuantizedWeight) and dtype in _DTYPES:
             return triton_rows.widen(weight, dtype)
         return super()._wide(weight, dtype)
 
     def fold_norm(self, norm: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
-        # what was not normalised may leave float16; narrow weights keep their own kernels
-        fits = weight.dtype in (torch.bfloat16, torch.float32) and self._narrow is None
+        # what was not normalised may leave float16; quantized weights keep their own kernels
+        fits = weight.dtype in (torch.bfloat16, torch.float32) and self._quantized_dtype is None
         if not fits or not triton_rows.takes_row(weight.shape[1]):
             return super().fold_norm(norm, weight)
         return None, weight * norm
@@ -72,7 +72,7 @@ class TritonOps(TorchOps):
             out = triton_linear.linear(_rows(x), weight, residual=_rows(residual))
             return out.view(residual.shape)
         if (
-            isinstance(weight, NarrowWeight)
+            isinstance(weight, QuantizedWeight)
             or not _takes(x, weight)
             or not residual.is_contiguous()
         ):
@@ -236,7 +236,7 @@ def _takes_product(x: Tensor, weight: Weight) -> bool:
     rows = x.numel() // x.shape[-1]
     if not triton_linear.takes(rows, weight):
         return False
-    if isinstance(weight, NarrowWeight):  # the library would read it three times
+    if isinstance(weight, QuantizedWeight):  # the library would read it three times
         return _takes(x, x)
     return _takes(x, weight) and not triton_linear.prefers_torch(rows, *weight.shape)
 

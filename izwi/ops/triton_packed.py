@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from izwi.ops.narrow import PackedWeight
+from izwi.ops.quantized import PackedWeight
 from izwi.ops.triton_launch import lines_of, overlap_option, start_next, wait_for_previous
 from izwi.ops.triton_linear_kernels import addend, prefetch, write
 from izwi.ops.triton_rows import rms_norm

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from izwi.ops.narrow import NarrowWeight
+from izwi.ops.quantized import QuantizedWeight
 from izwi.ops.triton_launch import overlap_option, start_next, wait_for_previous
 
 _MAX_WIDTH = 16384  # of a row that one program holds
@@ -23,8 +23,8 @@ _BLOCK = 1024
 class PendingNorm:
     """What products of rows that were not normalised still lack: their norm's division.
 
-    The weight of the norm is in that of the product; whoever reads it divides each row by the root
-    mean square of what was multiplied.
+    The weight of the norm is in that of the product; its reader divides each row by the root mean
+    square of what was multiplied.
 
     Attributes:
         x: (rows, width), what was multiplied; a row's numbers lie side by side.
@@ -99,8 +99,8 @@ def swiglu(gate: Tensor, up: Tensor, pending: PendingNorm | None = None) -> Tens
     return out
 
 
-def widen(weight: NarrowWeight, dtype: torch.dtype) -> Tensor:
-    """The weight in another dtype, (out, in), as `NarrowWeight.wide` has it, in one pass."""
+def widen(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
+    """The weight in another dtype, (out, in), as `QuantizedWeight.wide` has it, in one pass."""
     rows, width = weight.shape
     out = torch.empty((rows, width), dtype=dtype, device=weight.values.device)
     options = overlap_option(out.device)
@@ -199,9 +199,9 @@ def _widen(values, scale, out, width, BLOCK: tl.constexpr, OVERLAPPED: tl.conste
     row = tl.program_id(0).to(tl.int64)
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     by = tl.load(scale + row)
-    narrow = tl.load(values + row * width + k, mask=k < width, other=0.0)
+    stored = tl.load(values + row * width + k, mask=k < width, other=0.0)
     wait_for_previous(OVERLAPPED)
-    wide = narrow.to(tl.float32) * by
+    wide = stored.to(tl.float32) * by
     tl.store(out + row * width + k, wide.to(out.dtype.element_ty), mask=k < width)
 
 

@@ -10,7 +10,7 @@ id, smaller first. So equal logits have one order, and one number carries both t
 from __future__ import annotations
 
 # mypy: allow-untyped-calls
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 import triton
@@ -30,6 +30,7 @@ MAX_VOCABULARY = 8192  # of one program
 _CHUNK = 4096  # of a larger vocabulary
 # `python -m benchmarks.kernels --tune` prints what is the fastest.
 logits_per_warp = 512
+_SORTED_ROWS = 8  # at once: a sort of all logits takes some 40 bytes for each
 _SHORT_VOCABULARY = 1 << 16  # ids that fit beside 16 bits of a logit
 # Logits divided by less than this leave float32; such a row takes the largest.
 GREEDY_BELOW = 1e-5
@@ -78,27 +79,47 @@ class RowSampling:
     suppressed: Tensor | None
 
 
-def draw(logits: Tensor, rows: RowSampling, codebook: int, narrow: bool) -> Tensor:
+def draw(logits: Tensor, rows: RowSampling, codebook: int, few_candidates: bool) -> Tensor:
     """Draw one id a row; equal logits give the ids of `izwi.runner.sampler.Sampler`.
 
-    Vocabularies above MAX_VOCABULARY take two kernels where `narrow` is true; where it is not, they
-    take a sort of all logits by torch, which is slow but can be captured as well.
+    Vocabularies above MAX_VOCABULARY take two kernels where `few_candidates` is true; where it is
+    not, they take a sort of all logits by torch, which is slow but can be captured as well.
 
     Args:
         logits: (rows, vocabulary) of any float dtype; a row's numbers lie side by side.
         rows: Parameters of the rows.
         codebook: Which one; 0 has the penalty, the stop ids and the suppressed ids.
-        narrow: Every row of this codebook is greedy or has a top_k of 1 to 64.
+        few_candidates: Every row of this codebook is greedy or has a top_k of 1 to 64.
 
     Returns:
         (rows,) int64.
     """
     vocabulary = logits.shape[1]
     if vocabulary <= MAX_VOCABULARY:
-        return _draw_small(logits, rows, codebook, narrow)
-    if narrow:
+        return _draw_small(logits, rows, codebook, few_candidates)
+    if few_candidates:
         return _draw_large(logits, rows, codebook)
-    return _draw_sorted(logits, rows, codebook)
+    parts = [
+        _draw_sorted(part, _some_rows(rows, place * _SORTED_ROWS, len(part)), codebook)
+        for place, part in enumerate(logits.split(_SORTED_ROWS))
+    ]
+    return torch.cat(parts)
+
+
+def log_probabilities(logits: Tensor, ids: Tensor) -> Tensor:
+    """Natural log of the probability of one id a row, of the raw logits in float32.
+
+    Args:
+        logits: (rows, vocabulary) of any float dtype, as they were before any draw.
+        ids: (rows,) int64.
+
+    Returns:
+        (rows,) float32.
+    """
+    parts = zip(logits.split(_SORTED_ROWS), ids.split(_SORTED_ROWS), strict=True)
+    return torch.cat(
+        [part.float().log_softmax(-1).gather(-1, own[:, None])[:, 0] for part, own in parts]
+    )
 
 
 def take_last(last: Tensor, source: Tensor, inputs: Tensor, seen: Tensor) -> None:
@@ -124,7 +145,7 @@ def take_last(last: Tensor, source: Tensor, inputs: Tensor, seen: Tensor) -> Non
     )
 
 
-def _draw_small(logits: Tensor, rows: RowSampling, codebook: int, narrow: bool) -> Tensor:
+def _draw_small(logits: Tensor, rows: RowSampling, codebook: int, few_candidates: bool) -> Tensor:
     count, vocabulary = logits.shape
     ids = torch.empty(count, dtype=torch.int64, device=logits.device)
     block = max(CANDIDATES, triton.next_power_of_2(vocabulary))
@@ -143,7 +164,7 @@ def _draw_small(logits: Tensor, rows: RowSampling, codebook: int, narrow: bool) 
         STOPS=rows.stop_ids.shape[1],
         BLOCK=block,
         FIRST=first,
-        NARROW=narrow,
+        FEW=few_candidates,
         SHORT=short,
         OVERLAPPED=bool(options),
         num_warps=_warps(block),
@@ -201,6 +222,25 @@ def _processing(rows: RowSampling, first: bool) -> tuple[Tensor | None, ...]:
 def _choosing(rows: RowSampling, first: bool) -> tuple[Tensor, ...]:
     columns = rows.first if first else rows.rest
     return rows.seed, rows.step, columns.scale, columns.top_k, columns.top_p
+
+
+def _some_rows(rows: RowSampling, start: int, count: int) -> RowSampling:
+    def some(column: Tensor) -> Tensor:
+        return column[start : start + count]
+
+    def columns(of: SamplingColumns) -> SamplingColumns:
+        return SamplingColumns(**{f.name: some(getattr(of, f.name)) for f in fields(of)})
+
+    return RowSampling(
+        some(rows.seed),
+        some(rows.step),
+        columns(rows.first),
+        columns(rows.rest),
+        some(rows.stop_ids),
+        some(rows.stop_allowed),
+        some(rows.seen),
+        rows.suppressed,
+    )
 
 
 def _draw_sorted(logits: Tensor, rows: RowSampling, codebook: int) -> Tensor:

@@ -114,7 +114,7 @@ def draw_row(
     logits, stride, penalty, seen, stop_ids, stop_allowed, suppressed,
     seed, step, scale, top_k, top_p, codebook, out,
     VOCABULARY: tl.constexpr, WORDS: tl.constexpr, STOPS: tl.constexpr, BLOCK: tl.constexpr,
-    FIRST: tl.constexpr, NARROW: tl.constexpr, SHORT: tl.constexpr, OVERLAPPED: tl.constexpr,
+    FIRST: tl.constexpr, FEW: tl.constexpr, SHORT: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     """Draw for one row."""
     start_next(OVERLAPPED)
@@ -126,7 +126,7 @@ def draw_row(
         VOCABULARY, WORDS, STOPS, FIRST,
     )  # fmt: skip
     keys = _keys(x, ids, SHORT)
-    keys = tl.topk(keys, _CANDIDATES) if NARROW else tl.sort(keys, descending=True)
+    keys = tl.topk(keys, _CANDIDATES) if FEW else tl.sort(keys, descending=True)
     drawn = _chosen(keys, seed, step, scale, top_k, top_p, row, codebook, SHORT)
     tl.store(out + row, drawn)
 

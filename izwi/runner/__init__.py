@@ -1,1 +1,1 @@
-"""Run a plan: rows to batches, batches to the model, logits to picks."""
+"""Execute plans: rows to batches, batches to the model, logits to ids."""

@@ -1,4 +1,4 @@
-"""Divide the memory among the models at the start; who comes later takes a share that is left."""
+"""Divide the memory among the models; one added later takes an unused share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest
 
-# What is left alone: activations, the codec's buffers, the doors, other programs.
+# What is left alone: activations, the codec's buffers, the API servers, other programs.
 _DEVICE_SHARE = 0.8
 _HOST_SHARE = 0.25
 # Known prefixes fill whatever they are given, and a laptop has other things to keep.
@@ -55,12 +55,12 @@ def divide(config: EngineConfig, device: torch.device, num_models: int) -> Memor
     )
 
 
-def share_of_newcomer(
+def share_of_added_model(
     config: EngineConfig, device: torch.device, share: MemoryBudget
 ) -> MemoryBudget:
     """Return a share as it can still be given: no more for keys and values than is free now.
 
-    The weights of a newcomer were not there when the memory was divided.
+    The weights of a new request were not there when the memory was divided.
     """
     if config.kv_bytes:
         return share
@@ -70,7 +70,7 @@ def share_of_newcomer(
 
 
 @contextmanager
-def full_device_told() -> Iterator[None]:
+def report_full_device() -> Iterator[None]:
     """Turn torch's error for a device that is full into InvalidRequest."""
     try:
         yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -13,14 +14,45 @@ import torch
 from torch import Tensor
 
 from izwi.cache.state import StateArena
-from izwi.cache.transfer import HostCopy
 from izwi.model import SpeechModel
-from izwi.runner.recorder import Recorded, Recorder, fitting
+from izwi.ops.transfer import HostCopy
+from izwi.runner.recorder import GraphRecorder, Recorded, fitting
 
 # Waits for samples, (n,) float32, that are being made.
-Sound = Callable[[], npt.NDArray[np.float32]]
+PendingAudio = Callable[[], npt.NDArray[np.float32]]
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+# Frames of one stream at once whose sound nobody wants: a clip of any length is some of these.
+_HEARD = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """One size of batch: its graph, and what it reads.
+
+    Attributes:
+        sound: (size, samples) float32, of the last replay.
+        host: (size, 1 + frames * codebooks) int64: the state's row, and the frames.
+        device: The same, where the graph reads it.
+    """
+
+    graph: Recorded
+    sound: Tensor
+    host: Tensor
+    device: Tensor
+    sent: torch.cuda.Event | None = None
+
+    def send(self) -> None:
+        """Copy what was filled to the device, behind what its stream runs."""
+        self.device.copy_(self.host, non_blocking=True)
+        if self.device.device.type == "cuda":
+            self.sent = self.sent or torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.sent.record()
+
+    def wait(self) -> None:
+        """Wait until `host` may be filled again: a batch that failed may have left it in flight."""
+        if self.sent is not None:
+            self.sent.synchronize()
 
 
 class CodecGraphs:
@@ -30,7 +62,7 @@ class CodecGraphs:
         self,
         model: SpeechModel,
         arena: StateArena,
-        recorder: Recorder,
+        recorder: GraphRecorder,
         max_rows: int,
         ramp: Seq[int],
         device: torch.device,
@@ -38,20 +70,22 @@ class CodecGraphs:
         self._model, self._arena, self._recorder, self._device = model, arena, recorder, device
         self._sizes = fitting(_SIZES, max_rows)
         self._frames = sorted(set(ramp))
-        self._graphs: dict[tuple[int, int], tuple[Recorded, Tensor, Tensor, Tensor]] = {}
+        self._graphs: dict[tuple[int, int], _Batch] = {}
+        self._heard = sorted({1, *ramp, *(_HEARD if model.can_clone else ())}, reverse=True)
 
     def takes(self, frames: int) -> bool:
         """Whether chunks of so many frames can be made here."""
         return frames <= self._frames[-1]
 
-    def vocode(self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]) -> list[Sound]:
+    def vocode(self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]) -> list[PendingAudio]:
         """Begin to make the next frames of streams, short chunks first.
 
+        The caller commits the rows; what this overwrites is marked before it runs.
         What was begun before must have been awaited: its buffers are used again.
 
         Args:
             chunks: (frames, codebooks) of each stream. A count that is not in the ramp is the end
-                of a stream, whose state nobody reads again: it is padded.
+                of a stream, whose state is not read again: it is padded.
             rows: State row of each stream.
 
         Returns:
@@ -60,7 +94,7 @@ class CodecGraphs:
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for place, chunk in enumerate(chunks):
             groups[next(n for n in self._frames if n >= len(chunk))].append(place)
-        sounds: dict[int, Sound] = {}
+        sounds: dict[int, PendingAudio] = {}
         for frames, places in sorted(groups.items()):
             copy = HostCopy([self._replay(frames, places, chunks, rows)])
             for line, place in enumerate(places):
@@ -77,24 +111,49 @@ class CodecGraphs:
     ) -> Tensor:
         """Run some of the chunks, padded to so many frames; valid until the next replay."""
         size = next(size for size in self._sizes if size >= len(places))
-        graph, sound, host, device = self._graph(size, frames)
-        filled = host.numpy()
+        batch = self._graph(size, frames)
+        batch.wait()
+        filled = batch.host.numpy()
         filled[:] = 0
         filled[:, 0] = self._arena.spare_row
         for line, place in zip(filled, places, strict=False):
             line[0] = rows[place]
             line[1 : 1 + chunks[place].size] = chunks[place].ravel()
-        device.copy_(host, non_blocking=True)
-        graph.replay()
-        return sound[: len(places)]
+        batch.send()
+        self._arena.writing([rows[place] for place in places])
+        batch.graph.replay()
+        return batch.sound[: len(places)]
+
+    def hear(self, codes: Tensor, row: int) -> None:
+        """Run frames of one stream through the codec for the state that they leave.
+
+        The largest chunks that fit come first: the state says the same however frames are cut.
+
+        Args:
+            codes: (frames, codebooks) int64 on the device.
+            row: State row of the stream.
+        """
+        if codes.is_cuda:  # made in another stream, where its memory may be free before
+            codes.record_stream(torch.cuda.current_stream(codes.device))
+        done = 0
+        while done < len(codes):
+            frames = next(n for n in self._heard if n <= len(codes) - done)
+            batch = self._graph(1, frames)
+            batch.device[0, 0].fill_(row)
+            batch.device[0, 1:].copy_(codes[done : done + frames].reshape(-1))
+            self._arena.writing([row])
+            batch.graph.replay()
+            done += frames
 
     def warm_up(self) -> None:
         """Record all of them."""
+        for frames in self._heard:
+            self._graph(1, frames)
         for size in reversed(self._sizes):
             for frames in reversed(self._frames):
                 self._graph(size, frames)
 
-    def _graph(self, size: int, frames: int) -> tuple[Recorded, Tensor, Tensor, Tensor]:
+    def _graph(self, size: int, frames: int) -> _Batch:
         if (size, frames) not in self._graphs:
             books = self._model.num_codebooks
             pinned = self._device.type == "cuda"
@@ -109,7 +168,7 @@ class CodecGraphs:
                 self._arena.scatter(rows, state)
                 return sound.float()  # type: ignore[no-any-return]
 
-            self._graphs[size, frames] = (*self._recorder.capture(run), host, device)
+            self._graphs[size, frames] = _Batch(*self._recorder.capture(run), host, device)
         return self._graphs[size, frames]
 
 

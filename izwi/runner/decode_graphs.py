@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,11 @@ from izwi.model import Model, Row
 from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, rope_tables
 from izwi.ops.attention.triton_prompt import PagedPrompt
 from izwi.ops.protocol import AttentionContext
-from izwi.ops.triton_sampling import MAX_VOCABULARY, draw, take_last
+from izwi.ops.triton_sampling import draw, log_probabilities, take_last
 from izwi.request import Sequence
-from izwi.runner.recorder import Recorded, Recorder, fitting
+from izwi.runner.recorder import GraphRecorder, Recorded, fitting
 from izwi.runner.sampler import Suppressed
-from izwi.runner.staging import StagedPositions, StagedRows, is_narrow
+from izwi.runner.staging import StagedPositions, StagedRows
 
 # Batch sizes. Between them a step takes as long as the next larger one.
 _SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -50,12 +51,26 @@ def paged_context(
     return PagedDecode(cache, *rows, rope, max_keys)
 
 
+class Variant(NamedTuple):
+    """What a graph was recorded for. Most requests take the first; the last takes any.
+
+    Attributes:
+        few_keys: No row has more than FEW_KEYS.
+        few_candidates: All rows are drawn from short lists of candidates.
+        tells: Log probabilities of what is drawn are written down.
+    """
+
+    few_keys: bool
+    few_candidates: bool = True
+    tells: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class _Batch:
     """One batch size: its buffers, and its graphs by what they were recorded for."""
 
     staged: StagedRows
-    graphs: dict[tuple[bool, ...], tuple[Recorded, Tensor]]
+    graphs: dict[Variant, tuple[Recorded, Tensor]]
     hidden: Tensor | None = None  # what a graph that only draws reads
 
 
@@ -71,20 +86,35 @@ class DecodeGraphs:
         self,
         model: Model,
         kv: PagedKV,
-        recorder: Recorder,
+        recorder: GraphRecorder,
         max_rows: int,
         suppressed: Suppressed | None,
-        device: torch.device,
+        max_keys: int,
     ):
+        """Set up; nothing is recorded yet.
+
+        Args:
+            model: Whose steps.
+            kv: Its pages.
+            recorder: Records them.
+            max_rows: Of a step.
+            suppressed: Ids that are never drawn.
+            max_keys: Keys of the longest sequence that can be decoded here.
+        """
         self._model, self._kv, self._recorder = model, kv, recorder
-        self._suppressed, self._device = suppressed, device
+        assert kv.plain is not None
+        self._suppressed, self._device = suppressed, kv.plain[0].device
+        self._max_keys = max_keys
+        # of text alone: nobody asks for those of sound
+        self._can_tell = model.num_codebooks == 1
         self._sizes = fitting(_SIZES, max_rows)
         self._decodes: dict[int, _Batch] = {}
         self._draws: dict[int, _Batch] = {}
         # entries of the last step: of `decode` in the first half, of `draw` in the second
         self._half = self._sizes[-1]
         shape = 2 * self._half, model.num_codebooks
-        self._last = torch.zeros(shape, dtype=torch.int64, device=device)
+        self._last = torch.zeros(shape, dtype=torch.int64, device=self._device)
+        self._logprobs = torch.zeros(shape[0], device=self._device)  # of their first ids
         self._places: dict[int, int] = {}  # there, by arrival
         self._drawn_now: dict[int, int] = {}
 
@@ -92,17 +122,17 @@ class DecodeGraphs:
         """Let `decode` take what was drawn since the last call as the rows' last entries."""
         self._places, self._drawn_now = self._drawn_now, {}
 
-    def takes(self, sequences: Seq[Sequence]) -> bool:
-        """Whether the next entries of all of them can be drawn here."""
-        return self._model.vocabulary <= MAX_VOCABULARY or all(
-            is_narrow(sequence.request) for sequence in sequences
-        )
+    def takes(self, rows: Seq[Row]) -> bool:
+        """Whether the rows can be run, and the next entries of those that emit be drawn here."""
+        asking = any(row.emits and row.sequence.request.logprobs for row in rows)
+        fitting_keys = max((row.stop for row in rows), default=0) <= self._max_keys
+        return fitting_keys and (self._can_tell or not asking)
 
     def in_place(self, rows: Seq[Row]) -> list[Row]:
         """The order in which `decode` takes rows with the least to copy."""
         return self._batch(self._decodes, len(rows)).staged.in_place(rows)
 
-    def decode(self, inputs: npt.NDArray[np.int64], rows: Seq[Row]) -> Tensor:
+    def decode(self, inputs: npt.NDArray[np.int64], rows: Seq[Row]) -> list[Tensor]:
         """Draw entries.
 
         Args:
@@ -111,7 +141,8 @@ class DecodeGraphs:
                 before has drawn it.
 
         Returns:
-            (rows, codebooks) int64, valid until the next call.
+            (rows, codebooks) int64; and, if any row asks for them, their log probabilities,
+            (rows,) float32, of those that ask. Valid until the next call.
         """
         batch = self._batch(self._decodes, len(rows))
         sequences = [row.sequence for row in rows]
@@ -119,35 +150,60 @@ class DecodeGraphs:
         batch.staged.stage_sampling(sequences)
         places = self._places
         batch.staged.stage_sources(
-            [places[s.arrival] if s.coming.entries else -1 for s in sequences]
+            [places[s.arrival] if s.pending.entries else -1 for s in sequences]
         )
         batch.staged.send()
         self._drawn_now.update({s.arrival: place for place, s in enumerate(sequences)})
         few_keys = max(row.stop for row in rows) <= FEW_KEYS
-        graph, out = self._decode_graph(batch, batch.staged.narrow, few_keys)
+        graph, out = self._decode_graph(batch, self._variant(batch, sequences, few_keys))
         graph.replay()
-        return out[: len(rows)]
+        return self._results(out, 0, sequences)
 
-    def draw(self, hidden: Tensor, sequences: Seq[Sequence]) -> Tensor:
-        """Draw an entry from each state, (rows, width) -> (rows, codebooks) int64."""
+    def draw(self, hidden: Tensor, sequences: Seq[Sequence]) -> list[Tensor]:
+        """Draw an entry from each state, (rows, width); the result is as that of `decode`."""
         batch = self._batch(self._draws, len(sequences))
         batch.staged.stage_sampling(sequences)
         batch.staged.send()
         self._drawn_now.update((s.arrival, p) for p, s in enumerate(sequences, self._half))
-        graph, out = self._draw_graph(batch, batch.staged.narrow, hidden)
+        graph, out = self._draw_graph(batch, self._variant(batch, sequences, True), hidden)
         assert batch.hidden is not None
         batch.hidden[: len(sequences)].copy_(hidden)
         graph.replay()
-        return out[: len(sequences)]
+        return self._results(out, self._half, sequences)
+
+    def _results(self, entries: Tensor, start: int, sequences: Seq[Sequence]) -> list[Tensor]:
+        count = len(sequences)
+        if any(sequence.request.logprobs for sequence in sequences):
+            return [entries[:count], self._logprobs[start : start + count]]
+        return [entries[:count]]
+
+    def _variant(self, batch: _Batch, sequences: Seq[Sequence], few_keys: bool) -> Variant:
+        """The recorded one that does what the rows need, and as little else as there is."""
+        few_candidates = batch.staged.few_candidates
+        tells = any(sequence.request.logprobs for sequence in sequences)
+        if few_candidates and not tells:
+            return Variant(few_keys or self._max_keys <= FEW_KEYS)
+        # rare: recorded for any length, and for both where text is drawn from long lists
+        return Variant(self._max_keys <= FEW_KEYS, few_candidates, self._can_tell)
+
+    @property
+    def _variants(self) -> list[Variant]:
+        """All that `_variant` can return for decodes."""
+        few = self._max_keys <= FEW_KEYS
+        rare = [Variant(few, False, self._can_tell)]
+        if self._can_tell:
+            rare.append(Variant(few, True, True))
+        return [Variant(True), *([] if few else [Variant(False)]), *rare]
 
     @torch.inference_mode()
     def warm_up(self) -> Tensor:
-        """Record what most requests need; returns states, (rows, width), of no meaning."""
+        """Record all of them; returns states, (rows, width), of no meaning."""
         for size in reversed(self._sizes):  # the largest first: the others fit into its memory
-            batch = self._batch(self._decodes, size)
-            self._decode_graph(batch, True, True)
+            batch, draws = self._batch(self._decodes, size), self._batch(self._draws, size)
             hidden = self._hidden(batch, FEW_KEYS)
-            self._draw_graph(self._batch(self._draws, size), True, hidden)
+            for variant in self._variants:
+                self._decode_graph(batch, variant)
+                self._draw_graph(draws, variant, hidden)
         return hidden
 
     def _batch(self, batches: dict[int, _Batch], count: int) -> _Batch:
@@ -165,25 +221,26 @@ class DecodeGraphs:
             batches[size] = _Batch(staged, {})
         return batches[size]
 
-    def _decode_graph(self, batch: _Batch, narrow: bool, few_keys: bool) -> tuple[Recorded, Tensor]:
-        if (narrow, few_keys) not in batch.graphs:
-            max_keys = FEW_KEYS if few_keys else self._model.max_positions
+    def _decode_graph(self, batch: _Batch, variant: Variant) -> tuple[Recorded, Tensor]:
+        if variant not in batch.graphs:
+            max_keys = FEW_KEYS if variant.few_keys else self._max_keys
 
             def run() -> Tensor:
-                return self._drawn(batch, self._hidden(batch, max_keys), narrow, 0)
+                return self._drawn(batch, self._hidden(batch, max_keys), variant, 0)
 
-            batch.graphs[narrow, few_keys] = self._recorder.capture(run)
-        return batch.graphs[narrow, few_keys]
+            batch.graphs[variant] = self._recorder.capture(run)
+        return batch.graphs[variant]
 
-    def _draw_graph(self, batch: _Batch, narrow: bool, like: Tensor) -> tuple[Recorded, Tensor]:
-        if (narrow,) not in batch.graphs:
+    def _draw_graph(self, batch: _Batch, variant: Variant, like: Tensor) -> tuple[Recorded, Tensor]:
+        variant = variant._replace(few_keys=True)  # there are none
+        if variant not in batch.graphs:
             if batch.hidden is None:
                 batch.hidden = like.new_zeros((batch.staged.size, like.shape[1]))
             hidden = batch.hidden
-            batch.graphs[narrow,] = self._recorder.capture(
-                lambda: self._drawn(batch, hidden, narrow, self._half)
+            batch.graphs[variant] = self._recorder.capture(
+                lambda: self._drawn(batch, hidden, variant, self._half)
             )
-        return batch.graphs[narrow,]
+        return batch.graphs[variant]
 
     def _hidden(self, batch: _Batch, max_keys: int) -> Tensor:
         staged = batch.staged
@@ -192,15 +249,23 @@ class DecodeGraphs:
         hidden: Tensor = self._model.run(x, paged_context(self._kv, batch.staged, max_keys))
         return hidden
 
-    def _drawn(self, batch: _Batch, hidden: Tensor, narrow: bool, start: int) -> Tensor:
+    def _drawn(self, batch: _Batch, hidden: Tensor, variant: Variant, start: int) -> Tensor:
         """Draw, and keep what was drawn from `start` on for the next step."""
         sampling = batch.staged.sampling
+        stop = start + batch.staged.size
 
         def pick(logits: Tensor, codebook: int) -> Tensor:
-            return draw(logits, sampling, codebook, narrow)
+            if self._recorder.rehearses:  # ids of any numbers need not be there to be looked up
+                logits = torch.zeros_like(logits)
+                draw(logits, sampling, codebook, variant.few_candidates)
+                return torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+            ids = draw(logits, sampling, codebook, variant.few_candidates)
+            if variant.tells:
+                self._logprobs[start:stop].copy_(log_probabilities(logits, ids))
+            return ids
 
         entries: Tensor = self._model.draw(hidden, pick)
-        self._last[start : start + len(entries)].copy_(entries)
+        self._last[start:stop].copy_(entries)
         return entries
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from izwi.errors import InvalidRequest
 from izwi.ops.torch_ops import TorchOps
-from izwi.runner.budget import full_device_told
+from izwi.runner.budget import report_full_device
 from izwi.runner.weights import load_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -39,7 +39,7 @@ class TorchBackend:
 
         On a CPU, small models run on one thread from here on, large ones on all.
         """
-        with full_device_told():
+        with report_full_device():
             weights = load_weights(folder, shapes, device=self.ops.device, dtype=self.ops.dtype)
         self._loaded_bytes += sum(weight.nbytes for weight in weights.values())
         if self.ops.device.type == "cpu":
@@ -78,7 +78,9 @@ def torch_backend(
     if dtype == "auto":
         dtype = "bfloat16" if kind == "cuda" else "float32"
     if dtype not in DTYPES:
-        raise InvalidRequest(f"dtype {dtype!r} is not one of {sorted(DTYPES)}", param="dtype")
+        raise InvalidRequest(
+            f"dtype {dtype!r} is not one of auto, {', '.join(sorted(DTYPES))}", param="dtype"
+        )
     return TorchBackend(_table(kind)(device, DTYPES[dtype], weights, attention))
 
 

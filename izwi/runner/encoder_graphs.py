@@ -13,7 +13,7 @@ from torch import Tensor
 from izwi.model import PaddedEncoder
 from izwi.request import EncodeInput
 from izwi.runner.padded import Shape, pad_into, padded_batches, padded_shape
-from izwi.runner.recorder import Recorded, Recorder, fitting
+from izwi.runner.recorder import GraphRecorder, Recorded, fitting
 from izwi.runner.staging import StagedBuffer
 
 _SIZES = (1, 2, 4, 6, 8, 12, 16)
@@ -42,7 +42,7 @@ class EncoderGraphs:
     def __init__(
         self,
         encoders: Mapping[str, PaddedEncoder],
-        recorder: Recorder,
+        recorder: GraphRecorder,
         max_pieces: int,
         device: torch.device,
         dtype: torch.dtype,

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from izwi.cache.kv import PagedKV
 from izwi.cache.state import StateArena
-from izwi.cache.transfer import HostCopy
 from izwi.config import EngineConfig
 from izwi.model import EncodesPadded, Model, Row, SpeechModel, last_positions
 from izwi.ops.attention.triton_decode import takes_heads
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import EncodeInput, Task
-from izwi.runner.codec_graphs import CodecGraphs, Sound
+from izwi.ops.transfer import HostCopy
+from izwi.request import EncodeInput, Sequence, Task
+from izwi.runner.codec_graphs import CodecGraphs, PendingAudio
+from izwi.runner.compilations import watch_triton
+from izwi.runner.compiling import Rehearsal, rehearse
 from izwi.runner.decode_graphs import FEW_KEYS, DecodeGraphs
 from izwi.runner.encoder_graphs import EncoderGraphs
+from izwi.runner.in_flight import InFlight
 from izwi.runner.prompt_graphs import PromptGraphs
-from izwi.runner.recorder import Recorder
+from izwi.runner.recorder import GraphRecorder
 from izwi.runner.sampler import Suppressed
 from izwi.runner.side_stream import SideStream
 
@@ -34,7 +39,7 @@ class Graphs:
 
     Attributes:
         decodes: None where keys and values have a width or a form that no recorded step reads, and
-            where entries are drawn at marks, so that no step repeats.
+            where entries are drawn at output positions, so that no step repeats.
         prompts: Likewise, and where torch attends: every position would gather keys of its own.
         codec: None for a model that writes text.
         encoders: None for a model without an encoder that can be recorded.
@@ -58,33 +63,16 @@ class Graphs:
         config: EngineConfig,
         beside: SideStream,
     ) -> Graphs:
-        """Record everything that most requests need, so that none of them waits for it."""
-        device = ops.device
-        recorder = Recorder(device, priority=-1)
-        decodes = prompts = codec = encoders = None
-        if isinstance(model, EncodesPadded) and model.padded_encoders:
-            most, dtype = config.max_step_encodes, ops.dtype
-            encoders = EncoderGraphs(model.padded_encoders, recorder, most, device, dtype)
-            if recorder.records:
-                encoders.warm_up()
-        takes = kv.plain is not None and takes_heads(kv.spec.head_dim)
-        if takes and model.task is not Task.ALIGNMENT:
-            decodes = DecodeGraphs(model, kv, recorder, config.max_running, suppressed, device)
-            if ops.attends_with == "triton":
-                prompts = PromptGraphs(model, kv, recorder, device)
-            if recorder.records:
-                decodes.warm_up()
-            if recorder.records and prompts is not None:
-                prompts.warm_up()
-        if model.task is Task.SPEECH:
-            most = min(config.max_running, config.max_step_vocodes)
-            speech = cast(SpeechModel, model)
-            # a pool of its own: sound is made beside the next step, which goes first
-            codec = CodecGraphs(speech, arena, Recorder(device), most, config.chunk_ramp, device)
-            if recorder.records:
-                with beside():
-                    codec.warm_up()
-        return Graphs(model, kv, ops, decodes, prompts, codec, encoders)
+        """Record everything that requests can need, so that none of them waits for it."""
+        watch_triton()
+        made = partial(_made, model, kv, arena, suppressed, ops, config, beside)
+        if ops.device.type == "cuda":
+            rehearse(lambda: made(Rehearsal(ops.device), Rehearsal(ops.device)))
+            arena.clear(arena.spare_row)
+            gc.collect()  # what was gone through refers to itself
+            torch.cuda.empty_cache()  # graphs have memory of their own
+        # the codec has a pool of its own: sound is made beside the next step, which goes first
+        return made(GraphRecorder(ops.device, priority=-1), GraphRecorder(ops.device))
 
     def encodes(self, piece: EncodeInput) -> bool:
         """Whether a piece of audio can be encoded here."""
@@ -96,19 +84,13 @@ class Graphs:
         return self.encoders.encode(pieces)
 
     def takes(self, rows: Seq[Row]) -> bool:
-        """Whether the next entries of these rows can be drawn here.
+        """Whether the next entries of these rows can be drawn here."""
+        return self.decodes is not None and self.decodes.takes(rows)
 
-        Log probabilities are not recorded: a batch in which somebody asks for them runs plainly.
-        """
-        emitting = [row.sequence for row in rows if row.emits]
-        if any(sequence.request.logprobs for sequence in emitting):
-            return False
-        if self.ops.attends_with != "triton" and any(row.stop > FEW_KEYS for row in rows):
-            return False  # torch would gather as many keys as a sequence can come to have
-        return self.decodes is not None and self.decodes.takes(emitting)
+    def launch(self, rows: Seq[Row]) -> InFlight[tuple[list[list[int]], dict[int, float]]]:
+        """Launch the rows; returns what waits for an entry of each that emits, in order.
 
-    def launch(self, rows: Seq[Row]) -> Callable[[], list[list[int]]]:
-        """Launch the rows, and return what waits for an entry of each that emits, in order.
+        With them come `Sampler.logprobs`.
 
         Prompts would make every decode wait for kernels of their size, so they go apart. But their
         last positions run with the decodes, if there are any: drawing takes as long for one more.
@@ -130,19 +112,10 @@ class Graphs:
             before = [row._replace(stop=row.stop - row.emits) for row in prompts]
             if before := [row for row in before if row.stop > row.start]:
                 self._run(before)
-            parts = [(together, HostCopy([self.decodes.decode(inputs, together)]))]
+            parts = [(together, HostCopy(self.decodes.decode(inputs, together)))]
         silent = {row.sequence.arrival for row in prompts if not row.emits}
-        emitting = [row.sequence.arrival for row in rows if row.sequence.arrival not in silent]
-        drawn = [row.sequence.arrival for part, _ in parts for row in part]
-
-        def wait() -> list[list[int]]:
-            entries: list[list[int]] = []
-            for _, copy in parts:
-                entries += copy.wait()[0].tolist()
-            by_arrival = dict(zip(drawn, entries, strict=True))
-            return [by_arrival[arrival] for arrival in emitting]
-
-        return wait
+        emitting = [row.sequence for row in rows if row.sequence.arrival not in silent]
+        return InFlight(partial(_in_order, parts, emitting), [copy for _, copy in parts])
 
     def _drawn_apart(
         self, decodes: list[Row], prompts: list[Row]
@@ -154,13 +127,13 @@ class Graphs:
             inputs = self.model.inputs(decodes)
             assert inputs is not None  # what was emitted is ids
             # copied before another graph runs, whose memory may lie where this one's result does
-            parts.append((decodes, HostCopy([self.decodes.decode(inputs, decodes)])))
+            parts.append((decodes, HostCopy(self.decodes.decode(inputs, decodes))))
         hidden = self._run(prompts)
         ready = [row for row in prompts if row.emits]
         if ready:
             hidden = self.ops.take(hidden, self.ops.array(last_positions(prompts)))
             drawn = self.decodes.draw(hidden, [row.sequence for row in ready])
-            parts.append((ready, HostCopy([drawn])))
+            parts.append((ready, HostCopy(drawn)))
         return parts
 
     def _run(self, rows: Seq[Row]) -> Tensor:
@@ -174,7 +147,72 @@ class Graphs:
         """Whether chunks of up to so many frames can be made here."""
         return self.codec is not None and self.codec.takes(most_frames)
 
-    def vocode(self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]) -> list[Sound]:
+    def hear(self, codes: Tensor, row: int) -> None:
+        """Run frames through the codec for their state alone; see `CodecGraphs.hear`."""
+        assert self.codec is not None
+        self.codec.hear(codes, row)
+
+    def vocode(self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]) -> list[PendingAudio]:
         """Begin to make the next frames of streams; see `CodecGraphs.vocode`."""
         assert self.codec is not None
         return self.codec.vocode(chunks, rows)
+
+
+def _in_order(
+    parts: Seq[tuple[list[Row], HostCopy]], emitting: Seq[Sequence]
+) -> tuple[list[list[int]], dict[int, float]]:
+    """Wait for what was drawn of each row, and sort it; see `Graphs.launch`."""
+    entries: dict[int, list[int]] = {}
+    likely: dict[int, float] = {}
+    for rows, copy in parts:
+        arrivals = [row.sequence.arrival for row in rows]
+        drawn, *logprobs = copy.wait()
+        entries.update(zip(arrivals, drawn.tolist(), strict=True))
+        for found in logprobs:
+            likely.update(zip(arrivals, found.tolist(), strict=True))
+    asking = (n for n, sequence in enumerate(emitting) if sequence.request.logprobs)
+    return (
+        [entries[sequence.arrival] for sequence in emitting],
+        {place: likely[emitting[place].arrival] for place in asking},
+    )
+
+
+def _made(
+    model: Model,
+    kv: PagedKV,
+    arena: StateArena,
+    suppressed: Suppressed | None,
+    ops: TorchOps,
+    config: EngineConfig,
+    beside: SideStream,
+    recorder: GraphRecorder,
+    codec_recorder: GraphRecorder,
+) -> Graphs:
+    """Set up a model's graphs, and record them where the device records."""
+    device = ops.device
+    decodes = prompts = codec = encoders = None
+    if isinstance(model, EncodesPadded) and model.padded_encoders:
+        most, dtype = config.max_step_encodes, ops.dtype
+        encoders = EncoderGraphs(model.padded_encoders, recorder, most, device, dtype)
+        if recorder.records:
+            encoders.warm_up()
+    takes = kv.plain is not None and takes_heads(kv.spec.head_dim)
+    if takes and model.task is not Task.ALIGNMENT:
+        # torch would gather as many keys as a sequence can come to have
+        most_keys = model.max_positions if ops.attends_with == "triton" else FEW_KEYS
+        most = config.max_running
+        decodes = DecodeGraphs(model, kv, recorder, most, suppressed, most_keys)
+        if ops.attends_with == "triton":
+            prompts = PromptGraphs(model, kv, recorder, device)
+        if recorder.records:
+            decodes.warm_up()
+        if recorder.records and prompts is not None:
+            prompts.warm_up()
+    if model.task is Task.SPEECH:
+        most = min(config.max_running, config.max_step_vocodes)
+        speech = cast(SpeechModel, model)
+        codec = CodecGraphs(speech, arena, codec_recorder, most, config.chunk_ramp, device)
+        if codec_recorder.records:
+            with beside():
+                codec.warm_up()
+    return Graphs(model, kv, ops, decodes, prompts, codec, encoders)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from izwi.cache.kv import PagedKV
 from izwi.model import Model, Row
-from izwi.runner.decode_graphs import FEW_KEYS, most_pages, paged_context
-from izwi.runner.recorder import Recorded, Recorder
+from izwi.runner.decode_graphs import most_pages, paged_context
+from izwi.runner.recorder import GraphRecorder, Recorded
 from izwi.runner.staging import StagedPositions
 
 # Positions of a step. Unrecorded, a prompt takes as long as its launches, whatever its length.
@@ -29,19 +29,18 @@ class _Prompts:
 
 
 class PromptGraphs:
-    """Short prompts through the model in one launch.
+    """Prompts through the model in one launch, behind any number of earlier positions.
 
     What is ids is embedded there too; what is not, like sound, was embedded before, unrecorded.
     """
 
-    def __init__(self, model: Model, kv: PagedKV, recorder: Recorder, device: torch.device):
+    def __init__(self, model: Model, kv: PagedKV, recorder: GraphRecorder, device: torch.device):
         self._model, self._kv, self._recorder, self._device = model, kv, recorder, device
         self._prompts: dict[int, _Prompts] = {}
 
     def takes(self, rows: Seq[Row]) -> bool:
         """Whether these positions can be run here."""
-        count = sum(row.stop - row.start for row in rows)
-        return count <= _SIZES[-1] and all(row.stop <= FEW_KEYS for row in rows)
+        return sum(row.stop - row.start for row in rows) <= _SIZES[-1]
 
     def run(self, rows: Seq[Row]) -> Tensor:
         """Run packed positions; (positions, width) states, valid until the next call."""
@@ -65,12 +64,12 @@ class PromptGraphs:
         if size not in self._prompts:
             model = self._model
             max_pages = most_pages(model, self._kv)
-            staged = StagedPositions(size, model.num_inputs, max_pages, self._device)
+            staged = StagedPositions(size, model.num_inputs, max_pages, self._device, together=True)
             x = torch.zeros_like(model.embed_inputs(staged.inputs))
 
             def run() -> Tensor:
                 embedded = torch.where(staged.embedded, x, model.embed_inputs(staged.inputs))
-                context = paged_context(self._kv, staged, FEW_KEYS, together=True)
+                context = paged_context(self._kv, staged, model.max_positions, together=True)
                 states: Tensor = model.run(embedded, context)
                 return states
 

@@ -6,6 +6,7 @@ empty places, and everything that changes lies in staged buffers, pages and stat
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from izwi.runner.compilations import Compilation, report
 
 
 class Recorded(Protocol):
@@ -24,18 +27,26 @@ class Recorded(Protocol):
 
 
 @dataclass(slots=True)
-class _Repeated:
+class Repeated:
     """Stands for a graph on devices that have none."""
 
     run: Callable[[], Tensor]
     out: Tensor
 
     def replay(self) -> None:
+        """Run it again."""
         self.out.copy_(self.run())
 
 
-class Recorder:
-    """Records work into graphs that share one pool of memory, since one runs at a time."""
+class GraphRecorder:
+    """Records work into graphs that share one pool of memory, since one runs at a time.
+
+    Attributes:
+        records: Whether it does; elsewhere than on CUDA work is run again each time.
+        rehearses: Whether kernels are compiled alone and their results mean nothing.
+    """
+
+    rehearses = False
 
     def __init__(self, device: torch.device, priority: int = 0):
         """Start a pool.
@@ -45,7 +56,7 @@ class Recorder:
             priority: Of the recorded work on CUDA; less goes first where two pools run at once.
         """
         self._device, self._priority = device, priority
-        self.records = device.type == "cuda"  # elsewhere work is run again each time
+        self.records = device.type == "cuda"
         self._pool = torch.cuda.graph_pool_handle() if self.records else None
 
     @torch.inference_mode()
@@ -54,9 +65,15 @@ class Recorder:
 
         It runs twice before, so that kernels are compiled and algorithms chosen.
         """
+        began_s = time.perf_counter()
+        recorded = self._capture(run)
+        report(Compilation("recorded", run.__qualname__, time.perf_counter() - began_s))
+        return recorded
+
+    def _capture(self, run: Callable[[], Tensor]) -> tuple[Recorded, Tensor]:
         if self._pool is None:
             out = run().clone()
-            return _Repeated(run, out), out
+            return Repeated(run, out), out
         stream = torch.cuda.Stream(self._device, self._priority)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):

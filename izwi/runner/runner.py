@@ -1,4 +1,4 @@
-"""Run what was planned: encoders, one forward pass, the codec. Knows no queue and no policy."""
+"""Execute a step: encoders, one forward pass, the codec. Knows no queue and no policy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,12 @@ from izwi.config import EngineConfig
 from izwi.model import Model, Row, SpeechModel, step
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput, Entries, Sequence, Task
+from izwi.runner.batch import run_each
 from izwi.runner.budget import MemoryBudget
-from izwi.runner.codec_graphs import Sound
+from izwi.runner.codec_graphs import PendingAudio
+from izwi.runner.compilations import Compilations, counted
 from izwi.runner.encoded import EncodedCache
+from izwi.runner.in_flight import InFlight
 from izwi.runner.padded import encode_together
 from izwi.runner.sampler import Sampler, Suppressed
 from izwi.runner.side_stream import SideStream
@@ -36,10 +39,10 @@ if TYPE_CHECKING:
 # Rebuilding a position, until steps have been measured.
 _REBUILD_S = 1e-4
 
-# Waits for what each row of a forward pass gave, or what failed.
-Forward = Callable[[], "list[Drawn | BaseException]"]
-R = TypeVar("R")
-Item = TypeVar("Item")
+# What each row of a forward pass gave, or what failed, once the device has finished.
+Forward = InFlight["list[Drawn | BaseException]"]
+# A stream, and how many of its next frames become sound.
+Piece = tuple[Sequence, int]
 
 
 class Drawn(NamedTuple):
@@ -76,6 +79,7 @@ class Runner:
         self._arena = StateArena(specs, config.max_running, ops.device, ops.dtype, self._beside)
         self.states = TieredStates(self._arena, budget.state_bytes)
         self._encoded = EncodedCache(budget.encoded_bytes)
+        self.compilations = Compilations()
         self._graphs = self._record() if ops.records and config.graphs else None
 
     def _record(self) -> Graphs:
@@ -96,6 +100,14 @@ class Runner:
     def works_beside(self) -> bool:
         """Whether what is launched runs while the host does something else."""
         return self._graphs is not None
+
+    @property
+    def num_compiled(self) -> int:
+        """Kernels compiled or loaded and graphs recorded since the start.
+
+        A step during which it grows never takes as long again, so its time says nothing.
+        """
+        return self.compilations.kernels + self.compilations.graphs
 
     @property
     def frame_s(self) -> float | None:
@@ -130,6 +142,7 @@ class Runner:
             return sequence.request.max_entries
         return self.speech.max_entries(sequence)
 
+    @counted
     @torch.inference_mode()
     def encode(self, pieces: Seq[tuple[Sequence, int]]) -> list[BaseException | None]:
         """Encode piece i of each sequence into `sequence.encoded[i]`; what failed, per piece.
@@ -140,7 +153,7 @@ class Runner:
             return []
         inputs = [sequence.request.prompt.encode_inputs[i] for sequence, i in pieces]
         missing = {(p.kind, p.digest): p for p in inputs if self._encoded.get(p) is None}
-        made = _each(self._encode, list(missing.values()))
+        made = run_each(self._encode, list(missing.values()))
         fresh = dict(zip(missing, made, strict=True))
         errors: list[BaseException | None] = []
         for (sequence, i), piece in zip(pieces, inputs, strict=True):
@@ -172,10 +185,11 @@ class Runner:
 
     def _encode_plain(self, pieces: Seq[EncodeInput]) -> list[Any]:
         if self._ops.device.type == "cpu":
-            # pads cost what company saves, and no piece should depend on its company (ADR 5)
+            # pads cost what company saves, and no piece should depend on its batch (ADR 5)
             return self._model.encode(pieces)
         return encode_together(self._model, self._ops, self._config.max_step_encodes, pieces)
 
+    @counted
     @torch.inference_mode()
     def launch(self, rows: Seq[Row]) -> Forward | None:
         """Launch a forward pass, where the device runs it by itself.
@@ -190,16 +204,17 @@ class Runner:
             drawn = self._graphs.launch(rows)
         except Exception:  # `forward` tells whose fault it was
             return None
-        return partial(self._launched, counts, drawn)
+        return drawn.then(partial(self._launched, counts))
 
     def _launched(
-        self, counts: Seq[int], drawn: Callable[[], list[list[int]]]
+        self, counts: Seq[int], drawn: Callable[[], tuple[list[list[int]], dict[int, float]]]
     ) -> list[Drawn | BaseException]:
         try:
-            return list(self._by_row(counts, drawn(), {}))
-        except Exception as error:  # of the device, and nobody's fault
+            return list(self._by_row(counts, *drawn()))
+        except Exception as error:  # of the device, not of a request
             return [error for _ in counts]
 
+    @counted
     @torch.inference_mode()
     def forward(self, rows: Seq[Row]) -> list[Drawn | BaseException]:
         """Run the rows as one forward pass.
@@ -207,7 +222,7 @@ class Runner:
         Returns:
             For each row what was drawn, or what failed.
         """
-        return _each(self._run, rows)
+        return run_each(self._run, rows)
 
     def _run(self, batch: Seq[Row]) -> list[Drawn]:
         counts = [row.num_drawn for row in batch]
@@ -230,7 +245,7 @@ class Runner:
     def _drawn(self, batch: Seq[Row], counts: Seq[int]) -> tuple[list[list[int]], dict[int, float]]:
         """Run a batch; so many entries of each row, end to end, and `Sampler.logprobs`."""
         if self._graphs is not None and self._graphs.takes(batch):
-            return self._graphs.launch(batch)(), {}
+            return self._graphs.launch(batch)()
         sequences = [row.sequence for row in batch]
         if counts.count(1) < len(counts):
             repeated = zip(sequences, counts, strict=True)
@@ -239,8 +254,9 @@ class Runner:
         drawn = step(self._model, self._ops, batch, self._kv.context(batch), sampler.pick)
         return (self._ops.numpy(drawn).tolist() if sequences else []), sampler.logprobs()
 
+    @counted
     @torch.inference_mode()
-    def vocode(self, pieces: Seq[tuple[Sequence, int]]) -> list[Sound | BaseException]:
+    def vocode(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio | BaseException]:
         """Begin to turn the next n frames of each sequence into sound, beside other work.
 
         Pieces of as many frames run as one batch; each stream's state is gathered before and
@@ -253,20 +269,35 @@ class Runner:
         with self._beside():
             return self._begin(pieces)
 
-    def _begin(self, pieces: Seq[tuple[Sequence, int]]) -> list[Sound | BaseException]:
+    def _begin(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio | BaseException]:
         most = max((count for _, count in pieces), default=0)
         if self._graphs is not None and self._graphs.takes_chunks(most):
-            return _each(self._vocode_recorded, pieces)
-        sounds: dict[int, Sound | BaseException] = {}
+            return self._each_stream(self._vocode_recorded, pieces)
+        sounds: dict[int, PendingAudio | BaseException] = {}
         for frames in sorted({count for _, count in pieces}):
-            batch = [sequence for sequence, count in pieces if count == frames]
-            made = _each(partial(self._vocode_equal, frames), batch)
+            batch = [piece for piece in pieces if piece[1] == frames]
+            made = self._each_stream(self._vocode_equal, batch)
             sounds.update(
-                (id(sequence), sound) for sequence, sound in zip(batch, made, strict=True)
+                (id(sequence), sound) for (sequence, _), sound in zip(batch, made, strict=True)
             )
         return [sounds[id(sequence)] for sequence, _ in pieces]
 
-    def _vocode_recorded(self, pieces: Seq[tuple[Sequence, int]]) -> list[Sound]:
+    def _each_stream(
+        self, run: Callable[[Seq[Piece]], list[PendingAudio]], pieces: Seq[Piece]
+    ) -> list[PendingAudio | BaseException]:
+        """As `run_each`. A stream whose state a failed batch may have advanced gets it again."""
+
+        def committed(batch: Seq[Piece]) -> list[PendingAudio]:
+            for sequence, _ in batch:
+                if not self._arena.is_committed(self._row(sequence)):
+                    self._remake(sequence)
+            sounds = run(batch)
+            self._arena.commit([self._row(sequence) for sequence, _ in batch])
+            return sounds
+
+        return run_each(committed, pieces)
+
+    def _vocode_recorded(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio]:
         assert self._graphs is not None
         chunks = []
         for sequence, frames in pieces:
@@ -276,8 +307,9 @@ class Runner:
             chunks.append(np.array(sequence.emitted[first : first + frames], dtype=np.int64))
         return self._graphs.vocode(chunks, [self._row(sequence) for sequence, _ in pieces])
 
-    def _vocode_equal(self, frames: int, batch: Seq[Sequence]) -> list[Sound]:
+    def _vocode_equal(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio]:
         assert self.speech is not None
+        batch, frames = [sequence for sequence, _ in pieces], pieces[0][1]
         codes = np.array(
             [s.emitted[s.num_vocoded : s.num_vocoded + frames] for s in batch], dtype=np.int64
         )
@@ -286,8 +318,8 @@ class Runner:
                 self._warm(sequence)
         rows = [self._row(sequence) for sequence in batch]
         sound, state = self.speech.vocode(self._ops.array(codes), self._arena.gather(rows))
-        self._arena.scatter(rows, state)
         made = self._ops.numpy(sound).astype(np.float32, copy=False)
+        self._arena.scatter(rows, state)  # the last that may fail
         return [partial(np.asarray, samples) for samples in made]
 
     def _warm(self, sequence: Sequence) -> None:
@@ -295,16 +327,20 @@ class Runner:
         assert self.speech is not None
         row = self._row(sequence)
         warm = self.speech.warm_codes(sequence)
-        if warm is not None and len(warm):
+        if warm is not None and warm.shape[0]:
             self._arena.clear(row)  # a batch that failed may have warmed it already
             self._hear(row, warm)
 
-    def _hear(self, row: int, codes: npt.NDArray[np.int64]) -> None:
-        """Run frames through the codec for the state that they leave."""
+    def _hear(self, row: int, codes: torch.Tensor) -> None:
+        """Run frames, (frames, codebooks), through the codec for the state that they leave."""
         assert self.speech is not None
-        _, state = self.speech.vocode(self._ops.array(codes[None]), self._arena.gather([row]))
+        if self._graphs is not None:
+            self._graphs.hear(codes, row)
+            return
+        _, state = self.speech.vocode(codes[None], self._arena.gather([row]))
         self._arena.scatter([row], state)
 
+    @counted
     @torch.inference_mode()
     def rebuild(self, sequences: Seq[Sequence]) -> dict[int, BaseException]:
         """Make the codec states of streams again from their logs; what failed, by arrival.
@@ -320,16 +356,24 @@ class Runner:
         failed: dict[int, BaseException] = {}
         for sequence in sequences:
             try:
-                self._warm(sequence)
-                codes = np.array(sequence.emitted[: sequence.num_vocoded], dtype=np.int64)
-                done = 0
-                for chunk in range(sequence.num_chunks):
-                    frames = chunk_frames(chunk, self._config.chunk_ramp)
-                    self._hear(self._row(sequence), codes[done : done + frames])
-                    done += frames
+                self._remake(sequence)
             except Exception as error:  # the engine must outlive any one request
                 failed[sequence.arrival] = error
         return failed
+
+    def _remake(self, sequence: Sequence) -> None:
+        """Make a stream's codec state from its log, whatever its row holds."""
+        row = self._row(sequence)
+        self._arena.clear(row)
+        self._warm(sequence)
+        log = np.array(sequence.emitted[: sequence.num_vocoded], dtype=np.int64)
+        codes = self._ops.array(log.reshape(-1, self.num_codebooks))
+        done = 0
+        for chunk in range(sequence.num_chunks):
+            frames = chunk_frames(chunk, self._config.chunk_ramp)
+            self._hear(row, codes[done : done + frames])
+            done += frames
+        self._arena.commit([row])
 
     @staticmethod
     def _row(sequence: Sequence) -> int:
@@ -339,18 +383,3 @@ class Runner:
     def to_host(self, array: Any) -> npt.NDArray[Any]:
         """Copy an encoder's result to the host."""
         return self._ops.numpy(array)
-
-
-def _each(run: Callable[[Seq[Item]], list[R]], batch: Seq[Item]) -> list[R | BaseException]:
-    """Run a batch; if it fails, run its items one by one, so that only the culprit fails.
-
-    What a failed batch wrote to pages or state, the single runs write again.
-    """
-    if not batch:
-        return []
-    try:
-        return list(run(batch))
-    except Exception as error:  # the engine must outlive any one request
-        if len(batch) == 1:
-            return [error]
-    return [result for item in batch for result in _each(run, [item])]

@@ -1,4 +1,4 @@
-"""Work that runs beside the steps of a model, where the device has queues for it."""
+"""Work in a side stream beside the steps of a model, where the device has streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recorded step reads that changes between replays: filled on the host, copied as one."""
+"""Staged inputs of recorded steps: filled on the host, copied to the device at once."""
 
 from __future__ import annotations
 
@@ -81,6 +81,8 @@ class StagedPositions:
         max_pages: int,
         device: torch.device,
         more: Fields | None = None,
+        *,
+        together: bool = False,
     ):
         """Allocate.
 
@@ -90,7 +92,9 @@ class StagedPositions:
             max_pages: Pages that a row can have.
             device: Where.
             more: Fields of the kind at hand.
+            together: Rows of a sequence share one page table, the one that `runs` numbers.
         """
+        self._together = together
         fields: dict[str, tuple[type[Any], tuple[int, ...]]] = {
             "positions": (np.int64, (size,)),
             "inputs": (np.int64, (size, num_inputs)),
@@ -127,7 +131,7 @@ class StagedPositions:
         self.host["embedded"][0] = inputs is None
         if inputs is not None:
             self.host["inputs"][: len(inputs)] = inputs
-            self.host["inputs"][len(inputs) :] = 0  # ids that are there, whoever embeds them
+            self.host["inputs"][len(inputs) :] = 0  # valid ids, since they may be embedded
         self.stage_runs([(row.start, row.stop, row.sequence.pages) for row in rows])
 
     def stage_runs(self, runs: Seq[tuple[int, int, Seq[int]]]) -> None:
@@ -150,9 +154,11 @@ class StagedPositions:
         positions[:count] = np.arange(count) + np.repeat(firsts - places, counts)
         self.host["runs"][:count] = np.repeat(np.arange(len(runs)), counts)
         positions[count:] = -1
-        tables[: count * width] = np.repeat(table, counts, axis=0).ravel()
+        if not self._together:
+            table = np.repeat(table, counts, axis=0)
+        tables[: table.size] = table.ravel()
         self.host["table_width"][0] = width
-        self._used = self._buffer.starts["tables"] + count * width * tables.itemsize
+        self._used = self._buffer.starts["tables"] + table.size * tables.itemsize
 
     def send(self) -> None:
         """Copy what was filled to the device."""
@@ -203,7 +209,7 @@ class StagedRows(StagedPositions):
         self._num_staged = 0
         # of the requests drawn for: entries that the bits tell of, and what does not change
         self._num_seen, self._min_entries = np.zeros((2, size), dtype=np.int64)
-        self._penalised, self._narrow = np.zeros((2, size), dtype=np.bool_)
+        self._penalised, self._few_candidates = np.zeros((2, size), dtype=np.bool_)
         for which in ("first", "rest"):
             self.host[f"{which}.penalty"][:] = 1.0
         self.host["source"][:] = -1
@@ -230,9 +236,9 @@ class StagedRows(StagedPositions):
 
         Most of what drawing reads lies there already.
         """
-        coming = {row.sequence.arrival: row for row in rows}
-        kept = [coming.pop(sequence.arrival, None) for sequence in self._drawn[: len(rows)]]
-        rest = iter(coming.values())
+        pending = {row.sequence.arrival: row for row in rows}
+        kept = [pending.pop(sequence.arrival, None) for sequence in self._drawn[: len(rows)]]
+        rest = iter(pending.values())
         return [row or next(rest) for row in kept] + list(rest)
 
     def stage_sources(self, places: Seq[int]) -> None:
@@ -249,7 +255,7 @@ class StagedRows(StagedPositions):
         views, count = self.host, len(sequences)
         self._buffer.wait()
         known = np.array([len(sequence.emitted) for sequence in sequences])
-        steps = known + [sequence.coming.entries for sequence in sequences]
+        steps = known + [sequence.pending.entries for sequence in sequences]
         before = self._drawn
         pairs = enumerate(zip(before, sequences, strict=False))
         changed = [place for place, (old, new) in pairs if old is not new]
@@ -262,16 +268,16 @@ class StagedRows(StagedPositions):
         self._stage_seen(sequences, known)
 
     @property
-    def narrow(self) -> bool:
+    def few_candidates(self) -> bool:
         """Whether the kernel for short lists can draw for all that were staged last."""
-        return bool(self._narrow[: self._num_staged].all())
+        return bool(self._few_candidates[: self._num_staged].all())
 
     def _stage_requests(self, requests: list[Request], places: list[int]) -> None:
         """What stays the same for a request from its first entry to its last."""
         views = self.host
         self._min_entries[places] = [request.min_entries for request in requests]
         self._penalised[places] = [r.sampling.repetition_penalty != 1.0 for r in requests]
-        self._narrow[places] = [is_narrow(request) for request in requests]
+        self._few_candidates[places] = [has_few_candidates(request) for request in requests]
         self._num_seen[places] = _UNKNOWN
         seeds = np.array([request.seed & ((1 << 64) - 1) for request in requests], dtype=np.uint64)
         views["seed"][places] = seeds.view(np.int64)
@@ -316,7 +322,7 @@ _DTYPES = {np.int64: torch.int64, np.int32: torch.int32, np.float32: torch.float
 _BIT = (np.uint32(1) << np.arange(32, dtype=np.uint32)).view(np.int32)
 
 
-def is_narrow(request: Request) -> bool:
+def has_few_candidates(request: Request) -> bool:
     """Whether the kernel for short lists of candidates can draw for it."""
     both = request.sampling, request.codebook_sampling
     return all(is_greedy(params) or 1 <= params.top_k <= 64 for params in both)

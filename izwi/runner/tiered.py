@@ -1,4 +1,4 @@
-"""What leaves the device and comes back: pages and codec states, between torch and the stores."""
+"""Move pages and codec states between the device and the lower tiers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TieredStates:
 
     @property
     def num_free(self) -> int:
-        """Rows that nobody holds."""
+        """Free rows."""
         return self._arena.num_free
 
     def allocate(self) -> int:

@@ -1,7 +1,7 @@
-"""Which stream's codec state lies in which row of the arena. Knows no tensors.
+"""Assign rows of the codec-state arena to streams. Knows no tensors.
 
-A stream that does not run keeps its row until somebody needs it; then the state moves to a lower
-tier, or is made again from the log when the stream goes on.
+A stream that does not run keeps its row until another stream needs it; then the state moves to a
+lower tier, or is made again from the log when the stream goes on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class StateRows(Protocol):
 
     @property
     def num_free(self) -> int:
-        """Rows that nobody holds."""
+        """Free rows."""
         ...
 
     def allocate(self) -> int:
@@ -66,7 +66,7 @@ class CodecRows:
         return sequence.num_vocoded > 0
 
     def rest(self, sequence: Sequence) -> None:
-        """Let a stream keep its row while nobody else needs it."""
+        """Let a stream keep its row until another stream needs it."""
         if sequence.state_row is not None:
             self._idle[sequence.arrival] = sequence
 

@@ -8,7 +8,7 @@ there at all. The eight prices are learnt from measured steps.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from operator import mul
@@ -19,6 +19,10 @@ SAMPLE_WINDOW = 128
 REFIT_STEPS = 64
 # Residuals beyond so many robust standard deviations pull no harder than one at that distance.
 HUBER = 3.0
+# A step that took so many times longer or shorter than predicted is set aside ...
+DOUBT = 2.5
+# ... until as many in a row with the same parts agree: then their prices have changed.
+AGREEING = 3
 # A robust standard deviation is at least this share of the mean step: clocks are that coarse.
 LEAST_SPREAD = 1e-3
 
@@ -107,24 +111,63 @@ class OnlineCost:
 
     Keeps the last `SAMPLE_WINDOW` steps and learns anew every `REFIT_STEPS` (sooner at first), from
     where the prices stand, so that parts that did not run lately keep theirs.
+
+    A step far from its prediction teaches nothing unless the next ones like it agree. If they do,
+    what was learnt before of the rarest of their parts is forgotten at once: a few slow steps with
+    that part would otherwise set its price until `SAMPLE_WINDOW` steps have passed.
     """
 
     def __init__(self, cost: StepCost | None = None):
         self.cost = cost or StepCost()
         self._rows: deque[_Row] = deque(maxlen=SAMPLE_WINDOW)
+        self._priced = {place for place, price in enumerate(astuple(self.cost)) if price > 0.0}
+        self._doubtful: dict[tuple[int, ...], list[_Row]] = {}  # by parts; all too long or short
         self._num_steps = 0
 
     def add(self, work: StepWork, seconds: float) -> None:
         """Learn from a step that ran. A step without work teaches nothing."""
         if not any(work):
             return
-        self._rows.append(_Row.of(work, seconds))
+        row = _Row.of(work, seconds)
         self._num_steps += 1
+        changed = self._set_aside(row, self.cost.seconds(work))
+        if changed is None:
+            return
+        self._rows.extend(changed or (row,))
         young = self._num_steps <= REFIT_STEPS
-        if self._num_steps % REFIT_STEPS == 0 or self._num_steps in (8, 16, 32):
+        if changed or self._num_steps % REFIT_STEPS == 0 or self._num_steps in (8, 16, 32):
             # later the prices begin near where they end, so that one short round will do
-            rounds, sweeps = (4, 100) if young else (1, 40)
+            rounds, sweeps = (4, 100) if young or changed else (1, 40)
             self.cost = StepCost(*_fit(self._rows, list(astuple(self.cost)), rounds, sweeps))
+            self._priced.update(place for known in self._rows for place in known.parts)
+
+    def _set_aside(self, row: _Row, predicted_s: float) -> list[_Row] | None:
+        """Doubt a step that is far from its prediction.
+
+        Returns:
+            None where it is set aside; what to learn where it and those before it agree; nothing
+            where it is not doubtful.
+        """
+        parts = row.parts
+        slow, fast = row.seconds > DOUBT * predicted_s, DOUBT * row.seconds < predicted_s
+        if not (slow or fast) or not self._priced.issuperset(parts):
+            self._doubtful.pop(parts, None)
+            return []
+        before = self._doubtful.setdefault(parts, [])
+        if before and (before[-1].seconds > predicted_s) != slow:
+            before.clear()
+        before.append(row)
+        if len(before) < AGREEING:
+            return None
+        self._forget(parts)
+        return self._doubtful.pop(parts)
+
+    def _forget(self, parts: Sequence[int]) -> None:
+        """Drop the steps that have the rarest of these parts."""
+        counts = Counter(place for row in self._rows for place in row.parts)
+        rarest = min(parts, key=lambda place: counts[place])
+        kept = [row for row in self._rows if rarest not in row.parts]
+        self._rows = deque(kept, maxlen=SAMPLE_WINDOW)
 
 
 _PRICES = StepCost.__slots__
@@ -141,6 +184,11 @@ class _Row(NamedTuple):
         forward = bool(work.decode_rows or work.prefill_tokens)
         counts = enumerate((forward, *work, bool(work.prefill_tokens), bool(work.encodes)))
         return _Row(tuple((place, float(count)) for place, count in counts if count), seconds)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Places of the prices that it pays."""
+        return tuple(place for place, _ in self.counts)
 
 
 def _fit(rows: Sequence[_Row], prices: list[float], rounds: int, sweeps: int) -> list[float]:

@@ -1,22 +1,23 @@
-"""The policy of the playback clock: compute goes where a listener is nearest to a gap. Pure.
+"""The deadline policy: compute goes to the stream with the least playback slack. Pure.
 
 A step is filled in this order:
 
-1. urgent rows: a listener has heard nothing yet, or would hear a gap soon; decodes, then prompts;
-2. one row of background work (nobody listens) that has been idle for long;
-3. new urgent streams, which may take the pages and places of background work;
-4. as long as the predicted time of the step allows: what can wait, which are streams that are
-   ahead, least slack first, and then background work in arrival order. Of them first the sound
-   that is due, then prompts, then rows (see `_fill`).
+1. urgent rows: streams without their first audio, or with a gap ahead; decodes, then prompts;
+2. one row of background work that has been idle for long;
+3. new urgent streams, which may take the pages and places of background work, and of streams
+   that are far ahead of playback (`FAR_S`);
+4. within the predicted time of the step, work that can wait: streams that are ahead, least slack
+   first, then background work in arrival order. Of each first due vocoder work, then prompts, then
+   rows (see `_fill`). Streams that are far ahead make a step no longer than background work does.
 
-Where passes with prompts are dear, nobody starts in steps in which newcomers had better wait for
-company, nor is sound made that had better do so (see `gather.py`).
+Where passes with prompts are expensive, new requests and due vocoder work may be delayed to form
+larger batches (see `batching_delay.py`).
 
-Pages are kept by slack as well: background work gives them first, the latest arrival before all,
-then the stream that is furthest ahead.
+Preemption follows slack as well: background work first, latest arrival first, then the stream that
+is furthest ahead.
 
-However great the rush of streams, background work ends, one sequence after the other: one may
-start in time (`PATIENCE_STEPS`), newcomers do not displace it, and its rows are at most
+Background work finishes under any load of streams, one sequence after the other: one may start in
+time (`PATIENCE_STEPS`), new requests do not displace it, and its rows are at most
 `BACKGROUND_STEPS` apart. Only streams that outgrow the memory can still take its pages.
 """
 
@@ -27,34 +28,34 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
+from izwi.scheduler.batching_delay import should_delay_requests, should_delay_vocoding
 from izwi.scheduler.cost import StepWork
-from izwi.scheduler.draft import LEAST_CHUNK_TOKENS, Draft, is_decode, is_due, is_stuck
-from izwi.scheduler.gather import newcomers_wait, sounds_wait
 from izwi.scheduler.plan import Budgets, Plan, View
-from izwi.scheduler.playback import margin_s
+from izwi.scheduler.playback import FAR_S, margin_s
+from izwi.scheduler.step_builder import LEAST_CHUNK_TOKENS, StepBuilder, is_decode, is_due, is_stuck
 
 # A stream whose next chunk would arrive with less than this to spare runs in every step.
 URGENT_S = 0.2
-# Steps without a part after which a running background sequence runs whatever the time; one a
-# step, so that each of n waits for at most BACKGROUND_STEPS + n. More than a full house of chunks
-# takes one after the other, or their wait for the codec would make the steps of streams long.
+# Steps without a part after which a running background sequence runs whatever the time; one a step,
+# so that each of n waits for at most BACKGROUND_STEPS + n. More than a full batch of chunks takes
+# one after the other, or their wait for the codec would lengthen the steps of streams.
 BACKGROUND_STEPS = 128
 # Steps after which the first waiting background sequence starts before new streams, if none runs.
 PATIENCE_STEPS = 1000
-# Streams that are ahead may make a step longer than `step_s` by this factor, where nobody waits for
-# a first sound: in company they are far cheaper. Background work beside them may not.
+# Streams that are ahead may make a step longer than `step_s` by this factor while no stream waits
+# for its first audio: in a batch they are far cheaper. Background work may not.
 AHEAD_STRETCH = 4.0
-# Where nobody listens background work may make a step longer than `step_s` by this factor.
+# Without streams, background work may make a step longer than `step_s` by this factor.
 ALONE_STRETCH = 1.5
 # Rows that can wait and run together where nothing else runs, whatever time is predicted.
 LEAST_ROWS = 2
-# What can wait lengthens a step with somebody's first sound in it by at most this factor, or to at
-# most this share of the time that is left until that sound is late: on a GPU a full house costs
-# little beside a newcomer, and to leave it out of these steps would halve what all hear.
+# Work that can wait lengthens a step with a stream's first audio by at most this factor, or to this
+# share of the time left until that audio is late: on a GPU a full batch costs little beside a new
+# request, and leaving it out would halve throughput.
 FIRST_SOUND_STRETCH = 1.1
 HURRY_SHARE = 0.15
-# Where nobody is urgent a step may always take this times what a step of one row takes: on a
-# machine so slow that the time allows one row at most, what can wait would run one by one.
+# Without urgent rows a step may always take this times a step of one row: on a machine so slow that
+# the time allows one row, work that can wait would otherwise run one by one.
 ONE_ROW_STRETCH = 1.25
 
 
@@ -70,63 +71,64 @@ def rank_deadline(view: View) -> tuple[float, ...]:
 
 def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> Plan:
     """Fill one step by slack: no gap and an early first sound first, throughput with the rest."""
-    draft = Draft(running, budgets, worth=_slack_order)
+    builder = StepBuilder(running, budgets, worth=_slack_order)
     crowd = _Crowd.of(running, waiting, budgets)
-    alone = not (crowd.urgent or crowd.ahead or crowd.pressing or crowd.patient)
+    near = _any_near(crowd.ahead) or _any_near(crowd.patient)
+    alone = not (crowd.urgent or crowd.pressing or near)
     limit_s = budgets.step_s * (ALONE_STRETCH if alone else 1.0)
-    newcomers = [*crowd.pressing, *crowd.patient, *crowd.idle]
-    num_rows = sum(map(is_decode, running)) if newcomers else 0
+    new_requests = [*crowd.pressing, *crowd.patient, *crowd.idle]
+    num_rows = sum(map(is_decode, running)) if new_requests else 0
     pays = not all(map(is_stuck, crowd.prompts))  # for a pass with prompts, whoever joins it
-    if not pays and newcomers_wait(newcomers, num_rows, budgets, limit_s):
-        crowd = crowd._replace(pressing=[], patient=[], idle=[], held=[])
+    if not pays and should_delay_requests(new_requests, num_rows, budgets, limit_s):
+        crowd = crowd._replace(pressing=[], patient=[], idle=[], backpressured=[])
     for view in crowd.prompts:
-        draft.set_aside(view)
+        builder.set_aside(view)
 
     # prompts may take the time that the poorest listener can spare
     patience_s = max(budgets.step_s, crowd.least_slack_s)
     least_tokens = LEAST_CHUNK_TOKENS  # for the first of them, so that one gets on in any case
     hurry_s = inf  # until the first sound would be late that is in the making, if one is
     for view in filter(is_decode, crowd.urgent):
-        if draft.take_row(view) and not view.started:
+        if builder.take_row(view) and not view.started:
             hurry_s = min(hurry_s, view.slack_s)
     for view in crowd.urgent:  # the decodes have their part already
-        if draft.take(view, patience_s, least_tokens):
+        if builder.take(view, patience_s, least_tokens):
             least_tokens = 0
             hurry_s = hurry_s if view.started else min(hurry_s, view.slack_s)
-    favoured = _take_idle(draft, crowd.background)
+    favoured = _take_idle(builder, crowd.background)
     blocked = False
     for view in crowd.pressing:
         listened = view.slack_s < inf
-        victims = _victims(running, draft) if listened else _stuck(running)
-        if not draft.admit(view, victims, patience_s, least_tokens):
+        victims = _victims(running, builder) if listened else _stuck(running)
+        if not builder.admit(view, victims, patience_s, least_tokens):
             blocked = True  # none overtakes one that has no room yet
             break
         least_tokens = 0
         hurry_s = hurry_s if view.started else min(hurry_s, view.slack_s)
 
-    if draft.is_empty:
+    if builder.is_empty:
         one_row_s = budgets.cost.seconds(StepWork(decode_rows=1))
         limit_s = max(limit_s, ONE_ROW_STRETCH * one_row_s)
     elif hurry_s < inf:
-        limit_s = min(limit_s, max(FIRST_SOUND_STRETCH * draft.seconds, HURRY_SHARE * hurry_s))
+        limit_s = min(limit_s, max(FIRST_SOUND_STRETCH * builder.seconds, HURRY_SHARE * hurry_s))
     tight = budgets.free_pages < len(running)
-    ahead_s = limit_s if hurry_s < inf else max(limit_s, AHEAD_STRETCH * budgets.step_s)
-    _fill(draft, crowd, running, (limit_s, ahead_s), blocked, tight, budgets.sounds_beside)
-    return draft.finish(sounds=lambda view: (view.key != favoured, view.slack_s, view.key))
+    near_s = limit_s if hurry_s < inf else max(limit_s, AHEAD_STRETCH * budgets.step_s)
+    _fill(builder, crowd, running, (limit_s, near_s), blocked, tight, budgets.sounds_beside)
+    return builder.finish(sounds=lambda view: (view.key != favoured, view.slack_s, view.key))
 
 
 class _Crowd(NamedTuple):
-    """Everybody by how they are to be served, each list in its order.
+    """The views by how they are to be served, each list in its order.
 
     Attributes:
         urgent: Running: nothing heard yet, or a gap is near.
         ahead: Running streams that can wait.
-        background: Running, and nobody listens.
-        prompts: Of these three, those whose prompt is under way.
+        background: Running background work.
+        prompts: Of these three, those whose prompt is in flight.
         pressing: Waiting: urgent streams, and before them one background sequence if it is late.
         patient: The other waiting streams.
         idle: The other waiting background work.
-        held: Waiting, and to emit nothing.
+        backpressured: Waiting, and to emit nothing.
         least_slack_s: Slack of the poorest listener of a running stream.
     """
 
@@ -137,12 +139,12 @@ class _Crowd(NamedTuple):
     pressing: list[View]
     patient: list[View]
     idle: list[View]
-    held: list[View]
+    backpressured: list[View]
     least_slack_s: float
 
     @staticmethod
     def of(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> _Crowd:
-        """Sort everybody."""
+        """Sort the views."""
         crowd = _Crowd([], [], [], [], [], [], [], [], inf)
         urgent, ahead, background, prompts = crowd[:4]
         decodes = StepWork(decode_rows=len(running))
@@ -154,7 +156,7 @@ class _Crowd(NamedTuple):
                 background.append(view)
             else:
                 (urgent if _is_urgent(view, frame_s) else ahead).append(view)
-                if slack_s < least_slack_s and view.started and not view.held:
+                if slack_s < least_slack_s and view.started and not view.backpressured:
                     least_slack_s = slack_s
             missing = view.num_positions - view.num_computed
             if (missing > 1 or view.num_encodes) and not view.ended:
@@ -162,8 +164,8 @@ class _Crowd(NamedTuple):
         for view in waiting:
             if view.deferred:
                 continue
-            if view.held:
-                crowd.held.append(view)
+            if view.backpressured:
+                crowd.backpressured.append(view)
             elif view.slack_s == inf:
                 crowd.idle.append(view)
             elif _is_urgent(view, frame_s):
@@ -172,7 +174,7 @@ class _Crowd(NamedTuple):
                 crowd.patient.append(view)
         for views in (urgent, ahead, background):
             views.sort(key=_slack_order)
-        for views in (crowd.pressing, crowd.patient, crowd.idle, crowd.held):
+        for views in (crowd.pressing, crowd.patient, crowd.idle, crowd.backpressured):
             views.sort(key=rank_deadline)
         late = bool(crowd.idle) and crowd.idle[0].idle_steps >= PATIENCE_STEPS
         if late and all(is_stuck(view) or view.ended for view in crowd.background):
@@ -187,17 +189,22 @@ def _is_urgent(view: View, frame_s: float) -> bool:
     return margin_s(view.slack_s, missing if missing > 0 else 0, frame_s) < URGENT_S
 
 
-def _take_idle(draft: Draft, background: Sequence[View]) -> int | None:
+def _any_near(views: Sequence[View]) -> bool:
+    """Whether one of some streams is not far ahead; they come in order of slack."""
+    return bool(views) and views[0].slack_s < FAR_S
+
+
+def _take_idle(builder: StepBuilder, background: Sequence[View]) -> int | None:
     """Give the longest idle background sequence a part, if that is too long; its key."""
     idle = [view for view in background if view.idle_steps >= BACKGROUND_STEPS]
     for view in sorted(idle, key=lambda view: (-view.idle_steps, view.key)):
-        if draft.take(view, least_tokens=LEAST_CHUNK_TOKENS):
+        if builder.take(view, least_tokens=LEAST_CHUNK_TOKENS):
             return view.key
     return None
 
 
 def _fill(
-    draft: Draft,
+    builder: StepBuilder,
     crowd: _Crowd,
     running: Sequence[View],
     limits: tuple[float, float],
@@ -207,7 +214,7 @@ def _fill(
 ) -> None:
     """Take what can wait, as long as the step is predicted to end within its limit.
 
-    `limits` are seconds for background work and for streams that are ahead.
+    `limits` are seconds for background work and streams that are far ahead, and for the others.
 
     A row and the sound that it makes due go to different steps, which keeps steps short, unless
     sound is made beside them. Sound that is due goes first, then prompts: both are soon done, and
@@ -217,16 +224,16 @@ def _fill(
     """
 
     def least_tokens() -> int:
-        return LEAST_CHUNK_TOKENS if draft.is_empty else 0  # a step that could run something does
+        return LEAST_CHUNK_TOKENS if builder.is_empty else 0  # a step that could run something does
 
     def take_rows() -> None:
-        # two rows run whatever is predicted: from one alone nobody learns what another one costs
-        num_free = LEAST_ROWS if draft.is_empty else 0
+        # two rows run whatever is predicted: one alone does not show what another one costs
+        num_free = LEAST_ROWS if builder.is_empty else 0
         for view in rows:
-            limit_s = limits[view.slack_s < inf]
-            if draft.take_row(view, inf if num_free else limit_s, sound=beside and not waits):
+            limit_s = limits[view.slack_s < FAR_S]
+            if builder.take_row(view, inf if num_free else limit_s, sound=beside and not waits):
                 num_free = max(0, num_free - 1)
-            elif draft.seconds >= limit_s:
+            elif builder.seconds >= limit_s:
                 return
 
     rows: list[View] = []
@@ -237,37 +244,42 @@ def _fill(
         elif is_due(view):
             due.append(view)
     crowded = bool(crowd.pressing or crowd.patient or crowd.idle)
-    waits = beside and sounds_wait(rows, [view for view in due if view.ended], crowded)
+    waits = beside and should_delay_vocoding(rows, [view for view in due if view.ended], crowded)
     for view in due:
-        if not (waits and view.ended):  # who is held may lack text: at once
-            draft.take_sound(view, inf if draft.is_empty else limits[view.slack_s < inf])
+        if not (waits and view.ended):  # who is backpressured may lack text: at once
+            builder.take_sound(view, inf if builder.is_empty else limits[view.slack_s < FAR_S])
     if tight:
         take_rows()
     prompts = {view.key for view in crowd.prompts}
-    for others, newcomers in ((crowd.ahead, crowd.patient), (crowd.background, crowd.idle)):
-        limit_s = limits[others is crowd.ahead]
+    for others, new_requests in ((crowd.ahead, crowd.patient), (crowd.background, crowd.idle)):
         for view in others if prompts else ():
             if view.key in prompts:
-                draft.take(view, limit_s, least_tokens(), sound=False)
-        for view in newcomers:
+                limit_s = limits[view.slack_s < FAR_S]
+                builder.take(view, limit_s, least_tokens(), sound=False)
+        for view in new_requests:
             if blocked:
                 break
-            blocked = not draft.admit(view, _stuck(running), limit_s, least_tokens(), sound=False)
+            limit_s = limits[view.slack_s < FAR_S]
+            blocked = not builder.admit(view, _stuck(running), limit_s, least_tokens(), sound=False)
     take_rows()
-    for view in crowd.held if not blocked else ():
-        draft.admit(view, (), limits[0])
+    for view in crowd.backpressured if not blocked else ():
+        builder.admit(view, (), limits[0])
 
 
-def _victims(running: Sequence[View], draft: Draft) -> Iterator[View]:
+def _victims(running: Sequence[View], builder: StepBuilder) -> Iterator[View]:
     """Who makes way for a new stream: what cannot run, then background work, the latest first.
+
+    Then streams that are far ahead, the furthest first.
 
     The earliest of the background is spared where streams run that will end and make room, or a
     rush of streams would let it begin again and again and never end.
     """
     yield from _stuck(running)
     background = sorted((v for v in running if v.slack_s == inf), key=_slack_order)
-    streams = draft.num_admitted + len(running) - len(background)
+    streams = builder.num_admitted + len(running) - len(background)
     yield from reversed(background[1:] if streams else background)
+    far = [view for view in running if FAR_S <= view.slack_s < inf]
+    yield from sorted(far, key=_slack_order, reverse=True)
 
 
 def _stuck(running: Sequence[View]) -> Iterator[View]:

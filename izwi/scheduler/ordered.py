@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from izwi.scheduler.draft import Draft, is_decode, is_stuck
 from izwi.scheduler.plan import Budgets, Plan, Rank, View
+from izwi.scheduler.step_builder import StepBuilder, is_decode, is_stuck
 
 # Steps without a part after which a sequence counts as one of the highest priority.
 AGED_STEPS = 200
@@ -23,21 +23,21 @@ def rank_priority(view: View) -> tuple[float, ...]:
 
 
 def plan_fcfs(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> Plan:
-    """Fill one step: decodes first, then prompts under way, then new ones in arrival order.
+    """Fill one step: decodes first, then prompts in flight, then new ones in arrival order.
 
     A voice that already plays must not starve: a missed step is audible, a late first token is
     not. When pages run out, the latest arrivals give theirs back and are rebuilt from their log
     later; the earliest always gets on, so the loop never stands still.
     """
-    draft = Draft(running, budgets, worth=rank_fcfs)
-    _fill(draft, running, waiting, level=lambda _: (), victims=lambda _: _stuck(running))
-    return draft.finish(sounds=rank_fcfs)
+    builder = StepBuilder(running, budgets, worth=rank_fcfs)
+    _fill(builder, running, waiting, level=lambda _: (), victims=lambda _: _stuck(running))
+    return builder.finish(sounds=rank_fcfs)
 
 
 def plan_priority(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> Plan:
     """Fill one step by priority; within one priority like `plan_fcfs`.
 
-    A newcomer takes the pages and places of running sequences of lower priority, the lowest and
+    A new request takes the pages and places of running sequences of lower priority, the lowest and
     latest first. Age moves a sequence up in line, but gives it no right to anybody's pages: with
     that, two that do not fit together would take them in turns and none would end.
     """
@@ -48,36 +48,36 @@ def plan_priority(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     def level(view: View) -> tuple[float, ...]:
         return rank_priority(view)[:-1]
 
-    def victims(newcomer: View) -> Iterator[View]:
+    def victims(new_request: View) -> Iterator[View]:
         yield from _stuck(running)
-        lower = [view for view in running if view.priority < newcomer.priority]
+        lower = [view for view in running if view.priority < new_request.priority]
         yield from sorted(lower, key=worth, reverse=True)
 
-    draft = Draft(running, budgets, worth)
-    _fill(draft, running, waiting, level, victims)
-    return draft.finish(sounds=rank_priority)
+    builder = StepBuilder(running, budgets, worth)
+    _fill(builder, running, waiting, level, victims)
+    return builder.finish(sounds=rank_priority)
 
 
 def _fill(
-    draft: Draft,
+    builder: StepBuilder,
     running: Sequence[View],
     waiting: Sequence[View],
     level: Rank,
     victims: Callable[[View], Iterable[View]],
 ) -> None:
-    """Take everybody, level by level; in each decodes, then prompts, then newcomers by arrival."""
+    """Admit by level; within one decodes, then prompts, then new requests by arrival."""
     for view in running:
-        draft.set_aside(view)
+        builder.set_aside(view)
     line = [(False, level(view), 0 if is_decode(view) else 1, view.key, view) for view in running]
-    # held newcomers, who would emit nothing, come after all others
-    line += [(v.held, level(v), 2, v.key, v) for v in waiting if not v.deferred]
+    # held new requests, who would emit nothing, come after all others
+    line += [(v.backpressured, level(v), 2, v.key, v) for v in waiting if not v.deferred]
     blocked = False
-    for held, _, kind, _, view in sorted(line):
+    for backpressured, _, kind, _, view in sorted(line):
         if kind < 2:
-            draft.take(view)
+            builder.take(view)
         elif not blocked:  # none overtakes one that has no room yet
-            admitted = draft.admit(view, () if held else victims(view))
-            blocked = not admitted and not held
+            admitted = builder.admit(view, () if backpressured else victims(view))
+            blocked = not admitted and not backpressured
 
 
 def _stuck(running: Sequence[View]) -> Iterator[View]:

@@ -1,8 +1,9 @@
-"""The words between the queues and a policy: what it sees, may spend and decides. Values only."""
+"""The values between queues and policies: views, budgets, plans."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from math import inf
 from typing import NamedTuple
 
@@ -10,27 +11,28 @@ from izwi.scheduler.cost import StepCost, StepWork
 
 
 class View(NamedTuple):
-    """What a policy sees of one sequence.
+    """A policy's view of one sequence.
 
     Attributes:
         key: Names the sequence; a smaller key arrived earlier.
         num_positions: Positions known (prompt and log).
         num_computed: Of these, positions whose keys and values are in pages; for a waiting
             sequence, positions found in the prefix tree. Less than `num_positions`.
-        num_pages: Pages that cost nothing: held, or (waiting) shared ones that somebody holds.
+        num_pages: Pages that cost nothing: its own, or (waiting) shared ones that another sequence
+            holds.
         num_encodes: Pieces of audio still to encode before the first position runs.
         encode_only: It ends once its audio is encoded.
-        held: May emit nothing for now (its reader is behind, or its text is not written yet);
+        backpressured: Emits nothing for now (its reader is behind, or its text is not written yet);
             its prompt may run but for the last position.
         priority: Larger goes first.
-        slack_s: Seconds until its listener hears a gap, or, before the first sound, until that
-            is late; negative: it is. `inf`: nobody listens.
-        started: Its listener has had the first sound or text.
+        slack_s: Seconds until its listener hears a gap, or, before the first sound, until that is
+            late; negative: it is. `inf`: background work.
+        started: Its first audio or text was delivered.
         idle_steps: Steps since it last had a part in one, or since it arrived.
         frames: Frames emitted that are not sound yet.
         chunk: Frames of its next chunk of sound; 0: it makes no sound.
-        ended: Emits no more; only sound is owed.
-        deferred: A prompt under way computes its prefix; it is not to be admitted in this step.
+        ended: Emits no more entries; only vocoder work is left.
+        deferred: A prompt in flight computes its prefix; it is not admitted in this step.
         num_shared: Of `num_pages`, pages that other sequences hold too, so that preempting this
             one does not free them.
     """
@@ -41,7 +43,7 @@ class View(NamedTuple):
     num_pages: int = 0
     num_encodes: int = 0
     encode_only: bool = False
-    held: bool = False
+    backpressured: bool = False
     priority: int = 0
     slack_s: float = inf
     started: bool = False
@@ -65,8 +67,9 @@ class Budgets(NamedTuple):
         vocodes: Streams whose sound one step makes.
         step_s: Predicted time above which a step takes nothing more that can wait.
         cost: How that time is predicted.
-        newcomers: How many started in a step, on average of late.
-        since_start: Steps that have gone by since one in which somebody started.
+        new_requests: Requests started per step, a moving average.
+        far_new_requests: Of these, how many were far ahead of playback, or had no listener.
+        since_start: Steps since one in which a request started.
         sounds_beside: Sound is made beside the next step, so that it keeps few rows waiting.
     """
 
@@ -78,9 +81,10 @@ class Budgets(NamedTuple):
     vocodes: int
     step_s: float = inf
     cost: StepCost = StepCost()
-    newcomers: float = 0.0
+    new_requests: float = 0.0
     since_start: int = 0
     sounds_beside: bool = False
+    far_new_requests: float = 0.0
 
 
 class Forward(NamedTuple):
@@ -123,14 +127,28 @@ class Plan(NamedTuple):
 Rank = Callable[[View], tuple[float, ...]]
 
 
+class Order(Enum):
+    """Which waiting sequences a policy is shown, where there are more than it can start.
+
+    ARRIVAL: the earliest. PRIORITY: the highest, and those that have been idle longest. SLACK: the
+    streams that would be late first, and the earliest of the background work.
+    """
+
+    ARRIVAL = auto()
+    PRIORITY = auto()
+    SLACK = auto()
+
+
 class Policy(NamedTuple):
     """A way to fill steps.
 
     Attributes:
         rank: Who waits first; smaller is sooner.
         plan: (running, waiting, budgets) -> the step. Both lists may come in any order.
+        order: Which waiting sequences are in `waiting`.
     """
 
     name: str
     rank: Rank
     plan: Callable[[Sequence[View], Sequence[View], Budgets], Plan]
+    order: Order = Order.ARRIVAL

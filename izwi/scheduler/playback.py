@@ -1,4 +1,4 @@
-"""Pace sound against its listeners: chunks, slack, gaps. Pure: no clock, no tensor, no I/O.
+"""Playback arithmetic: chunk sizes, slack, gaps. Pure: no clock, no tensor, no I/O.
 
 Times are seconds on the caller's clock. A listener plays at 1x from the first sound on, so the
 sound that was delivered runs out `slack` seconds from now, and a chunk that comes later is a gap.
@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+# A stream with so much sound in hand can wait for long, so it gives way like background work.
+FAR_S = 5.0
+
 
 class Gap(NamedTuple):
-    """Silence in a listener's ear while the stream goes on."""
+    """A gap in playback while the stream continues."""
 
     start_s: float
     length_s: float
@@ -26,7 +29,7 @@ def slack_s(
     *,
     gaps_s: float = 0.0,
 ) -> float:
-    """Seconds until the listener hears a gap; before the first sound, until that is late.
+    """Return slack: seconds until an underrun; before the first audio, until that is late.
 
     Args:
         now_s: The time.
@@ -53,7 +56,7 @@ def margin_s(slack_s: float, num_missing: int, frame_s: float) -> float:
 
 
 def find_gaps(chunks: Iterable[tuple[float, float]]) -> list[Gap]:
-    """Find where a listener heard nothing.
+    """Find the gaps in playback.
 
     Args:
         chunks: (time of arrival, seconds of audio) of each chunk, in order. Playing begins with
@@ -72,7 +75,7 @@ def find_gaps(chunks: Iterable[tuple[float, float]]) -> list[Gap]:
 
 
 def underrun_s(chunks: Iterable[tuple[float, float]]) -> float:
-    """Seconds of gaps that a listener heard in all; `chunks` as for `find_gaps`."""
+    """Return the total seconds of gaps in playback; `chunks` as for `find_gaps`."""
     return sum(gap.length_s for gap in find_gaps(chunks))
 
 

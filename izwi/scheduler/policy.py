@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from izwi.scheduler.deadline import plan_deadline, rank_deadline
 from izwi.scheduler.ordered import plan_fcfs, plan_priority, rank_fcfs, rank_priority
-from izwi.scheduler.plan import Budgets, Forward, Plan, Policy, View
+from izwi.scheduler.plan import Budgets, Forward, Order, Plan, Policy, View
 
-__all__ = ["POLICIES", "Budgets", "Forward", "Plan", "Policy", "View"]
+__all__ = ["POLICIES", "Budgets", "Forward", "Order", "Plan", "Policy", "View"]
 
 POLICIES: dict[str, Policy] = {
     policy.name: policy
     for policy in (
-        Policy("fcfs", rank_fcfs, plan_fcfs),
-        Policy("priority", rank_priority, plan_priority),
-        Policy("deadline", rank_deadline, plan_deadline),
+        Policy("fcfs", rank_fcfs, plan_fcfs, Order.ARRIVAL),
+        Policy("priority", rank_priority, plan_priority, Order.PRIORITY),
+        Policy("deadline", rank_deadline, plan_deadline, Order.SLACK),
     )
 }

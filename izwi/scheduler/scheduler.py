@@ -1,4 +1,4 @@
-"""Queues of one model: who waits, who runs, who is paused. Asks the policy what is next.
+"""The scheduler of one model: its queues, and plans carried out. Asks the policy what is next.
 
 Knows no tensors: pages and codec rows are numbers here.
 """
@@ -6,7 +6,6 @@ Knows no tensors: pages and codec rows are numbers here.
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 from izwi.cache.memory import PagedMemory
 from izwi.cache.pages import pages_for
@@ -14,42 +13,20 @@ from izwi.cache.radix import page_chain
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.model import Row
-from izwi.request import Coming, PauseReason, Phase, Reason, Sequence
+from izwi.request import PauseReason, Pending, Phase, Reason, Sequence
 from izwi.scheduler.codec_rows import CodecRows, StateRows
 from izwi.scheduler.cost import OnlineCost
-from izwi.scheduler.listeners import Listeners
-from izwi.scheduler.playback import chunk_frames
+from izwi.scheduler.playback import FAR_S, chunk_frames
+from izwi.scheduler.playback_clocks import PlaybackClocks
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
 from izwi.scheduler.shadow import add, compare
-from izwi.scheduler.waiting import PromptsUnderWay, Starts, WaitingRoom
-from izwi.scheduler.work import Counts, Work
+from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
+from izwi.scheduler.work import Counts, ModelFacts, Work
 
 logger = logging.getLogger(__name__)
 
 # Waiting sequences that are looked at although there is no room: a policy may make some.
 _PUSHERS = 4
-
-
-class ModelFacts(Protocol):
-    """What the queues must know of a model."""
-
-    @property
-    def frame_s(self) -> float | None:
-        """Seconds of sound in one frame, None for a model that writes text."""
-        ...
-
-    @property
-    def works_beside(self) -> bool:
-        """Whether sound is made while the next step runs."""
-        ...
-
-    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Content keys of positions [start, stop) of prompt and log."""
-        ...
-
-    def positions_ready(self, sequence: Sequence) -> int:
-        """Positions whose inputs are known, for a sequence whose text is still written."""
-        ...
 
 
 class Scheduler:
@@ -68,11 +45,11 @@ class Scheduler:
         self._page_size, self._ramp = config.page_size, config.chunk_ramp
         self._policy = POLICIES[config.policy]
         self._shadow = POLICIES[config.shadow_policy] if config.shadow_policy else None
-        self._listeners = Listeners(facts.frame_s, config.first_sound_target_s)
-        self._waiting = WaitingRoom()
+        self._clocks = PlaybackClocks(facts.frame_s, config.first_sound_target_s)
+        self._waiting = WaitingQueue(self._policy.order)
         self._running: dict[int, Sequence] = {}
         self._paused: dict[int, tuple[Sequence, float]] = {}  # and since when
-        self._under_way = PromptsUnderWay()
+        self._in_flight = PromptsInFlight()
         self._starts = Starts()
         self.memory, self.capacity = memory, memory.num_pages * config.page_size
         self.cost = OnlineCost()
@@ -81,7 +58,7 @@ class Scheduler:
     # -- what there is -----------------------------------------------------------------------
     @property
     def has_work(self) -> bool:
-        """Whether anything runs or wants to."""
+        """Whether any sequence runs or waits, or a step is in flight."""
         return bool(self._waiting or self._running)
 
     @property
@@ -91,12 +68,12 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        """Sequences that take part in steps."""
+        """Running sequences."""
         return len(self._running)
 
     @property
     def num_paused(self) -> int:
-        """Sequences that somebody paused."""
+        """Sequences paused by a caller."""
         return len(self._paused)
 
     def runs(self, sequence: Sequence) -> bool:
@@ -117,12 +94,13 @@ class Scheduler:
                 f"the model has memory for {self.capacity - 1}",
                 param="input",
             )
-        # the next piece of what somebody listens to already is not a new caller
-        new = not self._listeners.knows(sequence)
-        if new and len(self._waiting) >= self._config.max_waiting:
-            raise Overloaded(f"{len(self._waiting)} requests are waiting already")
+        # the next piece of a stream that is playing is not a new caller
+        if len(self._waiting) >= self._config.max_waiting and not self._goes_on(sequence):
+            num_waiting = sum(map(self._can_run, self._waiting))
+            if num_waiting >= self._config.max_waiting:
+                raise Overloaded(f"{num_waiting} requests are waiting already")
         sequence.last_step = self.counts.steps
-        self._listeners.add(sequence)
+        self._clocks.add(sequence)
         self._waiting.add(sequence)
 
     def pause(self, sequence: Sequence, now_s: float) -> None:
@@ -135,11 +113,11 @@ class Scheduler:
         self.counts.paused += 1
 
     def resume(self, sequence: Sequence, now_s: float) -> None:
-        """Let a paused sequence go on. The time of the pause counts against nobody."""
+        """Resume a paused sequence. The pause does not count as lateness."""
         if sequence.arrival not in self._paused:
             return
         _, since_s = self._paused.pop(sequence.arrival)
-        self._listeners.shift(sequence, now_s - since_s)
+        self._clocks.shift(sequence, now_s - since_s)
         sequence.paused, sequence.last_step = None, self.counts.steps
         if sequence.ended:  # it owes sound alone, and its codec row was kept
             self._running[sequence.arrival] = sequence
@@ -152,18 +130,18 @@ class Scheduler:
         self._paused.pop(sequence.arrival, None)
         sequence.ended = True  # so that nothing is kept for its going on
         self._take_out(sequence)
-        self._listeners.remove(sequence)
+        self._clocks.remove(sequence)
         self._rows.release(sequence)
         sequence.phase, sequence.reason, sequence.paused = Phase.FINISHED, reason, None
 
     def overdue(self, now_s: float) -> list[Sequence]:
         """Requests that have waited so long without a start that they are refused.
 
-        What somebody listens to already is not cut off in the middle.
+        A stream that is playing is not cut off.
         """
         oldest_s = now_s - self._config.max_wait_s
         late = [s for s in self._waiting.never_started() if s.submitted_s < oldest_s]
-        return [s for s in late if not self._listeners.knows(s)]
+        return [s for s in late if not self._goes_on(s)]
 
     # -- a step ------------------------------------------------------------------------------
     def schedule(self, now_s: float) -> Work:
@@ -179,9 +157,10 @@ class Scheduler:
             vocodes=self._config.max_step_vocodes,
             step_s=self._config.max_step_s,
             cost=self.cost.cost,
-            newcomers=self._starts.per_step,
+            new_requests=self._starts.per_step,
             since_start=self._starts.steps_since,
             sounds_beside=self._facts.works_beside,
+            far_new_requests=self._starts.far_per_step,
         )
         # who shares pages matters to preemption alone
         tight = budgets.free_pages < 2 * len(self._running) + _PUSHERS
@@ -189,7 +168,9 @@ class Scheduler:
         waiting = self._candidates(room - len(running), now_s)
         plan = self._policy.plan(running, waiting, budgets)
         self._compare(plan, running, waiting, budgets)
-        self._starts.step(len(plan.admit))
+        admitted = set(plan.admit)
+        num_far = sum([view.slack_s >= FAR_S for view in waiting if view.key in admitted])
+        self._starts.step(len(admitted), num_far)
         work = self._apply(plan)
         self.memory.flush()
         return work
@@ -213,22 +194,26 @@ class Scheduler:
         sequence.num_computed = max(sequence.num_computed, num_positions)
         if sequence.num_published >= sequence.num_prompt // self._page_size:
             return  # all are shared
-        if not sequence.request.comes_again:
+        if not sequence.request.cacheable:
             return
         prompt_pages = min(num_positions, sequence.num_prompt) // self._page_size
         if prompt_pages > sequence.num_published:
             self.memory.publish(sequence.keys, sequence.pages[:prompt_pages])
             sequence.num_published = prompt_pages
-            self._under_way.reached(sequence, prompt_pages)
+            self._in_flight.reached(sequence, prompt_pages)
 
     def end(self, sequence: Sequence, reason: Reason) -> None:
         """Take note that a sequence emits no more; its pages go, its codec row stays."""
         sequence.ended, sequence.reason = True, reason
         self._give_back(sequence)
 
-    def heard(self, sequence: Sequence, frames: int, now_s: float) -> None:
-        """Take note that sound or text left for its listener."""
-        self._listeners.heard(sequence, frames, now_s)
+    def delivered(self, sequence: Sequence, frames: int, now_s: float) -> None:
+        """Record audio or text that was delivered to the listener."""
+        self._clocks.delivered(sequence, frames, now_s)
+
+    def _goes_on(self, sequence: Sequence) -> bool:
+        """Whether its listener was given a part of the answer already."""
+        return sequence.request.continues or self._clocks.knows(sequence)
 
     # -- the snapshot ------------------------------------------------------------------------
     @property
@@ -237,16 +222,14 @@ class Scheduler:
 
     def _view(self, sequence: Sequence, now_s: float, tight: bool = False) -> View:
         request = sequence.request
-        coming = sequence.coming  # as if the steps under way had ended
-        num_emitted = len(sequence.emitted) + coming.entries
+        pending = sequence.pending  # as if the steps in flight had ended
+        num_emitted = len(sequence.emitted) + pending.entries
         # as `Sequence.num_positions`, written out: this runs for every sequence in every step
-        num_positions = sequence.num_prompt + (0 if sequence.marks else num_emitted)
-        held = sequence.held
+        num_positions = sequence.num_prompt + (0 if sequence.output_positions else num_emitted)
+        backpressured = sequence.backpressured
         if sequence.input_open:
-            starved = self._facts.positions_ready(sequence) < num_positions
-            sequence.paused = PauseReason.INPUT if starved else None
-            held = held or starved
-        slack, started = self._listeners.urgency(sequence, now_s)
+            backpressured = self._lacks_text(sequence, num_positions) or backpressured
+        slack, started = self._clocks.urgency(sequence, now_s)
         encoded = sequence.encoded
         return View(
             sequence.arrival,
@@ -255,44 +238,59 @@ class Scheduler:
             len(sequence.pages),
             sum([result is None for result in encoded]) if encoded else 0,
             request.encode_only,
-            held,
+            backpressured,
             request.priority,
             slack,
             started,
             self.counts.steps - sequence.last_step,
-            num_emitted - sequence.num_vocoded - coming.frames if self._speaks else 0,
-            chunk_frames(sequence.num_chunks + coming.chunks, self._ramp) if self._speaks else 0,
-            sequence.ended or coming.ends,
+            num_emitted - sequence.num_vocoded - pending.frames if self._speaks else 0,
+            chunk_frames(sequence.num_chunks + pending.chunks, self._ramp) if self._speaks else 0,
+            sequence.ended or pending.ends,
             False,
             self.memory.num_shared(sequence.pages) if tight else 0,
         )
+
+    def _lacks_text(self, sequence: Sequence, num_positions: int) -> bool:
+        """Whether the next entry of one with open input needs text that is not written yet."""
+        starved = self._facts.positions_ready(sequence) < num_positions
+        sequence.paused = PauseReason.INPUT if starved else None
+        return starved
+
+    def _can_run(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence could emit if it had a place."""
+        if sequence.backpressured:
+            return False
+        return not (sequence.input_open and self._lacks_text(sequence, sequence.num_positions))
 
     def _candidates(self, room: int, now_s: float) -> list[View]:
         """Views of those that may start: as many as there is room for, and a few that may push."""
         if not self._waiting:
             return []
-        views, coming = [], set[int]()
-        heads = self._waiting.heads(max(0, room) + _PUSHERS)
+        views, pending = [], set[int]()
+        heads = self._waiting.heads(
+            max(0, room) + _PUSHERS,
+            self._can_run,
+            slack_s=lambda sequence: self._clocks.urgency(sequence, now_s)[0],
+        )
         plain = [(self._view(sequence, now_s), sequence) for sequence in heads]
         plain.sort(key=lambda pair: self._policy.rank(pair[0]))
         for view, sequence in plain:
-            if view.held or view.encode_only:
-                if not view.held:
-                    views.append(view)
+            if view.encode_only:
+                views.append(view)
                 continue
-            # what is drawn from must be computed, whoever has computed it before
+            # the position drawn from must be computed, even if it was before
             needed = sequence.next_drawn
             found = self.memory.find(self._keys(sequence, needed))
             view = view._replace(
                 num_computed=min(found.num_positions, needed),
-                num_pages=self.memory.num_held_by_others(found),
+                num_pages=self.memory.num_shared_by_others(found),
             )
             chain = self._chain(sequence)
             rest = chain[view.num_computed // self._page_size :]
-            if rest and (rest[0] in self._under_way or rest[0] in coming):
+            if rest and (rest[0] in self._in_flight or rest[0] in pending):
                 view = view._replace(deferred=True)
             else:
-                coming.update(rest)
+                pending.update(rest)
             views.append(view)
         return views
 
@@ -317,7 +315,7 @@ class Scheduler:
             sequence.phase, sequence.paused = Phase.PAUSED, PauseReason.MEMORY
             self._waiting.add(sequence)
             self.counts.preempted += 1
-        # all newcomers hold what they found before anybody's page is evicted for another
+        # all new requests claim their prefixes before any page is evicted
         rebuild = [s for s in map(self._start, plan.admit) if s is not None]
         encode: list[tuple[Sequence, int]] = []
         for key, count in plan.encode:
@@ -356,8 +354,8 @@ class Scheduler:
             sequence.num_reused = sequence.num_computed
             sequence.num_published = sequence.num_computed // self._page_size
             self._chain(sequence)
-            if sequence.request.comes_again:
-                self._under_way.start(sequence, sequence.num_published)
+            if sequence.request.cacheable:
+                self._in_flight.start(sequence, sequence.num_published)
         if not self._speaks or sequence.request.encode_only:
             return None
         return sequence if self._rows.take(sequence) else None
@@ -374,11 +372,11 @@ class Scheduler:
     def _give_back(self, sequence: Sequence) -> None:
         """Let go of the pages. The log stays; what the pages hold is found again while it lasts.
 
-        What steps under way have of the sequence is dropped, and drawn again if it goes on.
+        What steps in flight have of the sequence is dropped, and drawn again if it goes on.
         """
-        self._under_way.stop(sequence)
+        self._in_flight.stop(sequence)
         sequence.epoch += 1
-        sequence.coming = Coming()
+        sequence.pending = Pending()
         if sequence.pages:
             known = sequence.num_prompt + len(sequence.emitted)
             whole = min(sequence.num_computed, known) // self._page_size
@@ -389,9 +387,9 @@ class Scheduler:
         sequence.pages, sequence.num_computed, sequence.num_published = [], 0, 0
 
     def _worth_keeping(self, sequence: Sequence) -> bool:
-        """Whether anybody may ask for a log's positions again.
+        """Whether a log's positions may be requested again.
 
         A sequence that goes on later does; after the end, only what text was made of may be part
         of another prompt. Frames of speech never are.
         """
-        return not sequence.ended or (sequence.request.comes_again and not self._speaks)
+        return not sequence.ended or (sequence.request.cacheable and not self._speaks)

@@ -1,4 +1,4 @@
-"""Compare two plans for the same step, so that a policy can run in the shadow of another. Pure."""
+"""Compare two plans for the same step, so that a policy can run in shadow of another. Pure."""
 
 from __future__ import annotations
 

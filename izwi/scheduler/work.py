@@ -1,15 +1,38 @@
-"""What a plan comes to: the sequences and rows of one step, and what is counted of all steps."""
+"""The work of one step as sequences and rows, and counters over all steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from izwi.model import Row
 from izwi.request import Sequence
 from izwi.scheduler.shadow import Difference
 
 _SAME = Difference()
+
+
+class ModelFacts(Protocol):
+    """What the queues must know of a model."""
+
+    @property
+    def frame_s(self) -> float | None:
+        """Seconds of sound in one frame, None for a model that writes text."""
+        ...
+
+    @property
+    def works_beside(self) -> bool:
+        """Whether sound is made while the next step runs."""
+        ...
+
+    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
+        """Content keys of positions [start, stop) of prompt and log."""
+        ...
+
+    def positions_ready(self, sequence: Sequence) -> int:
+        """Positions whose inputs are known, for a sequence whose text is still written."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +52,7 @@ class Work:
     vocode: tuple[Sequence, ...] = ()
 
     def sequences(self) -> Iterable[Sequence]:
-        """Everybody who takes part, once."""
+        """Every sequence of the step, once."""
         encoded = [sequence for sequence, _ in self.encode]
         run = [row.sequence for row in self.forward]
         return dict.fromkeys([*self.rebuild, *encoded, *run, *self.vocode])

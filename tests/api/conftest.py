@@ -22,12 +22,12 @@ from izwi.chat import AnswerText
 from izwi.errors import CheckpointError, InvalidRequest, IzwiError, ModelNotFound, Overloaded
 from izwi.metrics import FIGURES
 from izwi.request import Chunk, Reason, Request, Task, Transcript, VoicePrompt
-from izwi_api.app import create_app
-from izwi_api.cli import runtime
 from izwi_api.cli.main import app as command_line
-from izwi_api.door import Door
+from izwi_api.http.app import create_app
+from izwi_api.serve import local_services
+from izwi_api.services.context import Services
 from izwi_api.settings import Settings
-from izwi_api.voice_store import VoiceStore
+from izwi_api.voices.store import VoiceStore
 
 RATE = 24_000
 FRAME = 1920
@@ -284,6 +284,7 @@ class FakeEngine:
     num_frames: int = 0
     live: dict = field(default_factory=dict)
     aborted: list = field(default_factory=list)
+    num_submitted: int = 0
 
     @property
     def load(self):
@@ -301,6 +302,7 @@ class FakeEngine:
         return self.submit_all([request])[0]
 
     def submit_all(self, requests):
+        self.num_submitted += len(requests)
         streams = [FakeStream(self, request) for request in requests]
         for stream in streams:  # all or none
             stream.refused = any("\x02" in request.prompt.text for request in requests)
@@ -315,7 +317,11 @@ class FakeEngine:
 @pytest.fixture
 def tone_wav():
     def make(seconds=1.0, rate=16_000):
-        pcm = to_s16le(np.sin(np.arange(int(seconds * rate)) / 20).astype(np.float32) * 0.3)
+        # harmonics that swell four times a second, or speech detection would leave them out
+        at = np.arange(int(seconds * rate)) / rate
+        voice = sum(np.sin(2 * np.pi * 130 * k * at) / k for k in (1, 2, 3, 4))
+        voice *= 0.12 * (1.0 + 0.9 * np.sin(2 * np.pi * 4 * at))
+        pcm = to_s16le(voice.astype(np.float32))
         return wav_header(rate, len(pcm)) + pcm
 
     return make
@@ -342,16 +348,16 @@ def cli(monkeypatch, tmp_path, fake_world):
     settings = Settings(home=tmp_path / "home")
     voices, opened, folder = VoiceStore(settings.home / "voices"), [], tmp_path / "work"
 
-    def open_door(sources, where):
+    def open_services(sources, where):
         opened.extend(sources)
         if "missing" in sources:
             raise ModelNotFound("no checkpoint 'missing'", param="model")
         if "broken" in sources:
             raise CheckpointError("tensor talker.norm.weight is missing")
         registry.models = {source: named[source] for source in sources}
-        return Door(engine, registry, settings, voices)
+        return Services(engine, registry, settings, voices)
 
-    monkeypatch.setattr(runtime, "open_door", open_door)
+    monkeypatch.setattr(local_services, "open_services", open_services)
     monkeypatch.setenv("IZWI_HOME", str(settings.home))
     monkeypatch.setenv("IZWI_SERVER", "none")
     folder.mkdir()

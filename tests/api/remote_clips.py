@@ -111,7 +111,7 @@ def drops(first, drop=b"x"):
     return send
 
 
-def crumbs():
+def small_pieces():
     yield from whole(b"transfer-encoding: chunked")
     while True:
         yield b"1\r\nx\r\n" * 10_000
@@ -146,7 +146,7 @@ def answers(clip):
         "/cut-off": lambda: [*whole(b"content-length: %d" % len(clip)), clip[:-100]],
         "/drops": drops(b"HTTP/1.1 200 OK\r\n\r\n"),
         "/drops-of-a-head": drops(b"HTTP/1.1 200 OK\r\nx: "),
-        "/crumbs": crumbs,
+        "/crumbs": small_pieces,
         "/interim-for-ever": lambda: [b"HTTP/1.1 100 Continue\r\n\r\n"] * 100_000,
         "/a-large-head": lambda: [b"HTTP/1.1 200 OK\r\nx: " + MEGABYTE],
         "/two-lengths": lambda: [*whole(b"content-length: 5", b"content-length: 6"), b"aaaaaa"],

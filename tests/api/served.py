@@ -19,15 +19,15 @@ MIB = 1 << 20
 class Served:
     """A running server with the embedded checkpoints."""
 
-    def __init__(self, process, port, log):
-        self.process, self.port, self.log = process, port, log
-        self.url = f"http://127.0.0.1:{port}"
+    def __init__(self, process, url, log):
+        self.process, self.url, self.log = process, url, log
+        self.port = int(url.rpartition(":")[2])
 
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
 
     def processes(self, kind=""):
-        """Ids of the server's own processes, or of those of a kind: "engine" or "door"."""
+        """Ids of the server's own processes, or of those of a kind: "engine" or "API server"."""
         own = [
             pid for pid, _ in _children([self.process.pid]) if "izwi_api.serve." in _command(pid)
         ]
@@ -111,12 +111,12 @@ def _proc(pid, name):
 
 
 @contextmanager
-def served(folder, *options, **environ):
-    """Start a server, wait until it is ready, and stop it in the end."""
+def served(folder, *options, verify=None, **environ):
+    """Start a server, wait until it is ready, and stop it in the end; over TLS with `verify`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    log = folder / "server.log"
+    log, url = folder / "server.log", f"http{'s' * (verify is not None)}://127.0.0.1:{port}"
     start = "from izwi_api.cli.main import main; main()"
     command = [sys.executable, "-c", start, "serve", "--port", str(port)]
     command += ["--device", "cpu", "--dtype", "float32", "--kv-mib", "36", "--host-mib", "0"]
@@ -130,10 +130,11 @@ def served(folder, *options, **environ):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < until_s, log.read_text()
             with suppress(httpx.TransportError):
-                if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
+                ready = httpx.get(f"{url}/readyz", verify=True if verify is None else verify)
+                if ready.status_code == 200:
                     break
             time.sleep(0.1)
-        yield Served(process, port, log)
+        yield Served(process, url, log)
     finally:
         process.terminate()
         try:

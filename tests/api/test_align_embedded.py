@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 from izwi.audio.decode import decode_audio
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
-from izwi_api.app import create_app
 from izwi_api.cli.main import app as izwi
-from izwi_api.cli.runtime import open_door
+from izwi_api.http.app import create_app
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.local_services import open_services
 from izwi_api.settings import DEFAULT_MODELS
-from izwi_api.where import Where
 from tests.api.conftest import listening
 
 RATE = 16_000
@@ -35,8 +35,8 @@ SENTENCES = (
 def client(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IZWI_HOME", str(tmp_path_factory.mktemp("home")))
-        door = open_door(DEFAULT_MODELS, Where(device="cpu", dtype="float32"))
-    app = create_app(door.engine, door.registry, door.settings)
+        services = open_services(DEFAULT_MODELS, RuntimeOptions(device="cpu", dtype="float32"))
+    app = create_app(services.engine, services.registry, services.settings)
     with listening(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
         http.timeout = 60
         yield http
@@ -129,9 +129,9 @@ def test_the_command_needs_no_model(client, said, tmp_path):
     done = CliRunner().invoke(izwi, asked)
     assert done.exit_code == 0, done.output
     printed = [line.split("\t") for line in done.stdout.splitlines()]
-    told = align(client, said[0], SENTENCES[0])
-    assert [word for _, _, word in printed] == [word["word"] for word in told]
-    assert [float(start) for start, _, _ in printed] == [word["start"] for word in told]
+    reported = align(client, said[0], SENTENCES[0])
+    assert [word for _, _, word in printed] == [word["word"] for word in reported]
+    assert [float(start) for start, _, _ in printed] == [word["start"] for word in reported]
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(8.0, 200), (8.1, 413)])
@@ -143,14 +143,21 @@ def test_it_takes_eight_seconds(client, seconds, status):
 def test_speech_tells_the_times_of_its_words(client):
     fields = {"model": "izwi-tiny-tts", "voice": "amber", "seed": 1, "input": " ".join(SENTENCES)}
     asked = fields | {"word_timestamps": True, "stream_format": "sse", "response_format": "pcm"}
-    told = [
+    reported = [
         json.loads(line.removeprefix("data: "))
         for line in client.post("/v1/audio/speech", json=asked).text.splitlines()
         if line.startswith("data: {")
     ]
-    words = [word for event in told for word in event.get("words", ())]
+    words = [word for event in reported for word in event.get("words", ())]
     assert [word["word"] for word in words] == fields["input"].replace(".", "").split()
-    pcm = b"".join(base64.b64decode(event.get("audio", "")) for event in told)
+    pcm = b"".join(base64.b64decode(event.get("audio", "")) for event in reported)
     heard = decode_audio(wav_header(24_000, len(pcm)) + pcm, RATE)
     assert (np.diff(times(words)) >= 0).all()
     assert times(words)[[0, -1]] == pytest.approx(audible(heard), abs=2 * STEP_S)
+
+
+def test_no_word_is_behind_the_end_of_a_sound_that_does_not_hold_it(client):
+    sound = np.random.default_rng(2).normal(size=RATE).astype(np.float32) * 0.05
+    words = align(client, sound, " ".join(SENTENCES))
+    assert len(words) == 18
+    assert all(0.0 <= word["start"] <= word["end"] <= 1.0 for word in words)

@@ -1,4 +1,4 @@
-"""Alignment through the doors and the real engine, over checkpoints of random weights."""
+"""Alignment through the API servers and the real engine, over checkpoints of random weights."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
-from izwi_api.app import create_app
 from izwi_api.cli.main import app as izwi
-from izwi_api.cli.runtime import open_door
-from izwi_api.where import Where
+from izwi_api.http.app import create_app
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.local_services import open_services
 from tests.api.conftest import listening
 from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import sound, write_tiny_asr
@@ -28,8 +28,10 @@ def served(tmp_path_factory):
     folders = [write_tiny_asr(root / "asr"), write_tiny_aligner(root / "aligner")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IZWI_HOME", str(root / "home"))
-        door = open_door([str(folder) for folder in folders], Where(device="cpu", dtype="float32"))
-    app = create_app(door.engine, door.registry, door.settings)
+        services = open_services(
+            [str(folder) for folder in folders], RuntimeOptions(device="cpu", dtype="float32")
+        )
+    app = create_app(services.engine, services.registry, services.settings)
     with listening(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         client.timeout = 60
         yield client, root
@@ -78,8 +80,8 @@ def test_a_transcription_has_words_with_times(served):
         "/v1/audio/transcriptions", data=fields, files={"file": ("a.wav", wav(2.0))}
     )
     assert answer.status_code == 200, answer.text
-    told = answer.json()
-    assert told["words"]
-    assert all(word["start"] <= word["end"] for word in told["words"])
-    letters = "".join(word["word"] for word in told["words"])
-    assert letters == "".join(c for c in told["text"] if c.isalnum() or c == "'")
+    reported = answer.json()
+    assert reported["words"]
+    assert all(word["start"] <= word["end"] for word in reported["words"])
+    letters = "".join(word["word"] for word in reported["words"])
+    assert letters == "".join(c for c in reported["text"] if c.isalnum() or c == "'")

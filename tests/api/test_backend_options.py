@@ -6,23 +6,27 @@ import pytest
 from typer.testing import CliRunner
 
 from izwi.model import Model
-from izwi.ops.narrow import NarrowWeight
+from izwi.ops.quantized import QuantizedWeight
+from izwi.recording import platform_of
 from izwi.runner.device import torch_backend
-from izwi.trace import platform_of
 from izwi_api.cli.main import app
-from izwi_api.cli.runtime import open_door
-from izwi_api.where import Where
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.local_services import open_services
 
 
-def narrow_weights(model: Model) -> int:
-    return sum(isinstance(weight, NarrowWeight) for weight in model._weights.values())
+def quantized_weights(model: Model) -> int:
+    return sum(isinstance(weight, QuantizedWeight) for weight in model._weights.values())
 
 
-def test_the_models_of_a_door_have_the_weights_that_were_asked_for(tmp_path, monkeypatch):
+def test_the_models_of_an_api_server_have_the_weights_that_were_asked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("IZWI_HOME", str(tmp_path))
     for weights in ("auto", "int8"):
-        door = open_door(("izwi-tiny-tts", "izwi-tiny-asr"), Where("cpu", weights=weights))
-        counts = [narrow_weights(door.registry.model(name)) for name in door.registry.names()]
+        services = open_services(
+            ("izwi-tiny-tts", "izwi-tiny-asr"), RuntimeOptions("cpu", weights=weights)
+        )
+        counts = [
+            quantized_weights(services.registry.model(name)) for name in services.registry.names()
+        ]
         assert all(counts) if weights == "int8" else not any(counts), counts
 
 
@@ -39,16 +43,16 @@ def test_traces_tell_narrow_weights_apart():
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "reported"),
     [
         ("flash", "attention must be one of auto, torch, triton, got 'flash'"),
         ("triton", "attention 'triton' is not available here"),
     ],
 )
-def test_attention_that_is_not_there_is_told_in_one_line(asked: str, told: str):
+def test_attention_that_is_not_there_is_told_in_one_line(asked: str, reported: str):
     result = CliRunner().invoke(app, ["serve", "--device", "cpu", "--attention", asked])
     assert result.exit_code == 2, result.output
-    assert told in result.stderr
+    assert reported in result.stderr
     assert result.stderr.strip().count("\n") == 0
 
 

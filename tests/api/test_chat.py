@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi_api.app import create_app
-from izwi_api.chat import StopText
-from izwi_api.keys import add_key
-from izwi_api.limits import KeyLimits
+from izwi_api.http.app import create_app
+from izwi_api.http.keys import add_key
+from izwi_api.http.limits import KeyLimits
+from izwi_api.services.chat import StopText
 from izwi_api.settings import Access, Settings
 from tests.api.conftest import FakeChat, FakeEngine, FakeRegistry, FakeSpeech, listening, wait_for
 

@@ -9,12 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from izwi.errors import ModelNotFound
-from izwi_api.app import create_app
-from izwi_api.cli import chat, runtime
+from izwi_api.cli import chat
 from izwi_api.cli.main import app
-from izwi_api.door import Door
+from izwi_api.http.app import create_app
+from izwi_api.serve import local_services
+from izwi_api.services.context import Services
 from izwi_api.settings import Settings
-from izwi_api.voice_store import VoiceStore
+from izwi_api.voices.store import VoiceStore
 from tests.api.conftest import (
     FakeAnswerReader,
     FakeChat,
@@ -29,16 +30,16 @@ from tests.api.conftest import (
 def cli(monkeypatch, tmp_path):
     engine, model = FakeEngine(), FakeChat()
 
-    def open_door(sources, where):
+    def open_services(sources, where):
         if "missing" in sources:
             raise ModelNotFound("no checkpoint 'missing'", param="model")
         registry = FakeRegistry(
             **{name: FakeSpeech() if name == "tts" else model for name in sources}
         )
         settings = Settings(home=tmp_path / "home")
-        return Door(engine, registry, settings, VoiceStore(settings.home / "voices"))
+        return Services(engine, registry, settings, VoiceStore(settings.home / "voices"))
 
-    monkeypatch.setattr(runtime, "open_door", open_door)
+    monkeypatch.setattr(local_services, "open_services", open_services)
     monkeypatch.setenv("IZWI_SERVER", "none")
 
     def run(*arguments, code=0, **options):
@@ -133,8 +134,13 @@ def test_what_is_no_text_is_told(cli):
 def test_a_talk_remembers(talk):
     result = talk(*HERE, "--system", "Be brief.", input="one\n\ntwo\n")
     assert result.stdout == "one\ntwo\n"
-    told = [(message.role.value, message.content) for message in talk.asked[-1].messages]
-    assert told == [("system", "Be brief."), ("user", "one"), ("assistant", "one"), ("user", "two")]
+    reported = [(message.role.value, message.content) for message in talk.asked[-1].messages]
+    assert reported == [
+        ("system", "Be brief."),
+        ("user", "one"),
+        ("assistant", "one"),
+        ("user", "two"),
+    ]
 
 
 def test_a_talk_outlives_what_fails(talk):

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from izwi_api.app import create_app
-from izwi_api.cli.runtime import open_door
-from izwi_api.where import Where
+from izwi_api.http.app import create_app
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.local_services import open_services
 from tests.api.conftest import listening, wait_for
 from tests.models.tiny_chat import write_tiny_chat
 
@@ -23,10 +23,12 @@ def served(tmp_path_factory):
     thinker = write_tiny_chat(root / "thinker", thinking="ALWAYS")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IZWI_HOME", str(root / "home"))
-        door = open_door([str(folder), str(thinker)], Where(device="cpu", dtype="float32"))
-    app = create_app(door.engine, door.registry, door.settings)
+        services = open_services(
+            [str(folder), str(thinker)], RuntimeOptions(device="cpu", dtype="float32")
+        )
+    app = create_app(services.engine, services.registry, services.settings)
     with listening(app) as port:
-        yield f"http://127.0.0.1:{port}", door
+        yield f"http://127.0.0.1:{port}", services
 
 
 @pytest.fixture

@@ -25,13 +25,14 @@ from izwi.errors import InvalidRequest
 from izwi.registry import Registry
 from izwi.request import SpeechInput, TranscriptionInput
 from izwi.runner.device import torch_backend
-from izwi_api.cli import listeners, runtime, sound_out, transcribe
-from izwi_api.cli.listeners import ServerListener
+from izwi_api.cli import doctor, sound_out, transcribe, transcription_clients
 from izwi_api.cli.remote import Server
 from izwi_api.cli.sound_files import SoundFile
 from izwi_api.cli.text_in import ArrivingText, DictatedSpeech
-from izwi_api.clip_check import clip_faults, measure_clip
-from izwi_api.speech_writer import open_speech_writer
+from izwi_api.cli.transcription_clients import RemoteTranscriptionClient
+from izwi_api.serve import local_services
+from izwi_api.services.speech_writer import open_speech_writer
+from izwi_api.voices.clip_check import clip_faults, measure_clip
 from tests.api.conftest import listening
 from tests.models.tiny_tts import write_tiny_tts
 
@@ -143,15 +144,15 @@ def test_several_files_run_at_a_time_and_no_more(cli, tone_wav):
 
 
 async def test_decoded_sound_has_bounded_room():
-    room, held, most = listeners._Room(10), [0], [0]
+    room, owned, most = transcription_clients._Room(10), [0], [0]
 
     async def take(amount):
         async with room.taken(amount):
-            held[0] += amount
-            most[0] = max(most[0], held[0] if amount <= 10 else 10)
-            assert held[0] <= 10 or held[0] == amount, "a larger one must be alone"
+            owned[0] += amount
+            most[0] = max(most[0], owned[0] if amount <= 10 else 10)
+            assert owned[0] <= 10 or owned[0] == amount, "a larger one must be alone"
             await asyncio.sleep(0)
-            held[0] -= amount
+            owned[0] -= amount
 
     await asyncio.gather(*(take(amount) for amount in (4, 6, 3, 40, 10, 1, 9, 2)))
     assert most[0] == 10
@@ -160,11 +161,13 @@ async def test_decoded_sound_has_bounded_room():
 async def test_a_long_sound_tells_how_far_it_is(cli, tone_wav):
     path = cli.folder / "long.wav"
     path.write_bytes(tone_wav(85.0))
-    ask, told = TranscriptionInput(np.zeros(0, np.float32)), []
-    async with listeners.HereListener("izwi-tiny-asr", runtime.Where(), ask) as listener:
-        heard = await listener.hear(SoundFile(path, Path(path.name)), told.append)
-    assert told == [pytest.approx(min(85, 10 * n) / 85) for n in range(1, 10)]
-    assert heard.text.split() == ["word"] * 85
+    ask, reported = TranscriptionInput(np.zeros(0, np.float32)), []
+    async with transcription_clients.LocalTranscriptionClient(
+        "izwi-tiny-asr", local_services.RuntimeOptions(), ask
+    ) as client:
+        transcript = await client.hear(SoundFile(path, Path(path.name)), reported.append)
+    assert reported == [pytest.approx(min(85, 10 * n) / 85) for n in range(1, 10)]
+    assert transcript.text.split() == ["word"] * 85
 
 
 @pytest.mark.parametrize(("names", "shown"), [(["z.wav"], "100%"), (["b.WAV", "z.wav"], "2/2")])
@@ -184,10 +187,10 @@ def test_how_long_a_sound_may_be_is_set_for_the_command_too(cli, sounds, monkeyp
 
 
 def test_a_checkpoint_that_is_missing_ends_it_once(cli, sounds, monkeypatch):
-    def open_door(sources, where):
+    def open_services(sources, where):
         raise InvalidRequest(f"no checkpoint {sources[0]!r}")
 
-    monkeypatch.setattr(runtime, "open_door", open_door)
+    monkeypatch.setattr(local_services, "open_services", open_services)
     result = cli("transcribe", "in/b.WAV", "in/z.wav", "--model", "none", code=2)
     assert result.stderr.count("no checkpoint") == 1
 
@@ -279,7 +282,7 @@ def test_a_clip_goes_to_the_server(cli, server, tone_wav):
     ("arguments", "code", "message"),
     [
         (["hi", "--voice", "nobody"], 2, "nobody"),
-        (["hi", "--model", "none"], 2, "no such model"),
+        (["hi", "--model", "none"], 2, "no model 'none' is served here"),
         (["hi", "--save-codes", "c.npy"], 2, "--save-codes"),
         (["hello\x01"], 1, "broke off"),
         (["hi", "--server", "http://127.0.0.1:9"], 1, "no server answers"),
@@ -311,10 +314,10 @@ async def test_a_server_tells_how_far_it_is(server, tone_wav, tmp_path):
     path = tmp_path / "long.wav"
     path.write_bytes(tone_wav(40.0))
     shares: list[float] = []
-    listener = ServerListener(Server(server.url), None, None, "")
-    heard = await listener.hear(SoundFile(path, Path(path.name)), shares.append)
+    client = RemoteTranscriptionClient(Server(server.url), None, None, "")
+    transcript = await client.hear(SoundFile(path, Path(path.name)), shares.append)
     assert shares == [0.25, 0.5, 0.75, 1.0]
-    assert [segment.end_s for segment in heard.segments] == [10, 20, 30, 40]
+    assert [segment.end_s for segment in transcript.segments] == [10, 20, 30, 40]
 
 
 async def test_a_server_that_knows_no_events_answers_in_one_piece(tmp_path, tone_wav):
@@ -324,9 +327,9 @@ async def test_a_server_that_knows_no_events_answers_in_one_piece(tmp_path, tone
     answer = {"language": "english", "text": "hi", "segments": [segment]}
     whole = Starlette(routes=[Route("/{path:path}", _whole(answer), methods=["POST"])])
     with listening(whole) as port:
-        listener = ServerListener(Server(f"http://127.0.0.1:{port}"), "m", None, "")
-        heard = await listener.hear(SoundFile(path, Path(path.name)))
-    assert (heard.text, heard.language, heard.token_ids) == ("hi", "English", [1])
+        client = RemoteTranscriptionClient(Server(f"http://127.0.0.1:{port}"), "m", None, "")
+        transcript = await client.hear(SoundFile(path, Path(path.name)))
+    assert (transcript.text, transcript.language, transcript.token_ids) == ("hi", "English", [1])
 
 
 def _whole(answer):
@@ -414,7 +417,7 @@ def test_clone_tells_faults_before_it_asks_and_says_a_sentence(cli):
     said = cli("clone", "good.wav", "--name", "good", "--yes", "--text", "la").stderr
     assert "clip's" not in said
     assert cli.speech.asked[-1].voice.text == "la"
-    assert "good says" in said
+    assert "preview skipped" in said
     assert files_in(cli.folder) == ["bad.wav", "good.wav"]
     count = len(cli.speech.asked)
     cli("clone", "good.wav", "--name", "mute", "--yes", "--text", "la", "--quiet")
@@ -423,15 +426,15 @@ def test_clone_tells_faults_before_it_asks_and_says_a_sentence(cli):
 
 
 def test_clone_plays_the_sentence_to_who_listens(cli, monkeypatch, tmp_path):
-    heard = tmp_path / "heard.wav"
+    transcript = tmp_path / "heard.wav"
     player = tmp_path / "aplay"
-    player.write_text(f"#!/bin/sh\ncat > {heard}\n")
+    player.write_text(f"#!/bin/sh\ncat > {transcript}\n")
     player.chmod(0o755)
     monkeypatch.setattr(sound_out, "find_player", lambda: str(player))
     monkeypatch.setattr("izwi_api.cli.clone._is_heard", lambda: True)
     sf.write(cli.folder / "good.wav", clip(), RATE)
     cli("clone", "good.wav", "--name", "good", "--yes", "--x-vector-only")
-    assert heard.stat().st_size > 24_000
+    assert transcript.stat().st_size > 24_000
 
 
 # -- the machine ---------------------------------------------------------------------------------
@@ -453,6 +456,30 @@ def test_doctor_asks_the_server_that_is_named(cli, server):
     assert found.endswith("serves tts, org/asr")
     broken = cli("doctor", "--device", "cpu", "--server", "http://127.0.0.1:9", code=1).stdout
     assert "no server answers" in broken.splitlines()[-1]
+
+
+def test_warm_loads_models_and_counts_the_kernels_that_are_kept(cli, monkeypatch, tmp_path):
+    triton = pytest.importorskip("triton")
+    kernels = tmp_path / "kernels"
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(kernels))
+    open_services = local_services.open_services
+
+    def compiling(sources, where):
+        for number in range(3):
+            (kernels / f"{number}").mkdir(parents=True, exist_ok=True)
+            (kernels / f"{number}" / "kernel.cubin").touch()
+            (kernels / f"{number}" / "kernel.json").touch()
+        return open_services(sources, where)
+
+    (kernels / "earlier").mkdir(parents=True)
+    (kernels / "earlier" / "kernel.cubin").touch()
+    monkeypatch.setattr(local_services, "open_services", compiling)
+    reported = cli("warm", "izwi-tiny-tts", "--device", "cpu").stdout
+    assert f"3 kernels compiled, 4 kept in {kernels}" in reported
+    assert cli.opened == ["izwi-tiny-tts"]
+    assert [f.detail for f in doctor._kernels()] == [f"4 compiled in {kernels}"]
+    monkeypatch.setattr(local_services, "open_services", open_services)
+    assert "missing" in cli("warm", "missing", code=2).output
 
 
 def test_doctor_says_what_is_broken(cli, monkeypatch):

@@ -7,14 +7,14 @@ import json
 import pytest
 
 from izwi_api.settings import Settings
-from izwi_api.voice_archive import VoiceArchive, pack_voice
+from izwi_api.voices.archive import VoiceArchive, pack_voice
 from tests.api.conftest import listening
 
 
 @pytest.fixture
 def there(tmp_path, fake_world):
     """The options that name a server with a store of its own."""
-    from izwi_api.app import create_app
+    from izwi_api.http.app import create_app
 
     engine, registry, named = fake_world()
     registry.models = named
@@ -59,7 +59,7 @@ def test_a_voice_travels_to_a_server_and_back(cli, there, tone_wav, tmp_path):
     assert (back.sample(), back.text, back.consent) == (clip, "la", "yes")
     cli("voices", "delete", "far", "--yes", *there)
     assert "no voice" in cli("voices", "show", "far", *there, code=2).stderr
-    assert "no stored voice" in cli("voices", "export", "Ann", *there, code=2).stderr
+    assert "not a stored voice" in cli("voices", "export", "Ann", *there, code=2).stderr
     assert cli.voices.names() == ["far", "me"]
 
 

@@ -189,6 +189,17 @@ def test_probes_and_metrics(client):
     assert 'izwi_engine_available_pages{model="tts"} 7.0' in text
 
 
+def test_docs_say_where_the_api_is_described_and_load_nothing(client):
+    answer = client.get("/docs")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    assert "/openapi.json" in answer.text
+    version = ".".join(client.get("/openapi.json").json()["openapi"].split(".")[:2])
+    assert f"OpenAPI {version}" in answer.text
+    assert client.get("/redoc").status_code == 404
+
+
 def test_openapi(client):
     paths = client.get("/openapi.json").json()["paths"]
     assert "/v1/audio/speech" in paths

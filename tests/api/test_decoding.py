@@ -14,8 +14,8 @@ import pytest
 
 from izwi.audio.decode import DecodeLimits, decode_audio
 from izwi.errors import InvalidAudio, Overloaded, TooLarge
-from izwi_api import decoding
-from izwi_api.decoding import DecoderPool, InProcess
+from izwi_api.services import decoding
+from izwi_api.services.decoding import DecoderPool, InProcess
 from tests.api.bad_sounds import forged_flac, opus_bomb
 from tests.api.conftest import wait_for
 

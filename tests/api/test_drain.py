@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import threading
@@ -13,8 +14,8 @@ import pytest
 import websockets
 from websockets.sync.client import connect
 
-from izwi_api.app import create_app
-from izwi_api.host_check import is_own_name
+from izwi_api.http.app import create_app
+from izwi_api.http.host_check import is_own_name
 from izwi_api.settings import Access, Settings
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, listening, wait_for
 from tests.api.served import served
@@ -22,10 +23,12 @@ from tests.api.served import served
 SPEECH = "/v1/audio/speech"
 TEXT = "The house is near the river and the road is long. " * 12
 ASK = {"model": "izwi-tiny-tts", "input": TEXT, "voice": "amber", "response_format": "pcm"}
+# minutes of audio, many times what any machine computes before the server is asked to stop
+LONG_ASK = {**ASK, "input": TEXT * 6}
 
 
-def read_slowly(url, seen):
-    with httpx.stream("POST", url + SPEECH, json=ASK, timeout=60) as answer:
+def read_slowly(url, seen, ask=LONG_ASK):
+    with httpx.stream("POST", url + SPEECH, json=ask, timeout=60) as answer:
         seen["status"] = answer.status_code
         try:
             for piece in answer.iter_raw():
@@ -35,18 +38,19 @@ def read_slowly(url, seen):
             seen["whole"] = False
 
 
-@pytest.fixture
-def talking(tmp_path):
+@pytest.fixture(params=[LONG_ASK], ids=["long"])
+def talking(tmp_path, request):
     """A server that is in the middle of a long text."""
     with served(tmp_path, "--drain-s", "30") as server:
         seen = {}
-        reader = threading.Thread(target=read_slowly, args=(server.url, seen))
+        reader = threading.Thread(target=read_slowly, args=(server.url, seen, request.param))
         reader.start()
         wait_for(lambda: seen.get("bytes"), 30)
         yield server, seen, reader
         reader.join(30)
 
 
+@pytest.mark.parametrize("talking", [ASK], indirect=True, ids=["short"])
 def test_a_server_that_was_asked_to_leave_finishes_its_work(talking):
     server, seen, reader = talking
     server.signal()
@@ -72,6 +76,34 @@ def test_the_second_signal_is_obeyed_at_once(talking):
     assert time.monotonic() - begun_s < 5
     reader.join(5)
     assert not seen["whole"]
+
+
+def test_an_engine_that_dies_while_the_server_leaves_is_not_waited_for(talking):
+    """No other engine comes: answers end now, not after IZWI_RESUME_WITHIN_S or the drain."""
+    server, seen, reader = talking
+    server.signal()
+    wait_for(lambda: httpx.get(server.url + "/readyz").status_code == 503, 5.0)
+    (engine,) = server.processes("engine")
+    os.kill(engine, signal.SIGKILL)
+    server.process.wait(20)  # the drain alone would be 30 s
+    reader.join(5)
+    assert seen["whole"] is False
+
+
+@pytest.mark.parametrize("options", [(), ("--in-process",)])
+def test_an_answer_that_is_not_whole_in_time_leaves_no_traceback(tmp_path, options):
+    with served(tmp_path, "--drain-s", "0.3", *options) as server:
+        seen = {}
+        reader = threading.Thread(target=read_slowly, args=(server.url, seen))
+        reader.start()
+        wait_for(lambda: seen.get("bytes"), 30)
+        server.signal()
+        assert server.process.wait(30) == 0
+        reader.join(30)
+        assert seen["whole"] is False
+        log = server.log.read_text()
+        assert "timeout graceful shutdown exceeded" in log
+        assert "Traceback" not in log
 
 
 async def test_open_sessions_are_closed_when_time_is_up(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import socket
 from contextlib import suppress
 
@@ -55,6 +56,7 @@ BAD_SPEECH = {
     "no tokens": (ASK | {"max_new_tokens": 0}, 400, "max_new_tokens"),
     "10^18 tokens": (ASK | {"max_new_tokens": 10**18}, 400, "max_new_tokens"),
     "language": (ASK | {"language": "klingon"}, 400, "language"),
+    "language and a line break": (ASK | {"language": "english\n"}, 400, "language"),
     "no model": (without("model"), 400, "model"),
     "no input": (without("input"), 400, "input"),
     "no voice": (without("voice"), 400, "voice"),
@@ -188,3 +190,39 @@ def test_a_broken_request_line_does_not_hurt(client, server):
     with socket.create_connection(("127.0.0.1", server.port)) as raw:
         raw.sendall(b"GET / HTTP/9.9\r\nx: " + b"y" * 100_000 + b"\r\n\r\n")
     assert client.get("/livez").status_code == 200
+
+
+JSON_PATHS = (SPEECH, f"{SPEECH}/batch", "/v1/chat/completions")
+
+
+@pytest.mark.parametrize("path", JSON_PATHS)
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "text/plain;charset=UTF-8", "application/x-www-form-urlencoded", "json"]
+)
+def test_json_that_calls_itself_something_else_is_refused(client, path, kind):
+    answer = client.post(path, content=json.dumps(ASK), headers={"content-type": kind})
+    check(answer, 415, code="unsupported_media_type")
+    assert "application/json" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}]
+    + [
+        {"content-type": kind}
+        for kind in ("application/json", "Application/JSON; charset=utf-8", "application/ld+json")
+    ],
+)
+def test_json_is_taken_under_its_own_names_and_without_one(client, headers):
+    answer = client.post(SPEECH, content=json.dumps(ASK).encode(), headers=headers)
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("field", ["language", "languages[]"])
+def test_a_language_with_a_line_break_is_refused(client, tone_wav, field):
+    form, files = {"model": "org/asr", field: "en\n"}, {"file": ("a.wav", tone_wav(1.0))}
+    check(client.post(TRANSCRIPTIONS, data=form, files=files), 400, field.removesuffix("[]"))
+    files = {"file": ("a.wav", tone_wav(1.0))}
+    form = {"model": "align", "text": "word", "language": "en\n"}
+    answer = client.post("/v1/audio/align", data=form, files=files)
+    check(answer, 400, "language")

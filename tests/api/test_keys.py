@@ -1,4 +1,4 @@
-"""Keys: the file, the doors that ask for them, and what is written down about whoever came."""
+"""Keys: the file, the servers that ask for them, and what is written down about whoever came."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from starlette.responses import PlainTextResponse
 from typer.testing import CliRunner
 
 from izwi.errors import InvalidRequest
-from izwi_api.app import create_app
-from izwi_api.audit import Audit, AuditLog
-from izwi_api.auth import Auth
 from izwi_api.cli.main import app as cli
 from izwi_api.cli.serve import check_exposure
-from izwi_api.keys import KeyRing, add_key, digest_of, new_key, parse_keys
-from izwi_api.limits import KeyLimits, Meter, QuotaExceeded
+from izwi_api.http import keys as key_ring
+from izwi_api.http.app import create_app
+from izwi_api.http.audit import Audit, AuditLog
+from izwi_api.http.auth import Auth
+from izwi_api.http.keys import KeyRing, add_key, digest_of, new_key, parse_keys
+from izwi_api.http.limits import KeyLimits, Meter, QuotaExceeded
+from izwi_api.http.usage import CountedEngine, Usage, current_usage
 from izwi_api.serve.process_log import WithoutQueries
 from izwi_api.settings import Access, Settings, read_access
-from izwi_api.usage import CountedEngine, Usage, current_usage
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, FakeTranscription, listening
 
 SPEECH = "/v1/audio/speech"
@@ -179,10 +180,24 @@ def test_a_file_that_did_not_change_is_not_read(tmp_path, monkeypatch):
     path, clock = tmp_path / "keys.toml", Clock()
     key = add_key(path, "alice", KeyLimits())
     ring = KeyRing(path, clock=clock)
-    monkeypatch.setattr("izwi_api.keys._read_file", lambda _: pytest.fail("it was read"))
+    monkeypatch.setattr("izwi_api.http.keys._read_file", lambda _: pytest.fail("it was read"))
     for _ in range(5):
         clock.now_s += 10
         assert ring.find(key)
+
+
+def test_a_file_is_looked_at_once_a_second_and_the_single_key_stays(tmp_path, monkeypatch):
+    path, now_s, looks = tmp_path / "keys.toml", [1000.0], []
+    key = add_key(path, "alice", KeyLimits())
+    ring = KeyRing(path, digest_of(SECRET), clock=lambda: now_s[0])
+    look = key_ring._signature
+    monkeypatch.setattr(key_ring, "_signature", lambda path: looks.append(path) or look(path))
+    path.write_text(path.read_text() + "\n")
+    now_s[0] += 1.01
+    for _ in range(5):
+        assert ring.find(key).name == "alice"
+        assert ring.find(SECRET).name == key_ring.SINGLE_KEY_NAME
+    assert len(looks) == 1
 
 
 def test_every_key_is_compared_whichever_is_right(tmp_path, monkeypatch):
@@ -204,7 +219,7 @@ def test_generated_keys_do_not_repeat():
     assert len({new_key() for _ in range(1000)}) == 1000
 
 
-# ---- the doors -----------------------------------------------------------------------------
+# ---- the API servers -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -326,6 +341,7 @@ def test_a_key_has_so_many_requests_a_minute(guarded):
     check(third, 429, "rate_limit_exceeded", "requests")
     assert 25 <= int(third.headers["retry-after"]) <= 30
     assert third.headers["x-ratelimit-remaining-requests"] == "0"
+    assert "x-should-retry" not in third.headers  # the SDK may wait so long
     assert third.headers["x-ratelimit-reset-requests"] in ("59s", "1m0s")
     # nobody else is held up
     assert guarded.client.get("/v1/models", headers=bearer(SECRET)).status_code == 200
@@ -335,6 +351,44 @@ def test_a_key_has_so_many_requests_a_minute(guarded):
         with pytest.raises(openai.RateLimitError) as refused:
             sdk.models.list()
         assert refused.value.code == "rate_limit_exceeded"
+
+
+async def test_edited_limits_of_a_key_hold_without_a_restart(tmp_path):
+    """What was used stays used; a key that is taken out is no key any more."""
+    path, now_s = tmp_path / "keys.toml", [1000.0]
+    key = add_key(path, "alice", KeyLimits(requests_per_minute=2))
+    table = path.read_text()
+
+    async def answering(scope, receive, send):
+        await PlainTextResponse("in")(scope, receive, send)
+
+    ring = KeyRing(path, clock=lambda: now_s[0])
+    guard = Auth(answering, ring, clock=lambda: now_s[0], wall_clock=lambda: now_s[0])
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(guard), base_url="http://here", headers=bearer(key)
+    ) as client:
+
+        async def statuses(count):
+            return [(await client.get("/v1/models")).status_code for _ in range(count)]
+
+        def edit(text):
+            path.write_text(text)
+            now_s[0] += 1.01  # the file is looked at once a second
+
+        assert await statuses(3) == [200, 200, 429]
+        edit(table.replace("requests_per_minute = 2", "requests_per_minute = 4"))
+        assert await statuses(3) == [200, 200, 429]  # two of the four are used
+        edit(table.replace("requests_per_minute = 2\n", ""))
+        answer = await client.get("/v1/models")
+        assert answer.status_code == 200
+        assert not [name for name in answer.headers if name.startswith("x-ratelimit")]
+        edit(table.replace("requests_per_minute = 2", "requests_per_minute = 1"))
+        assert await statuses(2) == [200, 429]
+        edit(table.replace("[alice]", "[alice]\ncharacters_per_day = 7"))
+        answer = await client.get("/v1/models")
+        assert answer.headers["x-ratelimit-limit-characters"] == "7"
+        edit("")
+        assert await statuses(1) == [401]
 
 
 def test_a_key_has_so_many_characters_a_day(guarded):
@@ -350,7 +404,9 @@ def test_a_key_has_so_many_characters_a_day(guarded):
         ask = ASK | {"input": "12345678", "stream_format": stream_format}
         answer = guarded.client.post(SPEECH, json=ask, headers=headers)
         check(answer, 429, "insufficient_quota", "insufficient_quota")
-        assert 0 < int(answer.headers["retry-after"]) <= 86_400
+        wait_s = int(answer.headers["retry-after"])
+        assert 0 < wait_s <= 86_400
+        assert (answer.headers.get("x-should-retry") == "false") == (wait_s > 120)
         assert answer.headers["x-ratelimit-remaining-characters"] == "7"
     last = guarded.client.post(SPEECH, json=ASK | {"input": "1234567"}, headers=headers)
     assert last.headers["x-ratelimit-remaining-characters"] == "0"
@@ -394,7 +450,7 @@ def test_text_that_is_written_while_it_is_said_is_charged():
         assert usage.headers()["x-ratelimit-remaining-characters"] == "4"
         with pytest.raises(QuotaExceeded):
             counted.write("a", [3, 4], False)
-        usage.counts_itself = True  # the door charges for characters
+        usage.counts_itself = True  # the API server charges for characters
         usage.charge(characters=4)
         counted.write("a", [5, 6, 7], True)
         assert usage.headers()["x-ratelimit-remaining-characters"] == "0"
@@ -434,6 +490,9 @@ def test_without_keys_other_sites_pages_make_nothing_happen(server, client):
     assert "access-control-allow-origin" not in answer.headers
     assert client.options(SPEECH, headers=foreign).status_code == 405
     assert client.post(SPEECH, json=ASK, headers={"origin": server.url}).status_code == 200
+    for site in ("cross-site", "same-site", "none"):
+        theirs = foreign | {"sec-fetch-site": site}
+        check(client.post(SPEECH, json=ASK, headers=theirs), 403, "origin_not_allowed")
     # behind a proxy that changes the host, the browser itself says that the page is ours
     ours = foreign | {"sec-fetch-site": "same-origin"}
     assert client.post(SPEECH, json=ASK, headers=ours).status_code == 200
@@ -533,7 +592,7 @@ async def call(app, kind="websocket", headers=(), subprotocols=(), extensions=No
 
 
 async def accepting(scope, receive, send):
-    """Take a WebSocket the way the realtime door does, and say who came."""
+    """Take a WebSocket the way the realtime API server does, and say who came."""
     assert isinstance(current_usage.get(), Usage)
     offered = scope["subprotocols"]
     await send({"type": "websocket.accept", "subprotocol": offered[0] if offered else None})

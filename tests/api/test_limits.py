@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi_api.limits import (
+from izwi_api.http.limits import (
     DAY_S,
     DayQuota,
     KeyLimits,
@@ -125,6 +125,18 @@ def test_a_meter_lets_in_and_refuses_and_says_how_long():
     assert refused.value.retry_after_s == 30
     assert not isinstance(refused.value, QuotaExceeded)
     clock.now_s += 30
+    meter.admit()
+
+
+@given(per_minute=st.integers(1, 1000), start_s=st.floats(0, 1e6))
+def test_who_waits_as_long_as_the_refusal_says_is_let_in(per_minute, start_s):
+    now_s = [start_s]
+    meter = Meter(KeyLimits(requests_per_minute=per_minute), lambda: now_s[0], lambda: 0.0)
+    for _ in range(per_minute):
+        meter.admit()
+    with pytest.raises(RateLimited) as refused:
+        meter.admit()
+    now_s[0] += refused.value.retry_after_s
     meter.admit()
 
 

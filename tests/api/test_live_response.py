@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from starlette.requests import ClientDisconnect
 
-from izwi_api.live_response import unless_left
+from izwi_api.http.live_response import unless_left
 
 
 class Client:

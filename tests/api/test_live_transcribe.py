@@ -19,13 +19,13 @@ from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, Overloaded
 from izwi.registry import Registry
 from izwi.request import Chunk, Reason, SpeechInput, TranscriptionInput
 from izwi.runner.device import torch_backend
-from izwi_api.live_transcribe import (
+from izwi_api.services.live_transcribe import (
     PartialText,
     SegmentText,
     open_live_transcription,
 )
-from izwi_api.speech import open_speech
-from izwi_api.transcribe import open_transcription
+from izwi_api.services.speech import open_speech
+from izwi_api.services.transcribe import open_transcription
 from tests.models.tiny_asr import sound
 
 ASR, TTS = "izwi-tiny-asr", "izwi-tiny-tts"
@@ -108,7 +108,7 @@ async def test_stable_text_grows_and_the_segment_begins_with_it(engine, registry
 
 
 # -- an engine that waits for the test -----------------------------------------------------------
-class ToldStream:
+class ReportingStream:
     """Gives what the test tells; ends when it is aborted, as the engine's own does."""
 
     def __init__(self, request):
@@ -139,14 +139,14 @@ class ToldStream:
         return sum(w.values.shape[1] for w in self.request.prompt.encode_inputs) / 100
 
 
-class ToldEngine:
+class ReportingEngine:
     def __init__(self, *, answers_at_once: bool = False):
-        self.streams: list[ToldStream] = []
+        self.streams: list[ReportingStream] = []
         self.answers_at_once = answers_at_once
         self.fails_with: BaseException | None = None
 
     def submit(self, request):
-        stream = ToldStream(request)
+        stream = ReportingStream(request)
         self.streams.append(stream)
         if self.fails_with is not None:
             stream.end(Reason.ERROR, self.fails_with)
@@ -155,7 +155,7 @@ class ToldEngine:
             stream.end()
         return stream
 
-    async def stream(self, number: int) -> ToldStream:
+    async def stream(self, number: int) -> ReportingStream:
         """The stream of a request, once it was submitted."""
         for _ in range(2000):
             if len(self.streams) > number:
@@ -170,129 +170,129 @@ async def settled() -> None:
 
 
 @pytest.fixture
-async def told(registry):
-    engine = ToldEngine()
+async def reported(registry):
+    engine = ReportingEngine()
     async with await open_live_transcription(engine, registry, ASR, language="en") as live:
         yield SimpleNamespace(engine=engine, live=live)
 
 
-async def test_a_step_that_is_overtaken_is_aborted_but_not_two_in_a_row(told):
-    await told.live.feed(sound(2.1))
-    first = await told.engine.stream(0)
+async def test_a_step_that_is_overtaken_is_aborted_but_not_two_in_a_row(reported):
+    await reported.live.feed(sound(2.1))
+    first = await reported.engine.stream(0)
     await settled()
     assert (first.seconds, first.is_aborted) == (2.0, False)
-    await told.live.feed(sound(1.0))
+    await reported.live.feed(sound(1.0))
     assert not first.is_aborted
-    await told.live.feed(sound(1.0))
+    await reported.live.feed(sound(1.0))
     assert first.is_aborted
-    second = await told.engine.stream(1)
+    second = await reported.engine.stream(1)
     assert second.seconds == 4.0
-    await told.live.feed(sound(2.0))
+    await reported.live.feed(sound(2.0))
     await settled()
     assert not second.is_aborted
     second.end()
-    assert (await anext(told.live)).end_s == 4.0
-    third = await told.engine.stream(2)
+    assert (await anext(reported.live)).end_s == 4.0
+    third = await reported.engine.stream(2)
     assert third.seconds == 6.0
-    await told.live.feed(sound(1.95))
+    await reported.live.feed(sound(1.95))
     assert third.is_aborted
 
 
-async def test_finish_overtakes_and_writes_everything(told):
-    await told.live.feed(sound(2.5))
-    first = await told.engine.stream(0)
+async def test_finish_overtakes_and_writes_everything(reported):
+    await reported.live.feed(sound(2.5))
+    first = await reported.engine.stream(0)
     await settled()
-    done = asyncio.create_task(told.live.finish())
-    last = await told.engine.stream(1)
+    done = asyncio.create_task(reported.live.finish())
+    last = await reported.engine.stream(1)
     assert first.is_aborted
     assert last.seconds == 2.5
     await settled()
     assert not done.done()
     last.end()
     await done
-    assert [event async for event in told.live] == [SegmentText(0, 0.0, 2.5, "", "")]
+    assert [event async for event in reported.live] == [SegmentText(0, 0.0, 2.5, "", "")]
 
 
-async def test_an_overloaded_engine_costs_partial_texts_alone(told):
-    told.engine.fails_with = Overloaded("full", retry_after_s=0)
-    await told.live.feed(sound(2.1))
-    await told.engine.stream(0)
+async def test_an_overloaded_engine_costs_partial_texts_alone(reported):
+    reported.engine.fails_with = Overloaded("full", retry_after_s=0)
+    await reported.live.feed(sound(2.1))
+    await reported.engine.stream(0)
     await settled()
-    told.engine.fails_with = Overloaded("full", retry_after_s=0)
-    done = asyncio.create_task(told.live.finish())
-    await told.engine.stream(1)
-    (await told.engine.stream(2)).end()
+    reported.engine.fails_with = Overloaded("full", retry_after_s=0)
+    done = asyncio.create_task(reported.live.finish())
+    await reported.engine.stream(1)
+    (await reported.engine.stream(2)).end()
     await done
-    assert [event.end_s async for event in told.live] == [2.1]
+    assert [event.end_s async for event in reported.live] == [2.1]
 
 
-async def test_a_failure_is_told_to_everybody(told):
-    told.engine.fails_with = IzwiError("the tensor broke")
-    await told.live.feed(sound(2.1))
+async def test_a_failure_is_told_to_everybody(reported):
+    reported.engine.fails_with = IzwiError("the tensor broke")
+    await reported.live.feed(sound(2.1))
     with pytest.raises(IzwiError, match="tensor"):
-        await anext(told.live)
+        await anext(reported.live)
     with pytest.raises(IzwiError, match="tensor"):
-        await told.live.feed(sound(1.0))
+        await reported.live.feed(sound(1.0))
     with pytest.raises(IzwiError, match="tensor"):
-        await told.live.finish()
+        await reported.live.finish()
 
 
-async def test_leaving_aborts_what_is_under_way(told):
-    await told.live.feed(sound(2.1))
-    first = await told.engine.stream(0)
+async def test_leaving_aborts_what_is_in_flight(reported):
+    await reported.live.feed(sound(2.1))
+    first = await reported.engine.stream(0)
     await settled()
-    told.live.abort()
+    reported.live.abort()
     await settled()
     assert first.is_aborted
-    assert [event async for event in told.live] == []
+    assert [event async for event in reported.live] == []
     with pytest.raises(InvalidRequest):
-        await told.live.feed(sound(1.0))
+        await reported.live.feed(sound(1.0))
 
 
-async def test_feeding_waits_for_a_model_that_is_behind(told):
-    fed = asyncio.create_task(told.live.feed(sound(60.0)))
-    first = await told.engine.stream(0)
+async def test_feeding_waits_for_a_model_that_is_behind(reported):
+    fed = asyncio.create_task(reported.live.feed(sound(60.0)))
+    first = await reported.engine.stream(0)
     await settled()
     assert not fed.done()
-    assert told.live._num_waiting <= 31 * RATE
+    assert reported.live._num_waiting <= 31 * RATE
     first.end()
-    told.engine.answers_at_once = True
-    for stream in told.engine.streams:
+    reported.engine.answers_at_once = True
+    for stream in reported.engine.streams:
         stream.end()
     await asyncio.wait_for(fed, 30)
 
 
-async def test_unusable_sound_is_refused_and_changes_nothing(told):
+async def test_unusable_sound_is_refused_and_changes_nothing(reported):
     with pytest.raises(InvalidAudio):
-        await told.live.feed(np.zeros((2, 100), np.float32))
+        await reported.live.feed(np.zeros((2, 100), np.float32))
     with pytest.raises(InvalidAudio):
-        await told.live.feed(np.full(100, np.nan, np.float32))
-    await told.live.feed(np.zeros(0, np.float32))
-    await told.live.finish()
-    assert [event async for event in told.live] == []
-    assert told.engine.streams == []
+        await reported.live.feed(np.full(100, np.nan, np.float32))
+    await reported.live.feed(np.zeros(0, np.float32))
+    await reported.live.finish()
+    assert [event async for event in reported.live] == []
+    assert reported.engine.streams == []
 
 
 async def test_a_long_stream_costs_the_memory_of_a_segment(registry):
     """Many short chunks, read by nobody: the last partial text is kept, and the segments'."""
-    engine, minute = ToldEngine(answers_at_once=True), sound(60.0)
+    engine, minute = ReportingEngine(answers_at_once=True), sound(60.0)
     async with await open_live_transcription(engine, registry, ASR) as live:
-        held = []
+        buffered = []
         for _ in range(4):
             for start in range(0, len(minute), RATE // 2):
                 await live.feed(minute[start : start + RATE // 2])
                 await live.caught_up()
             engine.streams.clear()
-            held.append(live._num_waiting + live._stream._held)
+            buffered.append(live._num_waiting + live._stream._buffered)
         await live.finish()
         segments = [event async for event in live]
-    assert max(held) < 9 * RATE
+    assert max(buffered) < 9 * RATE
     assert all(isinstance(event, SegmentText) for event in segments)
     assert segments[-1].end_s == pytest.approx(240.0)
 
 
 async def test_features_are_computed_beside_the_event_loop(registry, monkeypatch):
-    engine, threads = ToldEngine(answers_at_once=True), set()
+    engine, threads = ReportingEngine(answers_at_once=True), set()
     live = await open_live_transcription(engine, registry, ASR)
     next_step, prepare = live._stream.next_step, live._model.prepare_stream_step
 

@@ -11,10 +11,10 @@ import pytest
 
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
-from izwi_api.app import create_app
-from izwi_api.cli.runtime import open_door
-from izwi_api.text_tokens import TextToken, text_tokens, trimmed, within
-from izwi_api.where import Where
+from izwi_api.http.app import create_app
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.local_services import open_services
+from izwi_api.services.text_tokens import TextToken, text_tokens, trimmed, within
 from izwi_models.qwen3_asr.text import collapse_repeats
 from tests.api.conftest import listening
 from tests.models.tiny_asr import sound, write_tiny_asr
@@ -54,10 +54,10 @@ def test_every_delta_has_its_own(client, server, tone_wav):
     assert len(deltas) > 3
     assert [token for delta in deltas for token in delta["logprobs"]] == done["logprobs"]
     assert joined(done["logprobs"]).decode() == done["text"]
-    told = 0
+    reported = 0
     for delta in deltas:
-        told += len(delta["delta"].encode()) - len(joined(delta["logprobs"]))
-        assert told >= 0, "a token before its text"
+        reported += len(delta["delta"].encode()) - len(joined(delta["logprobs"]))
+        assert reported >= 0, "a token before its text"
 
 
 def test_who_does_not_ask_has_none(client, tone_wav):
@@ -96,8 +96,8 @@ def tiny(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IZWI_HOME", str(root / "home"))
         write_tiny_asr(root / "asr")
-        door = open_door([str(root / "asr")], Where(device="cpu", dtype="float32"))
-    app = create_app(door.engine, door.registry, door.settings)
+        services = open_services([str(root / "asr")], RuntimeOptions(device="cpu", dtype="float32"))
+    app = create_app(services.engine, services.registry, services.settings)
     with listening(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         client.timeout = 60
         yield client

@@ -1,4 +1,4 @@
-"""Long files at the doors: their samples lie in a file without a name, and answers are the same."""
+"""Long files over HTTP: samples lie in an unnamed file, and the answers are the same."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pytest
 from izwi.audio import sound as sound_module
 from izwi.audio.encode import wav_header
 from izwi.request import TranscriptionInput
-from izwi_api import transcribe
-from izwi_api.app import create_app
-from izwi_api.decoding import InProcess
+from izwi_api.http.app import create_app
+from izwi_api.services import transcribe
+from izwi_api.services.decoding import InProcess
+from izwi_api.services.transcribe import open_transcription
 from izwi_api.settings import Settings
-from izwi_api.transcribe import open_transcription
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeTranscription, listening, wait_for
 from tests.api.test_align import FakeAligner
 from tests.nameless import nameless_files
@@ -54,7 +54,7 @@ def world(tmp_path_factory):
     engine = FakeEngine()
     model = ListeningModel(engine, home)
     registry = FakeRegistry(**{"org/asr": model, "org/aligner": FakeAligner()})
-    settings = Settings(home=home, max_audio_s=200.0)
+    settings = Settings(home=home, max_audio_s=200.0, detects_speech=False)  # noise
     with listening(create_app(engine, registry, settings)) as port:
         url = f"http://127.0.0.1:{port}"
         yield SimpleNamespace(engine=engine, model=model, home=home, url=url)
@@ -71,7 +71,7 @@ def client(world):
 @pytest.fixture
 def in_file(monkeypatch, world):
     """Makes every sound lie in a file; what is told says whether one did."""
-    monkeypatch.setattr(sound_module, "MAX_HELD_SAMPLES", 100)
+    monkeypatch.setattr(sound_module, "MAX_MEMORY_SAMPLES", 100)
     world.model.most_files = 0
     return lambda: world.model.most_files > 0
 
@@ -92,7 +92,7 @@ def post(client, content, **fields):
 def test_the_answer_is_the_same_bit_for_bit(client, world, long_wav, monkeypatch, text_format):
     answers = []
     for most in (100, 1 << 30):
-        monkeypatch.setattr(sound_module, "MAX_HELD_SAMPLES", most)
+        monkeypatch.setattr(sound_module, "MAX_MEMORY_SAMPLES", most)
         world.model.most_files = 0
         answer = post(client, long_wav, response_format=text_format)
         assert answer.status_code == 200, answer.text
@@ -105,16 +105,16 @@ def test_the_answer_is_the_same_bit_for_bit(client, world, long_wav, monkeypatch
 def test_text_is_told_while_later_pieces_wait(client, world, long_wav, in_file, monkeypatch):
     monkeypatch.setattr(transcribe, "_MAX_AHEAD", 3)
     fields = {"data": {"model": "org/asr", "stream": "true"}, "files": {"file": ("a", long_wav)}}
-    told, at_work = [], []
+    reported, at_work = [], []
     with client.stream("POST", URL, **fields) as answer:
         for line in filter(None, answer.iter_lines()):
             event = json.loads(line.removeprefix("data: "))
-            told.append(event)
+            reported.append(event)
             at_work.append(
                 max((int(name.split("-")[-1]) for name in world.engine.live), default=-1)
             )
     assert in_file()
-    assert told[-1]["text"] == "".join(event["delta"] for event in told[:-1])
+    assert reported[-1]["text"] == "".join(event["delta"] for event in reported[:-1])
     assert at_work[0] < 6 < PIECES - 1  # the last ones had not begun when the first was told
     assert sum(numbered < PIECES - 3 for numbered in at_work[:-1]) > PIECES // 2
 

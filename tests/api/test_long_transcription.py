@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from izwi.request import TranscriptionInput
-from izwi_api import transcribe
-from izwi_api.limits import QuotaExceeded
-from izwi_api.transcribe import open_transcription
-from izwi_api.usage import CountedEngine, Usage, current_usage
+from izwi_api.http.limits import QuotaExceeded
+from izwi_api.http.usage import CountedEngine, Usage, current_usage
+from izwi_api.services import transcribe
+from izwi_api.services.transcribe import open_transcription
 from tests.api.conftest import FakeEngine, FakeTranscription
 
 PIECES, AHEAD = 9, 4
@@ -32,11 +32,9 @@ class CountingEngine(FakeEngine):
     """Remembers how many requests lived at once."""
 
     most = 0
-    num_submitted = 0
 
     def submit_all(self, requests):
         streams = super().submit_all(requests)
-        self.num_submitted += len(requests)
         self.most = max(self.most, len(self.live))
         return streams
 
@@ -78,7 +76,9 @@ def world(monkeypatch):
 async def test_few_pieces_are_in_work_at_a_time(world):
     engine, counted_engine, registry = world
     with counted(1000.0) as usage:
-        result = await open_transcription(counted_engine, registry, "m", SOUND)
+        result = await open_transcription(
+            counted_engine, registry, "m", SOUND, detects_speech=False
+        )
         assert engine.num_submitted == AHEAD
         await result.finish()
         assert usage.heard_s == pytest.approx(85.0)
@@ -94,14 +94,14 @@ async def test_who_may_not_hear_all_is_told_before_anything_is_written(world):
     engine, counted_engine, registry = world
     with counted(84.0) as usage:
         with pytest.raises(QuotaExceeded):
-            await open_transcription(counted_engine, registry, "m", SOUND)
+            await open_transcription(counted_engine, registry, "m", SOUND, detects_speech=False)
         assert usage.heard_s == pytest.approx(0.0)
     assert not engine.live
 
 
 async def test_who_leaves_stops_what_is_in_work(world):
     engine, counted_engine, registry = world
-    result = await open_transcription(counted_engine, registry, "m", SOUND)
+    result = await open_transcription(counted_engine, registry, "m", SOUND, detects_speech=False)
     async for _ in result.deltas(live=True):
         break
     result.abort()

@@ -15,12 +15,12 @@ from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest
 from izwi.registry import Registry, embedded
 from izwi.runner.device import torch_backend
-from izwi_api.app import create_app
 from izwi_api.cli.main import app as command_line
-from izwi_api.cli.runtime import open_door
-from izwi_api.model_changes import ModelChanges
+from izwi_api.http.app import create_app
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.local_services import open_services
+from izwi_api.services.model_changes import ModelChanges
 from izwi_api.settings import Access, Settings, key_digest
-from izwi_api.where import Where
 from tests.api.conftest import listening, wait_for
 from tests.models.tiny_asr import write_tiny_asr
 from tests.models.tiny_tts import write_tiny_tts
@@ -67,13 +67,13 @@ def managed(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IZWI_HOME", str(root / "home"))
         config = EngineConfig(max_models=2, kv_bytes=1 << 24)
-        door = open_door([str(root / "speaker")], Where("cpu", "float32"), config)
-    settings = replace(door.settings, manage_models=True)
+        services = open_services([str(root / "speaker")], RuntimeOptions("cpu", "float32"), config)
+    settings = replace(services.settings, manage_models=True)
     with (
-        listening(create_app(door.engine, door.registry, settings)) as port,
+        listening(create_app(services.engine, services.registry, settings)) as port,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
-        yield SimpleNamespace(client=client, door=door, url=f"http://127.0.0.1:{port}")
+        yield SimpleNamespace(client=client, services=services, url=f"http://127.0.0.1:{port}")
 
 
 def change(managed, path, **body):
@@ -117,7 +117,7 @@ def test_a_model_of_the_hub_comes_works_and_goes(managed, hub, tone_wav):
 
     assert stages(change(managed, f"/v1/models/{HUB_ID}/unload"))[-1] == "unloaded"
     assert served(managed) == ["speaker"]
-    assert set(managed.door.engine.load) == {"speaker"}
+    assert set(managed.services.engine.load) == {"speaker"}
     gone = managed.client.post(f"/v1/models/{HUB_ID}/unload", headers=SSE)
     assert (gone.status_code, gone.json()["error"]["code"]) == (404, "model_not_found")
 

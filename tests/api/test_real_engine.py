@@ -1,4 +1,4 @@
-"""The doors before the real engine, over checkpoints of random weights: nothing is faked."""
+"""The API servers before the real engine, over checkpoints of random weights: nothing is faked."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import httpx
 import numpy as np
 import pytest
 
-from izwi_api.app import create_app
-from izwi_api.cli.runtime import open_door
-from izwi_api.where import Where
+from izwi_api.http.app import create_app
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.local_services import open_services
 from tests.api.conftest import listening, wait_for
 from tests.models.tiny_asr import write_tiny_asr
 from tests.models.tiny_tts import write_tiny_tts
@@ -38,11 +38,13 @@ def served(tmp_path_factory):
         write_tiny_tts(folders[0], "custom_voice")
         write_tiny_tts(folders[1], "base")
         write_tiny_asr(folders[2])
-        door = open_door([str(folder) for folder in folders], Where(device="cpu", dtype="float32"))
-    app = create_app(door.engine, door.registry, door.settings)
+        services = open_services(
+            [str(folder) for folder in folders], RuntimeOptions(device="cpu", dtype="float32")
+        )
+    app = create_app(services.engine, services.registry, services.settings)
     with listening(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         client.timeout = 60
-        yield client, door
+        yield client, services
 
 
 def test_speech_is_the_same_alone_and_among_others(served):
@@ -87,10 +89,10 @@ def test_transcription_streams_what_it_answers(served, tone_wav):
 
 
 def test_leaving_frees_the_engine(served):
-    client, door = served
+    client, services = served
 
     def busy():
-        load = door.engine.load["custom_voice"]
+        load = services.engine.load["custom_voice"]
         return any(load[key] for key in load if key in ("running", "waiting"))
 
     ask = ASK | {"input": "hello " * 60, "max_new_tokens": 2000}
@@ -111,9 +113,9 @@ def figure(client, name, model):
 @pytest.fixture
 def slow_steps(served, monkeypatch):
     """Steps so long that a client's leaving is noticed in the step in which it leaves."""
-    _, door = served
+    _, services = served
     for name in ("custom_voice", "asr"):
-        model = door.registry.model(name)
+        model = services.registry.model(name)
 
         def run(x, context, run=model.run):
             time.sleep(0.1)

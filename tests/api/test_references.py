@@ -23,20 +23,20 @@ from websockets.sync.client import connect
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi.errors import InvalidRequest, Overloaded
-from izwi_api import references
-from izwi_api.app import create_app
 from izwi_api.cli.main import app as command_line
-from izwi_api.reference_hosts import (
+from izwi_api.http.app import create_app
+from izwi_api.http.request_pace import FetchPace
+from izwi_api.routes import speech_stream
+from izwi_api.settings import Settings, read_settings
+from izwi_api.voices import references
+from izwi_api.voices.reference_hosts import (
     ReferenceHost,
     is_address,
     is_public,
     parse_host,
     parse_url,
 )
-from izwi_api.references import ReferenceNotFetched, References
-from izwi_api.request_pace import FetchPace
-from izwi_api.routes import speech_stream
-from izwi_api.settings import Settings, read_settings
+from izwi_api.voices.references import ReferenceNotFetched, References
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, listening, wait_for
 from tests.api.remote_clips import RemoteClips
 
@@ -68,7 +68,7 @@ def tls_remote():
 
 
 @contextmanager
-def door(home, *hosts, pace=PACE):
+def services(home, *hosts, pace=PACE):
     """A server that fetches from hosts: its client, and the model that is asked."""
     model = FakeSpeech()
     settings = Settings(home=home, reference_hosts=tuple(map(host, hosts)), reference_pace=pace)
@@ -81,7 +81,7 @@ def door(home, *hosts, pace=PACE):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory, remote):
-    with door(tmp_path_factory.mktemp("home"), remote.entry, "good.example") as running:
+    with services(tmp_path_factory.mktemp("home"), remote.entry, "good.example") as running:
         yield running
 
 
@@ -185,7 +185,7 @@ MISCHIEF = {  # path -> what the operator is told
     "/cut-off": BROKEN,
     "/drops": SLOW,
     "/drops-of-a-head": SLOW,
-    "/crumbs": "it comes in crumbs",
+    "/crumbs": "the response arrived in too many small pieces",
     "/interim-for-ever": "it keeps promising",
     "/a-large-head": BROKEN,
     "/two-lengths": BROKEN,
@@ -221,7 +221,7 @@ def test_a_clip_longer_than_allowed_is_refused_as_an_upload_is(tmp_path):
     pcm = bytes(2 * 16_000 * 61)
     with (
         RemoteClips(wav_header(16_000, len(pcm)) + pcm) as remote,
-        door(tmp_path, remote.entry) as (http, _),
+        services(tmp_path, remote.entry) as (http, _),
     ):
         answer = ask(http, remote.entry + "/clip.wav")
         assert (answer.status_code, answer.json()["error"]["param"]) == (413, "ref_audio")
@@ -230,7 +230,7 @@ def test_a_clip_longer_than_allowed_is_refused_as_an_upload_is(tmp_path):
 def test_nothing_listens_there(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         entry = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    with door(tmp_path, entry) as (http, _):
+    with services(tmp_path, entry) as (http, _):
         refused(ask(http, entry + "/clip.wav"), "reference_not_fetched")
 
 
@@ -275,7 +275,7 @@ async def test_so_many_are_fetched_at_a_time(remote, monkeypatch):
     monkeypatch.setattr(references, "MAX_FETCHES", 2)
     fetcher = References([host(remote.entry)], pace=PACE)
     asked = [fetcher.fetch(remote.entry + "/drops") for _ in range(3)]
-    kinds = [type(told) for told in await asyncio.gather(*asked, return_exceptions=True)]
+    kinds = [type(reported) for reported in await asyncio.gather(*asked, return_exceptions=True)]
     assert kinds == [ReferenceNotFetched, ReferenceNotFetched, Overloaded]
     assert await fetcher.fetch(remote.entry + "/clip.wav") == CLIP
     fetcher.stop()
@@ -318,7 +318,7 @@ def test_other_spellings_and_places_are_not_connected_to(served, remote, address
 
 def test_without_a_list_no_address_is_asked(tmp_path, remote):
     before = remote.num_connections
-    with door(tmp_path) as (http, _):
+    with services(tmp_path) as (http, _):
         assert "--reference-host" in refused(ask(http, remote.entry + "/clip.wav"))
     assert remote.num_connections == before
 
@@ -380,11 +380,11 @@ INSIDE = (
 async def test_names_of_what_is_inside_are_not_connected_to(connected, caplog, address, others):
     caplog.set_level(logging.INFO)
     fetcher = References([host("clips.example")], resolve=Resolver([*others, address]))
-    with pytest.raises(ReferenceNotFetched) as told:
+    with pytest.raises(ReferenceNotFetched) as reported:
         await fetcher.fetch("https://clips.example/a-secret-path")
     assert connected.seen == []
-    assert address not in str(told.value)
-    assert told.value.__cause__ is None
+    assert address not in str(reported.value)
+    assert reported.value.__cause__ is None
     assert "not public" in caplog.text  # the operator is told
     assert "a-secret-path" not in caplog.text
 
@@ -537,8 +537,8 @@ def test_the_list_of_the_environment():
 
 def test_a_bad_option_is_told_before_models_are_loaded(tmp_path, monkeypatch):
     monkeypatch.setenv("IZWI_HOME", str(tmp_path))
-    told = CliRunner().invoke(
+    reported = CliRunner().invoke(
         command_line, ["serve", "--model", "/nowhere", "--reference-host", "a.example/path"]
     )
-    assert told.exit_code != 0
-    assert "clips.example:8443" in " ".join(told.output.split())
+    assert reported.exit_code != 0
+    assert "clips.example:8443" in " ".join(reported.output.split())

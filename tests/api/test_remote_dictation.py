@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from izwi.errors import EngineStopped, InvalidRequest
-from izwi_api.app import create_app
 from izwi_api.cli import remote_dictation
 from izwi_api.cli.remote import Server
 from izwi_api.cli.remote_dictation import RemoteDictation
 from izwi_api.cli.text_in import ArrivingText
-from izwi_api.keys import digest_of
+from izwi_api.http.app import create_app
+from izwi_api.http.keys import digest_of
 from izwi_api.routes import speech_stream
 from izwi_api.settings import Access, Settings
 from tests.api.conftest import FRAME, FakeEngine, FakeRegistry, listening, wait_for
@@ -80,7 +80,7 @@ async def test_the_voice_is_the_one_that_was_asked_for(there):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model": "none"}, "no such model"),
+        ({"model": "none"}, "no model 'none' is served here"),
         ({"voice": "nobody"}, "nobody"),
         ({"language": "klingon"}, "klingon"),
     ],

@@ -1,4 +1,4 @@
-"""`izwi serve --record-trace` and `izwi replay`, over the embedded checkpoints."""
+"""`izwi serve --record` and `izwi replay`, over the embedded checkpoints."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typer.testing import CliRunner
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.recording import RequestRecorder, platform_of
+from izwi.recording_line import SpeechLine, read_recording
 from izwi.request import Chunk, Reason, Request, SpeechInput
 from izwi.runner.device import torch_backend
-from izwi.trace import TraceRecorder, platform_of
-from izwi.trace_line import SpeechLine, read_trace
 from izwi_api.cli.main import app
+from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.recording import recorded
-from izwi_api.speech import open_speech
-from izwi_api.where import Where
+from izwi_api.services.speech import open_speech
 from tests.api.conftest import FakePrompt
-from tests.golden.make_traces import SPEAKER, TRACES, loaded
+from tests.golden.make_recordings import RECORDINGS, SPEAKER, loaded
 
 
 @pytest.fixture
-def trace(tmp_path):
+def recording(tmp_path):
     """The shortest golden line of speech, in a file of its own."""
-    line = min(read_trace(TRACES / "speech.jsonl"), key=lambda line: len(line.entries))
+    line = min(read_recording(RECORDINGS / "speech.jsonl"), key=lambda line: len(line.entries))
     path = tmp_path / "one.jsonl"
     path.write_bytes(msgspec.json.encode(line) + b"\n")
     return path
@@ -41,35 +41,35 @@ def izwi(*arguments, code):
 
 
 def change(path, **fields):
-    (line,) = read_trace(path)
+    (line,) = read_recording(path)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(line, **fields)) + b"\n")
     return line
 
 
-def test_what_gives_the_same_exits_with_0(trace):
-    result = izwi("replay", trace, "--alone", "--dtype", "float32", code=0)
+def test_what_gives_the_same_exits_with_0(recording):
+    result = izwi("replay", recording, "--alone", "--dtype", "float32", code=0)
     assert "same" in result.stdout
     assert SPEAKER in result.stdout
 
 
-def test_what_differs_exits_with_1_and_is_named(trace):
-    line = change(trace, reason=Reason.LENGTH)
-    result = izwi("replay", trace, "--json", code=1)
-    told = json.loads(result.stdout)
-    assert told["lines"] == 1
+def test_what_differs_exits_with_1_and_is_named(recording):
+    line = change(recording, reason=Reason.LENGTH)
+    result = izwi("replay", recording, "--json", code=1)
+    reported = json.loads(result.stdout)
+    assert reported["lines"] == 1
     message = f"length recorded, {line.reason} now"
-    assert told["differences"] == [
+    assert reported["differences"] == [
         {"line": 1, "model": SPEAKER, "what": "reason", "message": message}
     ]
 
 
-def test_another_checkpoint_is_told_as_such(trace):
-    change(trace, fingerprint="0123456789abcdef")
-    result = izwi("replay", trace, "--json", code=1)
+def test_another_checkpoint_is_told_as_such(recording):
+    change(recording, fingerprint="0123456789abcdef")
+    result = izwi("replay", recording, "--json", code=1)
     (difference,) = json.loads(result.stdout)["differences"]
     assert difference["what"] == "checkpoint"
     assert "0123456789abcdef was recorded" in difference["message"]
-    table = izwi("replay", trace, code=1).stdout
+    table = izwi("replay", recording, code=1).stdout
     assert "checkpoint" in table
 
 
@@ -92,11 +92,13 @@ def test_serve_gives_the_engine_a_recorder(tmp_path, fake_world):
     _, registry, named = fake_world()
     registry.models = named
     path, engine = tmp_path / "t.jsonl", ObservedEngine()
-    with recorded(engine, path, registry, torch_backend("cpu", "float32"), Where("cpu", "float32")):
+    with recorded(
+        engine, path, registry, torch_backend("cpu", "float32"), RuntimeOptions("cpu", "float32")
+    ):
         (recorder,) = engine.observers
         recorder.submitted(Request("a", SPEAKER, FakePrompt("speech"), ask=SpeechInput("Hi.")))
         recorder.chunk(Chunk("a", np.ones((1, 4), np.int64), reason=Reason.STOP))
-    (line,) = read_trace(path)
+    (line,) = read_recording(path)
     assert isinstance(line, SpeechLine)
     assert (line.ask.text, line.fingerprint) == ("Hi.", "f")
     assert "cpu float32" in line.platform
@@ -105,7 +107,7 @@ def test_serve_gives_the_engine_a_recorder(tmp_path, fake_world):
 async def test_what_a_running_engine_records_is_replayed(tmp_path):
     backend, registry = loaded()
     path = tmp_path / "t.jsonl"
-    recorder = TraceRecorder(path, registry, platform_of(backend.ops.device, backend.ops.dtype))
+    recorder = RequestRecorder(path, registry, platform_of(backend.ops.device, backend.ops.dtype))
     engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig()))
     engine.observe(recorder)
     engine.start()
@@ -117,7 +119,7 @@ async def test_what_a_running_engine_records_is_replayed(tmp_path):
     left.abort()
     await engine.stop()
     recorder.close()
-    whole, cut = read_trace(path)
+    whole, cut = read_recording(path)
     assert (len(whole.entries), whole.reason) == (num_frames, Reason.STOP)
     assert cut.reason is Reason.ABORTED
     izwi("replay", path, "--alone", "--dtype", "float32", code=0)

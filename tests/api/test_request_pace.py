@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi_api.request_pace import RequestPace, SlowRequest
+from izwi_api.http.request_pace import RequestPace, SlowRequest
+from izwi_api.http.unread_body import CloseUnread
 from izwi_api.settings import Settings, read_settings
-from izwi_api.unread_body import CloseUnread
 
 SIZES = st.integers(0, 1 << 30)
 

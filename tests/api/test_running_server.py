@@ -15,10 +15,10 @@ from contextlib import contextmanager
 import pytest
 
 from izwi.request import Task
-from izwi_api.app import create_app
 from izwi_api.cli import running_server as module
 from izwi_api.cli.running_server import running_server
-from izwi_api.keys import digest_of
+from izwi_api.http.app import create_app
+from izwi_api.http.keys import digest_of
 from izwi_api.settings import Access, Settings
 from tests.api.conftest import listening
 
@@ -80,9 +80,9 @@ def test_a_server_that_serves_what_is_needed_is_asked(default, serves, asked):
 
 def test_what_is_named_is_taken_as_it_is(default):
     assert running_server("http://far:1", None, serves={Task.CHAT: None}) == "http://far:1"
-    assert running_server("http://far:1", None, only_here=True) == "http://far:1"
+    assert running_server("http://far:1", None, local_only=True) == "http://far:1"
     assert running_server("none", None) is None
-    assert running_server(None, None, only_here=True) is None
+    assert running_server(None, None, local_only=True) is None
 
 
 @pytest.mark.parametrize(

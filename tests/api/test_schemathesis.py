@@ -10,7 +10,7 @@ import schemathesis
 from hypothesis import HealthCheck, assume, settings
 from schemathesis.specs.openapi.checks import allow_header_conformance, positive_data_acceptance
 
-from izwi_api.app import create_app
+from izwi_api.http.app import create_app
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeEngine, FakeRegistry
 

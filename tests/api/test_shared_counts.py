@@ -1,4 +1,4 @@
-"""Limits of a key hold for all door processes of a machine, and no broken file stops anybody."""
+"""Limits of a key hold across all API-server processes, and a broken file stops no request."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi_api import shared_counts
-from izwi_api.app import create_app
-from izwi_api.keys import add_key
-from izwi_api.limits import DAY_S, KeyLimits, Meter, QuotaExceeded, RateLimited
+from izwi_api.http import shared_counts
+from izwi_api.http.app import create_app
+from izwi_api.http.keys import add_key
+from izwi_api.http.limits import DAY_S, KeyLimits, Meter, QuotaExceeded, RateLimited
+from izwi_api.http.shared_counts import CountsFile
 from izwi_api.settings import Access, Settings
-from izwi_api.shared_counts import CountsFile
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, listening
 from tests.api.test_limits import Clock
 
@@ -29,9 +29,9 @@ LIMITS = KeyLimits(requests_per_minute=300, characters_per_day=1000)
 GREEDY = """
 import sys
 from pathlib import Path
-from izwi_api.limits import Meter, KeyLimits, RateLimited
-from izwi_api import shared_counts
-from izwi_api.shared_counts import CountsFile
+from izwi_api.http.limits import Meter, KeyLimits, RateLimited
+from izwi_api.http import shared_counts
+from izwi_api.http.shared_counts import CountsFile
 shared_counts._LOCK_WAIT_S = 5.0  # this machine may be busy: who has the lock may be put aside
 clock = lambda: 1_000_000.0
 meter = Meter(KeyLimits(300, 1000), clock, clock, CountsFile(Path(sys.argv[1]), "ann"))
@@ -111,7 +111,7 @@ def test_two_that_share_are_as_one_alone(tmp_path_factory, ops):
         assert refuses(both[who], op) is refuses(alone, op)
 
 
-def test_doors_share_limits_over_http(tmp_path):
+def test_api_servers_share_limits_over_http(tmp_path):
     key = add_key(tmp_path / "keys.toml", "ann", KeyLimits(requests_per_minute=3))
     settings = Settings(home=tmp_path, access=Access(api_keys_file=tmp_path / "keys.toml"))
     apps = [create_app(FakeEngine(), FakeRegistry(tts=FakeSpeech()), settings) for _ in range(2)]

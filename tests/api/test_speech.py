@@ -148,6 +148,24 @@ def test_reference_clip(client, server, tone_wav):
     assert last_ask(server).voice.text is None
 
 
+@pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/audio/speech/batch"])
+def test_an_encoder_that_fails_to_open_ends_the_speech(client, server, monkeypatch, path):
+    def broken(audio_format, rate):
+        raise OSError("no encoder")
+
+    for route in ("speech", "speech_batch"):
+        monkeypatch.setattr(f"izwi_api.routes.{route}.stream_encoder", broken)
+    server.engine.step_s = 0.02
+    num_aborted = len(server.engine.aborted)
+    one = {"input": "x" * 200, "voice": "Ann"}
+    body = one if path.endswith("speech") else {"items": [one]}
+    answer = client.post(path, json=body | {"model": "tts"})
+    reported = answer.json()["error"] if answer.status_code == 500 else answer.json()["results"][0]
+    assert (reported.get("error") or reported)["code"] == "internal_error"
+    assert len(server.engine.aborted) == num_aborted + 1
+    assert not server.engine.live
+
+
 def test_a_reader_who_leaves_ends_the_work(client, server):
     server.engine.step_s = 0.02
     for ask in (ASK, ASK | {"stream_format": "sse"}):

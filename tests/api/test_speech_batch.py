@@ -11,11 +11,11 @@ import pytest
 from izwi.audio.decode import decode_audio
 from izwi.errors import InvalidRequest
 from izwi.request import Request
-from izwi_api.app import create_app
-from izwi_api.cli.runtime import open_door
+from izwi_api.http.app import create_app
 from izwi_api.routes import speech_batch
+from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.schemas.speech_batch import MAX_ITEMS, parse_batch, parse_item
-from izwi_api.where import Where
+from izwi_api.serve.local_services import open_services
 from tests.api.conftest import FRAME, FakeStream, listening
 
 BATCH = "/v1/audio/speech/batch"
@@ -194,10 +194,10 @@ def test_a_client_who_leaves_ends_all_of_it(client, server, num_read):
 
 def test_the_embedded_voice_says_what_it_says_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("IZWI_HOME", str(tmp_path / "home"))
-    door = open_door(["izwi-tiny-tts"], Where(device="cpu", dtype="float32"))
+    services = open_services(["izwi-tiny-tts"], RuntimeOptions(device="cpu", dtype="float32"))
     ask = {"voice": "amber", "response_format": "pcm"}
     texts = ["Hello there.", "My friend.", "Three more words."]
-    app = create_app(door.engine, door.registry, door.settings)
+    app = create_app(services.engine, services.registry, services.settings)
     with listening(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         client.timeout = 60
         items = [{"input": text, "seed": seed} for seed, text in enumerate(texts)]

@@ -16,14 +16,14 @@ from izwi.audio.encode import FORMATS
 from izwi.audio.pcm import to_s16le
 from izwi.errors import InvalidRequest
 from izwi.request import Request, SpeechInput, TextMode
-from izwi_api.app import create_app
-from izwi_api.cli.runtime import open_door
-from izwi_api.limits import QuotaExceeded
+from izwi_api.http.app import create_app
+from izwi_api.http.limits import QuotaExceeded
 from izwi_api.routes import speech_stream
+from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.schemas.speech_stream import unit_end
+from izwi_api.serve.local_services import open_services
+from izwi_api.services.speech import open_speech
 from izwi_api.settings import Settings
-from izwi_api.speech import open_speech
-from izwi_api.where import Where
 from tests.api.conftest import FRAME, FakeEngine, FakePrompt, FakeRegistry, FakeSpeech, listening
 
 PATH = "/v1/audio/speech/stream"
@@ -126,10 +126,10 @@ class Client:
 class World:
     """An app over the fake engine, and its clients."""
 
-    def __init__(self, home):
+    def __init__(self, home, **settings):
         self.engine = FakeEngine()
         models = {"tts": FakeWritableSpeech(), "whole": FakeSpeech()}
-        self.app = create_app(self.engine, FakeRegistry(**models), Settings(home=home))
+        self.app = create_app(self.engine, FakeRegistry(**models), Settings(home=home, **settings))
         self.engine.start()
         self.clients = []
 
@@ -412,12 +412,12 @@ async def test_a_bad_message_is_answered_and_changes_nothing(world, name):
     text, param = BAD_MESSAGES[name]
     client = await world.open()
     client.send_raw(text)
-    told = await client.receive()
-    assert told["type"] == "error"
-    error = told["error"]
+    reported = await client.receive()
+    assert reported["type"] == "error"
+    error = reported["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["type"] == "invalid_request_error"
-    assert told["message"] == error["message"]
+    assert reported["message"] == error["message"]
     assert error["param"] == param
     assert len(sound(await client.say("hello"))) == 5 * FRAME_BYTES
 
@@ -450,9 +450,9 @@ async def test_a_failure_ends_one_file_and_nothing_else(world, granularity):
     await other.receive()
     client = await world.open(split_granularity=granularity)
     client.send("input.text", text="hello\x01. ")
-    (told,) = of(await client.until("error"), "error")
-    assert (told["error"]["type"], told["sentence_index"]) == ("server_error", 0)
-    assert "tensor" not in told["message"]
+    (reported,) = of(await client.until("error"), "error")
+    assert (reported["error"]["type"], reported["sentence_index"]) == ("server_error", 0)
+    assert "tensor" not in reported["message"]
     client.send("input.text", text="More. ")
     client.send("input.done")
     messages = await client.until("session.done")
@@ -467,16 +467,16 @@ async def test_a_failure_ends_one_file_and_nothing_else(world, granularity):
 async def test_overload_says_when_to_come_back(world):
     client = await world.open(split_granularity="sentence")
     messages = await client.say("refused \x02.")
-    (told,) = of(messages, "error")
-    assert (told["error"]["code"], told["retry_after_s"]) == ("overloaded", 7)
+    (reported,) = of(messages, "error")
+    assert (reported["error"]["code"], reported["retry_after_s"]) == ("overloaded", 7)
     assert len(sound(await client.say("hello"))) == 5 * FRAME_BYTES
 
 
 async def test_a_bug_is_no_secret_and_ends_one_utterance(world, caplog):
     client = await world.open(split_granularity="sentence")
-    (told,) = of(await client.say("PREPARE."), "error")
-    assert "secret" not in json.dumps(told)
-    assert told["error"]["code"] == "internal_error"
+    (reported,) = of(await client.say("PREPARE."), "error")
+    assert "secret" not in json.dumps(reported)
+    assert reported["error"]["code"] == "internal_error"
     assert "secret" in caplog.text
     assert len(sound(await client.say("hello"))) == 5 * FRAME_BYTES
 
@@ -487,8 +487,8 @@ async def test_an_utterance_has_a_limit(world, limits):
     client.send("input.text", text="x" * 8)
     await client.receive()
     client.send("input.text", text="x" * 3)
-    (told,) = of(await client.until("error"), "error")
-    assert (told["error"]["code"], told["error"]["param"]) == ("too_large", "text")
+    (reported,) = of(await client.until("error"), "error")
+    assert (reported["error"]["code"], reported["error"]["param"]) == ("too_large", "text")
     client.send("input.text", text="yy")
     client.send("input.done")
     assert (await client.until("session.done"))[-1]["usage"]["output_tokens"] == 10
@@ -541,6 +541,51 @@ async def test_an_idle_session_ends(world, limits, text):
     assert not world.engine.live
 
 
+async def test_white_space_does_not_keep_an_utterance_open(tmp_path):
+    world = World(tmp_path, stream_text_s=0.4)
+    client = await world.open(split_granularity="sentence")
+    client.send("input.text", text="and")
+
+    async def drip():
+        while True:
+            await asyncio.sleep(0.1)
+            client.send("input.text", text=" \n")
+
+    dripping = asyncio.create_task(drip())
+    messages = await client.until("websocket.close")
+    dripping.cancel()
+    error = messages[-2]["error"]
+    assert (error["code"], messages[-1]["code"]) == ("text_timeout", 1008)
+    assert "0.4 s" in error["message"]
+    assert "input.done" in error["message"]
+    assert not world.engine.live
+
+
+async def test_text_and_sound_keep_an_utterance_open(tmp_path):
+    world = World(tmp_path, stream_text_s=0.4)
+    client = await world.open()
+    for _ in range(8):
+        client.send("input.text", text="a")
+        await asyncio.sleep(0.1)
+        client.send("input.text", text=" ")
+    client.send("input.done")
+    assert len(sound(await client.until("session.done"))) == 16 * FRAME_BYTES
+    world.engine.step_s = 0.05
+    client.send("input.text", text="x" * 20)  # said for 1 s
+    messages = await client.until("websocket.close")
+    assert len(sound(messages)) == 20 * FRAME_BYTES
+    assert messages[-2]["error"]["code"] == "text_timeout"
+
+
+async def test_a_session_without_an_utterance_needs_no_text(tmp_path):
+    world = World(tmp_path, stream_text_s=0.2)
+    client = await world.open()
+    for _ in range(6):
+        await asyncio.sleep(0.1)
+        client.configure()
+    assert len(sound(await client.say("hi"))) == 2 * FRAME_BYTES
+
+
 async def test_a_slow_engine_is_not_an_idle_client(world, limits):
     limits(idle_s=0.2)
     world.engine.step_s = 0.5
@@ -585,8 +630,8 @@ async def test_characters_are_counted_before_they_are_said(world, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(usage, "charge", refuse)
         client.send("input.text", text="more")
-        told = await client.receive()
-    assert (told["error"]["code"], told["retry_after_s"]) == ("insufficient_quota", 60)
+        reported = await client.receive()
+    assert (reported["error"]["code"], reported["retry_after_s"]) == ("insufficient_quota", 60)
     client.send("input.done")
     assert (await client.receive())["total_sentences"] == 0
     await client.say("hello")
@@ -602,25 +647,25 @@ TEXT = "One, two. Then 3 more words came."
 async def embedded(tmp_path, monkeypatch):
     """The real engine over the embedded checkpoint, and a client."""
     monkeypatch.setenv("IZWI_HOME", str(tmp_path / "home"))
-    door = open_door([MODEL], Where(device="cpu", dtype="float32"))
-    door.engine.start()
-    client = Client(create_app(door.engine, door.registry, door.settings))
+    services = open_services([MODEL], RuntimeOptions(device="cpu", dtype="float32"))
+    services.engine.start()
+    client = Client(create_app(services.engine, services.registry, services.settings))
     await client.receive()
-    yield door, client
+    yield services, client
     client.leave()
     await asyncio.wait_for(client.task, 5)
-    await idle(door)
-    await door.engine.stop()
+    await idle(services)
+    await services.engine.stop()
 
 
-def busy(door):
-    load = door.engine.load[MODEL]
+def busy(services):
+    load = services.engine.load[MODEL]
     return load["running"] or load["waiting"]
 
 
-async def idle(door):
+async def idle(services):
     for _ in range(100):
-        if not busy(door):
+        if not busy(services):
             return
         await asyncio.sleep(0.01)
     raise AssertionError("something still runs")
@@ -628,9 +673,9 @@ async def idle(door):
 
 @pytest.mark.parametrize("mode", list(TextMode))
 async def test_it_is_to_the_bit_what_the_whole_text_says(tmp_path, monkeypatch, mode):
-    async with embedded(tmp_path, monkeypatch) as (door, client):
+    async with embedded(tmp_path, monkeypatch) as (services, client):
         ask = SpeechInput(TEXT, VOICE, seed=7, text_mode=mode)
-        speech = await open_speech(door.engine, door.registry, MODEL, ask)
+        speech = await open_speech(services.engine, services.registry, MODEL, ask)
         whole = [to_s16le(chunk.pcm) async for chunk in speech.chunks() if chunk.pcm is not None]
         client.send("session.config", voice=VOICE, seed=7, text_mode=mode.value)
         for start in range(0, len(TEXT), 3):
@@ -643,7 +688,7 @@ async def test_it_is_to_the_bit_what_the_whole_text_says(tmp_path, monkeypatch, 
 
 
 async def test_the_real_engine_is_heard_early_cancelled_and_left(tmp_path, monkeypatch):
-    async with embedded(tmp_path, monkeypatch) as (door, client):
+    async with embedded(tmp_path, monkeypatch) as (services, client):
         client.send("session.config", voice=VOICE, seed=7)
         client.send("input.text", text="One two three")
         assert (await client.receive())["type"] == "audio.start"
@@ -651,10 +696,10 @@ async def test_the_real_engine_is_heard_early_cancelled_and_left(tmp_path, monke
         client.send("input.text", text=" four five six" * 20)
         client.send("input.cancel")
         assert (await client.until("session.done"))[-1]["cancelled"] is True
-        await idle(door)
+        await idle(services)
         client.send("input.text", text="Four five six" * 20)
         await client.until("audio.start")
-        assert busy(door)  # until the client leaves
+        assert busy(services)  # until the client leaves
 
 
 def test_over_a_real_socket(tmp_path):

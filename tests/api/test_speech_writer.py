@@ -17,8 +17,8 @@ from izwi.errors import EngineStopped, InvalidRequest, VoiceNotFound
 from izwi.registry import Registry
 from izwi.request import Chunk, SpeechInput, TextMode
 from izwi.runner.device import torch_backend
-from izwi_api.speech import encoded_sound, open_speech
-from izwi_api.speech_writer import SpeechWriter, open_speech_writer
+from izwi_api.services.speech import encoded_sound, open_speech
+from izwi_api.services.speech_writer import SpeechWriter, open_speech_writer
 from tests.api.conftest import FakeRegistry, FakeSpeech
 from tests.models.tiny_tts import tiny_config, write_json, write_tiny_tts
 

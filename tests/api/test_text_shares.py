@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi_api.text_shares import cut_text, spoken_shares
+from izwi_api.services.text_shares import cut_text, spoken_shares
 
 RATE = 16_000
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+
+from izwi.audio.encode import wav_header
+from izwi.audio.pcm import to_s16le
 
 URL = "/v1/audio/transcriptions"
 
@@ -165,3 +169,44 @@ def test_a_client_who_leaves_ends_the_work(client, server, tone_wav):
     ) as answer:
         next(answer.iter_raw())
     server.wait_for(lambda: not server.engine.live, 1.0)
+
+
+def noise_wav(seconds, rate=16_000):
+    noise = np.random.default_rng(3).normal(size=int(seconds * rate)).astype(np.float32) * 0.1
+    pcm = to_s16le(noise)
+    return wav_header(rate, len(pcm)) + pcm
+
+
+def test_noise_has_no_words_and_the_model_is_not_asked(client, server):
+    submitted = server.engine.num_submitted
+    sound = noise_wav(12.0)
+    assert write(client, sound).json()["text"] == ""
+    answer = write(client, sound, response_format="verbose_json").json()
+    assert answer["text"] == ""
+    assert [s["no_speech_prob"] for s in answer["segments"]] == [1.0, 1.0]
+    assert [(s["start"], s["end"]) for s in answer["segments"]] == [(0.0, 10.0), (10.0, 12.0)]
+    assert write(client, sound, response_format="text").text == ""
+    events = write(client, sound, stream="true").text
+    assert json.loads(events.strip().split("\n\n")[-1][6:])["text"] == ""
+    assert server.engine.num_submitted == submitted
+
+
+def test_only_pieces_with_speech_are_transcribed(client, server, tone_wav):
+    header = len(wav_header(16_000, 0))
+    sound = noise_wav(10.0) + tone_wav(4.0)[header:]
+    pcm = sound[header:]
+    answer = write(
+        client, wav_header(16_000, len(pcm)) + pcm, response_format="verbose_json"
+    ).json()
+    first, second = answer["segments"]
+    assert (first["text"], first["no_speech_prob"]) == ("", 1.0)
+    assert second["text"] == answer["text"] == "word word word word"
+    assert second["no_speech_prob"] < 1.0
+
+
+def test_vad_filter_false_asks_the_model_in_any_case(client):
+    answer = write(client, noise_wav(3.0), vad_filter="false", response_format="verbose_json")
+    assert answer.json()["text"] == "word word word"
+    assert answer.json()["segments"][0]["no_speech_prob"] == 0.0
+    refused = write(client, noise_wav(3.0), vad_filter="maybe")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "vad_filter")

@@ -24,13 +24,13 @@ from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi.errors import InvalidRequest, IzwiError, TooLarge, VoiceExists, VoiceNotFound
 from izwi.request import VoicePrompt
-from izwi_api import voice_files
 from izwi_api.settings import read_settings
-from izwi_api.voice_archive import VoiceArchive, pack_voice, unpack_voice
-from izwi_api.voice_errors import ConsentNotFound, StorageFull
-from izwi_api.voice_files import audio_kind, is_id, new_id
-from izwi_api.voice_index import INDEX_NAME
-from izwi_api.voice_store import VoiceStore
+from izwi_api.voices import files as voice_files
+from izwi_api.voices.archive import VoiceArchive, pack_voice, unpack_voice
+from izwi_api.voices.errors import ConsentNotFound, StorageFull
+from izwi_api.voices.files import audio_kind, is_id, new_id
+from izwi_api.voices.index import INDEX_NAME
+from izwi_api.voices.store import VoiceStore
 
 TONE = (np.sin(np.arange(2400) / 9) * 0.5).astype(np.float32)
 PCM = to_s16le(TONE)
@@ -124,7 +124,7 @@ def in_process(root, code):
         import os, signal, sys
         from pathlib import Path
         from izwi.errors import VoiceExists, VoiceNotFound
-        from izwi_api.voice_store import VoiceStore
+        from izwi_api.voices.store import VoiceStore
         root = Path(sys.argv[1])
         clip = Path(sys.argv[2]).read_bytes()
         store = VoiceStore(root)
@@ -155,12 +155,12 @@ def test_twenty_uploads_of_four_processes(tmp_path):
     for process in processes:
         process.stdin.write("\n")
         process.stdin.flush()
-    told = [
+    reported = [
         line for process in processes for line in process.communicate(timeout=60)[0].split("\n")
     ]
     assert [process.returncode for process in processes] == [0] * 4
-    assert told.count("lost") == 19
-    (won,) = [line for line in told if line.startswith("won")]
+    assert reported.count("lost") == 19
+    (won,) = [line for line in reported if line.startswith("won")]
     voices = {voice.name: voice for voice in check_whole(root)}
     assert len(voices) == 21
     assert voices["same"].text == won.removeprefix("won ")
@@ -200,10 +200,10 @@ KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 @pytest.mark.parametrize(
     ("where", "names"),
     [
-        ("import izwi_api.voice_store as m; m.write_prompts = lambda *_: KILL", []),
-        ("import izwi_api.voice_index as m; m._insert = lambda *_: KILL", []),
+        ("import izwi_api.voices.store as m; m.write_prompts = lambda *_: KILL", []),
+        ("import izwi_api.voices.index as m; m._insert = lambda *_: KILL", []),
         # It has its place, but its row was not written: it is taken in.
-        ("import izwi_api.voice_index as m; m.sync_folder = lambda *_: KILL", ["v"]),
+        ("import izwi_api.voices.index as m; m.sync_folder = lambda *_: KILL", ["v"]),
     ],
 )
 def test_killed_in_the_middle_of_making(tmp_path, where, names):
@@ -225,7 +225,7 @@ def test_killed_in_the_middle_of_deleting(tmp_path, step):
     running.create("other", CLIP, None)
     code = f"""
         import shutil
-        from izwi_api.voice_index import VoiceIndex
+        from izwi_api.voices.index import VoiceIndex
         store.create("v", clip, "la")
         {step}lambda *_, **__: {KILLED}
         store.delete("v")

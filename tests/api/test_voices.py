@@ -1,4 +1,4 @@
-"""Voices and consents over HTTP: what clients send, and what goes wrong, at one door and at two."""
+"""Voices and consents over HTTP, with one API server and with two."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytest
 
 from izwi.errors import ModelNotFound
 from izwi.request import VoicePrompt
-from izwi_api import voice_files
-from izwi_api.app import create_app
-from izwi_api.door import Door
+from izwi_api.http.app import create_app
+from izwi_api.services.context import Services
 from izwi_api.settings import Settings
-from izwi_api.voice_encoding import encoded_voice
-from izwi_api.voice_store import VoiceStore
+from izwi_api.voices import files as voice_files
+from izwi_api.voices.encoding import encoded_voice
+from izwi_api.voices.store import VoiceStore
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, FakeTranscription, listening
 
 VOICES = "/v1/audio/voices"
@@ -64,7 +64,7 @@ def world():
 
 
 @pytest.fixture
-def doors(tmp_path):
+def api_servers(tmp_path):
     """Two servers over one folder of voices, the second of which asks for recordings."""
     with ExitStack() as stack:
         made = []
@@ -84,8 +84,8 @@ def doors(tmp_path):
 
 
 @pytest.fixture
-def door(doors):
-    return doors[0]
+def services(api_servers):
+    return api_servers[0]
 
 
 @pytest.fixture
@@ -113,18 +113,18 @@ def say(client, voice, model="tts"):
     return client.post(SPEECH, json={"model": model, "input": "hi", "voice": voice})
 
 
-def test_the_sdk_makes_speaks_with_and_deletes_a_voice(door, tone_wav):
-    sdk = door.sdk
+def test_the_sdk_makes_speaks_with_and_deletes_a_voice(services, tone_wav):
+    sdk = services.sdk
     file = ("a.wav", io.BytesIO(tone_wav(2.0)))
     voice = sdk.audio.voices.create(name="My voice", audio_sample=file, consent="cons_1234")
     assert voice.id.startswith("voice_")
     assert (voice.object, voice.type, voice.name) == ("audio.voice", "audio_sample", "My voice")
     # Nobody said what the clip says, so it was heard.
-    assert door.client.get(f"{VOICES}/{voice.id}").json()["ref_text"] == "word word"
+    assert services.client.get(f"{VOICES}/{voice.id}").json()["ref_text"] == "word word"
     for spoken in (voice.id, {"id": voice.id}, "My voice"):
         answer = sdk.audio.speech.create(model="tts", voice=spoken, input="hello")
         assert answer.content
-        assert isinstance(door.registry.models["tts"].asked[-1].voice, VoicePrompt)
+        assert isinstance(services.registry.models["tts"].asked[-1].voice, VoicePrompt)
     with pytest.raises(openai.BadRequestError) as taken:
         sdk.audio.voices.create(name="My voice", audio_sample=file, consent="cons_1234")
     assert (taken.value.code, taken.value.param) == ("voice_exists", "name")
@@ -133,11 +133,11 @@ def test_the_sdk_makes_speaks_with_and_deletes_a_voice(door, tone_wav):
     with pytest.raises(openai.NotFoundError) as gone:
         sdk.audio.voices.delete(voice.id)
     assert gone.value.code == "voice_not_found"
-    check(say(door.client, voice.id), 404, "voice_not_found", "voice")
+    check(say(services.client, voice.id), 404, "voice_not_found", "voice")
 
 
-def test_the_sdk_keeps_consents(doors, tone_wav):
-    sdk = doors[0].sdk
+def test_the_sdk_keeps_consents(api_servers, tone_wav):
+    sdk = api_servers[0].sdk
     recording = ("r.wav", io.BytesIO(tone_wav(1.0)))
     made = [
         sdk.audio.voice_consents.create(name=f"c{index}", language="en-US", recording=recording)
@@ -151,22 +151,22 @@ def test_the_sdk_keeps_consents(doors, tone_wav):
     listed = [consent.id for consent in page]  # asks for the pages that follow
     assert listed == sorted((consent.id for consent in made), reverse=True)
     renamed = sdk.audio.voice_consents.update(made[0].id, name="another")
-    # The other door sees what this one did.
-    assert doors[1].sdk.audio.voice_consents.retrieve(made[0].id) == renamed
+    # The other API server sees what this one did.
+    assert api_servers[1].sdk.audio.voice_consents.retrieve(made[0].id) == renamed
     gone = sdk.audio.voice_consents.delete(made[0].id)
     assert (gone.id, gone.object, gone.deleted) == (made[0].id, "audio.voice_consent", True)
     with pytest.raises(openai.NotFoundError) as caught:
-        doors[1].sdk.audio.voice_consents.retrieve(made[0].id)
+        api_servers[1].sdk.audio.voice_consents.retrieve(made[0].id)
     assert caught.value.code == "consent_not_found"
 
 
-def test_a_server_that_asks_for_a_recording(doors, upload, tone_wav):
-    strict = doors[1]
+def test_a_server_that_asks_for_a_recording(api_servers, upload, tone_wav):
+    strict = api_servers[1]
     for words in ("yes", "cons_1234", "cons_" + "0" * 32):
         check(upload(strict.client, consent=words), 400, "invalid_request", "consent")
-    for door in doors:
-        check(upload(door.client, consent=None), 400, "invalid_request", "consent")
-        check(upload(door.client, consent=" "), 400, "invalid_request", "consent")
+    for services in api_servers:
+        check(upload(services.client, consent=None), 400, "invalid_request", "consent")
+        check(upload(services.client, consent=" "), 400, "invalid_request", "consent")
     consent = strict.sdk.audio.voice_consents.create(
         name="Ann", language="en", recording=("r.wav", io.BytesIO(tone_wav(1.0)))
     )
@@ -177,16 +177,16 @@ def test_a_server_that_asks_for_a_recording(doors, upload, tone_wav):
     assert say(strict.client, "me").status_code == 200
 
 
-def test_what_clients_read_of_the_list(door, upload):
-    made = upload(door.client, "me", ref_text="la").json()
-    upload(door.client, "alloy")
-    answer = door.client.get(VOICES).json()
+def test_what_clients_read_of_the_list(services, upload):
+    made = upload(services.client, "me", ref_text="la").json()
+    upload(services.client, "alloy")
+    answer = services.client.get(VOICES).json()
     assert answer["object"] == "list"
     assert answer["data"] == answer["voices"]  # speaches and mlx-audio; Kokoro and open-webui
     by_name = {voice["name"]: voice for voice in answer["voices"]}
     assert len(by_name) == len(answer["voices"])
     for voice in answer["voices"]:
-        assert say(door.client, voice["id"]).status_code == 200  # open-webui sends what it got
+        assert say(services.client, voice["id"]).status_code == 200  # open-webui sends what it got
     assert by_name["me"] == made
     assert by_name["alloy"]["kind"] == "cloned"  # it is OpenAI's name no more
     assert by_name["echo"]["kind"] == "alias"
@@ -195,28 +195,28 @@ def test_what_clients_read_of_the_list(door, upload):
     assert uploaded["me"]["file_size"] == 32044
     assert (uploaded["me"]["mime_type"], uploaded["me"]["ref_text"]) == ("audio/wav", "la")
     for key in ("me", made["id"]):
-        assert door.client.get(f"{VOICES}/{key}").json() == made
-    assert door.client.get(f"{VOICES}/ann").json()["kind"] == "speaker"
-    assert door.client.get(f"{VOICES}/echo").json()["kind"] == "alias"
-    check(door.client.get(f"{VOICES}/nobody"), 404, "voice_not_found", "voice")
-    check(door.client.delete(f"{VOICES}/Ann"), 404, "voice_not_found", "voice")
+        assert services.client.get(f"{VOICES}/{key}").json() == made
+    assert services.client.get(f"{VOICES}/ann").json()["kind"] == "speaker"
+    assert services.client.get(f"{VOICES}/echo").json()["kind"] == "alias"
+    check(services.client.get(f"{VOICES}/nobody"), 404, "voice_not_found", "voice")
+    check(services.client.delete(f"{VOICES}/Ann"), 404, "voice_not_found", "voice")
 
 
-def test_the_sample_comes_back_byte_for_byte(door, upload, tone_wav):
+def test_the_sample_comes_back_byte_for_byte(services, upload, tone_wav):
     clip = tone_wav(1.0)
-    made = upload(door.client, file=clip).json()
-    answer = door.client.get(f"{VOICES}/{made['id']}/sample")
+    made = upload(services.client, file=clip).json()
+    answer = services.client.get(f"{VOICES}/{made['id']}/sample")
     assert (answer.content, answer.headers["content-type"]) == (clip, "audio/wav")
     assert answer.headers["cache-control"] == "no-store"
-    check(door.client.get(f"{VOICES}/Ann/sample"), 404, "voice_not_found", "voice")
+    check(services.client.get(f"{VOICES}/Ann/sample"), 404, "voice_not_found", "voice")
 
 
-def test_twenty_uploads_at_two_doors(doors, upload, tmp_path):
+def test_twenty_uploads_at_two_api_servers(api_servers, upload, tmp_path):
     def send(index):
-        return upload(doors[0].client, "same", ref_text=str(index))
+        return upload(api_servers[0].client, "same", ref_text=str(index))
 
     def speak(_):
-        return say(doors[1].client, "same").status_code
+        return say(api_servers[1].client, "same").status_code
 
     with ThreadPoolExecutor(20) as pool:
         answers = list(pool.map(send, range(20)))
@@ -249,30 +249,32 @@ BAD_FORMS = {
 
 
 @pytest.mark.parametrize("case", BAD_FORMS)
-def test_forms_that_are_refused(door, upload, tmp_path, case):
+def test_forms_that_are_refused(services, upload, tmp_path, case):
     fields, param = BAD_FORMS[case]
     name = fields.get("name", "me")
-    answer = upload(door.client, name, **{k: v for k, v in fields.items() if k != "name"})
+    answer = upload(services.client, name, **{k: v for k, v in fields.items() if k != "name"})
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
     assert left_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("file", [b"", b"no sound", b"RIFF\0\0\0\0WAVE"])
-def test_clips_that_are_refused(door, upload, tmp_path, file):
+def test_clips_that_are_refused(services, upload, tmp_path, file):
     files = {"audio_sample": ("../../a.wav", file)}
     form = {"name": "me", "consent": "yes", "ref_text": "la"}
-    check(door.client.post(VOICES, data=form, files=files), 400, "invalid_audio", "audio_sample")
+    check(
+        services.client.post(VOICES, data=form, files=files), 400, "invalid_audio", "audio_sample"
+    )
     files = {"recording": ("../../a.wav", file)}
     form = {"name": "c", "language": "en"}
-    check(door.client.post(CONSENTS, data=form, files=files), 400, "invalid_audio", "recording")
-    nothing = door.client.post(VOICES, data={"name": "me", "consent": "yes"}, files={"x": b"y"})
+    check(services.client.post(CONSENTS, data=form, files=files), 400, "invalid_audio", "recording")
+    nothing = services.client.post(VOICES, data={"name": "me", "consent": "yes"}, files={"x": b"y"})
     assert nothing.status_code == 400
     assert left_in(tmp_path) == []
 
 
-def test_a_clip_over_ten_mebibytes_is_not_read_to_its_end(door, upload, tmp_path):
-    check(upload(door.client, file=bytes(10 * 2**20 + 1)), 413, "too_large", "audio_sample")
+def test_a_clip_over_ten_mebibytes_is_not_read_to_its_end(services, upload, tmp_path):
+    check(upload(services.client, file=bytes(10 * 2**20 + 1)), 413, "too_large", "audio_sample")
     sent = []
 
     def endless():
@@ -285,36 +287,36 @@ def test_a_clip_over_ten_mebibytes_is_not_read_to_its_end(door, upload, tmp_path
     for path, param in ((VOICES, "audio_sample"), (CONSENTS, "recording")):
         sent.clear()
         try:
-            answer = httpx.post(door.url + path, content=endless(), headers=headers, timeout=30)
+            answer = httpx.post(services.url + path, content=endless(), headers=headers, timeout=30)
             check(answer, 413, "too_large", param)
         except httpx.WriteError:
             pass  # it hung up before we had sent all
         assert len(sent) < 400
     assert left_in(tmp_path) == []
-    assert door.client.get("/readyz").status_code == 200
+    assert services.client.get("/readyz").status_code == 200
 
 
-def test_a_full_disk_is_told_and_leaves_no_half_voice(door, upload, tmp_path, monkeypatch):
+def test_a_full_disk_is_told_and_leaves_no_half_voice(services, upload, tmp_path, monkeypatch):
     def fsync(_):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(voice_files.os, "fsync", fsync)
-        answer = upload(door.client)
+        answer = upload(services.client)
     check(answer, 507, "storage_full")
     assert answer.headers["x-should-retry"] == "false"
     assert left_in(tmp_path) == []
-    assert upload(door.client).status_code == 200
+    assert upload(services.client).status_code == 200
 
 
-def test_a_voice_that_is_deleted_in_use_is_heard_to_the_end(door, upload):
-    upload(door.client)
-    door.engine.step_s = 0.05
+def test_a_voice_that_is_deleted_in_use_is_heard_to_the_end(services, upload):
+    upload(services.client)
+    services.engine.step_s = 0.05
     heard = []
 
     def listen():
         ask = {"model": "tts", "input": "0123456789" * 2, "voice": "me", "response_format": "pcm"}
-        with door.client.stream("POST", SPEECH, json=ask) as answer:
+        with services.client.stream("POST", SPEECH, json=ask) as answer:
             for piece in answer.iter_bytes():
                 heard.append(len(piece))
                 begun.set()
@@ -323,48 +325,50 @@ def test_a_voice_that_is_deleted_in_use_is_heard_to_the_end(door, upload):
     listener = threading.Thread(target=listen)
     listener.start()
     assert begun.wait(10)
-    assert door.client.delete(f"{VOICES}/me").status_code == 200
-    check(say(door.client, "me"), 404, "voice_not_found", "voice")
+    assert services.client.delete(f"{VOICES}/me").status_code == 200
+    check(say(services.client, "me"), 404, "voice_not_found", "voice")
     listener.join(20)
     assert sum(heard) == 20 * 1920 * 2
 
 
-def test_a_clip_that_cannot_be_encoded_leaves_nothing(door, upload, tmp_path, monkeypatch):
+def test_a_clip_that_cannot_be_encoded_leaves_nothing(services, upload, tmp_path, monkeypatch):
     def refuse(*_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(door.registry.models["tts"], "read_voice", refuse)
-    assert upload(door.client).status_code == 500
+    monkeypatch.setattr(services.registry.models["tts"], "read_voice", refuse)
+    assert upload(services.client).status_code == 500
     assert left_in(tmp_path) == []
 
 
-def test_without_a_listener_only_the_speaker_is_followed(doors, upload):
-    door = doors[0]
-    assert upload(door.client, "a", ref_text=None, x_vector_only="true").json()["ref_text"] is None
-    del door.registry.models["asr"]
-    assert upload(door.client, "b", ref_text=None).json()["ref_text"] is None
-    assert say(door.client, "b").status_code == 200
-    assert door.registry.models["tts"].asked[-1].voice.codes is None
+def test_without_a_listener_only_the_speaker_is_followed(api_servers, upload):
+    services = api_servers[0]
+    assert (
+        upload(services.client, "a", ref_text=None, x_vector_only="true").json()["ref_text"] is None
+    )
+    del services.registry.models["asr"]
+    assert upload(services.client, "b", ref_text=None).json()["ref_text"] is None
+    assert say(services.client, "b").status_code == 200
+    assert services.registry.models["tts"].asked[-1].voice.codes is None
 
 
 # -- from a description ---------------------------------------------------------------------------
-def test_a_voice_from_a_description(door):
+def test_a_voice_from_a_description(services):
     script = "a script that is long enough to be a voice"
-    voice = door.sdk.audio.voices.create(
+    voice = services.sdk.audio.voices.create(
         name="calm", prompt="a calm, low voice", type="prompt", script_hint=script
     )
     assert (voice.type, voice.prompt) == ("prompt", "a calm, low voice")
-    (ask,) = door.registry.models["design"].asked
+    (ask,) = services.registry.models["design"].asked
     assert (ask.text, ask.instruct) == (script, "a calm, low voice")
-    assert say(door.client, voice.id).status_code == 200
-    assert door.registry.models["tts"].asked[-1].voice.text == script
+    assert say(services.client, voice.id).status_code == 200
+    assert services.registry.models["tts"].asked[-1].voice.text == script
     body = {"name": "json", "prompt": "bright", "type": "prompt", "model": "auto"}
-    assert door.client.post(VOICES, json=body).status_code == 200
-    clip = door.client.get(f"{VOICES}/json/sample")
+    assert services.client.post(VOICES, json=body).status_code == 200
+    clip = services.client.get(f"{VOICES}/json/sample")
     assert clip.headers["content-type"] == "audio/wav"
 
 
-def test_descriptions_that_are_refused(door, tmp_path):
+def test_descriptions_that_are_refused(services, tmp_path):
     body = {"name": "calm", "prompt": "a calm voice", "type": "prompt"}
     for change, param in (
         ({"prompt": "  "}, "prompt"),
@@ -376,31 +380,32 @@ def test_descriptions_that_are_refused(door, tmp_path):
         ({"name": "Bob"}, "name"),
         ({"consent": "yes"}, "consent"),
     ):
-        answer = door.client.post(VOICES, json=body | change)
+        answer = services.client.post(VOICES, json=body | change)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
-    del door.registry.models["design"]
-    answer = door.client.post(VOICES, json=body)
+    del services.registry.models["design"]
+    answer = services.client.post(VOICES, json=body)
     check(answer, 400, "invalid_request", "type")
     assert "description" in answer.json()["error"]["message"]
     assert left_in(tmp_path) == []
 
 
 # -- once for each model --------------------------------------------------------------------------
-def test_a_new_voice_is_encoded_once(door, upload):
-    upload(door.client)
+def test_a_new_voice_is_encoded_once(services, upload):
+    upload(services.client)
     for _ in range(3):
-        assert say(door.client, "me").status_code == 200
-    assert door.registry.models["tts"].num_encoded == 1
+        assert say(services.client, "me").status_code == 200
+    assert services.registry.models["tts"].num_encoded == 1
 
 
 async def test_of_many_first_uses_one_encodes(tmp_path, tone_wav):
     made = VoiceStore(tmp_path).create("me", tone_wav(1.0), "la")
     registry = world()
-    # Two doors, as two processes have them, each with its own memory.
-    doors = [
-        Door(FakeEngine(), registry, Settings(home=tmp_path), VoiceStore(tmp_path)) for _ in "ab"
+    # Two API servers, as two processes have them, each with its own memory.
+    api_servers = [
+        Services(FakeEngine(), registry, Settings(home=tmp_path), VoiceStore(tmp_path))
+        for _ in "ab"
     ]
-    asks = [encoded_voice(door, "second", made) for door in doors for _ in range(8)]
+    asks = [encoded_voice(services, "second", made) for services in api_servers for _ in range(8)]
     prompts = await asyncio.gather(*asks)
     assert registry.models["second"].num_encoded == 1
     for prompt in prompts:
@@ -411,10 +416,10 @@ async def test_of_many_first_uses_one_encodes(tmp_path, tone_wav):
 async def test_who_leaves_while_encoding_gives_the_turn_away(tmp_path, tone_wav):
     store = VoiceStore(tmp_path)
     made = store.create("me", tone_wav(1.0), "la")
-    door = Door(FakeEngine(), world(), Settings(home=tmp_path), store)
+    services = Services(FakeEngine(), world(), Settings(home=tmp_path), store)
     began = asyncio.Event()
-    model = door.registry.models["tts"]
-    real = door.engine.submit
+    model = services.registry.models["tts"]
+    real = services.engine.submit
 
     def submit(request):
         began.set()
@@ -428,28 +433,28 @@ async def test_who_leaves_while_encoding_gives_the_turn_away(tmp_path, tone_wav)
             await asyncio.sleep(60)
 
         def abort(self):
-            door.engine.aborted.append("slow")
+            services.engine.aborted.append("slow")
 
-    door.engine.submit = submit
-    first = asyncio.create_task(encoded_voice(door, "tts", made))
+    services.engine.submit = submit
+    first = asyncio.create_task(encoded_voice(services, "tts", made))
     await began.wait()
-    second = asyncio.create_task(encoded_voice(door, "tts", made))
+    second = asyncio.create_task(encoded_voice(services, "tts", made))
     await asyncio.sleep(0.05)
     first.cancel()
     assert (await asyncio.wait_for(second, 10)).text == "la"
-    assert door.engine.aborted == ["slow"]
+    assert services.engine.aborted == ["slow"]
     assert model.num_encoded == 2
     store.delete("me")
 
 
-def test_pages_of_consents_that_cannot_be(door):
+def test_pages_of_consents_that_cannot_be(services):
     for query, param in (("limit=0", "limit"), ("limit=101", "limit"), ("after=x", "after")):
-        answer = door.client.get(f"{CONSENTS}?{query}")
+        answer = services.client.get(f"{CONSENTS}?{query}")
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
-    empty = door.client.get(CONSENTS).json()
+    empty = services.client.get(CONSENTS).json()
     assert (empty["data"], empty["has_more"]) == ([], False)
-    check(door.client.get(f"{CONSENTS}/..%2Fx"), 404, "not_found")
-    missing = door.client.post(f"{CONSENTS}/cons_1", content=json.dumps({"name": "x"}))
+    check(services.client.get(f"{CONSENTS}/..%2Fx"), 404, "not_found")
+    missing = services.client.post(f"{CONSENTS}/cons_1", content=json.dumps({"name": "x"}))
     assert missing.status_code == 400  # no content type
-    answer = door.client.post(f"{CONSENTS}/cons_1", json={"name": "x"})
+    answer = services.client.post(f"{CONSENTS}/cons_1", json={"name": "x"})
     check(answer, 404, "consent_not_found", "consent")

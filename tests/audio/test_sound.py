@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from izwi.audio import sound as sound_module
-from izwi.audio.sound import Sound, within_full_scale
+from izwi.audio.sound import DecodedAudio, within_full_scale
 from izwi.errors import IzwiError, Overloaded
 from izwi_models.qwen3_asr.split import split_at_silence
 from tests.nameless import nameless_files
@@ -20,7 +20,7 @@ RATE = 16_000
 
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch):
-    monkeypatch.setattr(sound_module, "MAX_HELD_SAMPLES", 10_000)
+    monkeypatch.setattr(sound_module, "MAX_MEMORY_SAMPLES", 10_000)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def blocks(samples, size=4096):
 @pytest.mark.parametrize("length", [1, 9_999, 10_000, 10_001, 480_000])
 def test_it_is_read_as_it_was_written(samples, tmp_path, length):
     samples = samples[:length]
-    with Sound(tmp_path / "home").write_all(blocks(samples)) as sound:
+    with DecodedAudio(tmp_path / "home").write_all(blocks(samples)) as sound:
         assert len(sound) == length
         assert sound[:].dtype == np.float32
         np.testing.assert_array_equal(sound[:], samples)
@@ -50,15 +50,15 @@ def test_it_is_read_as_it_was_written(samples, tmp_path, length):
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_its_file_has_no_name_and_goes_with_it(samples, tmp_path):
     home = tmp_path / "home"
-    with Sound(home).write_all(blocks(samples[:10_000])):
+    with DecodedAudio(home).write_all(blocks(samples[:10_000])):
         assert not home.exists()  # in memory
-    sound = Sound(home).write_all(blocks(samples))
+    sound = DecodedAudio(home).write_all(blocks(samples))
     assert len(nameless_files(home)) == 1
     assert not list(home.iterdir())
     sound.close()
     sound.close()
     assert not nameless_files(home)
-    sound = Sound(home).write_all(blocks(samples))
+    sound = DecodedAudio(home).write_all(blocks(samples))
     del sound  # nobody was left to close it
     gc.collect()
     assert not nameless_files(home)
@@ -72,7 +72,7 @@ def test_a_full_disk_is_told_while_it_is_written(samples, tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
     try:
         with pytest.raises(Overloaded, match="disk"):
-            Sound(tmp_path).write_all(blocks(samples))
+            DecodedAudio(tmp_path).write_all(blocks(samples))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(tmp_path.iterdir())
@@ -83,7 +83,7 @@ def test_a_full_disk_is_told_while_it_is_written(samples, tmp_path):
 def test_a_folder_that_cannot_be(samples, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(IzwiError, match="cannot be kept"):
-        Sound(tmp_path / "file" / "home").write_all(blocks(samples))
+        DecodedAudio(tmp_path / "file" / "home").write_all(blocks(samples))
 
 
 def test_a_source_that_fails_closes_it(samples, tmp_path):
@@ -91,7 +91,7 @@ def test_a_source_that_fails_closes_it(samples, tmp_path):
         yield from blocks(samples)
         raise RuntimeError("a bug")
 
-    sound = Sound(tmp_path)
+    sound = DecodedAudio(tmp_path)
     with pytest.raises(RuntimeError):
         sound.write_all(broken())
     with pytest.raises(ValueError):
@@ -107,7 +107,7 @@ def test_several_threads_read_at_a_time(samples, tmp_path):
             part = slice(start, start + 50_000)
             wrong.extend([] if np.array_equal(sound[part], samples[part]) else [start])
 
-    with Sound(tmp_path).write_all(blocks(samples)) as sound:
+    with DecodedAudio(tmp_path).write_all(blocks(samples)) as sound:
         threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
         for thread in threads:
             thread.start()
@@ -122,7 +122,7 @@ def test_what_is_over_full_scale_is_turned_down_as_a_whole(samples, tmp_path, mo
     samples = samples * np.float32(gain)
     peak = np.abs(samples).max()
     expected = samples / peak if peak > 1.0 else samples
-    with Sound(tmp_path).write_all(blocks(samples)) as sound:
+    with DecodedAudio(tmp_path).write_all(blocks(samples)) as sound:
         for whole in (within_full_scale(sound), within_full_scale(samples)):
             assert len(whole) == len(samples)
             np.testing.assert_array_equal(whole[:], expected)
@@ -149,7 +149,7 @@ class Counted:
 @pytest.mark.parametrize("overrun", [False, True])
 def test_cuts_are_the_same_and_read_near_the_cuts_alone(samples, tmp_path, overrun):
     options = {"limit_s": 4.0, "search_s": 0.5, "overrun": overrun}
-    with Sound(tmp_path).write_all(blocks(samples)) as sound:
+    with DecodedAudio(tmp_path).write_all(blocks(samples)) as sound:
         counted = Counted(sound)
         pieces = split_at_silence(counted, RATE, **options)
         assert pieces == split_at_silence(samples, RATE, **options)

@@ -60,7 +60,7 @@ def test_each_frame_is_computed_once() -> None:
     counts = [stream.write(SAMPLES[i : i + 320]).shape[1] for i in range(0, 32_000, 320)]
     assert sum(counts) == 199
     assert set(counts[2:]) == {2}
-    assert len(stream._held) < 400 + 320
+    assert len(stream._buffered) < 400 + 320
 
 
 def test_the_left_edge_is_mirrored_as_in_the_whole() -> None:

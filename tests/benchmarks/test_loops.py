@@ -62,14 +62,14 @@ async def test_sound_counts_from_the_first_audible_sample_and_late_samples_are_a
     # cut inside a sample; the third part comes 0.2 s after sound for 0.08 s
     parts = [(0.05, SILENCE + SOUND[:1]), (0.05, SOUND[1:]), (0.2, SOUND)]
     async with answering(speaking(parts, asked)) as client:
-        heard = await listen(client, "izwi-tiny-tts", 3, text="Hello.", frames=3)
+        played = await listen(client, "izwi-tiny-tts", 3, text="Hello.", frames=3)
     assert asked[0]["input"] == "Hello."
     assert asked[0]["max_new_tokens"] == 4
     assert asked[0]["seed"] == 3
-    assert 0.1 <= heard.audible_s < 0.2
-    assert heard.audio_s == pytest.approx(3 * 0.08)
-    assert 0.1 < heard.gap_s < 0.2
-    assert heard.total_s >= 0.3
+    assert 0.1 <= played.audible_s < 0.2
+    assert played.audio_s == pytest.approx(3 * 0.08)
+    assert 0.1 < played.gap_s < 0.2
+    assert played.total_s >= 0.3
 
 
 async def test_sound_that_keeps_ahead_has_no_gap():
@@ -158,8 +158,8 @@ async def test_each_clip_is_uploaded_once_by_one_of_so_many(monkeypatch: pytest.
 
 
 def test_gaps_of_the_clock_alone_are_no_underruns():
-    heard = [Listened(0.1, 1.0, 4.0, gap_s) for gap_s in (0.0, 0.0005, 0.02)]
-    row = figures(heard)
+    played = [Listened(0.1, 1.0, 4.0, gap_s) for gap_s in (0.0, 0.0005, 0.02)]
+    row = figures(played)
     assert row["underruns"] == 1
     assert row["gap_ms_most"] == 20
 

@@ -90,8 +90,8 @@ class Pool(RuleBasedStateMachine):
     @invariant()
     def counts_are_what_holders_think(self) -> None:
         self.idle_before &= self.idle
-        held = [self.pool.num_holders(page) for page in range(NUM_PAGES)]
-        assert held == [self.counts.get(page, 0) for page in range(NUM_PAGES)]
+        owned = [self.pool.num_holders(page) for page in range(NUM_PAGES)]
+        assert owned == [self.counts.get(page, 0) for page in range(NUM_PAGES)]
         assert self.pool.num_free == NUM_PAGES - len(self.counts)
 
     @invariant()

@@ -218,7 +218,7 @@ class Tree(RuleBasedStateMachine):
         keys = [*data.draw(st.sampled_from(sorted(below))), *extra]
         match = self.look_up(keys)
         pages = self.pool.allocate(min(len(match.stored), self.pool.num_free))
-        if drop:  # the tier throws something away while pages are under way
+        if drop:  # the tier throws something away while pages are in flight
             self.drop(data)
         found = []
         for (index, handle), page in zip(match.stored, pages, strict=False):

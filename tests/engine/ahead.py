@@ -7,12 +7,63 @@ from contextlib import contextmanager
 from unittest.mock import PropertyMock, patch
 
 from izwi.model import Row
+from izwi.runner.in_flight import InFlight
 from izwi.runner.runner import Drawn, Runner
+from tests.engine.world import Clock
+
+
+class PaperDevice:
+    """Steps take time on a clock of their own; one runs after the other.
+
+    Args:
+        clock: The engine's.
+        seconds: Time that rows take.
+    """
+
+    def __init__(self, clock: Clock, seconds: Callable[[Sequence[Row]], float]):
+        self._clock, self._seconds = clock, seconds
+        self._free_s = 0.0  # when what was launched has ended
+        self.idle_s = 0.0  # time between steps
+        self.steps: list[tuple[float, float]] = []
+
+    def launch(self, rows: Sequence[Row]) -> PaperStep:
+        """Queue a step behind the others."""
+        began_s = max(self._clock.now_s, self._free_s)
+        self.idle_s += began_s - self._free_s
+        self._free_s = began_s + self._seconds(rows)
+        self.steps.append((began_s, self._free_s))
+        return PaperStep(self._clock, self._free_s)
+
+
+class PaperStep:
+    """One step of it."""
+
+    def __init__(self, clock: Clock, ends_s: float):
+        self._clock, self._ends_s = clock, ends_s
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        return self._clock.now_s >= self._ends_s
+
+    def wait(self) -> None:
+        """Wait for its end."""
+        self._clock.now_s = max(self._clock.now_s, self._ends_s)
+
+
+class _Endless:
+    is_done = False
+
+    def wait(self) -> None:
+        """Results are there when they are asked for, and not before."""
 
 
 @contextmanager
-def one_step_ahead() -> Iterator[list[int]]:
+def one_step_ahead(device: PaperDevice | None = None) -> Iterator[list[int]]:
     """Run rows when they are launched, and let the host know when it waits for them.
+
+    Args:
+        device: Takes time; without one a step ends when the host waits for it.
 
     Yields:
         Grows by the number of rows of each step whose last entry the host did not know.
@@ -20,25 +71,29 @@ def one_step_ahead() -> Iterator[list[int]]:
     drawn: dict[tuple[int, int], tuple[int, ...]] = {}  # what the device alone knows
     counts: list[int] = []
 
-    def launch(
-        self: Runner, rows: Sequence[Row]
-    ) -> Callable[[], list[Drawn | BaseException]] | None:
-        if not rows or any(row.sequence.marks for row in rows):
+    def launch(self: Runner, rows: Sequence[Row]) -> InFlight[list[Drawn | BaseException]] | None:
+        if not rows or any(row.sequence.output_positions for row in rows):
             return None
-        unknown = [row.sequence for row in rows if row.sequence.coming.entries]
+        unknown = [row.sequence for row in rows if row.sequence.pending.entries]
         counts.append(len(unknown))
         for sequence in unknown:
-            assert sequence.coming.entries == 1
+            assert sequence.pending.entries == 1
             sequence.emitted.append(drawn[id(self), sequence.arrival])
-            sequence.coming.entries = 0
+            sequence.pending.entries = 0
         results = self.forward(rows)
         for sequence in unknown:
             sequence.emitted.pop()
-            sequence.coming.entries = 1
+            sequence.pending.entries = 1
         for row, result in zip(rows, results, strict=True):
             if isinstance(result, Drawn) and result.entries:
                 drawn[id(self), row.sequence.arrival] = result.entries[-1]
-        return lambda: results
+        step = device.launch(rows) if device else _Endless()
+
+        def wait() -> list[Drawn | BaseException]:
+            step.wait()
+            return results
+
+        return InFlight(wait, [step])
 
     with (
         patch.object(Runner, "launch", launch),

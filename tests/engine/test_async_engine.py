@@ -9,8 +9,8 @@ import pytest
 
 from izwi.async_engine import AsyncEngine
 from izwi.errors import EngineStopped, Overloaded
+from izwi.in_flight import Results
 from izwi.request import Chunk, Reason
-from izwi.under_way import Results
 from tests.engine.toy import toy_request
 from tests.serve.over_sockets import OverSockets, toy_engine, until
 
@@ -122,8 +122,8 @@ async def test_refusals_and_a_stopped_engine_are_told() -> None:
 
 async def test_a_bug_in_a_step_is_told_to_everybody_and_the_loop_goes_on(open_engine: Open) -> None:
     engine = await open_engine()
-    lane = engine._engine._lanes["toy"]
-    results = lane.results
+    worker = engine._engine._workers["toy"]
+    results = worker.results
     broken = True
 
     def once() -> Iterator[Results]:
@@ -133,9 +133,10 @@ async def test_a_bug_in_a_step_is_told_to_everybody_and_the_loop_goes_on(open_en
             raise RuntimeError("a bug")
         return results()
 
-    lane.results = once  # type: ignore[method-assign]
-    chunks = await asyncio.wait_for(read(engine.submit(toy_request("a", 4, 1, 5))), 5)
+    worker.results = once  # type: ignore[method-assign]
+    chunks = await asyncio.wait_for(read(engine.submit(toy_request("a", 4, 1, 400))), 5)
     assert chunks[-1].reason is Reason.ERROR
+    assert engine._engine.load["toy"]["running"] == 0, "the failed request runs on for nobody"
     chunks = await asyncio.wait_for(read(engine.submit(toy_request("b", 4, 1, 5))), 5)
     assert chunks[-1].reason in (Reason.STOP, Reason.LENGTH)
     await engine.stop()

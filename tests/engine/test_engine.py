@@ -9,12 +9,14 @@ import pytest
 
 from izwi import config
 from izwi.errors import InvalidRequest, Overloaded
+from izwi.log import Log
 from izwi.metrics import FIGURES
 from izwi.request import Reason
 from izwi.runner.sampler import uniforms
 from izwi.scheduler import policy
 from tests.engine.toy import CODEBOOKS, toy_request
 from tests.engine.world import SPEECH, World, alone, run
+from tests.engine.world import Log as Received
 
 
 def test_every_frame_becomes_sound_in_ramped_chunks() -> None:
@@ -72,7 +74,7 @@ def test_abort_frees_everything_at_once() -> None:
     assert world.engine.abort("a") == []
 
 
-def test_streams_that_still_owe_sound_keep_their_rows_from_newcomers() -> None:
+def test_streams_that_still_owe_sound_keep_their_rows_from_new_requests() -> None:
     requests = [toy_request(str(i), 4, seed=i, frames=6 + i % 3) for i in range(12)]
     logs = run(World(max_running=4, max_step_vocodes=1), requests)
     for request in requests:
@@ -97,13 +99,13 @@ def test_a_held_request_emits_nothing_and_goes_on_where_it_was() -> None:
     world.submit(request)
     for _ in range(5):
         world.step()
-    world.engine.hold("a", True)
+    world.engine.set_backpressure("a", True)
     before = len(world.logs["a"].entries)
     for _ in range(5):
         world.step()
     assert len(world.logs["a"].entries) == before
-    assert world.engine.rests
-    world.engine.hold("a", False)
+    assert world.engine.is_idle
+    world.engine.set_backpressure("a", False)
     world.run()
     assert world.logs["a"].entries == alone(request).entries
     assert world.logs["a"].pcm == alone(request).pcm
@@ -127,3 +129,21 @@ def test_a_full_queue_and_a_prompt_too_long_are_told_at_once() -> None:
         world.submit(toy_request("c", 3, seed=1, frames=5))
     with pytest.raises(InvalidRequest):
         World(pages=3).submit(toy_request("d", 12, seed=1, frames=5))
+
+
+def test_a_log_that_ends_at_the_limit_gives_the_sound_that_is_owed_and_ends() -> None:
+    """Its last entry is drawn again, the same, and was told already."""
+    request = replace(toy_request("a", 5, seed=3, frames=20), stop_ids=())
+    whole = alone(request)
+    entries = np.array(whole.entries)
+    heard = sum(whole.chunks[:2])
+    for known in (20, 19):
+        world = World()
+        reported = Log(entries[:known], None, heard * SPEECH.frame_samples, 2)
+        world.logs["a"] = Received()
+        world.engine.submit(request, reported)
+        world.run()
+        received = world.logs["a"]
+        assert received.reason is Reason.LENGTH
+        assert received.pcm == whole.pcm[heard * SPEECH.frame_samples :]
+        assert received.entries == whole.entries[known:]

@@ -13,7 +13,7 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound
 from izwi.request import Reason
-from izwi.runner.budget import divide, share_of_newcomer
+from izwi.runner.budget import divide, share_of_added_model
 from tests.engine.toy import ToySpeech, toy_request
 from tests.engine.world import World, alone
 
@@ -63,14 +63,14 @@ def test_what_a_model_held_is_free_after_it() -> None:
     engine.submit(toy_request("a", 5, seed=1, frames=9))
     while engine.has_work:
         engine.step()
-    runner = weakref.ref(engine._lanes["toy"].runner)
+    runner = weakref.ref(engine._workers["toy"].runner)
     engine.remove("toy")
     assert runner() is None, "somebody still holds its pages"
     engine.add("toy", model)
     assert engine.load["toy"]["pages"] == engine.load["toy"]["free_pages"] > 0
 
 
-def test_a_newcomer_gets_a_share_or_is_refused() -> None:
+def test_a_new_request_gets_a_share_or_is_refused() -> None:
     model = ToySpeech()
     config = EngineConfig(page_size=4, kv_bytes=3 << 14, max_models=3)
     engine = Engine({"first": model}, model.ops, config)
@@ -85,7 +85,7 @@ def test_a_newcomer_gets_a_share_or_is_refused() -> None:
     engine.add("fourth", model)
 
 
-def test_weights_that_came_later_are_taken_off_a_newcomers_share(
+def test_weights_that_came_later_are_taken_off_a_new_requests_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = ToySpeech().ops.device
@@ -93,8 +93,8 @@ def test_weights_that_came_later_are_taken_off_a_newcomers_share(
     share = divide(EngineConfig(max_models=2), device, 2)
     monkeypatch.setattr("izwi.runner.budget.free_kv_bytes", lambda _: 300)
     assert share.kv_bytes == 500
-    assert share_of_newcomer(EngineConfig(), device, share).kv_bytes == 300
-    assert share_of_newcomer(EngineConfig(kv_bytes=1000), device, share) == share
+    assert share_of_added_model(EngineConfig(), device, share).kv_bytes == 300
+    assert share_of_added_model(EngineConfig(kv_bytes=1000), device, share) == share
 
 
 async def test_models_come_and_go_between_steps() -> None:

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from izwi.engine import Engine
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.request import PauseReason, Phase, Reason, Request
-from tests.engine.toy import toy_request
-from tests.engine.world import World, alone
+from tests.engine.toy import CLONE, ToyCodec, toy_request
+from tests.engine.world import SPEECH, World, alone
 
 TEN_MINUTES_S = 600.0
 
@@ -48,6 +49,34 @@ def test_ten_minutes_and_an_eviction_later_it_goes_on_with_the_next_sample(host_
     assert world.logs["a"].entries == alone(request).entries
     assert (world.engine.load["toy"]["pages_promoted"] > 0) == (host_bytes > 0)
     world.check_nothing_is_lost()
+
+
+@pytest.mark.parametrize("host_bytes", [0, 1 << 20], ids=["rebuilt from the log", "kept in a tier"])
+def test_a_clone_whose_codec_state_was_evicted_still_continues_its_clip(host_bytes: int) -> None:
+    request = spoken(f"{CLONE} a", 6, seed=3, frames=40)
+    worlds = []
+    for others in (0, 4):
+        world = World(max_running=2, host_bytes=host_bytes)
+        world.engine = Engine({"toy": ToyCodec()}, SPEECH.ops, world.config, world.clock)
+        world.submit(request)
+        for _ in range(12):
+            world.step()
+        world.engine.pause(request.request_id)
+        for i in range(others):
+            world.submit(spoken(f"b{i}", 6, seed=20 + i, frames=9))
+        for _ in range(60):
+            world.step()
+        assert (sequence_of(world, request.request_id).state_row is None) == bool(others)
+        world.engine.resume(request.request_id)
+        world.run()
+        worlds.append(world)
+    undisturbed, evicted = (world.logs[request.request_id] for world in worlds)
+    assert evicted.pcm == undisturbed.pcm
+    worlds[0].engine = Engine({"toy": ToyCodec()}, SPEECH.ops, world.config, world.clock)
+    plain = replace(request, request_id="a")
+    worlds[0].submit(plain)
+    worlds[0].run()
+    assert worlds[0].logs["a"].pcm != undisturbed.pcm, "the clip is not heard at all"
 
 
 def test_with_memory_left_a_pause_costs_no_more_than_the_last_page() -> None:
@@ -115,7 +144,7 @@ def test_a_sequence_that_outruns_its_text_waits_and_loses_nothing() -> None:
         world.step()
     assert len(world.logs["a"].entries) == 1, "the first frame needs no text, the second does"
     assert sequence_of(world, "a").paused is PauseReason.INPUT
-    assert world.engine.rests
+    assert world.engine.is_idle
     for i, token in enumerate(text):
         world.engine.write("a", [token], closed=i == len(text) - 1)
         world.step()

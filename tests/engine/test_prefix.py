@@ -90,7 +90,7 @@ def test_equal_audio_is_encoded_once_and_other_audio_shares_nothing() -> None:
 
 def test_what_does_not_come_again_leaves_its_pages_to_others() -> None:
     world = World()
-    world.submit(replace(request("once", (1, 2)), comes_again=False))
+    world.submit(replace(request("once", (1, 2)), cacheable=False))
     world.run()
     load = world.engine.load["text"]
     assert load["free_pages"] == load["pages"]

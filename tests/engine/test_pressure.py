@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi.cache.pages import pages_for
 from izwi.request import Reason, Request
+from izwi.scheduler import deadline
 from tests.engine.ahead import one_step_ahead
 from tests.engine.toy import toy_request
 from tests.engine.world import PAGE, World, alone
@@ -19,7 +21,7 @@ LONGEST = 20 + 2 + 24  # prompt, audio, entries
 
 
 @dataclass(frozen=True)
-class Life:
+class Timeline:
     """One request and what happens to it, in steps."""
 
     request: Request
@@ -30,7 +32,7 @@ class Life:
 
 
 @st.composite
-def lives(draw: st.DrawFn, number: int) -> Life:
+def timelines(draw: st.DrawFn, number: int) -> Timeline:
     shared = draw(st.booleans())
     speaks = draw(st.sampled_from([True, True, False]))
     seed = draw(st.integers(0, 3)) if shared else 10 + number * 7 + draw(st.integers(0, 3))
@@ -43,6 +45,7 @@ def lives(draw: st.DrawFn, number: int) -> Life:
         model="toy" if speaks else "text",
         priority=draw(st.integers(-1, 1)),
         streams=draw(st.booleans()),
+        listener=draw(st.sampled_from(["", "", "ann"])),
     )
     pauses = draw(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60)), max_size=2))
     aborted = draw(st.one_of(st.none(), st.none(), st.none(), st.integers(0, 60)))
@@ -52,47 +55,47 @@ def lives(draw: st.DrawFn, number: int) -> Life:
         pieces = tuple(draw(st.lists(st.integers(0, 3), min_size=1, max_size=12)))
     # half of them are spared the end that chance would bring early
     request = replace(request, stop_ids=()) if draw(st.booleans()) else request
-    return Life(request, draw(st.integers(0, 20)), tuple(pauses), aborted, pieces)
+    return Timeline(request, draw(st.integers(0, 20)), tuple(pauses), aborted, pieces)
 
 
 @st.composite
-def crowds(draw: st.DrawFn) -> list[Life]:
-    return [draw(lives(number)) for number in range(draw(st.integers(2, 8)))]
+def crowds(draw: st.DrawFn) -> list[Timeline]:
+    return [draw(timelines(number)) for number in range(draw(st.integers(2, 8)))]
 
 
-def text_of(life: Life) -> list[int]:
-    return [1 + (7 * i + life.request.seed) % 29 for i in range(sum(life.pieces or ()))]
+def text_of(timeline: Timeline) -> list[int]:
+    return [1 + (7 * i + timeline.request.seed) % 29 for i in range(sum(timeline.pieces or ()))]
 
 
-def undisturbed(life: Life) -> Request:
+def undisturbed(timeline: Timeline) -> Request:
     """The same request with all its text there from the start."""
-    if life.pieces is None:
-        return life.request
-    prompt = replace(life.request.prompt, track=tuple(text_of(life)))  # type: ignore[type-var]
-    return replace(life.request, prompt=prompt, open_input=False)
+    if timeline.pieces is None:
+        return timeline.request
+    prompt = replace(timeline.request.prompt, track=tuple(text_of(timeline)))  # type: ignore[type-var]
+    return replace(timeline.request, prompt=prompt, open_input=False)
 
 
-def live_through(world: World, crowd: list[Life], now: int, written: dict[str, int]) -> None:
+def live_through(world: World, crowd: list[Timeline], now: int, written: dict[str, int]) -> None:
     """Do to the crowd what is due at this step."""
-    for life in crowd:
-        name = life.request.request_id
-        if life.arrives == now:
-            world.submit(life.request)
-        age = now - life.arrives
+    for timeline in crowd:
+        name = timeline.request.request_id
+        if timeline.arrives == now:
+            world.submit(timeline.request)
+        age = now - timeline.arrives
         if age < 0 or name not in world.logs:
             continue
-        for at, duration in life.pauses:
+        for at, duration in timeline.pauses:
             if age == at:
                 world.engine.pause(name)
             if age == at + duration:
                 world.engine.resume(name)
-        if life.aborted == age:
+        if timeline.aborted == age:
             world.take(world.engine.abort(name))
-        if life.pieces is not None and age < len(life.pieces):
+        if timeline.pieces is not None and age < len(timeline.pieces):
             done = written.get(name, 0)
-            written[name] = done + life.pieces[age]
-            text = text_of(life)[done : written[name]]
-            world.engine.write(name, text, closed=age == len(life.pieces) - 1)
+            written[name] = done + timeline.pieces[age]
+            text = text_of(timeline)[done : written[name]]
+            world.engine.write(name, text, closed=age == len(timeline.pieces) - 1)
 
 
 @given(
@@ -103,17 +106,23 @@ def live_through(world: World, crowd: list[Life], now: int, written: dict[str, i
     policy=st.sampled_from(["fcfs", "priority", "deadline"]),
     host_bytes=st.sampled_from([0, 20_000, 1 << 20]),
     ahead=st.booleans(),
+    far_s=st.sampled_from([0.0, 0.02, 5.0]),
 )
 def test_every_log_is_the_undisturbed_one(
-    crowd: list[Life],
+    crowd: list[Timeline],
     spare_pages: int,
     tokens: int,
     running: int,
     policy: str,
     host_bytes: int,
     ahead: bool,
+    far_s: float,
 ) -> None:
-    with one_step_ahead() if ahead else nullcontext():
+    with (
+        one_step_ahead() if ahead else nullcontext(),
+        # soon so far ahead that others take its place
+        mock.patch.object(deadline, "FAR_S", far_s),
+    ):
         world = World(
             pages_for(LONGEST + 1, PAGE) + spare_pages,
             max_running=running,
@@ -130,8 +139,8 @@ def test_every_log_is_the_undisturbed_one(
                 break
     assert not world.engine.has_work, "the loop stands still"
     world.check_nothing_is_lost()
-    for life in crowd:
-        log, single = world.logs[life.request.request_id], alone(undisturbed(life))
+    for timeline in crowd:
+        log, single = world.logs[timeline.request.request_id], alone(undisturbed(timeline))
         if log.reason is Reason.ABORTED:
             assert log.entries == single.entries[: len(log.entries)]
             assert log.pcm == single.pcm[: len(log.pcm)]

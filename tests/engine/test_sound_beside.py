@@ -36,13 +36,13 @@ def test_first_sound_leaves_at_once_and_later_sound_with_the_next_step() -> None
     world = World(chunk_ramp=(1, 2))
     world.submit(toy_request("a", 7, seed=4, frames=6))
     log = world.logs["a"]
-    told = []
+    reported = []
     while log.reason is None:
         world.step()
-        told.append(sum(log.chunks))
+        reported.append(sum(log.chunks))
     # the first frame; chunks of two that were begun one step before; the rest, one step after them
-    assert told == [1, 1, 1, 3, 3, 5, 5, 6]
-    assert world.engine.rests
+    assert reported == [1, 1, 1, 3, 3, 5, 5, 6]
+    assert world.engine.is_idle
     assert not world.engine.has_work
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from izwi.cache.content import digest_ints
+from izwi.digests import digest_ints
 from izwi.model import KVSpec, Pick, Row, StateSpec
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput, Request, SamplingParams, Task
@@ -22,6 +22,7 @@ from izwi_models.qwen3.decoder import DecoderConfig, decode, tensor_shapes
 VOCAB = 40
 STOP = 39
 CODEBOOKS = 3
+CLONE = "clone"  # how the ids of requests begin that continue a clip, of a `ToyCodec`
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,27 @@ class ToySpeech(ToyModel):
         steps = codes.sum(-1).float().repeat_interleave(self.frame_samples, 1)
         total = state["sum"] + steps.cumsum(1)
         return torch.sin(total), {"sum": total[:, -1:]}
+
+
+class ToyCodec(ToySpeech):
+    """A codec whose state has two types of arrays, and clones that continue a clip."""
+
+    @property
+    def codec_state(self) -> Mapping[str, StateSpec]:
+        return {"sum": StateSpec((1,)), "count": StateSpec((1,), "int64")}
+
+    def warm_codes(self, sequence: Any) -> Any:
+        if not sequence.request.request_id.startswith(CLONE):
+            return None
+        return torch.full((3, self.num_codebooks), 5, device=self.embedding.device)
+
+    def vocode(self, codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        steps = codes.sum(-1).float().repeat_interleave(self.frame_samples, 1)
+        total = state["sum"] + steps.cumsum(1)
+        frames = torch.arange(codes.shape[1], device=codes.device)
+        before = state["count"] + frames.repeat_interleave(self.frame_samples)
+        count = state["count"] + codes.shape[1]
+        return torch.sin(total + before), {"sum": total[:, -1:], "count": count}
 
 
 class ToyText(ToyModel):

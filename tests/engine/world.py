@@ -8,7 +8,7 @@ from dataclasses import replace
 from izwi.cache.pages import pages_for
 from izwi.config import EngineConfig
 from izwi.engine import Engine
-from izwi.lane import Lane
+from izwi.model_worker import ModelWorker
 from izwi.request import Chunk, Reason, Request
 from izwi.scheduler.work import Work
 from tests.engine.toy import ToySpeech, ToyText
@@ -58,12 +58,12 @@ class World:
         models = {"toy": SPEECH, "text": TEXT}
         self.engine = Engine(models, SPEECH.ops, self.config, self.clock)
         self.logs: dict[str, Log] = {}
-        for lane in self.engine._lanes.values():
-            lane.schedule = self._checked(lane)  # type: ignore[method-assign]
+        for worker in self.engine._workers.values():
+            worker.schedule = self._checked(worker)  # type: ignore[method-assign]
 
-    def _checked(self, lane: Lane) -> Callable[[float], Work]:
+    def _checked(self, worker: ModelWorker) -> Callable[[float], Work]:
         """Schedule, and see that the step stays within its budgets."""
-        plan = lane.schedule
+        plan = worker.schedule
 
         def schedule(now_s: float) -> Work:
             work = plan(now_s)
@@ -71,7 +71,7 @@ class World:
             assert sum(row.stop - row.start for row in work.forward) <= config.max_step_tokens
             assert len(work.encode) <= config.max_step_encodes
             assert len(work.vocode) <= config.max_step_vocodes
-            assert lane.scheduler.num_running <= config.max_running
+            assert worker.scheduler.num_running <= config.max_running
             for row in work.forward:
                 pages = row.sequence.pages
                 assert len(set(pages)) == len(pages) == pages_for(row.stop, config.page_size)
@@ -103,8 +103,8 @@ class World:
         for load in self.engine.load.values():
             assert load["running"] == load["waiting"] == load["paused"] == 0
             assert load["available_pages"] == load["pages"]
-        lane = self.engine._lanes["toy"]
-        assert lane.runner.states.num_free == self.config.max_running
+        worker = self.engine._workers["toy"]
+        assert worker.runner.states.num_free == self.config.max_running
 
 
 def run(world: World, requests: list[Request]) -> dict[str, Log]:

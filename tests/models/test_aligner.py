@@ -89,8 +89,8 @@ def test_prompt_and_its_marks_are_the_references(model, n):
     request, prompt = request_of(model, CASES[n]), CASES[n]["prompt"]
     assert request.prompt.token_ids.tolist() == prompt
     stamp = TINY["timestamp_token_id"]
-    assert list(request.marks) == [i for i, token in enumerate(prompt) if token == stamp]
-    assert request.max_entries == len(request.marks) == len(CASES[n]["classes"])
+    assert list(request.output_positions) == [i for i, token in enumerate(prompt) if token == stamp]
+    assert request.max_entries == len(request.output_positions) == len(CASES[n]["classes"])
 
 
 @pytest.mark.parametrize("n", range(len(CASES)))

@@ -79,9 +79,9 @@ def test_an_utterance_lies_in_silence_and_pauses(lead, cut, gap) -> None:
 
 
 def test_times_move_with_the_sound() -> None:
-    marks = SimpleNamespace(times=torch.tensor([[10.0, 50.0, 50.0, 90.0, 120.0, -1.0]]))
+    output_positions = SimpleNamespace(times=torch.tensor([[10.0, 50.0, 50.0, 90.0, 120.0, -1.0]]))
     rows = torch.tensor([[0], [9], [-24], [1200], [2400]])  # 1 ms is missing; 100 ms behind 50 ms
-    times, known = Placed(*rows).times(marks)
+    times, known = Placed(*rows).times(output_positions)
     assert known.tolist() == [[True] * 5 + [False]]
     assert times[0, :5].tolist() == [9.0, 49.0, 149.0, 189.0, 219.0]
 

@@ -1,4 +1,4 @@
-"""Log probabilities are those of the model's own logits, alone and in company."""
+"""Log probabilities are those of the model's own logits, alone and in a batch."""
 
 from __future__ import annotations
 

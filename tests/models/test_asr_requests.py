@@ -125,9 +125,14 @@ def test_bad_requests_name_their_parameter(model, ask, param):
     assert raised.value.param == param
 
 
-def test_a_language_beside_the_folders_own_list_can_be_forced(model):
+def test_a_language_beside_the_folders_own_list_is_refused(model):
+    """As a speech model refuses it: what comes out would not be that language."""
     assert "French" not in model.languages
-    assert prepare(model, language="fr").prompt.num_positions > prepare(model).prompt.num_positions
+    with pytest.raises(InvalidRequest, match="no language 'fr'; the model has: ") as raised:
+        prepare(model, language="fr")
+    assert raised.value.param == "language"
+    with pytest.raises(InvalidRequest, match="no language 'fr'"):
+        model.open_stream(language="fr")
 
 
 def test_special_tokens_in_the_context_stay_text(model):
@@ -148,11 +153,23 @@ def test_a_checkpoint_may_be_made_for_short_audio(folder):
         prepare(model, samples)
 
 
-def test_whole_audio_up_to_twenty_minutes(model):
-    samples = np.zeros(16000 * 1200, np.float32)
-    assert model.split_audio(samples) == [(0, len(samples))]
-    longer = np.zeros(16000 * 1200 + 1, np.float32)
-    assert model.split_audio(longer)[0] == (0, 16000 * 1195)
+def test_a_long_file_is_cut_near_every_thirty_seconds_where_it_is_quietest(model):
+    samples = np.full(16000 * 100, 0.1, np.float32)
+    for second in (27.0, 58.5, 90.0):  # within 5 s of 30 s after the last
+        samples[int(16000 * second) :][:1600] = 0.0
+    pieces = model.split_audio(samples)
+    assert [start for start, _ in pieces] == [0, *(int(16000 * s) for s in (27.0, 58.5, 90.0))]
+    assert pieces[-1][1] == len(samples)
+    for start, stop in pieces:
+        # few enough positions for attention that needs no parts
+        assert prepare(model, samples[start:stop]).prompt.num_positions < 512
+    whole = samples[: 16000 * 30]
+    assert model.split_audio(whole) == [(0, len(whole))]
+
+
+def test_a_piece_may_have_twenty_minutes(model):
+    """`split_audio` makes none so long; others may ask for one."""
+    prepare(model, np.zeros(16000 * 1200, np.float32))
 
 
 def test_no_features_of_another_kind(folder):

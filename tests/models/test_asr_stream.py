@@ -17,9 +17,9 @@ from izwi.audio.mel import whisper_log_mel
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import InvalidRequest, TooLarge
+from izwi.input_stream import PartialTranscript
 from izwi.request import Request, Sequence, TranscriptionInput
 from izwi.runner.device import torch_backend
-from izwi.streamed import Heard
 from izwi_models.qwen3_asr.features import SegmentFeatures
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.prefix import StablePrefix, StreamRules
@@ -68,7 +68,7 @@ def open_stream(model: Qwen3ASR, rules: StreamRules = RULES, **ask: Any) -> AsrS
 
 def steps_of(
     stream: AsrStream, samples: np.ndarray, answers: Any, packet: int = 3200
-) -> list[tuple[StreamStep, Heard]]:
+) -> list[tuple[StreamStep, PartialTranscript]]:
     """Feed packets and answer every step with `answers(step)`."""
     done = []
     for start in range(0, len(samples), packet):
@@ -416,8 +416,8 @@ def test_memory_is_that_of_one_segment(model):
         stream.write(packet)
         while (step := stream.next_step()) is not None:
             stream.take(step, Words().encode("language English<asr_text>a"))
-        held = sum(piece.nbytes for piece in stream._pieces)
-        sizes.append(held + stream._features._log_power.nbytes)
+        buffered = sum(piece.nbytes for piece in stream._pieces)
+        sizes.append(buffered + stream._features._log_power.nbytes)
         assert len(stream._answers) <= SEGMENT_S / 2
         assert stream.room <= (SEGMENT_S + 0.5) * 16000
     assert max(sizes[60:]) <= max(sizes[:60])

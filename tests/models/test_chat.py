@@ -19,7 +19,7 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import CheckpointError, ContextTooLong, InvalidRequest
 from izwi.model import Row, step
-from izwi.ops.narrow import NarrowWeight
+from izwi.ops.quantized import QuantizedWeight
 from izwi.request import Reason, Request, SamplingParams, Sequence
 from izwi.runner.device import torch_backend
 from izwi_models import FAMILIES
@@ -123,9 +123,9 @@ def test_who_cannot_think_as_asked_says_so(folder):
     assert not never.thinks(None)
     for template, wanted in ((always, False), (never, True)):
         assert template.thinks(not wanted) is not wanted
-        with pytest.raises(InvalidRequest, match="thinks") as told:
+        with pytest.raises(InvalidRequest, match="thinks") as reported:
             template.thinks(wanted)
-        assert told.value.param == "enable_thinking"
+        assert reported.value.param == "enable_thinking"
 
 
 # -- requests --------------------------------------------------------------------------------
@@ -174,9 +174,9 @@ def test_limits(model):
     ],
 )
 def test_what_cannot_be_asked_names_its_field(model, ask, param):
-    with pytest.raises(InvalidRequest) as told:
+    with pytest.raises(InvalidRequest) as reported:
         model.prepare_chat("r", "tiny", ask)
-    assert told.value.param == param
+    assert reported.value.param == param
 
 
 # -- the network -----------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_the_engine_writes_the_references_ids(models, tied, settings):
 def test_weights_in_8_bits_say_nearly_the_same(folder, weights, least):
     model: Any = FAMILY.load(folder, torch_backend("cpu", weights=weights))
     # a tied embedding is looked up as it is, and multiplied with as narrow
-    assert isinstance(model._head, NarrowWeight)
+    assert isinstance(model._head, QuantizedWeight)
     assert isinstance(model._weights["model.embed_tokens.weight"], torch.Tensor)
     case, logits = CASES[0], []
     sequence = Sequence(forced(case["prompt"]), 0)
@@ -334,6 +334,6 @@ def test_a_checkpoint_that_we_do_not_compute_is_refused(tmp_path, file, values, 
     folder = write_tiny_chat(tmp_path / "chat")
     was = json.loads((folder / file).read_text())
     (folder / file).write_text(json.dumps(was | values))
-    with pytest.raises(CheckpointError) as told:
+    with pytest.raises(CheckpointError) as reported:
         FAMILY.load(folder, BACKEND)
-    assert message in str(told.value)
+    assert message in str(reported.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,22 @@ import numpy as np
 import pytest
 import torch
 
+from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import WEIGHTS, EngineConfig
 from izwi.engine import Engine
+from izwi.errors import IzwiError
 from izwi.model import Family
 from izwi.request import (
     EncodeInput,
     Reason,
+    ReferenceClip,
+    Request,
+    SpeechInput,
+    TranscriptionInput,
 )
+from izwi.runner.compilations import Compilation, cause, observers
 from izwi.runner.device import torch_backend
+from izwi_models.qwen3_chat.model import FAMILY as CHAT
 from izwi_models.qwen3_tts import FAMILY as TTS
 from tests.models.kinds import KINDS, TEXTS, request_of, write_cloning
 from tests.models.tiny_asr import sound
@@ -119,7 +128,7 @@ def clips_of(model: Any) -> list[EncodeInput]:
 def encoded(model: Any, ops: Any, graphs: bool) -> list[np.ndarray]:
     """What an engine's runner gives for the clips, recorded or not, in the order of `clips_of`."""
     config = EngineConfig(kv_bytes=1 << 24, max_running=8, graphs=graphs)
-    runner = Engine({"m": model}, ops, config)._lanes["m"].runner
+    runner = Engine({"m": model}, ops, config)._workers["m"].runner
     return [ops.numpy(result) for result in runner._encode(clips_of(model))]
 
 
@@ -156,3 +165,63 @@ def test_voices_are_recorded(tmp_path: Path) -> None:
             (alone,) = (backend.ops.numpy(x) for x in plain([piece]))
             cosine = vector @ alone / np.linalg.norm(vector) / np.linalg.norm(alone)
             assert cosine > 0.999
+
+
+def drawn_request(family: Family, model: Any, rng: random.Random, number: int) -> Request | None:
+    """Something that users may ask for, of any length; None where the model refuses it."""
+    words = ("one", "harbour", "lantern", "seven", "and", "quietly", "of")
+    text = " ".join(rng.choices(words, k=int(2 ** rng.uniform(0, 9)))) + "."
+    how: dict[str, Any] = {
+        "temperature": rng.choice([0.0, 0.6, 1.3]),
+        "seed": number,
+        "max_new_tokens": rng.choice([1, 7, 60, 400]),
+    }
+    if family in (TTS, CHAT):
+        how |= {"top_k": rng.choice([None, 0, 1, 50, 65]), "top_p": rng.choice([None, 0.8, 1.0])}
+    try:
+        if family is TTS:
+            samples = sound(1.5 * rng.uniform(0.5, 30.0), number)
+            clip = ReferenceClip(samples, rng.choice([None, text[:80]]))
+            ask = SpeechInput(text, voice=clip if model.can_clone else None, **how)
+            return model.prepare_speech(f"{number}", "m", ask)
+        if family is CHAT:
+            chat = ChatInput((ChatMessage(Role.USER, text),), **how)
+            return model.prepare_chat(f"{number}", "m", chat)
+        samples = sound(rng.choice([rng.uniform(0.1, 1.0), rng.uniform(1.0, 70.0)]), number)
+        heard = TranscriptionInput(samples, logprobs=rng.random() < 0.3, **how)
+        return model.prepare_transcription(f"{number}", "m", heard)
+    except IzwiError:
+        return None
+
+
+@pytest.mark.parametrize("weights", ["auto", "int8"])
+@pytest.mark.parametrize("name", KINDS)
+def test_nothing_is_compiled_or_recorded_while_requests_are_served(
+    tmp_path: Path, name: str, weights: str
+) -> None:
+    family, folder = KINDS[name]
+    backend = torch_backend("cuda", "bfloat16", weights)
+    model = family.load(folder(tmp_path / name), backend)
+    config = EngineConfig(kv_bytes=1 << 26, max_running=16)
+    engine = Engine({"m": model}, backend.ops, config)
+    rng = random.Random(7)
+    late: list[str] = []
+
+    def noted(one: Compilation) -> None:
+        late.append(f"{one.kind}: {one.name} ({' > '.join(cause())})")
+
+    observers.append(noted)
+    try:
+        for number in range(60):
+            request = drawn_request(family, model, rng, number)
+            if request is not None:
+                engine.submit(request)
+            for _ in range(rng.choice([0, 0, 1, 5, 40])):
+                for chunk in engine.step():
+                    assert chunk.reason is not Reason.ERROR, chunk.error
+        while engine.has_work:
+            for chunk in engine.step():
+                assert chunk.reason is not Reason.ERROR, chunk.error
+    finally:
+        observers.remove(noted)
+    assert not late, "\n".join(late)

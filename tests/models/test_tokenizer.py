@@ -76,6 +76,6 @@ def test_a_broken_file_is_told_in_one_line(
 ) -> None:
     write(tmp_path)
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(CheckpointError, match=message) as told:
+    with pytest.raises(CheckpointError, match=message) as reported:
         QwenTokenizer(tmp_path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)

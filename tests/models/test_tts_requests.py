@@ -22,13 +22,13 @@ from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prompt import NOTHING, SPEAKER, SpeechPrompt
 from tests.models.tiny_tts import tiny_config, write_json, write_tiny_tts
 
-Load = Callable[[str], Qwen3TTS]
+LoadModel = Callable[[str], Qwen3TTS]
 PAD, EOS_TEXT = 310, 312
 NOISE = np.random.Generator(np.random.PCG64(2)).standard_normal(24000).astype(np.float32) * 0.1
 
 
 @pytest.fixture(scope="module")
-def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
+def load(tmp_path_factory: pytest.TempPathFactory) -> LoadModel:
     loaded: dict[str, Qwen3TTS] = {}
 
     def load_once(kind: str) -> Qwen3TTS:
@@ -95,14 +95,14 @@ def voice(hidden: int = 64, frames: int = 3, text: str | None = "hi") -> VoicePr
     ],
 )
 def test_what_cannot_be_done_is_said(
-    load: Load, kind: str, ask: dict[str, Any], wrong: type[InvalidRequest], param: str
+    load: LoadModel, kind: str, ask: dict[str, Any], wrong: type[InvalidRequest], param: str
 ) -> None:
     with pytest.raises(wrong) as caught:
         prepared(load(kind), **ask)
     assert caught.value.param == param
 
 
-def test_defaults_come_from_the_checkpoint(load: Load) -> None:
+def test_defaults_come_from_the_checkpoint(load: LoadModel) -> None:
     request = prepared(load("custom_voice"))
     assert (request.sampling.temperature, request.sampling.top_k) == (0.9, 50)
     assert request.sampling.repetition_penalty == 1.05
@@ -113,7 +113,7 @@ def test_defaults_come_from_the_checkpoint(load: Load) -> None:
     assert 1081 in prompt_of(request).codec  # the first speaker
 
 
-def test_overrides_are_the_talkers_and_zero_is_greedy_everywhere(load: Load) -> None:
+def test_overrides_are_the_talkers_and_zero_is_greedy_everywhere(load: LoadModel) -> None:
     request = prepared(load("base"), temperature=0.5, top_k=3, top_p=0.7)
     assert (request.sampling.temperature, request.sampling.top_k) == (0.5, 3)
     assert request.sampling.top_p == 0.7
@@ -123,7 +123,7 @@ def test_overrides_are_the_talkers_and_zero_is_greedy_everywhere(load: Load) -> 
     assert request.sampling.repetition_penalty == 1.05
 
 
-def test_length_is_bounded(load: Load) -> None:
+def test_length_is_bounded(load: LoadModel) -> None:
     model = load("base")
     assert prepared(model, max_new_tokens=2).max_entries == 1
     assert prepared(model, max_new_tokens=12).max_entries == 11
@@ -133,7 +133,7 @@ def test_length_is_bounded(load: Load) -> None:
     assert long.max_entries == 2048 - long.prompt.num_positions
 
 
-def test_text_mode_defaults_to_the_references(load: Load) -> None:
+def test_text_mode_defaults_to_the_references(load: LoadModel) -> None:
     cloned = prepared(load("both"), voice=voice())
     spoken = prepared(load("both"), voice="RYAN")
     assert prompt_of(cloned).text_track[-1:].tolist() in ([], [EOS_TEXT])
@@ -144,7 +144,7 @@ def test_text_mode_defaults_to_the_references(load: Load) -> None:
     assert prompt_of(streamed).text_track[-1] == EOS_TEXT
 
 
-def test_a_clip_is_measured_before_it_is_encoded(load: Load) -> None:
+def test_a_clip_is_measured_before_it_is_encoded(load: LoadModel) -> None:
     for samples, frames in ((12000, 7), (13440, 7), (13441, 8)):
         request = prepared(load("base"), voice=ReferenceClip(NOISE[:samples], "hi"))
         assert prompt_of(request).num_reference_frames == frames
@@ -155,20 +155,22 @@ def test_a_clip_is_measured_before_it_is_encoded(load: Load) -> None:
     assert SPEAKER in prompt_of(request).codec
 
 
-def test_instructions_reach_models_that_were_trained_on_them(load: Load, tmp_path: Path) -> None:
-    def told(model: Qwen3TTS) -> bool:
+def test_instructions_reach_models_that_were_trained_on_them(
+    load: LoadModel, tmp_path: Path
+) -> None:
+    def reported(model: Qwen3TTS) -> bool:
         prompt = prompt_of(prepared(model, instruct="Softly."))
         return bool((prompt.codec[:4] == NOTHING).all())  # else the role's three alone
 
-    assert told(load("custom_voice"))
-    assert told(load("voice_design"))
-    assert not told(load("base"))
+    assert reported(load("custom_voice"))
+    assert reported(load("voice_design"))
+    assert not reported(load("base"))
     small = write_tiny_tts(tmp_path, "custom_voice")
     write_json(small / "config.json", tiny_config("custom_voice") | {"tts_model_size": "0b6"})
-    assert not told(FAMILY.load(small, torch_backend("cpu", "float32")))
+    assert not reported(FAMILY.load(small, torch_backend("cpu", "float32")))
 
 
-def test_languages_by_name_or_code(load: Load) -> None:
+def test_languages_by_name_or_code(load: LoadModel) -> None:
     model = load("custom_voice")
     assert model.languages == ("chinese", "english", "german")
     for asked, index in (("English", 66), ("en", 66), ("zh", 71), ("sichuan_dialect", 78)):
@@ -214,7 +216,7 @@ def test_pieces_end_where_a_speaker_would_pause(text: str, pieces: list[str]) ->
     assert split_text(text, limit) == pieces
 
 
-def test_a_checkpoint_may_limit_its_text(load: Load, tmp_path: Path) -> None:
+def test_a_checkpoint_may_limit_its_text(load: LoadModel, tmp_path: Path) -> None:
     assert load("base").split_text("One. " * 100 + "\n") == [("One. " * 100).strip()]
     folder = write_tiny_tts(tmp_path, "base")
     write_json(folder / "config.json", tiny_config("base") | {"max_text_characters": 9})
@@ -329,7 +331,7 @@ def test_dialects_must_be_languages(tmp_path: Path) -> None:
         FAMILY.load(folder, torch_backend("cpu", "float32"))
 
 
-def test_pad_goes_beside_a_clip_longer_than_its_text(load: Load) -> None:
+def test_pad_goes_beside_a_clip_longer_than_its_text(load: LoadModel) -> None:
     request = prepared(load("base"), "Hi", voice=voice(frames=40))
     prompt = prompt_of(request)
     assert prompt.text[-1] == PAD

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from izwi.errors import InvalidRequest, TooLarge, VoiceNotFound
+from izwi.input_stream import TextPart
 from izwi.model import Row, step
 from izwi.request import ReferenceClip, Request, Sequence, SpeechInput, TextMode, VoicePrompt
 from izwi.runner.device import torch_backend
 from izwi.runner.sampler import Sampler, Suppressed
-from izwi.streamed import TextPart
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prompt import SpeechPrompt
@@ -39,11 +39,11 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-Load = Callable[..., Qwen3TTS]
+LoadModel = Callable[..., Qwen3TTS]
 
 
 @pytest.fixture(scope="module")
-def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
+def load(tmp_path_factory: pytest.TempPathFactory) -> LoadModel:
     loaded: dict[str, Qwen3TTS] = {}
 
     def load_once(kind: str, **change: Any) -> Qwen3TTS:
@@ -108,7 +108,7 @@ def layout(request: Request, ids: tuple[int, ...] = ()) -> tuple[list[int], ...]
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("voice", VOICES)
 def test_written_text_is_the_whole_text(
-    load: Load, voice: str, limit: str, text: str, data: st.DataObject
+    load: LoadModel, voice: str, limit: str, text: str, data: st.DataObject
 ) -> None:
     asked = dict(VOICES[voice])
     model = load(asked.pop("kind"), **LIMITS[limit])
@@ -138,7 +138,7 @@ def closed(part: TextPart) -> Sequence:
     return sequence
 
 
-def test_a_piece_that_waits_for_its_text_is_what_it_is_without_a_stream(load: Load) -> None:
+def test_a_piece_that_waits_for_its_text_is_what_it_is_without_a_stream(load: LoadModel) -> None:
     model = load("custom_voice", **LIMITS["english"])
     text = "One 2 three. And some more words than one piece can hold."
     ask = SpeechInput("", "ryan", text_mode=TextMode.FULL)
@@ -154,7 +154,7 @@ def test_a_piece_that_waits_for_its_text_is_what_it_is_without_a_stream(load: Lo
         assert part.request.max_entries == whole.max_entries
 
 
-def test_speech_begins_long_before_the_text_is_complete(load: Load) -> None:
+def test_speech_begins_long_before_the_text_is_complete(load: LoadModel) -> None:
     def first(model: Qwen3TTS, text: str) -> str:
         """What was written when the request came."""
         stream = model.text_stream("id", "tiny", SpeechInput("", "ryan"))
@@ -166,14 +166,14 @@ def test_speech_begins_long_before_the_text_is_complete(load: Load) -> None:
     assert first(english, "7 trains leave.") == "7 trains "
 
 
-def test_text_may_be_cut_between_the_halves_of_a_character(load: Load) -> None:
+def test_text_may_be_cut_between_the_halves_of_a_character(load: LoadModel) -> None:
     model, ask = load("custom_voice"), SpeechInput("", "ryan")
     halves = written(model, ["a \ud83d", "\ude00 b \ud83d", " c", "\ud83d"], ask)
     whole = written(model, ["a \U0001f600 b \ufffd c"], ask)
     assert [part.ids for part in halves] == [part.ids for part in whole]
 
 
-def test_what_cannot_be_done_is_said_before_any_text(load: Load) -> None:
+def test_what_cannot_be_done_is_said_before_any_text(load: LoadModel) -> None:
     model = load("both")
     with pytest.raises(VoiceNotFound):
         model.text_stream("id", "tiny", SpeechInput("", "nobody"))
@@ -249,7 +249,7 @@ TEXT = "We said. 12 words are here, and they go on for long enough to be waited 
     ("voice", "limit"), [("speaker", "whole"), ("clip", "whole"), ("speaker", "english")]
 )
 def test_codes_are_those_of_the_whole_text(
-    load: Load, voice: str, limit: str, temperature: float, data: st.DataObject
+    load: LoadModel, voice: str, limit: str, temperature: float, data: st.DataObject
 ) -> None:
     asked = dict(VOICES[voice])
     model = load(asked.pop("kind"), **LIMITS[limit])
@@ -267,7 +267,7 @@ def test_codes_are_those_of_the_whole_text(
     assert beside.finish() == at_once.finish()
 
 
-def test_a_sequence_that_outruns_its_text_waits_and_frames_need_their_text(load: Load) -> None:
+def test_a_sequence_that_outruns_its_text_waits_and_frames_need_their_text(load: LoadModel) -> None:
     model = load("custom_voice")
     loop, stream = Loop(model), model.text_stream("id", "tiny", SpeechInput("", "ryan", seed=1))
     loop.take(stream.write("Hello there "))
@@ -294,7 +294,7 @@ def test_a_sequence_that_outruns_its_text_waits_and_frames_need_their_text(load:
 
 
 # -- content keys --------------------------------------------------------------------------------
-def test_content_keys_are_equal_where_the_inputs_are(load: Load) -> None:
+def test_content_keys_are_equal_where_the_inputs_are(load: LoadModel) -> None:
     model = load("both")
     clip = ReferenceClip(NOISE, "hi")
     voice = VoicePrompt(np.ones(64, np.float32), np.arange(48).reshape(3, 16), "hi")
@@ -334,7 +334,7 @@ def test_content_keys_are_equal_where_the_inputs_are(load: Load) -> None:
     assert len(set(keys["clip"])) > len(keys["clip"]) - 6  # every frame of a clip has its own
 
 
-def test_content_keys_name_what_the_talker_is_fed(load: Load) -> None:
+def test_content_keys_name_what_the_talker_is_fed(load: LoadModel) -> None:
     """Positions of random prompts have equal keys if and only if their embeddings are equal."""
     model = load("both")
     rows: list[tuple[int, bytes]] = []

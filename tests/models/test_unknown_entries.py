@@ -22,19 +22,19 @@ def test_only_the_entry_is_unknown(name: str, tmp_path: Path) -> None:
     for sequence in (one, other):
         sequence.emitted = [(5 + k,) * model.num_codebooks for k in range(4)]
     last = [Row(s, s.num_prompt + 3, s.num_prompt + 4) for s in (one, other)]
-    prompt_end = Row(other, other.num_prompt - 1, other.num_prompt)  # as of a newcomer
+    prompt_end = Row(other, other.num_prompt - 1, other.num_prompt)  # as of a new request
     for rows in (last, [last[0], prompt_end], [last[0]]):
         known = model.inputs(rows)
         if known is None:  # the end of a cloned prompt is no id
             assert prompt_end in rows
             continue
         dropped = one.emitted.pop()
-        one.coming.entries = 1
+        one.pending.entries = 1
         assert rows[0].emits
         found = model.inputs(rows)
         assert found is not None
         assert (found[0, : model.num_codebooks] == UNKNOWN).all()
         assert np.array_equal(found[0, model.num_codebooks :], known[0, model.num_codebooks :])
         assert np.array_equal(found[1:], known[1:])
-        one.coming.entries = 0
+        one.pending.entries = 0
         one.emitted.append(dropped)

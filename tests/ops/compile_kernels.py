@@ -18,8 +18,8 @@ from triton.runtime.jit import JITFunction
 from izwi.ops import triton_launch
 from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, ScratchDecode, rope_tables
 from izwi.ops.attention.triton_prompt import PagedPrompt
-from izwi.ops.narrow import FOUR_BITS, narrowed
 from izwi.ops.protocol import AttentionSpec
+from izwi.ops.quantized import FOUR_BITS, quantized_weight
 from izwi.ops.triton_linear import gated_linear, linear
 from izwi.ops.triton_packed import widen_packed
 from izwi.ops.triton_rows import PendingNorm, rms_norm, snake, swiglu, widen
@@ -71,7 +71,7 @@ def products() -> None:
     norm, bias = array(256), array(128)
     for stored in STORED:
         weight = array(128, 256)
-        kept = weight if stored is None else narrowed(weight, stored)
+        kept = weight if stored is None else quantized_weight(weight, stored)
         for rows in (1, 2, 16, 64):
             x = array(rows, 256)
             gated_linear(x, kept, norm=norm, eps=1e-6)

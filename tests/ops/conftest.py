@@ -1,19 +1,12 @@
 """Where there is no GPU the kernels run in Triton's interpreter; without Triton, not at all."""
 
 import importlib.util
-import os
-import sys
 from typing import Any
 
 import torch
 
 # cuDNN would round what the kernels are compared with to ten bits
 torch.backends.cudnn.allow_tf32 = False
-
-if not torch.cuda.is_available():
-    # read when triton is imported, so it must not have been imported yet
-    assert "triton" not in sys.modules or os.environ.get("TRITON_INTERPRET") == "1"
-    os.environ["TRITON_INTERPRET"] = "1"
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 collect_ignore_glob = [] if HAS_TRITON else ["test_triton_*.py"]

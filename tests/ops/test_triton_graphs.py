@@ -3,6 +3,9 @@ the same staged buffers and, in Triton's interpreter, by the same kernels."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,9 +13,13 @@ import torch
 
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.model import step
+from izwi.ops.attention.triton_decode import PagedDecode
 from izwi.ops.torch_ops import TorchOps
 from izwi.ops.triton_ops import TritonOps
-from izwi.runner.decode_graphs import DecodeGraphs
+from izwi.request import SamplingParams, Sequence
+from izwi.runner.compiling import Rehearsal
+from izwi.runner.decode_graphs import DecodeGraphs, Variant
 from izwi_models.qwen3.decoder import DecoderConfig
 from tests.engine import toy
 from tests.engine.toy import toy_request
@@ -54,8 +61,8 @@ def run(ops: TorchOps, config: EngineConfig = CONFIG) -> tuple[Engine, dict[str,
 def test_recorded_steps_say_what_plain_steps_say() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     engine, recorded = run(TritonOps(device, torch.float32))
-    for lane in engine._lanes.values():
-        graphs = lane.runner._graphs
+    for worker in engine._workers.values():
+        graphs = worker.runner._graphs
         assert graphs is not None
         assert graphs.decodes is not None
         assert graphs.prompts is not None
@@ -83,9 +90,9 @@ def test_steps_in_which_torch_attends_are_recorded_while_keys_are_few(
         monkeypatch.setattr("izwi.runner.graphs.FEW_KEYS", few_keys)
         decoded.clear()
         engine, recorded = run(TritonOps(device, torch.float32, attention="torch"))
-        for lane in engine._lanes.values():
-            assert lane.runner._graphs is not None
-            assert lane.runner._graphs.prompts is None
+        for worker in engine._workers.values():
+            assert worker.runner._graphs is not None
+            assert worker.runner._graphs.prompts is None
         assert {name: log[0] for name, log in recorded.items()} == {
             name: log[0] for name, log in plain.items()
         }
@@ -93,23 +100,143 @@ def test_steps_in_which_torch_attends_are_recorded_while_keys_are_few(
         assert (max(decoded) <= 8) == (few_keys == 8)
 
 
-def test_log_probabilities_are_not_recorded_and_change_nothing() -> None:
+@pytest.mark.parametrize("vocabulary", [None, 8])
+def test_all_that_a_request_may_ask_for_is_recorded(
+    monkeypatch: pytest.MonkeyPatch, vocabulary: int | None
+) -> None:
+    """Log probabilities, long lists of candidates and many keys say what plain steps say."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    for module in ("graphs", "decode_graphs"):
+        monkeypatch.setattr(f"izwi.runner.{module}.FEW_KEYS", 8)
+    if vocabulary is not None:  # of which more do not fit into one program
+        monkeypatch.setattr("izwi.ops.triton_sampling.MAX_VOCABULARY", vocabulary)
+        monkeypatch.setattr("izwi.ops.triton_sampling._SORTED_ROWS", 2)
+    replayed: list[Variant] = []
+    choose = DecodeGraphs._variant
+
+    def chosen(self: DecodeGraphs, *of: Any) -> Variant:
+        replayed.append(choose(self, *of))
+        return replayed[-1]
+
+    monkeypatch.setattr(DecodeGraphs, "_variant", chosen)
     logs: list[Any] = []
     for ops in (TritonOps(device, torch.float32), TorchOps(device, torch.float32)):
+        plainly = None if isinstance(ops, TritonOps) else step
+        monkeypatch.setattr("izwi.runner.runner.step", plainly)
         engine = Engine({"text": ToyText(ops)}, ops, CONFIG)
-        entries: dict[str, Any] = {"asks": [], "asks not": []}
-        logprobs: list[float] = []
-        for name in entries:
-            request = toy_request(name, 5, 1, 6, model="text", logprobs=name == "asks")
+        entries: dict[str, Any] = {}
+        logprobs: dict[str, list[float]] = {}
+        for number, asks in enumerate((True, False, True)):
+            name = f"{number}"
+            request = toy_request(name, 5, 1, 3 + number, model="text", logprobs=asks)
+            if number:
+                request = replace(request, sampling=SamplingParams(0.9, (0, 100)[number - 1]))
+            entries[name], logprobs[name] = [], []
             engine.submit(request)
         while engine.has_work:
             for chunk in engine.step():
                 assert chunk.error is None, chunk.error
                 entries[chunk.request_id] += chunk.entries.tolist()
-                logprobs += [] if chunk.logprobs is None else chunk.logprobs.tolist()
+                found = [] if chunk.logprobs is None else chunk.logprobs.tolist()
+                logprobs[chunk.request_id] += found
         logs.append((entries, logprobs))
     (recorded, ours), (plain, theirs) = logs
     assert recorded == plain
-    assert len(ours) == len(plain["asks"]) > 2
-    torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs))
+    for name, expected in theirs.items():
+        assert len(ours[name]) == (0 if name == "1" else len(plain[name]))
+        torch.testing.assert_close(torch.tensor(ours[name]), torch.tensor(expected))
+    assert {variant.few_candidates for variant in replayed} == {False, True}
+
+
+def test_what_is_replayed_was_recorded_before() -> None:
+    """Whatever rows are drawn for; a model of sound tells no log probabilities."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    ops = TritonOps(device, torch.float32)
+    engine = Engine({"toy": ToySpeech(ops), "text": ToyText(ops)}, ops, CONFIG)
+    for name, worker in engine._workers.items():
+        graphs = worker.runner._graphs
+        assert graphs is not None
+        decodes = graphs.decodes
+        assert decodes is not None
+        decodes.warm_up()
+        for size in range(1, 4):
+            batch = decodes._batch(decodes._decodes, size)
+            draws = decodes._batch(decodes._draws, size)
+            for few_keys, sampling, logprobs in product(
+                (False, True),
+                (SamplingParams(), SamplingParams(0.9, 0), SamplingParams(0.9, 65)),
+                (False, name == "text"),
+            ):
+                request = toy_request("r", 5, 1, 6, model=name, logprobs=logprobs)
+                request = replace(request, sampling=sampling)
+                sequences = [Sequence(request, number) for number in range(size)]
+                batch.staged.stage_sampling(sequences)
+                variant = decodes._variant(batch, sequences, few_keys)
+                assert variant in batch.graphs
+                assert variant._replace(few_keys=True) in draws.graphs
+
+
+class ToyCloning(ToySpeech):
+    """Continues a clip of as many frames as its prompt is long, times 9."""
+
+    can_clone = True
+
+    def warm_codes(self, sequence: Any) -> torch.Tensor:
+        frames = 9 * sequence.request.prompt.num_positions
+        shape = frames, self.num_codebooks
+        return torch.arange(math.prod(shape), device=self.ops.device).reshape(shape) % 11
+
+
+def test_a_clip_is_heard_in_recorded_chunks_and_after_an_eviction_again() -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    sounds: list[dict[str, list[Any]]] = []
+    for ops in (TritonOps(device, torch.float32), TorchOps(device, torch.float32)):
+        config = replace(CONFIG, max_running=1, graphs=isinstance(ops, TritonOps))
+        engine = Engine({"toy": ToyCloning(ops)}, ops, config)
+        sounds.append({})
+        for number, length in enumerate((1, 7, 15)):
+            request = toy_request(f"r{number}", length, 1, 5)
+            sounds[-1][request.request_id] = []
+            engine.submit(request)
+        steps, paused = 0, False
+        while engine.has_work:
+            steps += 1
+            for chunk in engine.step():
+                assert chunk.error is None, chunk.error
+                if chunk.pcm is not None:
+                    sounds[-1][chunk.request_id].append(torch.from_numpy(chunk.pcm))
+            if not paused and sounds[-1]["r1"]:
+                paused = True
+                engine.pause("r1")
+            elif paused and steps % 10 == 0:
+                engine.resume("r1")
+        if engine_graphs := engine._workers["toy"].runner._graphs:
+            assert engine_graphs.codec is not None
+            heard = {frames for rows, frames in engine_graphs.codec._graphs if rows == 1}
+            assert heard >= {1, 2, 4, 8, 32, 64}  # 9, 63 and 135 frames
+    recorded, plain = sounds
+    for name, expected in plain.items():
+        assert expected
+        torch.testing.assert_close(torch.cat(recorded[name]), torch.cat(expected))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="its tensors are the interpreter's")
+def test_a_rehearsal_looks_up_nothing_that_no_kernel_has_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a kernel was to write is whatever lies in memory: ids beyond every table."""
+    wild = lambda logits, *_: torch.full((len(logits),), 1 << 40)  # noqa: E731
+    monkeypatch.setattr("izwi.runner.decode_graphs.draw", wild)
+    monkeypatch.setattr("izwi.runner.decode_graphs.take_last", lambda *_: None)
+    ops = TritonOps("cpu", torch.float32)
+    for model in (ToySpeech(ops), ToyText(ops)):
+        engine = Engine({"m": model}, ops, CONFIG)
+        runner = engine._workers["m"].runner
+        monkeypatch.setattr(PagedDecode, "attend_fused", lambda _, __, q, *___: torch.zeros_like(q))
+        rehearsal = Rehearsal(torch.device("cpu"))
+        decodes = DecodeGraphs(model, runner._kv, rehearsal, 3, None, 64)
+        decodes.warm_up()
+        for batch in (*decodes._decodes.values(), *decodes._draws.values()):
+            assert batch.graphs
+            for _, entries in batch.graphs.values():
+                assert not entries.any()

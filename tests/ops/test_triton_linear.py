@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from izwi.ops import triton_linear, triton_packed, triton_rows
-from izwi.ops.narrow import FOUR_BITS, PackedWeight, narrowed
+from izwi.ops.quantized import FOUR_BITS, PackedWeight, quantized_weight
 from izwi.ops.torch_ops import rms_norm
 from tests.ops.devices import DTYPES, assert_near, normal
 
@@ -90,7 +90,7 @@ def test_narrow_weights(
     size: tuple[int, int, int], dtype: torch.dtype, stored: torch.dtype
 ) -> None:
     """What the numbers in 8 bits stand for is what is multiplied, also on the up side of a gate."""
-    check_narrow(size, dtype, stored)
+    check_quantized(size, dtype, stored)
 
 
 # rows of both kernels; groups of 64, 32 and 16 inputs, several of them in each half
@@ -100,14 +100,14 @@ PACKED_CASES = [(1, 41, 256), (2, 24, 192), (2, 9, 2048), (3, 40, 96), (17, 33, 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", PACKED_CASES)
 def test_packed_weights(size: tuple[int, int, int], dtype: torch.dtype) -> None:
-    check_narrow(size, dtype, FOUR_BITS)
+    check_quantized(size, dtype, FOUR_BITS)
 
 
-def check_narrow(size: tuple[int, int, int], dtype: torch.dtype, stored: torch.dtype) -> None:
+def check_quantized(size: tuple[int, int, int], dtype: torch.dtype, stored: torch.dtype) -> None:
     rows, outputs, inputs = size
     case = Case(rows, 2 * outputs, inputs, dtype)
     case.weight[0] /= 30  # outputs have scales of their own
-    weight = narrowed(case.weight, stored)
+    weight = quantized_weight(case.weight, stored)
     case.weight = weight.wide(torch.float32)
     found = triton_linear.linear(case.x, weight, bias=case.bias, residual=case.residual)
     expected = case.product(normed=False) + case.bias.float() + case.residual.float()
@@ -124,14 +124,14 @@ def check_narrow(size: tuple[int, int, int], dtype: torch.dtype, stored: torch.d
 @pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_widened_weights(dtype: torch.dtype, stored: torch.dtype) -> None:
-    weight = narrowed(normal(5, 1100, seed=1), stored)
+    weight = quantized_weight(normal(5, 1100, seed=1), stored)
     assert torch.equal(triton_rows.widen(weight, dtype), weight.wide(dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("inputs", [1088, 24])
 def test_widened_packed_weights(dtype: torch.dtype, inputs: int) -> None:
-    weight = narrowed(normal(5, inputs, seed=1), FOUR_BITS)
+    weight = quantized_weight(normal(5, inputs, seed=1), FOUR_BITS)
     assert isinstance(weight, PackedWeight)
     assert torch.equal(triton_packed.widen_packed(weight, dtype), weight.wide(dtype))
 
@@ -165,7 +165,7 @@ def test_what_no_kernel_takes_is_refused() -> None:
     with pytest.raises(ValueError, match="no kernel"):
         triton_linear.linear(case.x[:, :40], case.weight.t())
     with pytest.raises(ValueError, match="no kernel"):  # groups of 4
-        triton_linear.linear(case.x[:, :24], narrowed(case.weight[:, :24], FOUR_BITS))
+        triton_linear.linear(case.x[:, :24], quantized_weight(case.weight[:, :24], FOUR_BITS))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

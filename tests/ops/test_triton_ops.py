@@ -11,8 +11,8 @@ from izwi.config import WEIGHTS
 from izwi.ops import triton_linear, triton_ops
 from izwi.ops.attention.torch_dense import ScratchCache
 from izwi.ops.attention.triton_decode import ScratchDecode
-from izwi.ops.narrow import narrowed, widen
 from izwi.ops.protocol import AttentionSpec
+from izwi.ops.quantized import quantized_weight, widen
 from izwi.ops.torch_ops import TorchOps
 from izwi.ops.triton_ops import TritonOps
 from tests.ops.devices import DEVICE, assert_near, normal
@@ -41,7 +41,7 @@ def test_products(rows: tuple[int, ...], weights: str, monkeypatch: pytest.Monke
     )
     x, residual = normal(*rows, 32, seed=1), normal(*rows, 24, seed=2)
     plain, norm, bias = normal(24, 32, seed=3) / 6, normal(32, seed=4), normal(24, seed=5)
-    made = TritonOps(DEVICE, F32, weights).narrow(plain)
+    made = TritonOps(DEVICE, F32, weights).quantize(plain)
     weight = widen(made, F32)
     assert (weight is plain) == (weights == "auto")
     normed = TORCH.linear(TORCH.rms_norm(x, norm, EPS), weight)
@@ -107,7 +107,7 @@ def test_a_narrow_weight_stays_with_the_kernels_while_they_take_the_rows() -> No
     """The library would have to be given a wide copy, whatever it prefers for full weights."""
     x, full = normal(40, 2048, seed=1), normal(4096, 2048, seed=2)
     assert not triton_ops._takes_product(x, full)
-    assert triton_ops._takes_product(x, narrowed(full, torch.int8))
+    assert triton_ops._takes_product(x, quantized_weight(full, torch.int8))
 
 
 def test_a_slice_of_tokens_is_multiplied() -> None:

@@ -38,8 +38,8 @@ def check_runs(
     rows = [(n, at) for n, (start, stop) in enumerate(runs) for at in range(start, stop)]
     width = max(map(len, pages.tables)) + 1
     tables = torch.full((count + empty, width), 1 << 30, dtype=torch.int32)
-    for row, (number, _) in enumerate(rows):
-        tables[row, : len(pages.tables[number])] = torch.tensor(pages.tables[number])
+    for number, table in enumerate(pages.tables):
+        tables[number, : len(table)] = torch.tensor(table)
     behind = [-1] * empty
     context = PagedPrompt(
         cache,
@@ -49,7 +49,7 @@ def check_runs(
         rope_tables(MAX_KEYS, spec.head_dim, 1e4, DEVICE, dtype),
         MAX_KEYS,
         # what an earlier step left behind the rows is not looked at
-        torch.tensor([n for n, _ in rows] + [0] * empty, dtype=torch.int32, device=DEVICE),
+        torch.tensor([n for n, _ in rows] + [count] * empty, dtype=torch.int32, device=DEVICE),
     )
     ops = TritonOps(DEVICE, dtype, attention=attention)
     found = ops.attention(q, k, v, spec=spec, context=context, layer=1, **weights)

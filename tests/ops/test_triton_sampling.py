@@ -102,7 +102,7 @@ def check(
     logits: Tensor,
     params: list[SamplingParams],
     codebook: int,
-    narrow: bool,
+    few_candidates: bool,
     banned: np.ndarray[Any, Any] | None = BANNED,
 ) -> None:
     vocabulary = logits.shape[1]
@@ -110,7 +110,7 @@ def check(
     rows = rows_of(sequences, banned, vocabulary)
     sampler = Sampler(sequences, Suppressed.on(CPU, banned))
     expected = sampler.pick(logits.cpu(), codebook)
-    found = triton_sampling.draw(logits, rows, codebook, narrow)
+    found = triton_sampling.draw(logits, rows, codebook, few_candidates)
     assert found.dtype == torch.int64
     assert found.tolist() == expected.tolist()
 
@@ -135,19 +135,21 @@ def test_rows_that_keep_more_than_64() -> None:
     check(logits, [*UNLIMITED, PARAMS[0]], 3, False)
 
 
-@pytest.mark.parametrize("narrow", [True, False])
-def test_large_vocabularies(narrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("few_candidates", [True, False])
+def test_large_vocabularies(few_candidates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_sampling, "MAX_VOCABULARY", 64)
     monkeypatch.setattr(triton_sampling, "_CHUNK", 64)
-    params = PARAMS[3::3] if narrow else [*UNLIMITED, *PARAMS[::4]]
+    params = PARAMS[3::3] if few_candidates else [*UNLIMITED, *PARAMS[::4]]
     logits = normal(len(params), VOCABULARY, seed=3) * 3
     for codebook in (0, 2):
-        check(logits, params, codebook, narrow)
+        check(logits, params, codebook, few_candidates)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("narrow", [True, False])
-def test_of_equal_logits_the_smaller_id_comes_first(dtype: torch.dtype, narrow: bool) -> None:
+@pytest.mark.parametrize("few_candidates", [True, False])
+def test_of_equal_logits_the_smaller_id_comes_first(
+    dtype: torch.dtype, few_candidates: bool
+) -> None:
     """With equal weights the rank that is drawn is the noise times their number."""
     count, codebook = 6, 4
     logits = torch.full((count, VOCABULARY), -1.0, device=DEVICE, dtype=dtype)
@@ -162,7 +164,9 @@ def test_of_equal_logits_the_smaller_id_comes_first(dtype: torch.dtype, narrow: 
     )
     sampled = np.array([s.request.codebook_sampling.temperature > 0 for s in sequences])
     expected = zeros.numpy()[np.where(sampled, noise * len(zeros), 0).astype(int)]
-    assert triton_sampling.draw(logits, rows, codebook, narrow).tolist() == expected.tolist()
+    assert (
+        triton_sampling.draw(logits, rows, codebook, few_candidates).tolist() == expected.tolist()
+    )
 
 
 def test_the_noise_is_that_of_the_host() -> None:

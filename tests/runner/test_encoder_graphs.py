@@ -19,13 +19,13 @@ from izwi.request import AlignmentInput, EncodeInput, TranscriptionInput
 from izwi.runner.device import TorchBackend
 from izwi_models.qwen3_aligner.model import FAMILY as ALIGNER
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
-from izwi_models.qwen3_asr.prompt import WINDOW, cut_windows
+from izwi_models.qwen3_asr.prompt import CLIP, cut_windows
 from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import sound, write_tiny_asr
 
 pytest.importorskip("triton")  # which staging knows the limits of
 from izwi.runner.encoder_graphs import EncoderGraphs
-from izwi.runner.recorder import Recorder
+from izwi.runner.recorder import GraphRecorder
 
 SECONDS = (8.0, 1.0, 3.7, 2.0, 2.01, 8.04, 5.55, 1.3, 4.0, 7.99, 12.6)
 GPU = torch.cuda.is_available()
@@ -63,7 +63,7 @@ def windows(model: Qwen3ASR, seconds: float, seed: int = 0) -> tuple[EncodeInput
 
 def graphs_of(model: Qwen3ASR, max_pieces: int = 4) -> EncoderGraphs:
     encoders = model.padded_encoders
-    return EncoderGraphs(encoders, Recorder(DEVICE), max_pieces, DEVICE, torch.float32)
+    return EncoderGraphs(encoders, GraphRecorder(DEVICE), max_pieces, DEVICE, torch.float32)
 
 
 def assert_plain(model: Qwen3ASR, pieces: list[EncodeInput], encoded: list[Any]) -> None:
@@ -91,6 +91,17 @@ def test_pieces_of_mixed_lengths_are_encoded_as_each_alone(model):
     assert_plain(model, pieces, graphs.encode(pieces))
 
 
+def test_sound_below_a_second_is_encoded_as_each_alone(model):
+    """A clip keeps its length in the model; what pads it here must not reach its last tokens."""
+    pieces = [window for n in range(3, 100, 7) for window in windows(model, n / 100, n)]
+    assert {piece.kind for piece in pieces} == {CLIP}
+    graphs = graphs_of(model)
+    graphs.warm_up()
+    assert all(graphs.takes(piece) for piece in pieces)
+    assert_plain(model, pieces, graphs.encode(pieces))
+    assert_plain(model, pieces[:1], graphs.encode(pieces[:1]))
+
+
 def test_nothing_is_left_of_what_ran_before(model):
     graphs = graphs_of(model)
     long = [windows(model, 8.0, seed)[0] for seed in range(4)]
@@ -103,17 +114,15 @@ def test_nothing_is_left_of_what_ran_before(model):
 
 def test_what_is_not_recorded_is_not_taken(model):
     graphs = graphs_of(model)
-    (clip,) = windows(model, 0.6)
     (whole,) = windows(model, 8.0)
-    assert not graphs.takes(clip)
     assert not graphs.takes(EncodeInput(whole.kind, whole.values.repeat(2, axis=1)))
     assert not graphs.takes(EncodeInput(whole.kind, whole.values[:64]))
 
 
 def test_the_padded_encoder_asks_for_no_value(model):
     """A recording cannot: shapes and launches are the same whatever the arrays hold."""
-    encoder = model.padded_encoders[WINDOW]
-    for shape in encoder.shapes:
+    encoders = model.padded_encoders.values()
+    for encoder, shape in [(one, shape) for one in encoders for shape in one.shapes]:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():
             lengths = torch.ones(2, dtype=torch.int64, device=DEVICE)
             encoded = encoder.encode_padded(torch.zeros(2, *shape, device=DEVICE), lengths)
@@ -165,7 +174,7 @@ def test_an_engine_that_records_writes_the_same(folder):
     assert all(len(tokens) > 2 for tokens in ids.values())
     # on a GPU windows of unequal lengths go together, by the padded encoder
     assert kinds.count("window") == 8 or GPU
-    assert written(folder, RecordingOps(DEVICE)) == (ids, ["clip"])
+    assert written(folder, RecordingOps(DEVICE)) == (ids, [])
 
 
 def test_encoders_are_recorded_where_entries_are_drawn_at_marks(tmp_path):
@@ -182,7 +191,7 @@ def test_encoders_are_recorded_where_entries_are_drawn_at_marks(tmp_path):
             for chunk in engine.step():
                 assert chunk.error is None, chunk.error
                 classes += chunk.entries[:, 0].tolist()
-        graphs = engine._lanes["tiny"].runner._graphs
+        graphs = engine._workers["tiny"].runner._graphs
         assert graphs is None or (graphs.encoders is not None and graphs.decodes is None)
         heard.append((graphs is None, classes))
     assert heard == [(True, heard[0][1]), (False, heard[0][1])]

@@ -33,10 +33,11 @@ def sequence(number: int, penalty: float, min_entries: int) -> Sequence:
     return Sequence(request, number)
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_runs_are_rows_with_their_positions_and_pages(seed: int) -> None:
+def test_runs_are_rows_with_their_positions_and_pages(seed: int, together: bool) -> None:
     rng = random.Random(seed)
-    staged = StagedPositions(64, num_inputs=1, max_pages=6, device=CPU)
+    staged = StagedPositions(64, num_inputs=1, max_pages=6, device=CPU, together=together)
     for _ in range(6):  # what an earlier batch left there does not show
         runs = []
         for _ in range(rng.randint(1, 8)):
@@ -49,7 +50,9 @@ def test_runs_are_rows_with_their_positions_and_pages(seed: int) -> None:
         positions = staged.positions.tolist()
         assert positions == expected + [-1] * (64 - len(expected))
         width = int(staged.table_width)
-        tables = staged.tables[: len(expected) * width].view(-1, width).tolist()
+        kept = staged.tables[: 64 * width].view(-1, width)
+        of_rows = staged.runs[: len(expected)].long() if together else range(len(expected))
+        tables = kept[of_rows].tolist()
         owners = [pages for start, stop, pages in runs for _ in range(start, stop)]
         assert [row[: len(pages)] for row, pages in zip(tables, owners, strict=True)] == owners
         assert width == max(map(len, owners))
@@ -61,18 +64,21 @@ def test_sampling_follows_the_logs_as_they_grow_and_as_batches_change(seed: int)
     staged = StagedRows(
         8, num_inputs=2, max_pages=1, vocabulary=VOCABULARY, suppressed=None, device=CPU
     )
-    crowd = [sequence(number, rng.choice([1.0, 1.1]), rng.randint(0, 5)) for number in range(10)]
+    crowd = [sequence(number, rng.choice([1.0, 1.1]), rng.randint(0, 25)) for number in range(10)]
     batch = crowd[:5]
     for _ in range(40):
         if rng.random() < 0.2:
             batch = rng.sample(crowd, rng.randint(1, 8))
         for one in batch:
             one.emitted += [(rng.randrange(VOCABULARY), 0)] * rng.choice([0, 1, 1, 1, 2])
+            one.pending.entries = rng.randint(0, 1)  # drawn by a step in flight
         staged.stage_sampling(batch)
         staged.send()
         sampling, count = staged.sampling, len(batch)
-        assert sampling.step[:count].tolist() == [len(one.emitted) for one in batch]
-        allowed = [len(one.emitted) >= one.request.min_entries for one in batch]
+        steps = [one.num_entries for one in batch]
+        assert sampling.step[:count].tolist() == steps
+        least = [one.request.min_entries for one in batch]
+        allowed = [step >= few for step, few in zip(steps, least, strict=True)]
         assert sampling.stop_allowed[:count].tolist() == allowed
         assert sampling.seed[:count].tolist() == [one.request.seed for one in batch]
         bits = np.unpackbits(sampling.seen.numpy().view(np.uint8), axis=1, bitorder="little")

@@ -28,7 +28,7 @@ from tests.models.tiny_tts import write_tiny_tts
 
 pytest.importorskip("triton")  # which staging knows the limits of
 from izwi.runner.encoder_graphs import EncoderGraphs
-from izwi.runner.recorder import Recorder
+from izwi.runner.recorder import GraphRecorder
 
 RATE = 24_000
 KINDS = (ENCODE_SPEAKER, ENCODE_CODES)
@@ -81,7 +81,7 @@ def clips(samples: tuple[int, ...], seed: int = 0) -> list[EncodeInput]:
 
 def graphs_of(model: Qwen3TTS, max_pieces: int = 16) -> EncoderGraphs:
     encoders = model.padded_encoders
-    return EncoderGraphs(encoders, Recorder(DEVICE), max_pieces, DEVICE, torch.float32)
+    return EncoderGraphs(encoders, GraphRecorder(DEVICE), max_pieces, DEVICE, torch.float32)
 
 
 def assert_plain(model: Qwen3TTS, pieces: list[EncodeInput], encoded: list[Any]) -> None:
@@ -243,7 +243,7 @@ def test_only_models_that_clone_record_encoders(tmp_path: Path, kind: str, recor
     ops = RecordingOps(DEVICE)
     model = load(write_tiny_tts(tmp_path / kind, kind), ops)
     engine = Engine({"tiny": model}, ops, EngineConfig(kv_bytes=1 << 22, kv_dtype="int8"))
-    graphs = engine._lanes["tiny"].runner._graphs
+    graphs = engine._workers["tiny"].runner._graphs
     assert graphs is not None
     assert (graphs.encoders is not None) == recorded
 

@@ -127,3 +127,63 @@ def test_prompts_that_are_all_alike_are_taken_for_dear_positions() -> None:
         online.add(work, TRUE.seconds(work))
     assert online.cost.prefill_call_s < 0.1 * TRUE.prefill_call_s, "nobody waits on a guess"
     assert online.cost.seconds(StepWork(8, 100)) == pytest.approx(0.0159, rel=0.02)
+
+
+def steps_of(rng: random.Random, count: int) -> list[StepWork]:
+    """Steps of an engine: decodes mostly, now and then prompts, seldom audio."""
+    works = []
+    for _ in range(count):
+        prefill, encodes = rng.choice([(0, 0)] * 12 + [(30, 0), (200, 0), (60, 1)])
+        works.append(StepWork(rng.choice([1, 4, 16]), prefill, encodes))
+    return works
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    outliers=st.dictionaries(st.integers(150, 299), st.floats(3.0, 1e4), max_size=6),
+)
+def test_single_outliers_cost_nothing_after_them(seed: int, outliers: dict[int, float]) -> None:
+    """No step is predicted longer by more than a normal step, from the very next one on."""
+    rng = random.Random(seed)
+    disturbed, calm = OnlineCost(), OnlineCost()
+    works = steps_of(rng, 400)
+    for step, work in enumerate(works):
+        seconds = TRUE.seconds(work) * rng.uniform(0.97, 1.03)
+        far = {step - 1, step - 2} & outliers.keys()  # two are no run of three
+        factor = outliers.get(step, 1.0) if len(far) < 2 else 1.0
+        disturbed.add(work, seconds * factor)
+        calm.add(work, seconds)
+        if step >= 200:
+            for next_work in {*works[step + 1 : step + 9]}:
+                before_s = calm.cost.seconds(next_work)
+                assert disturbed.cost.seconds(next_work) <= before_s + TRUE.seconds(next_work)
+
+
+@settings(max_examples=25, deadline=None)
+@given(burst=st.integers(1, 60), factor=st.floats(3.0, 1e3), encodes=st.integers(1, 4))
+def test_a_burst_of_slow_steps_is_forgotten_after_four_normal_ones(
+    burst: int, factor: float, encodes: int
+) -> None:
+    """As encoders whose kernels are compiled for each new length."""
+    rng = random.Random(burst)
+    online = OnlineCost()
+    audio = StepWork(0, 60, encodes)
+    for step in range(4 * burst):
+        work = audio if step % 4 == 0 else StepWork(1)
+        online.add(work, TRUE.seconds(work) * (factor if work is audio else 1.0))
+    for _ in range(4):  # the first may come before any price is learnt
+        online.add(audio, TRUE.seconds(audio) * rng.uniform(0.97, 1.03))
+        for _ in range(5):
+            online.add(StepWork(1), TRUE.seconds(StepWork(1)))
+    assert online.cost.seconds(audio) < 1.5 * TRUE.seconds(audio)
+    assert online.cost.seconds(StepWork(1)) < 1.5 * TRUE.seconds(StepWork(1))
+
+
+def test_two_slow_steps_are_no_change_and_three_are() -> None:
+    online = OnlineCost()
+    for _ in range(100):
+        online.add(StepWork(8), 0.01)
+    for count in (1, 2, 3):
+        online.add(StepWork(8), 0.05)
+        assert (online.cost.seconds(StepWork(8)) > 0.04) == (count == 3)

@@ -12,7 +12,7 @@ from izwi.scheduler.deadline import (
 )
 from izwi.scheduler.playback import underrun_s
 from izwi.scheduler.policy import POLICIES, Budgets, Forward, View
-from tests.scheduler.toy import Life, Toy
+from tests.scheduler.toy import Timeline, Toy
 
 COST = StepCost(base_s=0.010, decode_row_s=0.0005, prefill_token_s=0.0001, vocode_call_s=0.002)
 SPEND = Budgets(16, 1000, tokens=2048, encodes=4, running=8, vocodes=8, step_s=0.02, cost=COST)
@@ -35,7 +35,7 @@ def test_a_new_stream_is_heard_in_its_first_step() -> None:
 
 def test_urgent_streams_run_whatever_the_time_and_others_as_far_as_it_goes() -> None:
     urgent = [decode(key, 0.05) for key in range(4)]
-    ahead = [decode(key, 5.0 - key / 100) for key in range(10, 40)]
+    ahead = [decode(key, 4.0 - key / 100) for key in range(10, 40)]
     background = [decode(key) for key in range(40, 44)]
     spend = SPEND._replace(step_s=0.0151 / AHEAD_STRETCH)
     step = plan([*background, *ahead, *urgent], [], spend)
@@ -55,7 +55,7 @@ def test_a_stream_is_urgent_when_its_next_chunk_would_come_late() -> None:
 
 def test_a_step_with_a_first_sound_stays_short() -> None:
     new = View(7, 20, slack_s=0.1, chunk=1)
-    ahead = [decode(key, 5.0, frames=11) for key in range(10, 20)]
+    ahead = [decode(key, 4.0, frames=11) for key in range(10, 20)]
     long_prompt = View(30, 1000)
     alone = COST.seconds(plan([], [new], SPEND).work)
     step = plan([*ahead, long_prompt], [new], SPEND._replace(step_s=1.0, running=20))
@@ -64,21 +64,21 @@ def test_a_step_with_a_first_sound_stays_short() -> None:
 
 
 def test_a_row_takes_its_sound_along_where_that_is_made_beside_the_steps() -> None:
-    ahead = [decode(key, 5.0, frames=14) for key in range(10, 14)]
+    ahead = [decode(key, 4.0, frames=14) for key in range(10, 14)]
     budgets = SPEND._replace(step_s=1.0)
     apart = plan(ahead, [], budgets)
     assert apart.forward == ()
     assert len(apart.vocode) == 4
     step = plan(ahead, [], budgets._replace(sounds_beside=True))
     assert [row.key for row in step.forward] == [key for key, _ in step.vocode] == [10, 11, 12, 13]
-    one = [decode(10, 5.0, frames=11)]
+    one = [decode(10, 4.0, frames=11)]
     assert plan(one, [], budgets).vocode == ()
     assert plan(one, [], budgets._replace(sounds_beside=True)).vocode == ((10, 12),)
 
 
 def test_sound_that_can_wait_is_made_together_with_more() -> None:
     beside = SPEND._replace(step_s=1.0, sounds_beside=True)
-    due = [decode(key, 5.0, frames=10 + key) for key in range(5)]  # 1 to 3 need no further frame
+    due = [decode(key, 4.0, frames=10 + key) for key in range(5)]  # 1 to 3 need no further frame
     assert [view.chunk for view in due] == [12] * 5
     waiting = plan(due[:4], [], beside)
     assert len(waiting.forward) == 4
@@ -89,17 +89,17 @@ def test_sound_that_can_wait_is_made_together_with_more() -> None:
     # who is near a gap waits for nobody, nor does anybody wait for him
     near = plan([*due[:3], decode(7, 0.1, frames=11)], [], beside)
     assert near.vocode == ((7, 12),)
-    # nor does who is held wait: he may lack text
-    held = decode(6, 5.0, frames=13)._replace(held=True)
-    assert plan([*due[:3], held], [], beside).vocode == ((6, 12),)
+    # nor does who is backpressured wait: he may lack text
+    backpressured = decode(6, 4.0, frames=13)._replace(backpressured=True)
+    assert plan([*due[:3], backpressured], [], beside).vocode == ((6, 12),)
 
 
 def test_who_has_no_page_for_a_row_has_the_sound_that_is_there() -> None:
     full = SPEND._replace(step_s=1.0, free_pages=0)
-    stuck = View(1, 49, 48, num_pages=3, slack_s=5.0, started=True, frames=15, chunk=12)
+    stuck = View(1, 49, 48, num_pages=3, slack_s=4.0, started=True, frames=15, chunk=12)
     other = decode(0, 0.01)  # it keeps its pages, since it needs them sooner
     for beside in (False, True):
-        for slack_s in (5.0, 0.05):
+        for slack_s in (4.0, 0.05):
             budgets = full._replace(sounds_beside=beside)
             step = plan([other, stuck._replace(slack_s=slack_s)], [], budgets)
             assert [row.key for row in step.forward] == [0]
@@ -108,8 +108,8 @@ def test_who_has_no_page_for_a_row_has_the_sound_that_is_there() -> None:
 
 def test_the_end_of_a_stream_waits_for_company_but_not_long_while_its_place_is_wanted() -> None:
     beside = SPEND._replace(step_s=1.0, sounds_beside=True)
-    rows = [decode(key, 5.0, frames=2) for key in range(2)]
-    end = decode(5, 5.0, frames=3)._replace(ended=True)
+    rows = [decode(key, 4.0, frames=2) for key in range(2)]
+    end = decode(5, 4.0, frames=3)._replace(ended=True)
     new = [View(9, 20, slack_s=0.1, chunk=1)]
     assert plan([*rows, end], [], beside).vocode == ()
     assert plan([*rows, end._replace(idle_steps=3)], [], beside).vocode == ((5, 3),)
@@ -194,12 +194,12 @@ def test_sound_goes_to_the_poorest_listeners_first() -> None:
 def first_sound_after_s(policy: str, *, step_s: float) -> tuple[float, float]:
     """The latest first sound and the longest silence of streams beside much background work."""
     toy = Toy(POLICIES[policy], num_pages=2000, slots=8, tokens=512, vocodes=8, step_s=step_s)
-    crowd = [Life(300, 150, streams=False) for _ in range(16)]
-    streams = [Life(20, 50, arrives=20 + 40 * number) for number in range(8)]
+    crowd = [Timeline(300, 150, streams=False) for _ in range(16)]
+    streams = [Timeline(20, 50, arrives=20 + 40 * number) for number in range(8)]
     toy.run([*crowd, *streams], limit=5000)
     assert len(toy.done) == 24
-    late = max(life.chunks[0][0] - life.submitted_s for life in streams)
-    return late, max(underrun_s(life.chunks) for life in streams)
+    late = max(timeline.chunks[0][0] - timeline.submitted_s for timeline in streams)
+    return late, max(underrun_s(timeline.chunks) for timeline in streams)
 
 
 def test_streams_are_heard_early_and_without_gaps_beside_background_work() -> None:

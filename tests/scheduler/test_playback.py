@@ -42,7 +42,7 @@ def test_gaps_are_where_sound_ran_out() -> None:
 
 @given(heard=chunks)
 def test_a_gap_is_as_long_as_the_slack_was_negative(heard: list[tuple[float, float]]) -> None:
-    """Gaps found afterwards are those that slack foretold at each arrival."""
+    """Gaps found afterwards are those that slack predicted at each arrival."""
     first_s, audio_s, gaps_s = heard[0][0], 0.0, 0.0
     for arrival_s, chunk_s in heard:
         slack = slack_s(arrival_s, 0.0, first_s, audio_s, 0.0, gaps_s=gaps_s)

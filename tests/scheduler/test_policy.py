@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from izwi.cache.pages import pages_for
-from izwi.scheduler.draft import is_stuck
 from izwi.scheduler.policy import POLICIES, Budgets, Forward, Plan, View
+from izwi.scheduler.step_builder import is_stuck
 from tests.scheduler.toy import COST, DEAR_CALLS, PAGE, check_plan
 
 INF = float("inf")
@@ -32,7 +32,7 @@ def views(draw: st.DrawFn, running: bool, first_key: int) -> list[View]:
                 num_pages=pages,
                 num_encodes=draw(st.integers(0, 3)) if computed == 0 else 0,
                 encode_only=computed == 0 and draw(st.integers(0, 3)) == 0,
-                held=draw(st.integers(0, 3)) == 0,
+                backpressured=draw(st.integers(0, 3)) == 0,
                 priority=draw(st.integers(-1, 1)),
                 slack_s=draw(st.sampled_from([-0.1, 0.0, 0.05, 0.5, 3.0, INF])),
                 started=draw(st.booleans()),
@@ -57,7 +57,7 @@ budgets = st.builds(
     vocodes=st.integers(1, 8),
     step_s=st.sampled_from([0.0, 0.011, 0.02, INF]),
     cost=st.sampled_from([COST, DEAR_CALLS, Budgets(1, 0, 0, 0, 0, 0).cost]),
-    newcomers=st.sampled_from([0.0, 0.5, 3.0]),
+    new_requests=st.sampled_from([0.0, 0.5, 3.0]),
     since_start=st.integers(0, 9),
 )
 policies = st.sampled_from(sorted(POLICIES))
@@ -97,7 +97,7 @@ def test_fcfs_lets_nobody_overtake(
     running: list[View], waiting: list[View], spend: Budgets
 ) -> None:
     plan = POLICIES["fcfs"].plan(running, waiting, spend)
-    line = sorted(view.key for view in waiting if not view.deferred and not view.held)
+    line = sorted(view.key for view in waiting if not view.deferred and not view.backpressured)
     admitted = [key for key in plan.admit if key in line]
     assert admitted == line[: len(admitted)]
     if len(admitted) < len(
@@ -148,14 +148,16 @@ def test_fcfs_runs_decodes_before_prompts() -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_pages_of_prompts_under_way_are_kept_from_newcomers(name: str) -> None:
+def test_pages_of_prompts_in_flight_are_kept_from_new_requests(name: str) -> None:
     prompt = View(key=0, num_positions=40, num_computed=4, num_pages=1)
-    newcomer = View(key=1, num_positions=3)
+    new_request = View(key=1, num_positions=3)
     spend = Budgets(PAGE, free_pages=10, tokens=8, encodes=0, running=8, vocodes=8)
-    plan = POLICIES[name].plan([prompt], [newcomer], spend)
+    plan = POLICIES[name].plan([prompt], [new_request], spend)
     assert plan.forward == (Forward(0, 4, 12),)
     assert plan.admit == ()  # eight pages are free after this step, the prompt needs them all
-    assert POLICIES[name].plan([prompt], [newcomer], spend._replace(tokens=60, free_pages=11)).admit
+    assert (
+        POLICIES[name].plan([prompt], [new_request], spend._replace(tokens=60, free_pages=11)).admit
+    )
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -167,13 +169,15 @@ def test_deferred_ones_block_nobody(name: str) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_held_sequence_gives_its_pages_to_one_that_can_run(name: str) -> None:
-    held = View(key=0, num_positions=9, num_computed=8, num_pages=2, held=True, slack_s=0.0)
+    backpressured = View(
+        key=0, num_positions=9, num_computed=8, num_pages=2, backpressured=True, slack_s=0.0
+    )
     growing = View(key=1, num_positions=9, num_computed=8, num_pages=2, slack_s=1.0)
     spend = Budgets(PAGE, free_pages=0, tokens=8, encodes=0, running=2, vocodes=8)
-    plan = POLICIES[name].plan([held, growing], [], spend)
+    plan = POLICIES[name].plan([backpressured, growing], [], spend)
     assert (plan.preempt, plan.forward) == ((0,), (Forward(1, 8, 9),))
-    newcomer = View(key=1, num_positions=7, slack_s=1.0)
-    assert POLICIES[name].plan([held], [newcomer], spend).admit == (1,)
+    new_request = View(key=1, num_positions=7, slack_s=1.0)
+    assert POLICIES[name].plan([backpressured], [new_request], spend).admit == (1,)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -207,3 +211,24 @@ def test_age_moves_a_sequence_up_in_line_but_takes_nobody_s_pages() -> None:
     assert (plan.preempt, plan.admit) == ((), (2,))
     assert POLICIES["priority"].plan([busy], [high, old], spend._replace(running=1)).preempt == ()
     assert POLICIES["priority"].rank(old) < POLICIES["priority"].rank(high)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("num_positions", [7, 8, 9])
+def test_a_new_request_starts_only_with_the_page_of_its_next_position(
+    name: str, num_positions: int
+) -> None:
+    new = View(key=1, num_positions=num_positions, slack_s=0.1, chunk=1)
+    needed = pages_for(num_positions + 1, PAGE)
+    spend = Budgets(PAGE, free_pages=needed, tokens=60, encodes=0, running=8, vocodes=8)
+    plan = POLICIES[name].plan
+    assert plan([], [new], spend).admit == (1,)
+    assert plan([], [new], spend._replace(free_pages=needed - 1)).admit == ()
+    # pages that others hold too cost it nothing
+    found = new._replace(num_computed=4, num_pages=1)
+    assert plan([], [found], spend._replace(free_pages=needed - 1)).admit == (1,)
+    assert plan([], [found], spend._replace(free_pages=needed - 2)).admit == ()
+    # two start together only if both have theirs
+    two = [new, new._replace(key=2)]
+    assert plan([], two, spend._replace(free_pages=2 * needed)).admit == (1, 2)
+    assert plan([], two, spend._replace(free_pages=2 * needed - 1)).admit == (1,)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from izwi.scheduler import deadline, ordered
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.policy import POLICIES
-from tests.scheduler.toy import COST, DEAR_CALLS, Life, Toy
+from tests.scheduler.toy import COST, DEAR_CALLS, Timeline, Toy
 
-lives = st.builds(
-    Life,
+timelines = st.builds(
+    Timeline,
     prompt=st.integers(1, 40),
     entries=st.integers(1, 30),
     streams=st.booleans(),
@@ -22,14 +22,14 @@ lives = st.builds(
     priority=st.integers(-1, 1),
     encodes=st.integers(0, 3),
     arrives=st.integers(0, 60),
-    held=st.tuples(st.integers(0, 80), st.integers(0, 80)),
+    backpressured=st.tuples(st.integers(0, 80), st.integers(0, 80)),
 )
 
 
 @pytest.mark.parametrize("name", POLICIES)
 @settings(max_examples=120, deadline=None)
 @given(
-    crowd=st.lists(lives, min_size=1, max_size=12),
+    crowd=st.lists(timelines, min_size=1, max_size=12),
     spare_pages=st.integers(0, 12),
     slots=st.integers(1, 8),
     tokens=st.integers(1, 40),
@@ -40,7 +40,7 @@ lives = st.builds(
 )
 def test_all_end_with_memory_for_little_more_than_one(
     name: str,
-    crowd: list[Life],
+    crowd: list[Timeline],
     spare_pages: int,
     slots: int,
     tokens: int,
@@ -49,9 +49,9 @@ def test_all_end_with_memory_for_little_more_than_one(
     cost: StepCost,
     beside: bool,
 ) -> None:
-    pages = max(life.whole_pages for life in crowd) + spare_pages
+    pages = max(timeline.whole_pages for timeline in crowd) + spare_pages
     toy = Toy(POLICIES[name], pages, slots, tokens, vocodes, step_s, cost, beside)
-    work = sum(life.prompt + 2 * life.entries + life.encodes for life in crowd)
+    work = sum(timeline.prompt + 2 * timeline.entries + timeline.encodes for timeline in crowd)
     # one at a time, one position a step, each begun anew a few times: far more than it takes
     toy.run(crowd, limit=200 + 20 * work)
     assert len(toy.done) == len(crowd)
@@ -67,20 +67,20 @@ def test_all_end_with_memory_for_little_more_than_one(
 def test_each_step_gets_somebody_on_and_preempting_stays_rare(
     name: str, sizes: list[tuple[int, int]], streams: bool, beside: bool
 ) -> None:
-    crowd = [Life(prompt, entries, streams, priority=entries % 3) for prompt, entries in sizes]
-    toy = Toy(POLICIES[name], max(life.whole_pages for life in crowd), beside=beside)
+    crowd = [Timeline(prompt, entries, streams, priority=entries % 3) for prompt, entries in sizes]
+    toy = Toy(POLICIES[name], max(timeline.whole_pages for timeline in crowd), beside=beside)
     toy.run(crowd, limit=20_000)
     assert all(plan.forward or plan.vocode for plan in toy.plans), "a step did nothing"
     # a preempted sequence comes back when there is room for all it is, which takes others' end
-    assert sum(life.num_preempted for life in crowd) <= 4 * len(crowd) ** 2
+    assert sum(timeline.num_preempted for timeline in crowd) <= 4 * len(crowd) ** 2
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_two_that_do_not_fit_together_do_not_take_turns(name: str) -> None:
-    crowd = [Life(8, 60), Life(8, 60), Life(8, 60, streams=False, priority=1)]
-    toy = Toy(POLICIES[name], max(life.whole_pages for life in crowd) + 3)
+    crowd = [Timeline(8, 60), Timeline(8, 60), Timeline(8, 60, streams=False, priority=1)]
+    toy = Toy(POLICIES[name], max(timeline.whole_pages for timeline in crowd) + 3)
     toy.run(crowd, limit=1000)
-    assert sum(life.num_preempted for life in crowd) <= 4
+    assert sum(timeline.num_preempted for timeline in crowd) <= 4
 
 
 @settings(max_examples=12, deadline=None)
@@ -103,16 +103,18 @@ def test_deadline_background_ends_in_an_endless_rush_of_streams(
         mock.patch.object(deadline, "BACKGROUND_STEPS", interval),
     ):
         toy = Toy(POLICIES["deadline"], 1000, slots, step_s=step_s, cost=cost)
-        background = [Life(70, 12, streams=False) for _ in range(num_background)]
+        background = [Timeline(70, 12, streams=False) for _ in range(num_background)]
         for _ in range(2 * slots):
-            toy.submit(Life(10, entries))
-        for life in background:
-            toy.submit(life)
-        toy.churn(num_background * one_background, lambda number: Life(10, entries + number % 3))
-    for place, life in enumerate(background):
-        assert life.done
-        assert life.longest_idle_running <= interval + num_background
-        assert life.longest_idle_waiting <= (place + 1) * one_background
+            toy.submit(Timeline(10, entries))
+        for timeline in background:
+            toy.submit(timeline)
+        toy.churn(
+            num_background * one_background, lambda number: Timeline(10, entries + number % 3)
+        )
+    for place, timeline in enumerate(background):
+        assert timeline.done
+        assert timeline.longest_idle_running <= interval + num_background
+        assert timeline.longest_idle_waiting <= (place + 1) * one_background
 
 
 @settings(max_examples=25, deadline=None)
@@ -122,16 +124,16 @@ def test_priority_bounds_the_wait_of_the_lowest(slots: int, low: int, entries: i
     with mock.patch.object(ordered, "AGED_STEPS", aged):
         toy = Toy(POLICIES["priority"], 1000, slots)
         for _ in range(2 * slots):
-            toy.submit(Life(10, entries, priority=1))
-        lows = [Life(10, 5, priority=0) for _ in range(low)]
-        for life in lows:
-            toy.submit(life)
-        toy.churn(500, lambda _: Life(10, entries, priority=1))
-    for life in lows:
-        assert max(life.longest_idle_waiting, life.longest_idle_running) <= aged + low * (
+            toy.submit(Timeline(10, entries, priority=1))
+        lows = [Timeline(10, 5, priority=0) for _ in range(low)]
+        for timeline in lows:
+            toy.submit(timeline)
+        toy.churn(500, lambda _: Timeline(10, entries, priority=1))
+    for timeline in lows:
+        assert max(timeline.longest_idle_waiting, timeline.longest_idle_running) <= aged + low * (
             2 * entries + 10
         )
-        assert life.log > 0
+        assert timeline.log > 0
 
 
 @settings(max_examples=25, deadline=None)
@@ -139,15 +141,15 @@ def test_priority_bounds_the_wait_of_the_lowest(slots: int, low: int, entries: i
 def test_fcfs_waits_for_those_before_and_nobody_else(slots: int, entries: int, behind: int) -> None:
     toy = Toy(POLICIES["fcfs"], 1000, slots)
     for _ in range(slots + behind):
-        toy.submit(Life(10, entries))
+        toy.submit(Timeline(10, entries))
     last = toy.alive[-1]
-    toy.churn(300, lambda _: Life(10, entries))
+    toy.churn(300, lambda _: Timeline(10, entries))
     assert last.longest_idle_waiting <= (behind // slots + 1) * (2 * entries + 10)
 
 
 def test_without_load_background_runs_in_every_step() -> None:
     toy = Toy(POLICIES["deadline"], 1000, step_s=0.1)
-    crowd = [Life(10, 20, streams=False), Life(10, 20)]
+    crowd = [Timeline(10, 20, streams=False), Timeline(10, 20)]
     toy.run(crowd, limit=60)
-    assert all(life.longest_idle_running == 0 for life in crowd)
+    assert all(timeline.longest_idle_running == 0 for timeline in crowd)
     assert COST.seconds(toy.plans[5].work) < 0.1

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.simulate import Scene, simulate
-from benchmarks.simulation.arrivals import Arrival, Heard, poisson, summary
+from benchmarks.simulation.arrivals import Arrival, Playback, poisson, summary
 from benchmarks.simulation.cluster import Cluster
 from benchmarks.simulation.device import PaperModel, PaperPrompt, Script
 from benchmarks.simulation.machine import KINDS, Machine
-from benchmarks.simulation.recording import Step
+from benchmarks.simulation.step_log import Step
 from izwi.config import EngineConfig
 from izwi.request import Request
 from izwi.scheduler.cost import StepCost, StepWork
@@ -45,17 +45,17 @@ def crowd(
 def test_a_stream_alone_is_heard_after_one_step() -> None:
     (request,), scripts = crowd(1, frames=7)
     config = EngineConfig(chunk_ramp=(1, 2, 4))
-    (heard,) = Cluster(1, MODEL, MACHINE, config, scripts).run([Arrival(5.0, request)])
+    (played,) = Cluster(1, MODEL, MACHINE, config, scripts).run([Arrival(5.0, request)])
     compute_s = COMPUTE.seconds(StepWork(prefill_tokens=20, vocode_calls=1, vocode_frames=1))
     host_s = HOST.seconds(StepWork(prefill_tokens=20))
     expected_s = MACHINE.wake_s + compute_s + host_s + MACHINE.reach_s
-    assert heard.first_sound_s == pytest.approx(expected_s)
-    assert [audio_s / FRAME_S for _, audio_s in heard.chunks] == pytest.approx([1, 2, 4])
-    assert heard.ended_s is not None
-    assert heard.gaps_s == 0.0
+    assert played.first_sound_s == pytest.approx(expected_s)
+    assert [audio_s / FRAME_S for _, audio_s in played.chunks] == pytest.approx([1, 2, 4])
+    assert played.ended_s is not None
+    assert played.gaps_s == 0.0
 
 
-def test_a_request_waits_for_the_step_under_way() -> None:
+def test_a_request_waits_for_the_step_in_flight() -> None:
     requests, scripts = crowd(2, frames=1, prompt=1000)
     first_s = COMPUTE.seconds(StepWork(prefill_tokens=1000, vocode_calls=1, vocode_frames=1))
     arrivals = [Arrival(0.0, requests[0]), Arrival(0.01, requests[1])]
@@ -84,23 +84,25 @@ def test_everybody_hears_all_there_is_and_gives_the_pages_back(policy: str) -> N
     # room for a few at a time, so that some are preempted and rebuilt from their log
     tight = replace(MODEL, num_pages=40)
     cluster = Cluster(1, tight, MACHINE, EngineConfig(policy=policy), {**scripts, **more})
-    heard = cluster.run(arrivals)
-    assert [one.request for one in heard] == requests
-    for one in heard:
+    played = cluster.run(arrivals)
+    assert [one.request for one in played] == requests
+    for one in played:
         frames = 40 if one.request.streams else 150
         assert one.audio_s == pytest.approx(frames * FRAME_S)
         assert one.ended_s is not None
     (device,) = cluster.devices
-    assert device.lane.scheduler.memory.num_available == 40
-    assert device.lane.scheduler.counts.preempted > 0
+    assert device.worker.scheduler.memory.num_available == 40
+    assert device.worker.scheduler.counts.preempted > 0
 
 
 def test_a_full_queue_refuses() -> None:
     requests, scripts = crowd(6, frames=5)
     config = EngineConfig(max_waiting=4)
-    heard = Cluster(1, MODEL, MACHINE, config, scripts).run([Arrival(0.0, one) for one in requests])
-    assert [one.refused for one in heard] == [False] * 4 + [True] * 2
-    assert [bool(one.chunks) for one in heard] == [True] * 4 + [False] * 2
+    played = Cluster(1, MODEL, MACHINE, config, scripts).run(
+        [Arrival(0.0, one) for one in requests]
+    )
+    assert [one.refused for one in played] == [False] * 4 + [True] * 2
+    assert [bool(one.chunks) for one in played] == [True] * 4 + [False] * 2
 
 
 def test_prices_and_variance_come_from_measured_steps() -> None:
@@ -125,11 +127,11 @@ def test_slow_steps_are_drawn_as_they_were_measured() -> None:
     uneven = replace(MACHINE, factors=dict.fromkeys(KINDS, (1.0, 1.0, 1.0, 4.0)))
 
     def last_s(machine: Machine, seed: int) -> float:
-        (heard,) = Cluster(1, MODEL, machine, EngineConfig(), scripts, seed).run(
+        (played,) = Cluster(1, MODEL, machine, EngineConfig(), scripts, seed).run(
             [Arrival(0.0, request)]
         )
-        assert heard.ended_s is not None
-        return heard.ended_s
+        assert played.ended_s is not None
+        return played.ended_s
 
     assert last_s(uneven, 1) == last_s(uneven, 1)
     assert last_s(uneven, 1) == pytest.approx(1.75 * last_s(MACHINE, 1), rel=0.1)
@@ -147,9 +149,9 @@ def test_deadline_is_for_listeners() -> None:
 
 def test_summary_counts_listeners_alone() -> None:
     (request,), _ = crowd(1, frames=1)
-    gap = Heard(request, 1.0, [(1.1, 0.08), (1.3, 0.08)])
-    silent = Heard(request, 1.0)
-    unheard = Heard(replace(request, streams=False), 1.0, [(9.0, 0.08)])
+    gap = Playback(request, 1.0, [(1.1, 0.08), (1.3, 0.08)])
+    silent = Playback(request, 1.0)
+    unheard = Playback(replace(request, streams=False), 1.0, [(9.0, 0.08)])
     figures = summary([gap, unheard])
     assert (figures["streams"], figures["ttfa_p50_ms"], figures["underrun_share"]) == (1, 100.0, 1)
     assert summary([gap, silent])["ttfa_p99_ms"] is None

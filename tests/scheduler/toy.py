@@ -13,19 +13,20 @@ from izwi.cache.pages import pages_for
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.playback import chunk_frames, slack_s
 from izwi.scheduler.policy import Budgets, Plan, Policy, View
-from izwi.scheduler.waiting import Starts
+from izwi.scheduler.waiting_queue import Starts
 
 PAGE = 4
 FRAME_S = 0.08
 RAMP = (1, 2, 4, 8, 12)
 TTFA_TARGET_S = 0.1
 COST = StepCost(0.010, 4e-5, 2e-5, 0.008, 0.002, 2e-4)
-# Where prompts and encoders are dear however many there are, so that newcomers wait for company.
+# Where prompts and encoders are dear however many there are, so that new requests wait to form a
+# larger batch.
 DEAR_CALLS = replace(COST, prefill_call_s=0.02, encode_call_s=0.02)
 
 
 @dataclass(slots=True, eq=False)
-class Life:
+class Timeline:
     """One sequence: what it asks for, then what became of it."""
 
     prompt: int
@@ -35,7 +36,7 @@ class Life:
     priority: int = 0
     encodes: int = 0
     arrives: int = 0
-    held: tuple[int, int] = (0, 0)  # steps [from, to) in which it may not emit
+    backpressured: tuple[int, int] = (0, 0)  # steps [from, to) in which it may not emit
     key: int = -1
     running: bool = False
     submitted_s: float = 0.0
@@ -72,7 +73,7 @@ class Life:
             num_computed=self.computed,
             num_pages=self.pages,
             num_encodes=self.encodes,
-            held=self.held[0] <= step < self.held[1],
+            backpressured=self.backpressured[0] <= step < self.backpressured[1],
             priority=self.priority,
             slack_s=slack if self.streams else inf,
             started=bool(self.chunks) or (self.log > 0 and not self.speaks),
@@ -95,38 +96,38 @@ class Toy:
     beside: bool = False  # sound is made beside the steps
     step: int = 0
     now_s: float = 0.0
-    alive: list[Life] = field(default_factory=list)
-    done: list[Life] = field(default_factory=list)
+    alive: list[Timeline] = field(default_factory=list)
+    done: list[Timeline] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
     starts: Starts = field(default_factory=Starts)
 
-    def submit(self, life: Life) -> None:
-        life.key = len(self.alive) + len(self.done)
-        life.submitted_s = self.now_s
-        self.alive.append(life)
+    def submit(self, timeline: Timeline) -> None:
+        timeline.key = len(self.alive) + len(self.done)
+        timeline.submitted_s = self.now_s
+        self.alive.append(timeline)
 
-    def run(self, lives: Iterable[Life], limit: int) -> None:
+    def run(self, timelines: Iterable[Timeline], limit: int) -> None:
         """Submit each life in its step and go on until all are done; fails after `limit` steps."""
-        pending = sorted(lives, key=lambda life: life.arrives)
+        pending = sorted(timelines, key=lambda timeline: timeline.arrives)
         while pending or self.alive:
             assert self.step < limit, f"{len(self.alive)} not done after {limit} steps"
             while pending and pending[0].arrives <= self.step:
                 self.submit(pending.pop(0))
             self.advance()
 
-    def churn(self, steps: int, next_life: Callable[[int], Life]) -> None:
+    def churn(self, steps: int, next_timeline: Callable[[int], Timeline]) -> None:
         """Run so many steps; whoever ends is followed by another."""
         for _ in range(steps):
             ended = len(self.done)
             self.advance()
             for number in range(ended, len(self.done)):
-                self.submit(next_life(number))
+                self.submit(next_timeline(number))
 
     def advance(self) -> None:
         """Plan a step, check it, run it."""
-        by_key = {life.key: life for life in self.alive}
-        running = [life for life in self.alive if life.running]
-        free = self.num_pages - sum(life.pages for life in self.alive)
+        by_key = {timeline.key: timeline for timeline in self.alive}
+        running = [timeline for timeline in self.alive if timeline.running]
+        free = self.num_pages - sum(timeline.pages for timeline in self.alive)
         assert free >= 0
         budgets = Budgets(
             PAGE,
@@ -141,49 +142,49 @@ class Toy:
             self.starts.steps_since,
             self.beside,
         )
-        views = {life.key: life.view(self.step, self.now_s) for life in self.alive}
-        waiting = [views[life.key] for life in self.alive if not life.running]
-        plan = self.policy.plan([views[life.key] for life in running], waiting, budgets)
-        check_plan(plan, [views[life.key] for life in running], waiting, budgets)
+        views = {timeline.key: timeline.view(self.step, self.now_s) for timeline in self.alive}
+        waiting = [views[timeline.key] for timeline in self.alive if not timeline.running]
+        plan = self.policy.plan([views[timeline.key] for timeline in running], waiting, budgets)
+        check_plan(plan, [views[timeline.key] for timeline in running], waiting, budgets)
         for key in plan.preempt:
-            life = by_key[key]
-            life.running, life.pages, life.computed = False, 0, 0
-            life.num_preempted += 1
+            timeline = by_key[key]
+            timeline.running, timeline.pages, timeline.computed = False, 0, 0
+            timeline.num_preempted += 1
         for key in plan.admit:
             by_key[key].running = True
         self.starts.step(len(plan.admit))
         self.now_s += self.cost.seconds(plan.work) + 1e-4
         self._execute(plan, by_key)
         parts = {key for key, *_ in (*plan.encode, *plan.forward, *plan.vocode)}
-        for life in self.alive:
-            life.idle = 0 if life.key in parts else life.idle + 1
-            if life.running:
-                life.longest_idle_running = max(life.longest_idle_running, life.idle)
+        for timeline in self.alive:
+            timeline.idle = 0 if timeline.key in parts else timeline.idle + 1
+            if timeline.running:
+                timeline.longest_idle_running = max(timeline.longest_idle_running, timeline.idle)
             else:
-                life.longest_idle_waiting = max(life.longest_idle_waiting, life.idle)
-        self.done += [life for life in self.alive if life.done]
-        self.alive = [life for life in self.alive if not life.done]
+                timeline.longest_idle_waiting = max(timeline.longest_idle_waiting, timeline.idle)
+        self.done += [timeline for timeline in self.alive if timeline.done]
+        self.alive = [timeline for timeline in self.alive if not timeline.done]
         self.plans.append(plan)
         self.step += 1
 
-    def _execute(self, plan: Plan, by_key: dict[int, Life]) -> None:
+    def _execute(self, plan: Plan, by_key: dict[int, Timeline]) -> None:
         for key, count in plan.encode:
             by_key[key].encodes -= count
         for key, _, stop in plan.forward:
-            life = by_key[key]
-            life.pages = max(life.pages, pages_for(stop, PAGE))
-            life.computed = stop
-            if stop == life.prompt + life.log:
-                life.log += 1
+            timeline = by_key[key]
+            timeline.pages = max(timeline.pages, pages_for(stop, PAGE))
+            timeline.computed = stop
+            if stop == timeline.prompt + timeline.log:
+                timeline.log += 1
         for key, frames in plan.vocode:
-            life = by_key[key]
-            life.vocoded += frames
-            life.num_chunks += 1
-            life.chunks.append((self.now_s, frames * FRAME_S))
-            assert life.vocoded <= life.log
-        for life in by_key.values():
-            if life.ended:
-                life.pages = 0
+            timeline = by_key[key]
+            timeline.vocoded += frames
+            timeline.num_chunks += 1
+            timeline.chunks.append((self.now_s, frames * FRAME_S))
+            assert timeline.vocoded <= timeline.log
+        for timeline in by_key.values():
+            if timeline.ended:
+                timeline.pages = 0
 
 
 def check_plan(plan: Plan, running: list[View], waiting: list[View], budgets: Budgets) -> None:
@@ -224,7 +225,9 @@ def check_plan(plan: Plan, running: list[View], waiting: list[View], budgets: Bu
         assert encodes.get(row.key, 0) == view.num_encodes, "ran before its audio was encoded"
         assert not view.encode_only
         assert not view.ended
-        assert not (view.held and row.stop == view.num_positions), "a held sequence would emit"
+        assert not (view.backpressured and row.stop == view.num_positions), (
+            "a held sequence would emit"
+        )
     for key, frames in plan.vocode:
         view = by_key[key]
         emits = key in rows and rows[key].stop == view.num_positions

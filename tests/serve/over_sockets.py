@@ -1,4 +1,4 @@
-"""An engine and a door in one process that know each other by sockets alone."""
+"""An engine and an API server in one process that know each other by sockets alone."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import zmq
 
 from izwi.config import EngineConfig
 from izwi.engine import Engine
-from izwi_api.serve.control import Control, DoorGone
-from izwi_api.serve.engine_process import DoorLines, pass_on
+from izwi_api.serve.control import ApiServerGone, Control
+from izwi_api.serve.engine_process import ApiServerConnections, pass_on
 from izwi_api.serve.remote_engine import RemoteEngine
 from izwi_api.serve.wire import RequestCodec
 from tests.engine.toy import ToyPrompt, ToySpeech
@@ -30,7 +30,7 @@ class EngineSide:
         self.path = Path(self.folder.name)
         self.address = f"ipc://{self.path / 'engine'}"
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-        self.lines = DoorLines(engine, codec, context)
+        self.lines = ApiServerConnections(engine, codec, context)
         ours, theirs = socket.socketpair()
         self.supervisor = Control(ours)
         self._control = Control(theirs)
@@ -45,8 +45,8 @@ class EngineSide:
         self.lines.thread.start()
         self._receiving.start()
 
-    def forget(self, door: str) -> None:
-        self.supervisor.send(DoorGone(door))
+    def forget(self, api_server: str) -> None:
+        self.supervisor.send(ApiServerGone(api_server))
 
     def stop(self) -> None:
         self.supervisor.finish()
@@ -61,13 +61,13 @@ class EngineSide:
 
 
 class OverSockets(RemoteEngine):
-    """A door's engine that brings its other side along."""
+    """An API server's engine that brings its other side along."""
 
     def __init__(self, engine: Engine, codec: RequestCodec | None = None, patience_s: float = 0.0):
         codec = codec or RequestCodec([ToyPrompt])
         self._engine = engine
         self.side = EngineSide(engine, codec)
-        name = f"door-{next(_numbers)}"
+        name = f"api-server-{next(_numbers)}"
         super().__init__(name, self.side.path, codec, patience_s=patience_s)
 
     async def open(self) -> None:

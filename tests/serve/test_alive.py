@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import zmq
 
-from izwi.stepping import SteppingThread
+from izwi.step_thread import SteppingThread
 from izwi_api.serve import control, engine_process
 from izwi_api.serve.control import Alive, Control
 from izwi_api.serve.engine_process import pass_on
@@ -21,10 +21,10 @@ BEAT_S = 0.2
 
 
 @pytest.mark.parametrize(
-    ("alive", "busy_s", "told"),
+    ("alive", "busy_s", "reported"),
     [(True, 0.0, True), (True, BEAT_S / 2, True), (True, 3 * BEAT_S, False), (False, 0.0, False)],
 )
-def test_only_who_goes_on_says_so(monkeypatch, tmp_path, alive, busy_s, told):
+def test_only_who_goes_on_says_so(monkeypatch, tmp_path, alive, busy_s, reported):
     for module in (engine_process, control):
         monkeypatch.setattr(module, "BEAT_S", BEAT_S)
     ours, theirs = socket.socketpair()
@@ -35,7 +35,7 @@ def test_only_who_goes_on_says_so(monkeypatch, tmp_path, alive, busy_s, told):
     thread = threading.Thread(target=pass_on, args=(Control(theirs), commands, lines))
     thread.start()
     try:
-        if told:
+        if reported:
             heard = []
             while len(heard) < 2:  # and again
                 heard += Control(ours).receive()

@@ -13,7 +13,7 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import EngineStopped
 from izwi.registry import Registry
-from izwi.request import Reason
+from izwi.request import PauseReason, Reason
 from izwi.runner.device import torch_backend
 from izwi_api.serve.wire import RequestCodec
 from tests.engine.toy import toy_request
@@ -22,38 +22,53 @@ from tests.serve.test_remote_engine import ASR, TTS, embedded_requests, endless,
 
 
 class Dying:
-    """A door, and one engine after the other behind it."""
+    """An API server, and one engine after the other behind it."""
 
     def __init__(self, make, codec=None, patience_s=20.0):
         self.make, self.codec = make, codec
-        self.door = OverSockets(make(), codec, patience_s=patience_s)
-        self.sides = [self.door.side]
+        self.api_server = OverSockets(make(), codec, patience_s=patience_s)
+        self.sides = [self.api_server.side]
 
     async def __aenter__(self):
-        await self.door.open()
+        await self.api_server.open()
         return self
 
     async def __aexit__(self, *_):
-        await self.door.stop()
+        await self.api_server.stop()
         for side in self.sides:
             if side.lines.thread.alive:
                 await asyncio.to_thread(side.stop)
 
     def die(self):
         """What the engine says from now on reaches nobody."""
-        self.door.disconnect()
+        self.api_server.disconnect()
+
+    def hang(self):
+        """The engine reads and says nothing more, without being gone."""
+        self.api_server._loop.remove_reader(self.api_server._engine_messages.fileno())
+        self.api_server._tell = lambda _: None
 
     async def follow(self):
-        side = EngineSide(self.make(), self.codec or self.door._codec)
+        side = EngineSide(self.make(), self.codec or self.api_server._codec)
         self.sides.append(side)
+        self.api_server.__dict__.pop("_tell", None)  # what `hang` put there
         side.start()
-        self.door.connect(side.address)
-        await until(lambda: self.door.alive)
+        self.api_server.connect(side.address)
+        await until(lambda: self.api_server.alive)
+
+
+def sequence_of(side, request_id):
+    return side.lines._engine._live.get(request_id, (None, None))[1]
 
 
 def is_paused(side, request_id):
-    _, sequence = side.lines._engine._live.get(request_id, (None, None))
-    return sequence is not None and sequence.paused is not None
+    sequence = sequence_of(side, request_id)
+    return sequence is not None and sequence.paused is PauseReason.TURN
+
+
+def is_held(side, request_id):
+    sequence = sequence_of(side, request_id)
+    return sequence is not None and sequence.backpressured
 
 
 def given(chunks):
@@ -67,8 +82,8 @@ def given(chunks):
     )
 
 
-@pytest.mark.parametrize("num_heard", [0, 1, 3])
-async def test_speech_text_and_voices_are_the_same_as_without_a_death(num_heard):
+@pytest.mark.parametrize("num_delivered", [0, 1, 3])
+async def test_speech_text_and_voices_are_the_same_as_without_a_death(num_delivered):
     backend = torch_backend("cpu", "float32")
     registry = Registry(backend)
     for name in (TTS, ASR):
@@ -84,16 +99,16 @@ async def test_speech_text_and_voices_are_the_same_as_without_a_death(num_heard)
     logs = []
     for dies in (False, True):
         async with Dying(make, RequestCodec()) as world:
-            streams = world.door.submit_all(requests())
+            streams = world.api_server.submit_all(requests())
             firsts = [[] for _ in streams]
             if dies:
                 speaking = [s for s in streams if s.request_id[0] == "s"]
-                heard = {s: [await anext(s) for _ in range(num_heard)] for s in speaking}
+                heard = {s: [await anext(s) for _ in range(num_delivered)] for s in speaking}
                 firsts = [heard.get(stream, []) for stream in streams]
                 world.die()
                 await world.follow()
-            rests = await asyncio.wait_for(asyncio.gather(*map(read, streams)), 60)
-            logs.append([given(a + b) for a, b in zip(firsts, rests, strict=True)])
+            is_idle = await asyncio.wait_for(asyncio.gather(*map(read, streams)), 60)
+            logs.append([given(a + b) for a, b in zip(firsts, is_idle, strict=True)])
     for whole, mended in zip(*logs, strict=True):
         assert mended[0] == whole[0]
         sounds = [np.frombuffer(sound, np.float32) for sound in (mended[1], whole[1])]
@@ -109,19 +124,19 @@ async def test_text_that_is_still_written_and_a_pause_survive():
     logs = []
     for dies in (False, True):
         async with Dying(toy_engine) as world:
-            stream = world.door.submit(request)
-            world.door.write("a", [3, 1, 4], False)
+            stream = world.api_server.submit(request)
+            world.api_server.write("a", [3, 1, 4], False)
             chunks = [await anext(stream)]
-            world.door.pause("a")
+            world.api_server.pause("a")
             if dies:
                 world.die()
-                world.door.write("a", [1, 5], False)  # while there is none
+                world.api_server.write("a", [1, 5], False)  # while there is none
                 await world.follow()
                 await until(partial(is_paused, world.sides[-1], "a"))
             else:
-                world.door.write("a", [1, 5], False)
-            world.door.resume("a")
-            world.door.write("a", [9, 2, 6], True)
+                world.api_server.write("a", [1, 5], False)
+            world.api_server.resume("a")
+            world.api_server.write("a", [9, 2, 6], True)
             chunks += await asyncio.wait_for(read(stream), 5)
             logs.append(entries(chunks))
     assert logs[0] == logs[1]
@@ -132,11 +147,12 @@ async def test_a_reader_who_is_behind_stays_behind_and_loses_nothing():
     logs = []
     for dies in (False, True):
         async with Dying(lambda: toy_engine(max_backlog=6)) as world:
-            stream = world.door.submit(endless("a", 4, 60))
-            await until(lambda: world.door._lives["a"].held)
+            stream = world.api_server.submit(endless("a", 4, 60))
+            await until(lambda: world.api_server._resumables["a"].backpressured)
             if dies:
                 world.die()
                 await world.follow()
+                await until(partial(is_held, world.sides[-1], "a"))
             logs.append(entries(await asyncio.wait_for(read(stream), 5)))
     assert logs[0] == logs[1]
     assert len(logs[0]) == 60
@@ -145,8 +161,8 @@ async def test_a_reader_who_is_behind_stays_behind_and_loses_nothing():
 async def test_the_last_entry_that_was_told_is_not_told_again():
     """All frames are there, and their last sound is owed, when the engine dies."""
     async with Dying(toy_engine) as world:
-        whole = given(await read(world.door.submit(endless("a", 4, 21))))
-        stream = world.door.submit(endless("a", 4, 21))
+        whole = given(await read(world.api_server.submit(endless("a", 4, 21))))
+        stream = world.api_server.submit(endless("a", 4, 21))
         chunks = [await anext(stream)]
         while len(entries(chunks)) < 20:
             chunks.append(await anext(stream))
@@ -159,11 +175,11 @@ async def test_the_last_entry_that_was_told_is_not_told_again():
 
 async def test_who_outlives_one_engine_does_not_outlive_the_next():
     async with Dying(toy_engine) as world:
-        old = world.door.submit(endless("old", 1, 4000))
+        old = world.api_server.submit(endless("old", 1, 4000))
         await anext(old)
         world.die()
         await world.follow()
-        young = world.door.submit(endless("young", 2, 60))
+        young = world.api_server.submit(endless("young", 2, 60))
         await anext(young)
         world.die()
         assert isinstance((await asyncio.wait_for(read(old), 5))[-1].error, EngineStopped)
@@ -173,17 +189,17 @@ async def test_who_outlives_one_engine_does_not_outlive_the_next():
 
 async def test_nobody_waits_for_ever():
     async with Dying(toy_engine, patience_s=0.2) as world:
-        stream = world.door.submit(endless("a", 1, 4000))
+        stream = world.api_server.submit(endless("a", 1, 4000))
         await anext(stream)
         world.die()
         assert isinstance((await asyncio.wait_for(read(stream), 5))[-1].error, EngineStopped)
         await world.follow()
-        assert not world.door._lives
+        assert not world.api_server._resumables
 
 
 async def test_who_leaves_while_there_is_no_engine_has_left():
     async with Dying(toy_engine) as world:
-        stream = world.door.submit(endless("a", 1, 4000))
+        stream = world.api_server.submit(endless("a", 1, 4000))
         await anext(stream)
         world.die()
         stream.abort()
@@ -192,10 +208,104 @@ async def test_who_leaves_while_there_is_no_engine_has_left():
         assert not world.sides[-1].lines._engine._live
 
 
-async def test_a_server_that_leaves_waits_for_no_engine():
+@pytest.mark.parametrize("open_input", [False, True])
+async def test_a_request_aborted_while_the_engine_hangs_is_not_sent_to_the_next(open_input):
+    """The engine that is asked to abort never reads it, and dies."""
     async with Dying(toy_engine) as world:
-        stream = world.door.submit(endless("a", 1, 4000))
+        request = replace(endless("a", 1, 4000), open_input=open_input)
+        stays = world.api_server.submit(replace(endless("stays", 2, 30), open_input=True))
+        stream = world.api_server.submit(request)
+        world.api_server.write("stays", [3, 1, 4], False)
+        world.api_server.write("a", [3, 1, 4], False)
+        await anext(stream)
+        await anext(stays)
+        world.hang()
+        stream.abort()
+        world.die()
+        assert (await asyncio.wait_for(read(stream), 5))[-1].reason is Reason.ABORTED
+        await world.follow()
+        await until(lambda: "stays" in world.sides[-1].lines._engine._live)
+        assert "a" not in world.sides[-1].lines._engine._live
+        world.api_server.write("stays", [1, 5], True)
+        assert (await asyncio.wait_for(read(stays), 5))[-1].reason is Reason.LENGTH
+        assert not world.api_server._resumables
+
+
+async def test_an_aborted_request_that_the_engine_ends_by_itself_is_told_once():
+    async with Dying(toy_engine) as world:
+        stream = world.api_server.submit(endless("a", 1, 4000))
+        await anext(stream)
+        stream.abort()
+        stream.abort()
+        chunks = await asyncio.wait_for(read(stream), 5)
+        assert [chunk.reason for chunk in chunks if chunk.reason] == [Reason.ABORTED]
+        assert not world.api_server._resumables
+        world.die()
+
+
+async def test_an_engine_that_dies_before_it_was_given_a_request_does_not_count():
+    async with Dying(toy_engine) as world:
+        stream = world.api_server.submit(endless("a", 1, 300))
+        chunks = [await anext(stream)]
+        world.die()
+        for _ in range(3):  # they die before they answer the hello
+            world.api_server.connect(f"ipc://{world.api_server.side.path / 'nobody'}")
+            world.die()
+        await world.follow()
+        chunks += await asyncio.wait_for(read(stream), 5)
+        assert chunks[-1].reason is Reason.LENGTH
+        assert len(entries(chunks)) == 300
+
+
+async def test_a_resumed_request_outlives_the_time_it_may_wait_for_an_engine():
+    """The time limit ends when an engine takes the request, not later in the middle of it."""
+    async with Dying(toy_engine, patience_s=2.0) as world:
+        stream = world.api_server.submit(replace(endless("a", 1, 30), open_input=True))
+        chunks = [await anext(stream)]
+        world.die()
+        # it dies as it starts
+        world.api_server.connect(f"ipc://{world.api_server.side.path / 'nobody'}")
+        world.die()
+        await world.follow()
+        await asyncio.sleep(2.3)
+        world.api_server.write("a", [3, 1, 4], True)
+        chunks += await asyncio.wait_for(read(stream), 5)
+        assert chunks[-1].reason is Reason.LENGTH
+
+
+async def test_a_request_whose_text_was_closed_does_not_wait_for_more_from_the_next_engine():
+    request = toy_request("a", 4, seed=1, frames=30, open_input=True)
+    logs = []
+    for dies in (False, True):
+        async with Dying(toy_engine) as world:
+            stream = world.api_server.submit(request)
+            world.api_server.write("a", [3, 1, 4, 1, 5, 9, 2, 6], True)
+            chunks = [await anext(stream)]
+            if dies:
+                world.die()
+                await world.follow()
+            chunks += await asyncio.wait_for(read(stream), 5)
+            logs.append(entries(chunks))
+    assert logs[0] == logs[1]
+    assert logs[0]
+
+
+async def test_text_that_is_closed_while_there_is_no_engine_stays_closed():
+    request = toy_request("a", 4, seed=1, frames=30, open_input=True)
+    async with Dying(toy_engine) as world:
+        stream = world.api_server.submit(request)
+        world.api_server.write("a", [3, 1, 4], False)
         await anext(stream)
         world.die()
-        world.door.give_up()
+        world.api_server.write("a", [1, 5], True)
+        await world.follow()
+        assert (await asyncio.wait_for(read(stream), 5))[-1].reason is not None
+
+
+async def test_a_server_that_leaves_waits_for_no_engine():
+    async with Dying(toy_engine) as world:
+        stream = world.api_server.submit(endless("a", 1, 4000))
+        await anext(stream)
+        world.die()
+        world.api_server.give_up()
         assert isinstance((await asyncio.wait_for(read(stream), 5))[-1].error, EngineStopped)

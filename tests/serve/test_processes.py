@@ -1,28 +1,32 @@
-"""Doors and engine as processes: whichever is killed, nothing hangs and all comes back."""
+"""API servers and engine as processes: whichever is killed, nothing hangs and all comes back."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from types import ModuleType
 
 import httpx
 import pytest
+from websockets.sync.client import connect
 
-from izwi.trace_line import read_trace
+from izwi.recording_line import read_recording
+from izwi_api.serve.api_server_process import api_server_config
 from izwi_api.serve.child import Backoff
-from izwi_api.serve.control import DoorSpec
-from izwi_api.serve.door_process import door_config
-from izwi_api.serve.listeners import open_listeners, url_of
+from izwi_api.serve.control import ApiServerSpec
+from izwi_api.serve.listen_sockets import open_listen_sockets, url_of
 from izwi_api.settings import Settings
 from tests.api.conftest import wait_for
 from tests.api.served import served
@@ -38,7 +42,7 @@ SHORT = ASK | {"input": "Hello there, my friend.", "seed": 5}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processes")
-    with served(folder, "--doors", "2", IZWI_DECODE_WORKERS="1") as running:
+    with served(folder, "--api-servers", "2", IZWI_DECODE_WORKERS="1") as running:
         yield running
 
 
@@ -99,19 +103,19 @@ def figure(server, name, model="izwi-tiny-tts"):
     return float(lines[0].rpartition(" ")[2]) if lines else None
 
 
-def test_two_doors_before_one_engine(server, said):
-    assert len(server.processes("door")) == 2
+def test_two_api_servers_before_one_engine(server, said):
+    assert len(server.processes("api_server")) == 2
     assert len(server.processes("engine")) == 1
     assert say(server) == said
-    for pid in server.processes("door"):
+    for pid in server.processes("api_server"):
         assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
-    for kind in ("door", "engine"):  # keys and settings come by the control socket
+    for kind in ("api_server", "engine"):  # keys and settings come by the control socket
         for pid in server.processes(kind):
             words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
             assert words[1:-1] == ["-P", "-m", f"izwi_api.serve.{kind}_process"]
 
 
-def test_requests_are_counted_over_all_doors(server, said):
+def test_requests_are_counted_over_all_api_servers(server, said):
     def total():
         text = httpx.get(server.url + "/metrics").text
         wanted = f'izwi_http_requests_total{{route="{SPEECH}",status="200"}} '
@@ -136,20 +140,21 @@ def test_who_leaves_frees_the_engine(server, said):
     assert figure(server, "steps_total") - began < 40  # the whole text takes twice as many
 
 
-def test_a_killed_door_costs_its_listeners_alone(server, said):
+def test_a_killed_api_server_costs_its_listeners_alone(server, said):
     listeners = [Listener(server) for _ in range(6)]
-    doors = server.processes("door")
-    served_by = {pid: connections_of(pid) for pid in doors}
+    api_servers = server.processes("api_server")
+    served_by = {pid: connections_of(pid) for pid in api_servers}
     assert sum(served_by.values()) == 6
-    killed = max(doors, key=served_by.get)
+    killed = max(api_servers, key=served_by.get)
     os.kill(killed, signal.SIGKILL)
-    # those of the other door, if it has any, hear all of it; the engine has let go of the rest
+    # those of the other API server, if it has any, hear all of it; the engine has let go of the
+    # rest
     others = PIECES * (6 - served_by[killed])
     wait_for(lambda: figure(server, "running") + figure(server, "waiting") <= others, 5)
     for listener in listeners:
         listener.join()
     assert sum(listener.is_whole for listener in listeners) == 6 - served_by[killed]
-    wait_for(lambda: len(server.processes("door")) == 2, 20)
+    wait_for(lambda: len(server.processes("api_server")) == 2, 20)
     assert say(server) == said
 
 
@@ -159,7 +164,7 @@ def test_a_killed_engine_comes_back_and_who_listened_notices_a_pause(server, sai
     listeners = [Listener(server) for _ in range(3)]
     (engine,) = server.processes("engine")
     os.kill(engine, signal.SIGKILL)
-    # while it is away the doors say so to who comes new
+    # while it is away the API servers say so to who comes new
     wait_for(lambda: not is_ready(server), 5)
     assert httpx.get(server.url + "/livez").status_code == 200
     refused = httpx.post(server.url + SPEECH, json=SHORT)
@@ -193,7 +198,7 @@ def test_who_hangs_is_ended_and_comes_back(tmp_path, said):
     """Stopped, a process neither works nor dies."""
     with served(tmp_path, IZWI_HUNG_AFTER_S="2.5") as running:
         time.sleep(4)  # who has nothing to do does not hang
-        for kind in ("engine", "door"):
+        for kind in ("engine", "api_server"):
             (process,) = running.processes(kind)
             listener = Listener(running)
             assert listener.num_bytes
@@ -203,15 +208,58 @@ def test_who_hangs_is_ended_and_comes_back(tmp_path, said):
             wait_for(lambda: is_ready(running), 60)
             assert process not in running.processes(kind)
             assert say(running) == said
-        assert running.log.read_text().count("has hung") == 2
+        assert running.log.read_text().count("has not responded for") == 2
+
+
+@pytest.mark.parametrize("ending", ["hangs", "dies"])
+def test_requests_whose_clients_left_are_not_brought_back(tmp_path, ending):
+    """Clients leave while the engine does not read; its successor runs none of their requests."""
+    with served(tmp_path, IZWI_HUNG_AFTER_S="4", IZWI_DECODE_WORKERS="1") as running:
+        with ExitStack() as clients:
+            leave = [open_session(running, clients) for _ in range(3)]
+            leave += [open_answer(running, clients) for _ in range(3)]
+            wait_for(lambda: figure(running, "running") + figure(running, "waiting") > 6, 20)
+            (engine,) = running.processes("engine")
+            os.kill(engine, signal.SIGSTOP)
+            for client in leave:
+                client.shutdown(socket.SHUT_RDWR)
+            (api_server,) = running.processes("api_server")
+            wait_for(lambda: not connections_of(api_server), 10)
+            if ending == "dies":
+                os.kill(engine, signal.SIGKILL)
+            wait_for(lambda: running.processes("engine") not in ([], [engine]), 30)
+            wait_for(lambda: figure(running, "running") is not None, 60)  # it was welcomed
+        assert "on the next engine" not in running.log.read_text()
+        for name in ("running", "waiting", "paused", "steps_total"):
+            assert figure(running, name) == 0
+
+
+def open_session(server, clients):
+    """A session that has written half a sentence, and waits: its socket."""
+    url = server.url.replace("http", "ws") + SPEECH + "/stream"
+    session = clients.enter_context(connect(url, proxy=None))
+    config = {"model": "izwi-tiny-tts", "voice": "amber", "response_format": "pcm"}
+    session.send(json.dumps({"type": "session.config"} | config))
+    session.send(json.dumps({"type": "input.text", "text": "The house is near the "}))
+    return session.socket
+
+
+def open_answer(server, clients):
+    """A long answer that has begun: its socket."""
+    connection = clients.enter_context(closing(HTTPConnection("127.0.0.1", server.port)))
+    headers = {"content-type": "application/json"}
+    connection.request("POST", SPEECH, json.dumps(LONG), headers)
+    stream = connection.sock
+    assert connection.getresponse().read(1)
+    return stream
 
 
 def test_a_trace_is_written_and_with_its_parent_gone_nothing_stays(tmp_path):
-    trace = tmp_path / "trace.jsonl"
-    with served(tmp_path, "--record-trace", str(trace), IZWI_DECODE_WORKERS="1") as server:
+    recording = tmp_path / "trace.jsonl"
+    with served(tmp_path, "--record", str(recording), IZWI_DECODE_WORKERS="1") as server:
         say(server)
-        wait_for(lambda: trace.read_bytes().endswith(b"\n"))
-        (line,) = read_trace(trace)
+        wait_for(lambda: recording.read_bytes().endswith(b"\n"))
+        (line,) = read_recording(recording)
         assert (line.ask.text, line.ask.seed) == (SHORT["input"], SHORT["seed"])
         own = server.processes() + list(server.children())
         assert len(own) >= 4
@@ -259,12 +307,12 @@ def test_what_cannot_begin_says_why_and_ends(server, tmp_path, options, code, sa
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", ""])
 def test_listeners_share_a_port_that_is_taken_then(host):
-    listeners = open_listeners(host, 0)
+    listeners = open_listen_sockets(host, 0)
     try:
         (port,) = {listener.getsockname()[1] for listener in listeners}
         assert url_of(host, listeners) == f"http://{host or '0.0.0.0'}:{port}"
         with pytest.raises(OSError, match="in use"):
-            open_listeners("127.0.0.1", port)
+            open_listen_sockets("127.0.0.1", port)
     finally:
         for listener in listeners:
             listener.close()
@@ -282,19 +330,19 @@ async def nothing(scope, receive, send):
     del scope, receive, send
 
 
-@pytest.mark.parametrize("num_doors", [1, 2])
-def test_doors_that_share_a_port_accept_with_asyncio_where_uvloop_is(
-    monkeypatch, tmp_path, num_doors
+@pytest.mark.parametrize("num_api_servers", [1, 2])
+def test_api_servers_that_share_a_port_accept_with_asyncio_where_uvloop_is(
+    monkeypatch, tmp_path, num_api_servers
 ):
     """uvloop listens anew, with a queue as short as what is accepted in one go."""
     uvloop = ModuleType("uvloop")
     uvloop.new_event_loop = asyncio.new_event_loop
     monkeypatch.setitem(sys.modules, "uvloop", uvloop)
-    metrics = tmp_path if num_doors > 1 else None
-    spec = DoorSpec("door-0", tmp_path, (), {}, Settings(), 0.0, metrics=metrics)
-    config = door_config(nothing, spec)
-    assert (config.backlog == 1) == (num_doors > 1)
-    if num_doors > 1:
+    metrics = tmp_path if num_api_servers > 1 else None
+    spec = ApiServerSpec("api-server-0", tmp_path, (), {}, Settings(), 0.0, metrics=metrics)
+    config = api_server_config(nothing, spec)
+    assert (config.backlog == 1) == (num_api_servers > 1)
+    if num_api_servers > 1:
         assert config.get_loop_factory() is asyncio.SelectorEventLoop
     else:
         assert config.get_loop_factory() is uvloop.new_event_loop

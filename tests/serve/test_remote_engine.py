@@ -1,4 +1,4 @@
-"""The engine over sockets: the same bits, nothing lost behind a slow door or left by a dead one."""
+"""The engine over sockets: the same bits, nothing lost behind a slow or dead API server."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from izwi.registry import Registry
 from izwi.request import Reason, ReferenceClip, SpeechInput, TextMode, TranscriptionInput
 from izwi.runner.device import torch_backend
 from izwi_api.serve import wire
-from izwi_api.serve.engine_process import MAX_UNHEARD
+from izwi_api.serve.engine_process import MAX_UNACKNOWLEDGED
 from izwi_api.serve.packing import pack
-from izwi_api.serve.remote_engine import HEARD_EVERY, RemoteEngine
+from izwi_api.serve.remote_engine import ACKNOWLEDGE_EVERY, RemoteEngine
 from izwi_api.serve.wire import RequestCodec
 from tests.engine.toy import ToyPrompt, toy_request
 from tests.serve.over_sockets import OverSockets, toy_engine, until
@@ -37,12 +37,12 @@ async def engine():
 
 @pytest.fixture
 async def other(engine):
-    """Another door of the same engine."""
-    door = RemoteEngine("other", engine.side.path, RequestCodec([ToyPrompt]))
-    door.connect(engine.side.address)
-    await until(lambda: door.alive)
-    yield door
-    await door.stop()
+    """Another API server of the same engine."""
+    api_server = RemoteEngine("other", engine.side.path, RequestCodec([ToyPrompt]))
+    api_server.connect(engine.side.address)
+    await until(lambda: api_server.alive)
+    yield api_server
+    await api_server.stop()
 
 
 def endless(name, seed, frames):
@@ -129,28 +129,65 @@ async def test_text_that_is_written_pauses_and_resumes(engine):
 
 
 # -- slow, and gone ------------------------------------------------------------------------------
-async def test_a_door_that_reads_nothing_is_held_and_loses_nothing(engine, other, monkeypatch):
-    monkeypatch.setattr("izwi_api.serve.engine_process.MAX_UNHEARD", 10)
-    monkeypatch.setattr("izwi_api.serve.remote_engine.HEARD_EVERY", 3)
+async def test_an_api_server_that_reads_nothing_is_held_and_loses_nothing(
+    engine, other, monkeypatch
+):
+    monkeypatch.setattr("izwi_api.serve.engine_process.MAX_UNACKNOWLEDGED", 10)
+    monkeypatch.setattr("izwi_api.serve.remote_engine.ACKNOWLEDGE_EVERY", 3)
     chunks = await read(engine.submit(endless("whole", 4, 300)))
     assert len(chunks) > 20
     whole = entries(chunks)
     loop = asyncio.get_running_loop()
-    loop.remove_reader(engine._news.fileno())
+    loop.remove_reader(engine._engine_messages.fileno())
     stream = engine.submit(endless("a", 4, 300))
     line = engine.side.lines._lines[engine._name]
     await until(lambda: line.is_behind)
-    # meanwhile another door is served as ever
+    # meanwhile another API server is served as ever
     chunks = await asyncio.wait_for(read(other.submit(endless("b", 4, 300))), 5)
     assert entries(chunks) == whole
-    assert line.num_unheard <= 12
-    loop.add_reader(engine._news.fileno(), engine._read)
+    assert line.num_unacknowledged <= 12
+    loop.add_reader(engine._engine_messages.fileno(), engine._read)
     engine._read()
     assert entries(await asyncio.wait_for(read(stream), 5)) == whole
-    assert HEARD_EVERY < MAX_UNHEARD // 2  # or a door that reads would be held
+    # or an API server that reads would be backpressured
+    assert ACKNOWLEDGE_EVERY < MAX_UNACKNOWLEDGED // 2
 
 
-async def test_what_a_dead_door_asked_for_ends_and_nobody_else_notices(engine, other):
+async def test_a_request_waits_for_its_reader_and_for_its_api_server(engine):
+    """Either may be behind; when one has caught up, the other is still waited for."""
+    streams = [engine.submit(toy_request(name, 4, 1, 30, open_input=True)) for name in "ab"]
+    lines, backpressured = engine.side.lines, {}
+    line = lines._lines[engine._name]
+
+    def fall_behind():
+        line.is_behind, line.num_unacknowledged = True, MAX_UNACKNOWLEDGED
+
+    def look():
+        backpressured.update(
+            {name: pair[1].backpressured for name, pair in engine._engine._live.items()}
+        )
+
+    async def looked():
+        backpressured.clear()
+        lines.thread.tell(look)
+        await until(lambda: backpressured)
+        return backpressured
+
+    engine._tell(wire.Backpressure("b", True))
+    await until(lambda: "b" in line.backpressured)
+    lines.thread.tell(fall_behind)
+    await looked()
+    # its reader has caught up, and the API server has not
+    engine._tell(wire.Backpressure("a", False))
+    await until(lambda: engine._engine._live["a"][1].backpressured)
+    engine._tell(wire.Acknowledge(MAX_UNACKNOWLEDGED))
+    await until(lambda: not line.is_behind)
+    assert await looked() == {"a": False, "b": True}
+    for stream in streams:
+        stream.abort()
+
+
+async def test_what_a_dead_api_server_asked_for_ends_and_nobody_else_notices(engine, other):
     left = [engine.submit(endless(f"left{n}", 1, 450)) for n in range(3)]
     for stream in left:
         await anext(stream)
@@ -203,11 +240,85 @@ async def test_an_id_that_is_taken_is_refused_and_its_owner_keeps_it(engine, oth
     assert (await asyncio.wait_for(read(mine), 5))[-1].reason is not Reason.ERROR
 
 
+async def test_a_second_request_of_an_id_is_refused_and_the_first_goes_on(engine):
+    first = engine.submit(endless("same", 1, 100))
+    with pytest.raises(InvalidRequest, match="'same' is running already"):
+        engine.submit(toy_request("same", 4, 2, 5))
+    with pytest.raises(InvalidRequest, match="'twice' is running already"):
+        engine.submit_all([toy_request("twice", 4, 2, 5), toy_request("twice", 4, 2, 5)])
+    chunks = await asyncio.wait_for(read(first), 5)
+    assert (len(entries(chunks)), chunks[-1].reason) == (100, Reason.LENGTH)
+    again = engine.submit(endless("same", 1, 100))  # the id is free now
+    assert entries(await asyncio.wait_for(read(again), 5)) == entries(chunks)
+
+
+async def test_an_id_is_not_free_before_its_aborted_request_has_ended(engine):
+    """What the engine still says of the first would reach the second."""
+    first = engine.submit(endless("same", 1, 400))
+    await anext(first)
+    first.abort()
+    with pytest.raises(InvalidRequest):
+        engine.submit(endless("same", 2, 5))
+    await asyncio.wait_for(read(first), 5)
+    chunks = await asyncio.wait_for(read(engine.submit(endless("same", 2, 5))), 5)
+    assert (len(entries(chunks)), chunks[-1].reason) == (5, Reason.LENGTH)
+
+
+async def test_commands_about_the_request_of_another_api_server_do_nothing(engine, other):
+    mine = engine.submit(replace(toy_request("same", 4, 1, 30), open_input=True))
+    engine.write("same", [3, 1, 4], False)
+    chunks = [await anext(mine)]
+    for command in (
+        wire.Pause("same", True),
+        wire.Backpressure("same", True),
+        wire.Write("same", [7, 7], True),
+        wire.Abort("same"),
+    ):
+        other._tell(command)
+    await asyncio.wait_for(read(other.submit(toy_request("after", 4, 2, 5))), 5)
+    engine.write("same", [1, 5], True)
+    chunks += await asyncio.wait_for(read(mine), 5)
+    alone = engine.submit(replace(toy_request("alone", 4, 1, 30), open_input=True))
+    engine.write("alone", [3, 1, 4, 1, 5], True)
+    assert entries(chunks) == entries(await asyncio.wait_for(read(alone), 5))
+
+
+async def test_a_stream_that_its_reader_drops_is_aborted(engine):
+    """Else these would wait for more text for ever."""
+    speaks = engine.submit(replace(endless("speaks", 1, 450), open_input=True))
+    engine.write("speaks", [3, 1, 4], False)
+    waits = engine.submit(replace(endless("waits", 1, 450), open_input=True))
+    await anext(speaks)
+    await until(lambda: len(engine.side.lines._owners) == 2)
+    del speaks, waits
+    await until(lambda: not engine.side.lines._owners)
+    await until(lambda: not engine._resumables)
+
+
+async def test_a_dropped_stream_does_not_abort_the_next_request_of_its_id(engine):
+    first = engine.submit(endless("same", 1, 3))
+    del first  # to be aborted as soon as the event loop has its next turn
+    while engine._resumables:
+        engine._read()
+    second = engine.submit(endless("same", 1, 100))
+    chunks = await asyncio.wait_for(read(second), 5)
+    assert (len(entries(chunks)), chunks[-1].reason) == (100, Reason.LENGTH)
+
+
+async def test_what_the_engine_says_of_a_request_that_nothing_reads_ends_it(engine):
+    stream = engine.submit(replace(endless("a", 1, 450), open_input=True))
+    engine.write("a", [3, 1, 4], False)
+    await anext(stream)
+    del engine._resumables["a"]  # an API server that lost track of it
+    engine.write("a", [1, 5], False)
+    await until(lambda: not engine.side.lines._owners)
+
+
 async def test_what_is_no_command_is_logged_and_nothing_else(engine, caplog):
     engine._commands.send(b"\x01nonsense")
     chunks = await asyncio.wait_for(read(engine.submit(toy_request("a", 5, 1, 5))), 5)
     assert chunks[-1].reason in (Reason.STOP, Reason.LENGTH)
-    assert "no command" in caplog.text
+    assert "invalid command" in caplog.text
 
 
 async def test_a_request_that_cannot_be_read_fails_and_does_not_wait(engine, monkeypatch):
@@ -232,11 +343,11 @@ async def test_models_do_not_come_or_go_over_sockets(engine):
         await engine.remove("toy")
 
 
-async def test_a_door_has_no_torch():
+async def test_an_api_server_has_no_torch():
     code = (
-        "import sys; import izwi_api.serve.door_process\n"
-        "from izwi.described import DescribedBackend; from izwi.registry import Registry\n"
-        "registry = Registry(DescribedBackend())\n"
+        "import sys; import izwi_api.serve.api_server_process\n"
+        "from izwi.weightless import WeightlessBackend; from izwi.registry import Registry\n"
+        "registry = Registry(WeightlessBackend())\n"
         f"registry.load({TTS!r}); registry.load({ASR!r}); registry.load('izwi-tiny-aligner')\n"
         "from izwi.request import SpeechInput\n"
         f"registry.speech({TTS!r}).prepare_speech('a', 'b', SpeechInput('Hello.'))\n"
@@ -245,5 +356,5 @@ async def test_a_door_has_no_torch():
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
     )
-    told, _ = await process.communicate()
-    assert told.decode().strip() == "[]"
+    reported, _ = await process.communicate()
+    assert reported.decode().strip() == "[]"

@@ -1,4 +1,4 @@
-"""Whatever doors and engine say to each other arrives as it was, bit for bit."""
+"""Whatever API servers and engine say to each other arrives as it was, bit for bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing_extensions import TypeAliasType
 
 from izwi import errors
 from izwi.chat import ChatInput, ChatMessage, Role
-from izwi.described import DescribedBackend
 from izwi.errors import ContextTooLong, InvalidRequest, IzwiError, Overloaded
 from izwi.registry import Registry, families
 from izwi.request import (
@@ -30,7 +29,8 @@ from izwi.request import (
     TranscriptionInput,
     VoicePrompt,
 )
-from izwi_api.limits import RateLimited
+from izwi.weightless import WeightlessBackend
+from izwi_api.http.limits import RateLimited
 from izwi_api.serve import wire
 from izwi_api.serve.packing import EngineFault, Unpacker, pack, pack_error, unpack_error
 from tests.engine.toy import ToyPrompt
@@ -68,9 +68,9 @@ def over(frames):
 
 
 def crossed(request, codec=CODEC, **options):
-    frames = over(codec.submit("door", [request], **options))
+    frames = over(codec.submit("api_server", [request], **options))
     envelope = wire.decode_command(frames[0])
-    assert envelope.door == "door"
+    assert envelope.api_server == "api_server"
     (back,) = codec.requests(envelope.command, frames)
     return back
 
@@ -79,7 +79,7 @@ def crossed(request, codec=CODEC, **options):
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
     root = tmp_path_factory.mktemp("described")
-    registry = Registry(DescribedBackend())
+    registry = Registry(WeightlessBackend())
     for kind in ("custom_voice", "base", "voice_design"):
         (root / kind).mkdir()
         registry.load(str(write_tiny_tts(root / kind, kind)))
@@ -145,7 +145,7 @@ def test_all_that_the_models_prepare_arrives_as_it_was(registry):
     made = [request for source in sources for request in source(registry)]
     assert len(made) >= 14
     assert any(request.open_input for request in made)
-    assert any(request.marks for request in made)
+    assert any(request.output_positions for request in made)
     assert any(request.encode_only for request in made)
     known = {cls for same in families().values() for family in same for cls in family.prompts}
     assert {type(request.prompt) for request in made} == known
@@ -184,7 +184,7 @@ def toys(draw):
             seed=st.integers(0, 2**63 - 1),
             max_entries=st.integers(1, 2**31),
             stop_ids=ids,
-            marks=ids,
+            output_positions=ids,
             encode_only=st.booleans(),
             open_input=st.booleans(),
             priority=st.integers(-5, 5),
@@ -276,9 +276,9 @@ ERRORS = (
 @given(st.lists(chunks(), max_size=4))
 def test_any_chunks_arrive_as_they_were(sent):
     frames = over(wire.encode_chunks(sent))
-    told = wire.decode_news(frames[0])
-    assert len(told.chunks) == len(sent)
-    for packed, chunk in zip(told.chunks, sent, strict=True):
+    reported = wire.decode_engine_message(frames[0])
+    assert len(reported.chunks) == len(sent)
+    for packed, chunk in zip(reported.chunks, sent, strict=True):
         got = wire.unpack_chunk(packed, frames)
         for name, one, other in zip(Chunk._fields, got, chunk, strict=True):
             assert_same(one, other, name)
@@ -288,7 +288,8 @@ def test_every_error_of_the_tree_comes_back_as_what_it_was():
     for cls in vars(errors).values():
         if isinstance(cls, type) and issubclass(cls, IzwiError):
             assert_same(unpack_error(pack_error(cls("because"))), cls("because"))
-    limited = unpack_error(pack_error(RateLimited("slowly", retry_after_s=3)))  # a door's own
+    # an API server's own
+    limited = unpack_error(pack_error(RateLimited("slowly", retry_after_s=3)))
     assert type(limited) is InvalidRequest
     assert str(limited) == "slowly"
     fault = unpack_error(pack_error(RuntimeError("a bug")))

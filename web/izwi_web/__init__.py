@@ -1,1 +1,1 @@
-"""The web page: plain files that the door serves. No build step, no import of another room."""
+"""The web page: plain files that the server serves. No build step, no import of another room."""

@@ -1,1 +1,1 @@
-"""The command line: one file a verb. Heavy imports wait until a verb runs, so `--help` is quick."""
+"""The command line: one file per command. Heavy imports are deferred, so `--help` is quick."""

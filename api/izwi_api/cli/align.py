@@ -1,4 +1,4 @@
-"""`izwi align`: say when each word of a text is said in a file."""
+"""`izwi align`: print the time of each word of a text in an audio file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from izwi.errors import EngineStopped, InvalidRequest
-from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl, failures_told
+from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
+from izwi_api.console import report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi.alignment import AlignedWord
     from izwi_api.cli.remote import Server
-    from izwi_api.where import Where
+    from izwi_api.runtime_options import RuntimeOptions
 
 
 class Format(StrEnum):
@@ -59,19 +60,21 @@ def align(
     from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.sound_files import SoundFile
-    from izwi_api.where import Where
+    from izwi_api.runtime_options import RuntimeOptions
 
-    with failures_told():
+    with report_failures():
         sound = SoundFile(None if str(file) == "-" else file, Path(file.name))
         said = _said(text, text_file)
-        where = Where(device, dtype, offline)
+        runtime = RuntimeOptions(device, dtype, offline)
         server = running_server(
-            server, api_key, only_here=where != Where(), serves={Task.ALIGNMENT: model}
+            server, api_key, local_only=runtime != RuntimeOptions(), serves={Task.ALIGNMENT: model}
         )
         if server:
-            asked = _asked_there(Server(server, api_key), model, sound.read(), said, language)
+            asked = _align_remotely(Server(server, api_key), model, sound.read(), said, language)
         else:
-            asked = _asked_here(where, model or DEFAULT_MODELS[2], sound.read(), said, language)
+            asked = _align_locally(
+                runtime, model or DEFAULT_MODELS[2], sound.read(), said, language
+            )
         sys.stdout.write(_page(word_format, said, asyncio.run(asked)))
 
 
@@ -87,24 +90,24 @@ def _said(text: str | None, text_file: Path | None) -> str:
         raise InvalidRequest(f"{text_file} is not UTF-8 text", param="text_file") from error
 
 
-async def _asked_here(
-    where: Where, model: str, content: bytes, text: str, language: str | None
+async def _align_locally(
+    runtime: RuntimeOptions, model: str, content: bytes, text: str, language: str | None
 ) -> list[AlignedWord]:
     from izwi.audio.decode import decode_audio
     from izwi.request import AlignmentInput
-    from izwi_api.align import find_aligner
-    from izwi_api.cli.runtime import running_door
-    from izwi_api.transcribe import SAMPLE_RATE
+    from izwi_api.serve.local_services import running_services
+    from izwi_api.services.align import find_aligner
+    from izwi_api.services.transcribe import SAMPLE_RATE
 
     # a file that cannot be read is told before the model is loaded
     samples = await asyncio.to_thread(decode_audio, content, SAMPLE_RATE)
-    async with running_door([model], where) as door:
-        aligner = find_aligner(door.engine, door.registry, door.registry.names()[0])
+    async with running_services([model], runtime) as services:
+        aligner = find_aligner(services.engine, services.registry, services.registry.names()[0])
         (words,) = await aligner.align([AlignmentInput(samples, text, language)])
     return words
 
 
-async def _asked_there(
+async def _align_remotely(
     server: Server, model: str | None, content: bytes, text: str, language: str | None
 ) -> list[AlignedWord]:
     from izwi.alignment import AlignedWord
@@ -129,9 +132,9 @@ async def _asked_there(
 
 def _page(word_format: Format, text: str, words: list[AlignedWord]) -> str:
     """Return what is written, its last line ended."""
-    from izwi_api.cues import cut_cues
     from izwi_api.schemas.alignment import word_json
     from izwi_api.schemas.transcription import srt, vtt
+    from izwi_api.services.subtitles import cut_cues
 
     match word_format:
         case Format.TEXT:

@@ -1,4 +1,4 @@
-"""`izwi bench`: how fast these models are on this machine, in a minute."""
+"""`izwi bench`: measure the speed of models on this machine in a minute."""
 
 from __future__ import annotations
 
@@ -12,22 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from izwi_api.cli.options import (
-    ApiKey,
-    Device,
-    Dtype,
-    Offline,
-    ServerUrl,
-    failures_told,
-    messages,
-)
+from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
+from izwi_api.console import messages, report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi.request import Float32
-    from izwi_api.cli.measured import Measured
+    from izwi_api.cli.bench_clients import BenchClient
     from izwi_api.cli.remote import Server
-    from izwi_api.where import Where
+    from izwi_api.runtime_options import RuntimeOptions
 
 _TEXTS = (
     "The weather is nice today and we are going out.",
@@ -107,74 +100,74 @@ def bench(
     from izwi.request import Task
     from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
-    from izwi_api.where import Where
+    from izwi_api.runtime_options import RuntimeOptions
 
-    with failures_told():
-        where = Where(device, dtype, offline)
-        only_here = where != Where() or model is not None
+    with report_failures():
+        runtime = RuntimeOptions(device, dtype, offline)
+        local_only = runtime != RuntimeOptions() or model is not None
         serves = {Task.SPEECH: None}  # what is transcribed is what it says
-        server = running_server(server, api_key, only_here=only_here, serves=serves)
+        server = running_server(server, api_key, local_only=local_only, serves=serves)
         if server:
-            figures = asyncio.run(_bench_there(Server(server, api_key), model, rounds, streams))
+            figures = asyncio.run(_bench_remotely(Server(server, api_key), model, rounds, streams))
         else:
             sources = model or list(DEFAULT_MODELS[:2])
-            figures = asyncio.run(_bench_here(sources, where, rounds, streams))
+            figures = asyncio.run(_bench_locally(sources, runtime, rounds, streams))
     if as_json:
         rows = [asdict(row) for row in figures]
-        on = {"server": server} if server else _machine(where)
+        on = {"server": server} if server else _machine(runtime)
         typer.echo(json.dumps(on | {"rounds": rounds, "models": rows}))
     else:
         _show(figures)
 
 
-async def _bench_here(
-    sources: Sequence[str], where: Where, rounds: int, streams: int
+async def _bench_locally(
+    sources: Sequence[str], runtime: RuntimeOptions, rounds: int, streams: int
 ) -> list[Figures]:
     """Time each model of this process, one after the other, all of them loaded."""
-    from izwi_api.cli.measured import Here
-    from izwi_api.cli.runtime import running_door
+    from izwi_api.cli.bench_clients import LocalBenchClient
+    from izwi_api.serve.local_services import running_services
 
     voice = DEFAULT_MODELS[0]  # what is transcribed is what the embedded voice says
-    async with running_door(list(dict.fromkeys([*sources, voice])), where) as door:
-        here = Here(door, len(dict.fromkeys(sources)), voice)
+    async with running_services(list(dict.fromkeys([*sources, voice])), runtime) as services:
+        here = LocalBenchClient(services, len(dict.fromkeys(sources)), voice)
         return await _bench(here, rounds, streams)
 
 
-async def _bench_there(
+async def _bench_remotely(
     server: Server, names: Sequence[str] | None, rounds: int, streams: int
 ) -> list[Figures]:
     """Time each model of a server, with what others ask of it meanwhile."""
-    from izwi_api.cli.measured import There
+    from izwi_api.cli.bench_clients import RemoteBenchClient
 
-    return await _bench(await There.asked(server, names), rounds, streams)
+    return await _bench(await RemoteBenchClient.asked(server, names), rounds, streams)
 
 
-async def _bench(measured: Measured, rounds: int, streams: int) -> list[Figures]:
+async def _bench(client: BenchClient, rounds: int, streams: int) -> list[Figures]:
     from izwi.request import Task
 
     figures: list[Figures] = []
     with messages().status("measuring") as status:
-        for name, task in measured.models:
+        for name, task in client.models:
             status.update(f"measuring {name}")
             if task is Task.SPEECH:
-                figures.append(await _time_speech(measured, name, rounds, streams))
+                figures.append(await _time_speech(client, name, rounds, streams))
             elif task is Task.TRANSCRIPTION:
-                figures.append(await _time_transcription(measured, name, rounds))
+                figures.append(await _time_transcription(client, name, rounds))
             else:
                 messages().print(f"{name} does {task}, which has no figures here")
     return figures
 
 
-async def _time_speech(measured: Measured, name: str, rounds: int, streams: int) -> SpeechFigures:
+async def _time_speech(client: BenchClient, name: str, rounds: int, streams: int) -> SpeechFigures:
     first_s: list[float] = []
     rtf: list[float] = []
     throughput: list[float] = []
     for turn in range(rounds + 1):
-        alone = [await _speak(measured, name, text, turn) for text in _TEXTS[:2]]
+        alone = [await _speak(client, name, text, turn) for text in _TEXTS[:2]]
         began = time.perf_counter()
         texts = (_TEXTS[index % len(_TEXTS)] for index in range(streams))
         together = await asyncio.gather(
-            *(_speak(measured, name, text, turn + index) for index, text in enumerate(texts))
+            *(_speak(client, name, text, turn + index) for index, text in enumerate(texts))
         )
         together_s = time.perf_counter() - began
         if turn == 0:  # it warms up
@@ -191,13 +184,13 @@ async def _time_speech(measured: Measured, name: str, rounds: int, streams: int)
     )
 
 
-async def _time_transcription(measured: Measured, name: str, rounds: int) -> TranscriptionFigures:
+async def _time_transcription(client: BenchClient, name: str, rounds: int) -> TranscriptionFigures:
     import numpy as np
 
     from izwi.audio.resample import resample
-    from izwi_api.transcribe import SAMPLE_RATE
+    from izwi_api.services.transcribe import SAMPLE_RATE
 
-    spoken = [await _speak(measured, measured.voice, text, 0) for text in _TEXTS]
+    spoken = [await _speak(client, client.voice, text, 0) for text in _TEXTS]
     pcm = np.concatenate([one.pcm for one in spoken])
     samples = resample(pcm, spoken[0].rate, SAMPLE_RATE)
     audio_s = len(samples) / SAMPLE_RATE
@@ -206,20 +199,20 @@ async def _time_transcription(measured: Measured, name: str, rounds: int) -> Tra
         # Equal sound is encoded once, so each round hears a sound of its own, a bit quieter.
         quieter = samples * np.float32(1 - turn / 1000)
         began = time.perf_counter()
-        await measured.write_down(name, quieter)
+        await client.write_down(name, quieter)
         times_s.append(time.perf_counter() - began)
     return TranscriptionFigures(
         name, round(audio_s, 2), rtf=round(median(times_s[1:]) / audio_s, 4)
     )
 
 
-async def _speak(measured: Measured, name: str, text: str, seed: int) -> _Spoken:
+async def _speak(client: BenchClient, name: str, text: str, seed: int) -> _Spoken:
     import numpy as np
 
     from izwi.errors import IzwiError
 
     began = time.perf_counter()
-    speech = await measured.say(name, text, seed)
+    speech = await client.say(name, text, seed)
     first_s = 0.0
     pieces = []
     async for chunk in speech.chunks():
@@ -232,7 +225,7 @@ async def _speak(measured: Measured, name: str, text: str, seed: int) -> _Spoken
     return _Spoken(first_s, total_s, np.concatenate(pieces), speech.sample_rate)
 
 
-def _machine(where: Where) -> dict[str, object]:
+def _machine(runtime: RuntimeOptions) -> dict[str, object]:
     """Return on what the figures were taken."""
     import os
     import platform
@@ -241,7 +234,7 @@ def _machine(where: Where) -> dict[str, object]:
 
     from izwi.runner.device import torch_backend
 
-    ops = torch_backend(where.device, where.dtype).ops
+    ops = torch_backend(runtime.device, runtime.dtype).ops
     is_cuda = ops.device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(ops.device) if is_cuda else str(ops.device),
@@ -257,7 +250,7 @@ def _show(figures: Sequence[Figures]) -> None:
         if isinstance(row, SpeechFigures):
             typer.echo(
                 f"{row.model}: first audio {row.first_audio_ms:.0f} ms, real-time factor"
-                f" {row.rtf:.2f}, {row.throughput:.1f} s of sound a second in {row.streams} streams"
+                f" {row.rtf:.2f}, {row.throughput:.1f} s of sound a second, {row.streams} at a time"
             )
         else:
             typer.echo(

@@ -1,4 +1,4 @@
-"""`izwi chat`: ask a chat model once, or talk with it at the terminal."""
+"""`izwi chat`: ask a chat model once, or hold a conversation at the terminal."""
 
 from __future__ import annotations
 
@@ -12,20 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from izwi.errors import InvalidRequest, IzwiError
-from izwi_api.cli.options import (
-    ApiKey,
-    Device,
-    Dtype,
-    Offline,
-    ServerUrl,
-    failures_told,
-    messages,
-    tell_failure,
-)
+from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
+from izwi_api.console import messages, report_failures, tell_failure
 
 if TYPE_CHECKING:
     from izwi.chat import ChatInput
-    from izwi_api.cli.answerers import Answer, Answerer
+    from izwi_api.cli.chat_clients import Answer, ChatClient
 
 Text = Annotated[
     str | None,
@@ -42,7 +34,7 @@ ModelSource = Annotated[
         show_default=False,
     ),
 ]
-System = Annotated[str | None, typer.Option(help="What the model is told before the first turn.")]
+System = Annotated[str | None, typer.Option(help="System message before the first turn.")]
 Think = Annotated[
     bool | None,
     typer.Option(
@@ -83,23 +75,23 @@ def chat(
     """Ask a chat model, or talk with it."""
     from izwi.chat import ChatInput, ChatMessage, Role
     from izwi.request import Task
-    from izwi_api.cli.answerers import EXAMPLE_MODEL, HereAnswerer, ServerAnswerer
+    from izwi_api.cli.chat_clients import EXAMPLE_MODEL, LocalChatClient, RemoteChatClient
     from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
-    from izwi_api.where import Where
+    from izwi_api.runtime_options import RuntimeOptions
 
-    with failures_told():
+    with report_failures():
         if seed is not None and not -(2**63) <= seed < 2**63:
             raise InvalidRequest("the seed must fit in 64 bits", param="seed")
-        where = Where(device, dtype, offline)
+        runtime = RuntimeOptions(device, dtype, offline)
         server = running_server(
-            server, api_key, only_here=where != Where(), serves={Task.CHAT: model}
+            server, api_key, local_only=runtime != RuntimeOptions(), serves={Task.CHAT: model}
         )
-        answerer: Answerer
+        client: ChatClient
         if server:
-            answerer = ServerAnswerer(Server(server, api_key), model)
+            client = RemoteChatClient(Server(server, api_key), model)
         elif model is not None:
-            answerer = HereAnswerer(model, where)
+            client = LocalChatClient(model, runtime)
         else:
             raise InvalidRequest(
                 f"no chat model comes with izwi: give --model, such as {EXAMPLE_MODEL}, or the "
@@ -110,7 +102,7 @@ def chat(
         ask = ChatInput(
             before, thinking=think, temperature=temperature, max_new_tokens=max_new_tokens
         )
-        talk = _Talk(answerer, ask, seed, as_json=as_json)
+        talk = _Talk(client, ask, seed, as_json=as_json)
         if text is None and _at_terminal():
             talk.converse()
         else:
@@ -120,8 +112,8 @@ def chat(
 class _Talk:
     """A conversation with one model, and where it is printed."""
 
-    def __init__(self, answerer: Answerer, ask: ChatInput, seed: int | None, *, as_json: bool):
-        self._answerer, self._ask, self._seed = answerer, ask, seed
+    def __init__(self, client: ChatClient, ask: ChatInput, seed: int | None, *, as_json: bool):
+        self._client, self._ask, self._seed = client, ask, seed
         self._as_json = as_json
         self._console = messages()
 
@@ -131,7 +123,7 @@ class _Talk:
             raise InvalidRequest("there is no text to answer", param="text")
 
         async def answered() -> None:
-            async with self._answerer:
+            async with self._client:
                 await self._answer(text)
 
         asyncio.run(answered())
@@ -143,7 +135,7 @@ class _Talk:
         stack = AsyncExitStack()
         with asyncio.Runner() as runner:
             try:
-                runner.run(stack.enter_async_context(self._answerer))
+                runner.run(stack.enter_async_context(self._client))
                 self._console.print("Ctrl-C stops an answer, Ctrl-D ends the talk.", style="dim")
                 while (text := self._next_line()) is not None:
                     if text.strip():
@@ -177,12 +169,12 @@ class _Talk:
 
         asked = (*self._ask.messages, ChatMessage(Role.USER, text))
         self._ask = replace(self._ask, messages=asked)
-        answer = await self._answerer.open(self._ask, self._seed)
+        answer = await self._client.open(self._ask, self._seed)
         try:
             await self._print(answer)
         finally:
-            heard = ChatMessage(Role.ASSISTANT, answer.content)
-            self._ask = replace(self._ask, messages=(*asked, heard))
+            transcript = ChatMessage(Role.ASSISTANT, answer.content)
+            self._ask = replace(self._ask, messages=(*asked, transcript))
 
     async def _print(self, answer: Answer) -> None:
         from izwi.request import Reason

@@ -1,4 +1,4 @@
-"""`izwi clone`: keep a voice from a clip, and hear it."""
+"""`izwi clone`: store a voice from a clip and preview it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from izwi_api.cli.options import (
-    BAD_INPUT,
-    ApiKey,
-    Device,
-    Dtype,
-    Offline,
-    ServerUrl,
-    failures_told,
-    messages,
-)
+from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
+from izwi_api.console import BAD_INPUT, messages, report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi_api.cli.remote import Server
     from izwi_api.cli.sound_out import Saved, Speech
-    from izwi_api.door import Door
-    from izwi_api.where import Where
+    from izwi_api.runtime_options import RuntimeOptions
+    from izwi_api.services.context import Services
 
 _CONSENT = "Did the person who speaks in this clip agree that their voice is cloned?"
 _AGREED = "the speaker agreed"  # or we would not have come so far
@@ -49,12 +41,14 @@ AsrModel = Annotated[
 ]
 Consent = Annotated[
     str | None,
-    typer.Option(help="Id of a consent recording; a server may want one. Then nobody is asked."),
+    typer.Option(
+        help="Id of a consent recording; replaces the question, and a server may require it."
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="The speaker agreed; do not ask.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Say no sentence with the new voice.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Skip the preview.")]
 Sample = Annotated[
-    Path | None, typer.Option(help="Write that sentence to a file, if nobody listens.")
+    Path | None, typer.Option(help="Write the preview to a file instead of playing it.")
 ]
 
 
@@ -108,10 +102,10 @@ def clone(
     from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.sound_out import format_of
-    from izwi_api.voice_store import check_name
-    from izwi_api.where import Where
+    from izwi_api.runtime_options import RuntimeOptions
+    from izwi_api.voices.store import check_name
 
-    with failures_told():
+    with report_failures():
         check_name(name)
         if text is not None and x_vector_only:
             raise InvalidRequest("--x-vector-only uses no text; give one of the two")
@@ -123,64 +117,74 @@ def clone(
             raise typer.Exit(BAD_INPUT)
         agreed = consent or _AGREED
         wish = _Wish(clip, name, text, x_vector_only, model, asr_model, agreed, quiet, sample)
-        where = Where(device, dtype, offline)
+        runtime = RuntimeOptions(device, dtype, offline)
         serves: dict[Task, str | None] = {Task.SPEECH: model}
         if wish.transcribes:
             serves[Task.TRANSCRIPTION] = asr_model
-        server = running_server(server, api_key, only_here=where != Where(), serves=serves)
+        server = running_server(
+            server, api_key, local_only=runtime != RuntimeOptions(), serves=serves
+        )
         if server:
-            asyncio.run(_clone_there(Server(server, api_key), wish))
+            asyncio.run(_clone_remotely(Server(server, api_key), wish))
         else:
-            asyncio.run(_clone_here(where, wish))
+            asyncio.run(_clone_locally(runtime, wish))
 
 
 def _tell_faults(clip: Path) -> None:
-    """Say what is wrong with the clip, before anybody agrees to anything.
+    """Report faults of the clip before asking for consent.
 
     Raises:
         InvalidAudio: It cannot be read.
     """
-    from izwi.audio.decode import decode_audio
-    from izwi_api.clip_check import clip_faults, measure_clip
-    from izwi_api.voice_store import REFERENCE_RATE
+    from izwi_api.cli.sound_files import decode_clip
+    from izwi_api.voices.clip_check import clip_faults, measure_clip
+    from izwi_api.voices.store import REFERENCE_RATE
 
-    samples = decode_audio(clip, REFERENCE_RATE)
+    samples = decode_clip(clip, REFERENCE_RATE)
     for fault in clip_faults(measure_clip(samples, REFERENCE_RATE)):
         messages().print(f"the clip's {fault.name}: {fault.message}", style="yellow", markup=False)
 
 
-async def _clone_here(where: Where, wish: _Wish) -> None:
+async def _clone_locally(runtime: RuntimeOptions, wish: _Wish) -> None:
     from izwi.errors import InvalidRequest
     from izwi.request import SpeechInput
-    from izwi_api.cli.runtime import running_door
-    from izwi_api.speech import open_speech
-    from izwi_api.voice_encoding import encoded_voice, keep_voice
+    from izwi_api.serve.local_services import running_services
+    from izwi_api.services.speech import open_speech
+    from izwi_api.voices.encoding import encoded_voice, keep_voice
 
     sources = [wish.model or DEFAULT_MODELS[0]]
     if wish.transcribes:
         sources.append(wish.asr_model or DEFAULT_MODELS[1])
-    async with running_door(sources, where) as door:
-        speaker, *listeners = door.registry.names()
-        if not door.registry.speech(speaker).can_clone:
+    async with running_services(sources, runtime) as services:
+        speaker, *listeners = services.registry.names()
+        if not services.registry.speech(speaker).can_clone:
             raise InvalidRequest(f"model {speaker!r} cannot clone a voice", param="model")
-        door.voices.check_free(wish.name)
-        text = await _heard(door, listeners[0], wish.clip) if wish.transcribes else wish.text
+        services.voices.check_free(wish.name)
+        text = await _heard(services, listeners[0], wish.clip) if wish.transcribes else wish.text
         content = wish.clip.read_bytes()
-        stored = await keep_voice(door, speaker, wish.name, content, text, consent=wish.consent)
+        stored = await keep_voice(services, speaker, wish.name, content, text, consent=wish.consent)
         _tell_ready(wish, text)
         if not wish.quiet:
-            voice = await encoded_voice(door, speaker, stored)
+            voice = await encoded_voice(services, speaker, stored)
             ask = SpeechInput(_SENTENCE, voice, max_new_tokens=_SENTENCE_FRAMES)
-            await _say_back(await open_speech(door.engine, door.registry, speaker, ask), wish)
+            await _say_back(
+                await open_speech(services.engine, services.registry, speaker, ask), wish
+            )
 
 
-async def _heard(door: Door, listener: str, clip: Path) -> str:
+async def _heard(services: Services, client: str, clip: Path) -> str:
     from izwi.audio.decode import decode_audio
     from izwi.request import TranscriptionInput
-    from izwi_api.transcribe import SAMPLE_RATE, open_transcription
+    from izwi_api.services.transcribe import SAMPLE_RATE, open_transcription
 
     ask = TranscriptionInput(decode_audio(clip, SAMPLE_RATE))
-    result = await open_transcription(door.engine, door.registry, listener, ask)
+    result = await open_transcription(
+        services.engine,
+        services.registry,
+        client,
+        ask,
+        detects_speech=services.settings.detects_speech,
+    )
     await result.finish()
     return _checked(result.text)
 
@@ -193,16 +197,16 @@ def _checked(text: str) -> str:
     return text
 
 
-async def _clone_there(server: Server, wish: _Wish) -> None:
+async def _clone_remotely(server: Server, wish: _Wish) -> None:
     from izwi.request import Task
-    from izwi_api.cli.listeners import ServerListener
     from izwi_api.cli.remote import Upload
     from izwi_api.cli.sound_files import SoundFile
+    from izwi_api.cli.transcription_clients import RemoteTranscriptionClient
 
     text = wish.text
     if wish.transcribes:
-        listener = ServerListener(server, wish.asr_model, None, "")
-        text = _checked((await listener.hear(SoundFile(wish.clip, Path(wish.clip.name)))).text)
+        client = RemoteTranscriptionClient(server, wish.asr_model, None, "")
+        text = _checked((await client.hear(SoundFile(wish.clip, Path(wish.clip.name)))).text)
     upload = Upload("audio_sample", f"clip{wish.clip.suffix}", wish.clip.read_bytes())
     fields = {
         "name": wish.name,
@@ -226,14 +230,18 @@ def _tell_ready(wish: _Wish, text: str | None) -> None:
 async def _say_back(speech: Speech, wish: _Wish) -> None:
     """Say a sentence with the new voice: played, written to a file, or only made."""
     saved = await _put(speech, wish.sample)
+    if saved is None:
+        why = "No audio player found" if _is_heard() else "stdout is not a terminal"
+        messages().print(f"{why}; preview skipped (--sample FILE writes it).")
+        return
     messages().print(
         f"{saved.place}: {wish.name} says {_SENTENCE!r} in {saved.seconds:.1f} s", markup=False
     )
 
 
-async def _put(speech: Speech, sample: Path | None) -> Saved:
+async def _put(speech: Speech, sample: Path | None) -> Saved | None:
+    """Write or play the sentence; None if it was only made."""
     import tempfile
-    from dataclasses import replace
 
     from izwi_api.cli.sound_out import find_player, play, save
 
@@ -242,12 +250,12 @@ async def _put(speech: Speech, sample: Path | None) -> Saved:
     player = find_player() if _is_heard() else None
     if player is not None:
         return await play(speech, player)
-    # Nobody listens, but a voice that cannot speak is found out now.
+    # Made all the same: a voice that cannot speak is found out now.
     with tempfile.TemporaryDirectory() as folder:
-        saved = await save(speech, Path(folder) / "sample.wav")
-    return replace(saved, place="not played")
+        await save(speech, Path(folder) / "sample.wav")
+    return None
 
 
 def _is_heard() -> bool:
-    """Whether somebody sits there."""
+    """Whether stdin is a terminal."""
     return sys.stdout.isatty()

@@ -1,4 +1,4 @@
-"""`izwi doctor`: can this machine serve, with what, and what is missing?"""
+"""`izwi doctor`: report what this machine can serve with, and what is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from izwi.errors import IzwiError
-from izwi_api.cli.options import FAILED, ApiKey, Device, Dtype, ServerUrl, messages
+from izwi_api.cli.options import ApiKey, Device, Dtype, ServerUrl
+from izwi_api.console import FAILED, messages
 
 if TYPE_CHECKING:
     from izwi.runner.device import TorchBackend
@@ -32,7 +33,7 @@ _LITTLE_DISK_BYTES = 5_000_000_000
 
 
 class Status(StrEnum):
-    """What a finding means for whoever wants to serve."""
+    """What a finding means for serving."""
 
     OK = "ok"
     NOTE = "note"  # works, but something that could be there is not
@@ -198,6 +199,7 @@ def _gpu_gaps() -> Iterator[Finding]:
                 yield Finding("device", name, Status.NOTE, detail)
             else:
                 yield Finding("device", name, Status.OK, version)
+        yield from _kernels()
         return
     if not any(Path(path).exists() for path in _GPU_FILES):
         return
@@ -224,6 +226,21 @@ def _checkpoints(backend: TorchBackend) -> Iterator[Finding]:
             yield Finding("checkpoints", name, Status.FAILED, str(error))
             continue
         yield Finding("checkpoints", name, Status.OK, f"loads, does {task}")
+
+
+def _kernels() -> Iterator[Finding]:
+    """Compiled kernels that are kept: without them a first start takes a minute and more."""
+    from izwi.runner.compiling import kept_kernels
+
+    kept = kept_kernels()
+    if kept is None:
+        return
+    folder, count = kept
+    detail = f"{count} compiled in {folder}"
+    if count:
+        yield Finding("device", "kernels", Status.OK, detail)
+    else:
+        yield Finding("device", "kernels", Status.NOTE, f"{detail}: izwi warm MODEL compiles them")
 
 
 def _home() -> Iterator[Finding]:

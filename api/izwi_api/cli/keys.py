@@ -1,30 +1,57 @@
-"""`izwi keys`: who may use the server."""
+"""`izwi keys`: manage the API keys of a server."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from izwi_api.cli.options import failures_told, messages
+from izwi_api.cli.options import ListByDefault, Verb
+from izwi_api.console import messages, report_failures
 
-app = typer.Typer(help="Make the keys that `izwi serve --api-keys` asks for.", no_args_is_help=True)
+app = typer.Typer(
+    cls=ListByDefault, help="List, add and remove the keys that `izwi serve --api-keys` asks for."
+)
+
+File = Annotated[Path | None, typer.Option(help="The keys file. Default: keys.toml in IZWI_HOME.")]
 
 
-@app.callback()
-def _keys() -> None:
-    """Make the keys that `izwi serve --api-keys` asks for."""
+@app.command("list", cls=Verb)
+def list_keys(
+    file: File = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+) -> None:
+    """List the names of the keys, each with its limits; the keys themselves are kept nowhere."""
+    from dataclasses import asdict
+
+    from izwi_api.http.keys import read_keys
+
+    with report_failures():
+        path = _path(file)
+        keys = read_keys(path) if path.exists() else ()
+    if not keys:
+        messages().print(f"{path} has no keys; add one: izwi keys add NAME", markup=False)
+    for key in keys:
+        limits = {name: limit for name, limit in asdict(key.limits).items() if limit is not None}
+        if as_json:
+            typer.echo(json.dumps({"name": key.name} | limits))
+        else:
+            shown = ", ".join(
+                f"{limit:g} {name.replace('_', ' ')}" for name, limit in limits.items()
+            )
+            typer.echo(f"{key.name}\t{shown or 'no limits'}")
 
 
-@app.command()
+@app.command(cls=Verb)
 def add(
-    name: Annotated[str, typer.Argument(help="Who will hold it.")],
-    file: Annotated[
-        Path | None, typer.Option(help="The keys file. Default: keys.toml in IZWI_HOME.")
+    name: Annotated[str, typer.Argument(help="Owner of the key.", show_default=False)],
+    file: File = None,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(min=1, help="Requests a minute. Default: no limit.")
     ] = None,
-    requests_per_minute: Annotated[int | None, typer.Option(min=1)] = None,
     characters_per_day: Annotated[
         int | None,
         typer.Option(min=1, help="Of text to speak or to answer, between midnights UTC."),
@@ -35,14 +62,13 @@ def add(
 ) -> None:
     """Make a key, write its hash into the file and print the key, this once.
 
-    Servers that run see it within a second. To take a key back, delete its table from the file.
+    Servers that run see it within a second. `izwi keys remove` takes it back.
     """
-    from izwi_api.keys import add_key
-    from izwi_api.limits import KeyLimits
-    from izwi_api.settings import read_settings
+    from izwi_api.http.keys import add_key
+    from izwi_api.http.limits import KeyLimits
 
-    with failures_told():
-        path = file or read_settings(os.environ).home / "keys.toml"
+    with report_failures():
+        path = _path(file)
         limits = KeyLimits(requests_per_minute, characters_per_day, audio_seconds_per_day)
         key = add_key(path, name, limits)
     typer.echo(key)
@@ -50,3 +76,23 @@ def add(
         f"{path} has its hash; the key is shown only now. Serve with: izwi serve --api-keys {path}",
         markup=False,
     )
+
+
+@app.command(cls=Verb)
+def remove(
+    name: Annotated[str, typer.Argument(help="Name of a key.", show_default=False)],
+    file: File = None,
+) -> None:
+    """Take a key back. Servers that run refuse it within a second."""
+    from izwi_api.http.keys import remove_key
+
+    with report_failures():
+        path = _path(file)
+        remove_key(path, name)
+    messages().print(f"key {name} is removed from {path}", markup=False)
+
+
+def _path(file: Path | None) -> Path:
+    from izwi_api.settings import read_settings
+
+    return file or read_settings(os.environ).home / "keys.toml"

@@ -1,8 +1,9 @@
-"""`izwi`: the verbs, and nothing else."""
+"""`izwi`: registers the commands."""
 
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
 import typer
 
@@ -19,14 +20,40 @@ from izwi_api.cli import (
     serve,
     transcribe,
     voices,
+    warm,
 )
+from izwi_api.cli.options import Verb, Verbs
 
 app = typer.Typer(
     name="izwi",
     help="Speech in one engine: say, transcribe, chat, clone, serve.",
+    cls=Verbs,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"izwi {version('izwi')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _izwi(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Speech in one engine: say, transcribe, chat, clone, serve."""
+
+
 for verb in (
     serve.serve,
     say.say,
@@ -36,9 +63,10 @@ for verb in (
     clone.clone,
     replay.replay,
     bench.bench,
+    warm.warm,
     doctor.doctor,
 ):
-    app.command()(verb)
+    app.command(cls=Verb)(verb)
 app.add_typer(models.app, name="models")
 app.add_typer(voices.app, name="voices")
 app.add_typer(keys.app, name="keys")
@@ -46,7 +74,7 @@ app.add_typer(keys.app, name="keys")
 
 def main() -> None:
     """Run the command line."""
-    # Threads of a matrix product that wait by spinning take the core from whoever they wait for:
+    # Threads of a matrix product that wait by spinning take the core from the thread they wait for:
     # on two cores beside a busy event loop a step takes ten times as long. Read when torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     app()

@@ -1,4 +1,4 @@
-"""`izwi models`: what there is here or at a server; load, unload and pull there."""
+"""`izwi models`: list models; load, unload and pull those of a running server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from urllib.parse import quote
 import typer
 
 from izwi.errors import InvalidRequest
-from izwi_api.cli.options import ApiKey, ListByDefault, ServerUrl, failures_told, messages
+from izwi_api.cli.options import ApiKey, ListByDefault, ServerUrl, Verb
+from izwi_api.console import messages, report_failures
 
 app = typer.Typer(
     cls=ListByDefault, help="List the models; load, unload and pull those of a running server."
@@ -22,7 +23,7 @@ Name = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", cls=Verb)
 def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
     server: ServerUrl = None,
@@ -36,7 +37,7 @@ def list_models(
     from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
 
-    with failures_told():
+    with report_failures():
         server = running_server(server, api_key)
         if server:
             answer = asyncio.run(Server(server, api_key).get("/v1/models"))
@@ -55,19 +56,19 @@ def list_models(
             typer.echo(f"{name}\t{size / 1e6:.1f} MB\t{folder}")
 
 
-@app.command()
+@app.command(cls=Verb)
 def load(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
     """Have a server load a model, which it fetches from the hub if need be."""
     _change(f"/v1/models/{quote(name, safe='')}/load", {}, server, api_key)
 
 
-@app.command()
+@app.command(cls=Verb)
 def unload(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
     """Have a server end a model, after the requests that run."""
     _change(f"/v1/models/{quote(name, safe='')}/unload", {}, server, api_key)
 
 
-@app.command()
+@app.command(cls=Verb)
 def pull(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
     """Have a server fetch a model of the hub, to be loaded later."""
     _change("/v1/models/pull", {"model": name}, server, api_key)
@@ -77,7 +78,7 @@ def _change(path: str, fields: dict[str, object], server: str | None, api_key: s
     """Ask for a change, tell how far it is, and print what became of the model."""
     from izwi_api.cli.running_server import DEFAULT_URL, running_server
 
-    with failures_told():
+    with report_failures():
         server = running_server(server, api_key)
         if not server:
             raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""A running server, asked over HTTP with the standard library: the same wishes, done elsewhere."""
+"""A client of a running server over HTTP, with the standard library alone."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SampleChunks:
 
 
 class RemoteSpeech:
-    """Sound that a server makes, read while it comes. Whoever leaves must `abort`.
+    """Sound that a server makes, read while it comes. Call `abort` to stop early.
 
     Attributes:
         sample_rate: Of the sound, in Hz.
@@ -130,7 +130,7 @@ class Server:
         """Return what a path answers, the first MiB of it, if that comes in time.
 
         Raises:
-            OSError: Nobody answers, or, as HTTPError, that it is no success.
+            OSError: No server responds; HTTPError: the status is an error.
             HTTPException: What comes is no HTTP.
         """
         request = self._signed(urllib.request.Request(self.url + path))
@@ -255,7 +255,7 @@ class Server:
                 with error:
                     hopeless = error.headers.get("x-should-retry") == "false"
                     if error.code not in _BUSY or hopeless or turn == _MAX_TRIES:
-                        raise told(error.code, _read(error)) from error
+                        raise error_from_answer(error.code, _read(error)) from error
                     time.sleep(_pause_s(error))
             except (HTTPException, OSError) as error:
                 reason = getattr(error, "reason", error)
@@ -263,7 +263,7 @@ class Server:
         raise AssertionError("unreachable")
 
 
-def told(status: int, content: bytes) -> IzwiError:
+def error_from_answer(status: int, content: bytes) -> IzwiError:
     """Turn an answer that is an error into the error that the server had."""
     try:
         error = json.loads(content)["error"]

@@ -1,4 +1,4 @@
-"""A text that a running server says while it is still being written: over a WebSocket."""
+"""Stream text to a running server over a WebSocket and read its audio."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from izwi.audio.encode import PCM_RATE
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi.request import Chunk
-from izwi_api.cli.remote import LOOPBACK, SampleChunks, Server, kind_of, told
+from izwi_api.cli.remote import LOOPBACK, SampleChunks, Server, error_from_answer, kind_of
 from izwi_api.cli.text_in import ArrivingText
 
 _PATH = "/v1/audio/speech/stream"
@@ -25,7 +25,7 @@ _SIGN_OF_LIFE_S = 10.0
 
 
 class RemoteDictation:
-    """The sound of a text that is still arriving. Whoever leaves must `abort`.
+    """The sound of a text that is still arriving. Call `abort` to stop early.
 
     Attributes:
         sample_rate: Of the sound, in Hz.
@@ -89,7 +89,9 @@ class RemoteDictation:
         try:
             return await connect(address, additional_headers=self._server.headers, proxy=proxy)
         except InvalidStatus as error:
-            raise told(error.response.status_code, bytes(error.response.body or b"")) from error
+            raise error_from_answer(
+                error.response.status_code, bytes(error.response.body or b"")
+            ) from error
         except (InvalidHandshake, OSError) as error:
             raise EngineStopped(f"no server answers at {self._server.url}: {error}") from error
 
@@ -110,7 +112,7 @@ class RemoteDictation:
 
 
 async def _show_life(socket: ClientConnection) -> None:
-    """Send nothing, now and then, while nobody writes."""
+    """Send keep-alives while no text is written."""
     with suppress(ConnectionClosed):
         while True:
             await asyncio.sleep(_SIGN_OF_LIFE_S)

@@ -1,4 +1,4 @@
-"""`izwi replay`: run a trace again, and say whether it still gives the same."""
+"""`izwi replay`: run a recording again and compare the output."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from izwi_api.cli.options import FAILED, Device, Dtype, Offline, failures_told, messages
+from izwi_api.cli.options import Device, Dtype, Offline
+from izwi_api.console import FAILED, messages, report_failures
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from izwi.recording_line import Line
     from izwi.replay import Difference
-    from izwi.trace_line import Line
-    from izwi_api.where import Where
+    from izwi_api.runtime_options import RuntimeOptions
 
 _TEXT_CHARS = 40
 
 
 def replay(
-    trace: Annotated[Path, typer.Argument(help="What `izwi serve --record-trace` wrote.")],
+    recording: Annotated[Path, typer.Argument(help="A file that `izwi serve --record` wrote.")],
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="Folder, hub id or embedded name; again for more. Default: what the trace names."
+            help="Folder, hub id or embedded name; again for more. Default: those of the recording."
         ),
     ] = None,
     alone: Annotated[
@@ -41,13 +42,13 @@ def replay(
     """Ask again what a trace was asked; exit with 1 if anything differs."""
     from rich.console import Console
 
-    from izwi.trace_line import read_trace
-    from izwi_api.where import Where
+    from izwi.recording_line import read_recording
+    from izwi_api.runtime_options import RuntimeOptions
 
-    with failures_told():
-        lines = read_trace(trace)
+    with report_failures():
+        lines = read_recording(recording)
         sources = model or list(dict.fromkeys(line.model for line in lines))
-        differences = _replay(lines, sources, Where(device, dtype, offline), alone=alone)
+        differences = _replay(lines, sources, RuntimeOptions(device, dtype, offline), alone=alone)
     if as_json:
         found = [asdict(difference) for difference in differences]
         typer.echo(json.dumps({"lines": len(lines), "differences": found}, ensure_ascii=False))
@@ -58,15 +59,15 @@ def replay(
 
 
 def _replay(
-    lines: Sequence[Line], sources: Sequence[str], where: Where, *, alone: bool
+    lines: Sequence[Line], sources: Sequence[str], runtime: RuntimeOptions, *, alone: bool
 ) -> list[Difference]:
     """Load the models and run the lines in an engine of this thread's own."""
     from izwi.config import EngineConfig
     from izwi.engine import Engine
     from izwi.replay import replay
-    from izwi_api.cli.runtime import load_models
+    from izwi_api.serve.local_services import load_models
 
-    registry, backend = load_models(sources, where)
+    registry, backend = load_models(sources, runtime)
     with messages().status(f"running {len(lines)} requests"):
         engine = Engine(registry.models, backend.ops, EngineConfig())
         return replay(engine, registry, lines, alone=alone)
@@ -89,6 +90,6 @@ def _table(lines: Sequence[Line], differences: Sequence[Difference]) -> Table:
 
 
 def _text(line: Line) -> str:
-    from izwi.trace_line import SpeechLine
+    from izwi.recording_line import SpeechLine
 
     return line.ask.text if isinstance(line, SpeechLine) else line.text

@@ -1,4 +1,4 @@
-"""Which server does a verb's work: the one that is named, else one that runs here, else none."""
+"""Choose the server of a command: the one named, else one running on this machine, else none."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from urllib.error import HTTPError
 
 from izwi.request import Task
-from izwi_api.cli.options import messages
 from izwi_api.cli.remote import Server
+from izwi_api.console import messages
 
 # Where `izwi serve` listens if it is told nothing else.
 DEFAULT_URL = "http://127.0.0.1:8000"
 NONE = "none"  # instead of an address: this process does it
-# On the own machine nothing that is well takes longer; whoever does is left alone.
+# A healthy local server answers faster; one that does not is not used.
 _PATIENCE_S = 0.5
 _UNAUTHORIZED = 401
 
@@ -26,7 +26,7 @@ def running_server(
     named: str | None,
     api_key: str | None,
     *,
-    only_here: bool = False,
+    local_only: bool = False,
     serves: Mapping[Task, str | None] | None = None,
 ) -> str | None:
     """Return the address of the server that is to do the work, or None for this process.
@@ -34,13 +34,13 @@ def running_server(
     Args:
         named: The address that was given, which is taken as it is, or NONE.
         api_key: What the server asks for.
-        only_here: What is wished for only this process can do, if no server is named.
-        serves: What a server that nobody named must serve to be asked: tasks, each with the
+        local_only: What is wished for only this process can do, if no server is named.
+        serves: What a server found on this machine must serve to be used: tasks, each with the
             model's name if that matters.
     """
     if named == NONE:
         return None
-    if named or only_here:
+    if named or local_only:
         return named
     found = _entries(api_key)
     if found is None or not _serves(found, serves or {}):
@@ -62,7 +62,7 @@ def _entries(api_key: str | None) -> Entries | None:
         except HTTPError as error:
             if error.code != _UNAUTHORIZED or api_key is None:
                 raise
-            content = _answer("/v1/models", api_key)  # told to who asks for it, nobody else
+            content = _answer("/v1/models", api_key)  # sent only to a server that requires it
         entries: Entries = [e for e in json.loads(content)["data"] if e["owned_by"] == "izwi"]
     except (OSError, HTTPException, ValueError, KeyError, TypeError):
         return None

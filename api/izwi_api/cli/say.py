@@ -1,8 +1,7 @@
-"""`izwi say`: speak a text to the speakers, into a file, or into a pipe, while it is written."""
+"""`izwi say`: synthesise a text to the speakers, a file or a pipe, also while it is written."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -10,17 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl, failures_told
+from izwi.audio.tempo import MAX_SPEED, MIN_SPEED
+from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
+from izwi_api.console import report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi.request import SpeechInput
     from izwi_api.cli.remote import Server
     from izwi_api.cli.sound_out import Saved, Speech
+    from izwi_api.cli.target import Target
     from izwi_api.cli.text_in import ArrivingText
-    from izwi_api.cli.words import WordsHere, WordsThere
-    from izwi_api.door import Door
-    from izwi_api.where import Where
+    from izwi_api.cli.timed_speech import LocalTimedSpeech, RemoteTimedSpeech
+    from izwi_api.runtime_options import RuntimeOptions
+    from izwi_api.services.context import Services
 
 # A text on stdin that is complete and no longer than this when the model is loaded is said as if it
 # were an argument; any other is said while it is read.
@@ -65,10 +67,20 @@ XVectorOnly = Annotated[
 ]
 Words = Annotated[
     Path | None,
-    typer.Option(help="JSON file for when each word is said; without --server needs --aligner."),
+    typer.Option(help="JSON file for the start and end of each word."),
 ]
 AlignerSource = Annotated[
-    str | None, typer.Option(help="Folder or hub id of the model that times words.")
+    str | None,
+    typer.Option(
+        help="Folder, hub id or embedded name of the model that times words. Default: embedded, "
+        "or the server's."
+    ),
+]
+Speed = Annotated[
+    float,
+    typer.Option(
+        min=MIN_SPEED, max=MAX_SPEED, help="2 takes half the time, 0.5 twice; same pitch."
+    ),
 ]
 MaxNewTokens = Annotated[int | None, typer.Option(min=1, help="At most one frame less than this.")]
 
@@ -89,14 +101,6 @@ class Timing:
     aligner: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where the sound goes: a file or stdout, or None for the player or the default file."""
-
-    out: Path | None
-    audio_format: str | None
-
-
 def say(
     text: Text,
     voice: Voice = None,
@@ -113,6 +117,7 @@ def say(
     ref_text: RefText = None,
     x_vector_only: XVectorOnly = False,
     max_new_tokens: MaxNewTokens = None,
+    speed: Speed = 1.0,
     words: Words = None,
     aligner: AlignerSource = None,
     server: ServerUrl = None,
@@ -127,15 +132,16 @@ def say(
     from izwi.request import SpeechInput, Task, TextMode
     from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
-    from izwi_api.where import Where
+    from izwi_api.cli.target import choose_target
+    from izwi_api.runtime_options import RuntimeOptions
 
-    with failures_told():
-        where = Where(device, dtype, offline)
+    with report_failures():
+        runtime = RuntimeOptions(device, dtype, offline)
         timed = {} if words is None else {Task.ALIGNMENT: None}
-        only_here = where != Where() or save_codes is not None or aligner is not None
+        local_only = runtime != RuntimeOptions() or save_codes is not None or aligner is not None
         serves = {Task.SPEECH: model} | timed
-        server = running_server(server, api_key, only_here=only_here, serves=serves)
-        _check(text, seed, wants_codes=save_codes is not None, server=server)
+        server = running_server(server, api_key, local_only=local_only, serves=serves)
+        _check(text, seed, save_codes, server)
         ask = SpeechInput(
             text="" if text == "-" else text,
             voice=voice,
@@ -146,68 +152,56 @@ def say(
             seed=seed,
             max_new_tokens=max_new_tokens,
         )
-        target = _target(out, audio_format, piped_text=text == "-")
         clip = _clip(ref_audio, ref_text, x_vector_only, voice)
         timing = _timing(words, aligner, server)
+        target = choose_target(out, audio_format, speed, piped_text=text == "-")
         if server:
             there = Server(server, api_key)
-            saved = asyncio.run(_say_there(there, model, ask, clip, target, timing))
+            saved = asyncio.run(_say_remotely(there, model, ask, clip, target, timing))
         else:
             source = model or DEFAULT_MODELS[0]
-            saved = asyncio.run(_say_here(where, source, ask, clip, target, timing))
-        _tell(saved, save_codes)
+            saved = asyncio.run(_say_locally(runtime, source, ask, clip, target, timing))
+        _tell(saved, target, save_codes)
 
 
-def _tell(saved: Saved, save_codes: Path | None) -> None:
+def _tell(saved: Saved, target: Target, save_codes: Path | None) -> None:
     """Say what became of the speech, and write its codes where they are wanted."""
-    from izwi_api.cli.options import messages
     from izwi_api.cli.sound_out import save_codes_to
+    from izwi_api.console import messages
 
     if save_codes is not None:
         save_codes_to(save_codes, saved.codes)
-    messages().print(f"{saved.place}: {saved.seconds:.2f} s of sound", markup=False)
+    replaced = ", in place of the file that was there" if target.replaces else ""
+    messages().print(f"{saved.place}: {saved.seconds:.2f} s of sound{replaced}", markup=False)
 
 
-def _check(text: str, seed: int, *, wants_codes: bool, server: str | None) -> None:
+def _check(text: str, seed: int, save_codes: Path | None, server: str | None) -> None:
     from izwi.errors import InvalidRequest
+    from izwi_api.cli.target import check_file
 
     if not text.strip():
         raise InvalidRequest("there is no text to say", param="text")
     if not -(2**63) <= seed < 2**63:
         raise InvalidRequest("the seed must fit in 64 bits", param="seed")
-    if wants_codes and server:
-        raise InvalidRequest("a server sends no codes; use --save-codes without --server")
+    if save_codes is not None:
+        check_file(save_codes, "--save-codes")
+        if server:
+            raise InvalidRequest("a server sends no codes; use --save-codes without --server")
 
 
 def _timing(words: Path | None, aligner: str | None, server: str | None) -> Timing | None:
     """Check who is to time the words, before a model is loaded."""
     from izwi.errors import InvalidRequest
+    from izwi_api.cli.target import check_file
 
     if words is None:
         if aligner is not None:
             raise InvalidRequest("--aligner goes with --words")
         return None
-    if (aligner is None) == (server is None):
-        raise InvalidRequest(
-            "--words needs --aligner, such as Qwen/Qwen3-ForcedAligner-0.6B, or a --server that "
-            "has one"
-        )
-    return Timing(words, aligner)
-
-
-def _target(out: Path | None, audio_format: str | None, *, piped_text: bool) -> Target:
-    """Check where the sound is to go, before a model is loaded for it."""
-    from izwi.audio.encode import FORMATS
-    from izwi.errors import InvalidRequest
-    from izwi_api.cli.sound_out import STDOUT, format_of, is_piped
-
-    if audio_format is not None and audio_format not in FORMATS:
-        raise InvalidRequest(f"--format must be one of {', '.join(FORMATS)}", param="format")
-    if out is None and piped_text and is_piped():
-        out = STDOUT  # `echo hi | izwi say - | aplay`
-    if out is not None and audio_format is None:
-        audio_format = format_of(out)
-    return Target(out, audio_format)
+    check_file(words, "--words")
+    if server is not None and aligner is not None:
+        raise InvalidRequest("a server times words with its own model; leave --aligner out")
+    return Timing(words, None if server is not None else aligner or DEFAULT_MODELS[2])
 
 
 def _clip(
@@ -226,8 +220,8 @@ def _clip(
     return Clip(ref_audio, None if x_vector_only else ref_text)
 
 
-async def _say_here(
-    where: Where,
+async def _say_locally(
+    runtime: RuntimeOptions,
     model: str,
     ask: SpeechInput,
     clip: Clip | None,
@@ -237,71 +231,80 @@ async def _say_here(
     """Load the model and say it. An empty text is on stdin."""
     from dataclasses import replace
 
-    from izwi.audio.decode import decode_audio
     from izwi.request import ReferenceClip
-    from izwi_api.cli.runtime import running_door
+    from izwi_api.cli.sound_files import decode_clip
+    from izwi_api.cli.sound_out import AtSpeed
     from izwi_api.cli.text_in import ArrivingText, stdin_reader
-    from izwi_api.speech import open_speech
-    from izwi_api.voice_store import REFERENCE_RATE
-    from izwi_api.voices import resolve_voice
+    from izwi_api.serve.local_services import running_services
+    from izwi_api.services.speech import open_speech
+    from izwi_api.voices.names import resolve_voice
+    from izwi_api.voices.store import REFERENCE_RATE
 
     arriving = None if ask.text else ArrivingText(stdin_reader())
     if clip is not None:
-        samples = decode_audio(clip.path, REFERENCE_RATE)
+        samples = decode_clip(clip.path, REFERENCE_RATE)
         ask = replace(ask, voice=ReferenceClip(samples, clip.text))
     sources = [model, timing.aligner] if timing and timing.aligner else [model]
-    async with running_door(sources, where) as door:
-        name = door.registry.names()[0]
+    async with running_services(sources, runtime) as services:
+        name = services.registry.names()[0]
         if isinstance(ask.voice, str):
-            ask = replace(ask, voice=await resolve_voice(door, name, ask.voice))
+            ask = replace(ask, voice=await resolve_voice(services, name, ask.voice))
         speech: Speech
         if timing is not None:
             whole = replace(ask, text=await arriving.whole()) if arriving is not None else ask
-            return await _put_timed(await _open_timed(door, name, whole), target, timing)
+            timed = await _open_timed(services, name, whole, target.speed)
+            return await _put_timed(timed, AtSpeed(timed, target.speed), target, timing)
         if arriving is not None:
-            speech = await _open_arriving(door, name, ask, arriving)
+            speech = await _open_arriving(services, name, ask, arriving)
         else:
-            speech = await open_speech(door.engine, door.registry, name, ask)
-        return await _put(speech, target)
+            speech = await open_speech(services.engine, services.registry, name, ask)
+        return await _put(AtSpeed(speech, target.speed), target)
 
 
-async def _open_timed(door: Door, name: str, ask: SpeechInput) -> WordsHere:
-    from izwi_api.cli.words import WordsHere
-    from izwi_api.speech import open_speech
-    from izwi_api.spoken_words import TimedSpeech, find_word_aligner
+async def _open_timed(
+    services: Services, name: str, ask: SpeechInput, speed: float
+) -> LocalTimedSpeech:
+    from izwi_api.cli.timed_speech import LocalTimedSpeech
+    from izwi_api.services.speech import open_speech
+    from izwi_api.services.timed_speech import TimedSpeech, find_word_aligner
 
-    aligner = find_word_aligner(door.engine, door.registry, ask.language)
-    speech = await open_speech(door.engine, door.registry, name, ask)
-    return WordsHere(TimedSpeech(speech, *aligner, 1.0))
+    aligner = find_word_aligner(services.engine, services.registry, ask.language)
+    speech = await open_speech(services.engine, services.registry, name, ask)
+    return LocalTimedSpeech(TimedSpeech(speech, *aligner, speed))
 
 
-async def _put_timed(speech: WordsHere | WordsThere, target: Target, timing: Timing) -> Saved:
-    from izwi_api.cli.words import write_words
+async def _put_timed(
+    speech: LocalTimedSpeech | RemoteTimedSpeech, sound: Speech, target: Target, timing: Timing
+) -> Saved:
+    """Deliver the sound of a speech, then write its words."""
+    from izwi_api.cli.timed_speech import write_words
 
-    saved = await _put(speech, target)
+    saved = await _put(sound, target)
     write_words(timing.path, speech.words, saved.seconds)
     return saved
 
 
-async def _open_arriving(door: Door, name: str, ask: SpeechInput, arriving: ArrivingText) -> Speech:
+async def _open_arriving(
+    services: Services, name: str, ask: SpeechInput, arriving: ArrivingText
+) -> Speech:
     """Say the text on stdin: whole if it is short and there, else while it comes."""
     from dataclasses import replace
 
-    from izwi.streamed import WritableModel
+    from izwi.input_stream import WritableModel
     from izwi_api.cli.text_in import DictatedSpeech
-    from izwi_api.speech import open_speech
-    from izwi_api.speech_writer import open_speech_writer
+    from izwi_api.services.speech import open_speech
+    from izwi_api.services.speech_writer import open_speech_writer
 
     text, complete = arriving.arrived()
-    if not isinstance(door.registry.speech(name), WritableModel):
+    if not isinstance(services.registry.speech(name), WritableModel):
         text, complete = text + await arriving.whole(), True
     elif not complete or len(text) > _SHORT_TEXT_CHARS:
-        writer = await open_speech_writer(door.engine, door.registry, name, ask)
+        writer = await open_speech_writer(services.engine, services.registry, name, ask)
         return DictatedSpeech(writer, text, arriving)
-    return await open_speech(door.engine, door.registry, name, replace(ask, text=text))
+    return await open_speech(services.engine, services.registry, name, replace(ask, text=text))
 
 
-async def _say_there(
+async def _say_remotely(
     server: Server,
     model: str | None,
     ask: SpeechInput,
@@ -313,18 +316,19 @@ async def _say_there(
     from izwi.request import Task
     from izwi_api.cli.remote_dictation import RemoteDictation
     from izwi_api.cli.text_in import ArrivingText, stdin_reader
-    from izwi_api.cli.words import WordsThere
+    from izwi_api.cli.timed_speech import RemoteTimedSpeech
 
     arriving = None if ask.text else ArrivingText(stdin_reader())
     name = await server.model(Task.SPEECH, model)
-    fields = await _fields(server, name, ask, clip)
+    fields = await _fields(server, name, ask, clip) | {"speed": target.speed}
     if arriving is not None:
         text, complete = arriving.arrived()
         if timing is None and (not complete or len(text) > _SHORT_TEXT_CHARS):
             return await _put(RemoteDictation(server, fields, text, arriving), target)
         fields["input"] = text if complete else text + await arriving.whole()
     if timing is not None:
-        return await _put_timed(WordsThere(server, fields), target, timing)
+        there = RemoteTimedSpeech(server, fields)
+        return await _put_timed(there, there, target, timing)
     return await _put(await server.speech(fields), target)
 
 
@@ -355,11 +359,8 @@ async def _fields(
 
 
 async def _put(speech: Speech, target: Target) -> Saved:
-    """Play the sound where somebody listens and no file is named, else write it."""
-    from izwi_api.cli.sound_out import DEFAULT_FILE, find_player, play, save
+    from izwi_api.cli.sound_out import play, save
 
-    player = find_player() if target.out is None and sys.stdout.isatty() else None
-    if player is not None:
-        return await play(speech, player)
-    path = target.out or DEFAULT_FILE.with_suffix(f".{target.audio_format or 'wav'}")
-    return await save(speech, path, target.audio_format)
+    if target.player is not None:
+        return await play(speech, target.player)
+    return await save(speech, target.out, target.audio_format)

@@ -12,11 +12,14 @@ import typer
 
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest
-from izwi_api.cli.options import Device, Dtype, Offline, failures_told, tell_failure
-from izwi_api.keys import KeyRing
-from izwi_api.reference_hosts import OPTION, parse_host
-from izwi_api.serve.plan import Plan, StartFailed
+from izwi_api.cli.options import Device, Dtype, Offline
+from izwi_api.console import report_failures, tell_failure
+from izwi_api.http.keys import KeyRing
+from izwi_api.http.tls_files import read_tls_files
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.options import ServeOptions, StartFailed
 from izwi_api.serve.process_log import log_as_the_server
+from izwi_api.services.model_aliases import parse_aliases
 from izwi_api.settings import (
     DEFAULT_MODELS,
     Access,
@@ -25,11 +28,14 @@ from izwi_api.settings import (
     read_access,
     read_settings,
 )
-from izwi_api.where import Where
+from izwi_api.voices.reference_hosts import OPTION, parse_host
 
-PolicyOption = Annotated[str, typer.Option(help="Who runs first: deadline, priority or fcfs.")]
+PolicyOption = Annotated[str, typer.Option(help="Scheduling policy: deadline, priority or fcfs.")]
 ShadowPolicyOption = Annotated[
-    str | None, typer.Option(help="Plan by this one too, count what differs, run none of it.")
+    str | None,
+    typer.Option(
+        help="Shadow policy: plan with it too and count differences, without running its plans."
+    ),
 ]
 KvMibOption = Annotated[
     int, typer.Option(min=0, help="Memory for keys and values; 0: most of what is free.")
@@ -42,7 +48,7 @@ DiskMibOption = Annotated[
 ]
 ApiKeyOption = Annotated[
     str | None,
-    typer.Option(help="Ask everybody for this key; others see it in `ps`: better IZWI_API_KEY."),
+    typer.Option(help="Require this key. It is visible in `ps`; prefer IZWI_API_KEY."),
 ]
 ApiKeysOption = Annotated[
     Path | None, typer.Option(help="Ask for a key of this file; `izwi keys add` makes them.")
@@ -75,9 +81,11 @@ RequireConsentOption = Annotated[
         help="Clone only with the id of a recording in which the speaker consents.",
     ),
 ]
-RecordTraceOption = Annotated[
+RecordOption = Annotated[
     Path | None,
-    typer.Option(help="Append what is asked and what it gives, for `izwi replay`; private."),
+    typer.Option(
+        help="Record requests and their output for `izwi replay`; contains callers' data."
+    ),
 ]
 ReferenceHostOption = Annotated[
     list[str] | None,
@@ -101,26 +109,51 @@ MaxModelsOption = Annotated[
 AuditLogOption = Annotated[
     Path | None, typer.Option(help="Append a JSON line about each call; never what was said.")
 ]
-DoorsOption = Annotated[
+ApiServersOption = Annotated[
     int,
     typer.Option(
-        min=0, max=64, help="Processes for HTTP, beside that of the models; 0: one for all."
+        min=0,
+        max=64,
+        help="API-server processes beside the engine process; 0: one process for all.",
     ),
 ]
 InProcessOption = Annotated[
     bool,
-    typer.Option("--in-process", help="As --doors 0. So it always is with --manage-models."),
+    typer.Option("--in-process", help="Same as --api-servers 0; implied by --manage-models."),
+]
+
+
+ModelOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[NAME=]SOURCE",
+        help="Folder, hub id or embedded name, served as NAME where one is given; again for more. "
+        "Default: embedded.",
+    ),
+]
+TlsCertOption = Annotated[
+    Path | None, typer.Option(help="Serve HTTPS with this certificate, a PEM file.")
+]
+TlsKeyOption = Annotated[
+    Path | None, typer.Option(help="Its private key; else it is in the certificate's file.")
+]
+AliasOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ALIAS=NAME",
+        help="Serve a model under this name too, as tts-1=izwi-tiny-tts; again for more.",
+    ),
 ]
 
 
 def serve(
-    model: Annotated[
-        list[str] | None,
-        typer.Option(help="Folder, hub id or embedded name; again for more. Default: embedded."),
-    ] = None,
+    model: ModelOption = None,
+    alias: AliasOption = None,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen at.")] = 8000,
-    record_trace: RecordTraceOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    record: RecordOption = None,
     policy: PolicyOption = "deadline",
     shadow_policy: ShadowPolicyOption = None,
     kv_mib: KvMibOption = 0,
@@ -140,7 +173,7 @@ def serve(
     manage_models: ManageModelsOption = False,
     max_models: MaxModelsOption = 4,
     drain_s: DrainOption = 30.0,
-    doors: DoorsOption = 1,
+    api_servers: ApiServersOption = 1,
     in_process: InProcessOption = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -148,7 +181,7 @@ def serve(
 ) -> None:
     """Serve speech and transcription over HTTP, as OpenAI's clients expect it."""
     log_as_the_server()
-    with failures_told():
+    with report_failures():
         access = _access(api_key, api_keys, cors_origin, audit_log)
         check_exposure(host, access, insecure=insecure)
         access = replace(access, allowed_hosts=_allowed_hosts(host, access, allowed_host))
@@ -162,34 +195,35 @@ def serve(
             disk_bytes=disk_mib << 20,
             max_models=max_models if manage_models else 1,
         )
-        settings = read_settings(os.environ)
-        settings = replace(settings, access=access, require_consent=require_consent)
+        settings = replace(read_settings(os.environ), access=access, offline=offline)
+        settings = replace(settings, require_consent=require_consent, manage_models=manage_models)
         settings = replace(settings, reference_hosts=hosts or settings.reference_hosts)
-        settings = replace(settings, manage_models=manage_models, offline=offline)
-        where = Where(device, dtype, offline, weights, attention)
-        models = tuple(model or DEFAULT_MODELS)
-        plan = Plan(models, where, config, settings, drain_s, doors, record_trace)
-        if in_process or not _can_part(plan):
-            plan = replace(plan, num_doors=0)
-        _run(plan, host, port)
+        settings = replace(settings, model_aliases=parse_aliases(alias or ()))
+        settings = replace(settings, tls=read_tls_files(tls_cert, tls_key))
+        runtime = RuntimeOptions(device, dtype, offline, weights, attention)
+        loads = (tuple(model or DEFAULT_MODELS), runtime, config)
+        serve_options = ServeOptions(*loads, settings, drain_s, api_servers, record)
+        if in_process or not _can_part(serve_options):
+            serve_options = replace(serve_options, num_api_servers=0)
+        _run(serve_options, host, port)
 
 
-def _can_part(plan: Plan) -> bool:
-    """Whether doors and engine can be processes of their own."""
-    return not plan.settings.manage_models and os.name == "posix"
+def _can_part(serve_options: ServeOptions) -> bool:
+    """Whether API servers and engine can be processes of their own."""
+    return not serve_options.settings.manage_models and os.name == "posix"
 
 
-def _run(plan: Plan, host: str, port: int) -> None:
+def _run(serve_options: ServeOptions, host: str, port: int) -> None:
     """Serve, in as many processes as the plan has."""
-    if not plan.num_doors:
+    if not serve_options.num_api_servers:
         from izwi_api.serve.in_process import serve_in_process
 
-        code = serve_in_process(plan, host, port)
+        code = serve_in_process(serve_options, host, port)
     else:
         from izwi_api.serve.supervisor import serve_in_processes
 
         try:
-            code = serve_in_processes(plan, host, port)
+            code = serve_in_processes(serve_options, host, port)
         except StartFailed as failed:
             tell_failure(failed)
             code = failed.code
@@ -198,11 +232,11 @@ def _run(plan: Plan, host: str, port: int) -> None:
 
 
 def check_exposure(host: str, access: Access, *, insecure: bool) -> None:
-    """Refuse to work for whoever can reach an address.
+    """Refuse a public address without authentication.
 
     Raises:
-        InvalidRequest: Others than this machine can, nobody asks for a key, and nobody said that
-            this is meant.
+        InvalidRequest: The address is public, no key is required, and nothing says that this is
+            meant.
     """
     if access.asks_for_key or insecure or _is_loopback(host):
         return

@@ -1,4 +1,4 @@
-"""Which sounds a command line means: files, folders, patterns, stdin; and where their texts go."""
+"""Find the audio files of a command line (files, folders, patterns, stdin) and their outputs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from izwi.errors import InvalidAudio, InvalidRequest
+from izwi.request import Float32
 
 # What is taken from a folder. A file that is named is tried whatever its ending.
 ENDINGS = frozenset(
@@ -55,6 +56,22 @@ class SoundFile:
             raise InvalidAudio(
                 f"cannot read {self.shown}: {error.strerror}", param="file"
             ) from error
+
+
+def decode_clip(path: Path, rate: int) -> Float32:
+    """Return the samples of a file that an option names; an error says which file it is.
+
+    Raises:
+        InvalidAudio: It cannot be read, or is not audio.
+    """
+    from izwi.audio.decode import decode_audio
+
+    try:
+        return decode_audio(path, rate)
+    except InvalidAudio as error:
+        if str(path) in str(error):
+            raise
+        raise InvalidAudio(f"{path}: {error}", param=error.param) from error
 
 
 def find_sounds(names: Sequence[str]) -> list[SoundFile]:

@@ -1,4 +1,4 @@
-"""Where a speech goes on the command line: a player, stdout, or a file, whole or not there."""
+"""Outputs of speech on the command line: a player, stdout, or a file written atomically."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,11 @@ from typing import BinaryIO, Protocol
 import numpy as np
 
 from izwi.audio.encode import FORMATS, StreamEncoder, stream_encoder, with_length
+from izwi.audio.tempo import StreamTempo
 from izwi.errors import InvalidRequest
-from izwi.request import Int64
-from izwi_api.cli.options import messages
-from izwi_api.speech import Sound
+from izwi.request import Chunk, Int64
+from izwi_api.console import messages
+from izwi_api.services.speech import AudioSource
 
 DEFAULT_FILE = Path("speech.wav")
 # Stands for stdout, as a file's name.
@@ -28,8 +29,8 @@ STDOUT = Path("-")
 _HEAD_BYTES = 64
 
 
-class Speech(Sound, Protocol):
-    """Speech under way, here or at a server, that can be stopped."""
+class Speech(AudioSource, Protocol):
+    """Speech in flight, here or at a server, that can be stopped."""
 
     def abort(self) -> None:
         """Stop what still runs."""
@@ -63,7 +64,7 @@ def format_of(path: Path) -> str:
     audio_format = "opus" if suffix == "ogg" else suffix
     if audio_format not in FORMATS:
         raise InvalidRequest(
-            f"cannot write {path.name!r}: its suffix must be .ogg or one of "
+            f"cannot write {path}: its suffix must be .ogg or one of "
             + ", ".join(f".{name}" for name in FORMATS),
             param="out",
         )
@@ -75,11 +76,28 @@ def find_player() -> str | None:
     return shutil.which("aplay") or shutil.which("afplay")
 
 
+def at_terminal() -> bool:
+    """Whether stdout is a terminal, where a person reads."""
+    return sys.stdout.isatty()
+
+
 def is_piped() -> bool:
     """Whether stdout is a pipe to another program."""
     try:
         return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
     except OSError:  # a stand-in without a descriptor
+        return False
+
+
+def is_redirected() -> bool:
+    """Whether stdout was opened anew for this command, as by `> FILE`; a log is appended to."""
+    try:
+        import fcntl  # not on Windows
+
+        descriptor = sys.stdout.fileno()
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        return is_file and not fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND
+    except (OSError, ImportError):  # a stand-in without a descriptor
         return False
 
 
@@ -169,10 +187,42 @@ def _write_through(content: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+class AtSpeed:
+    """A speech made faster or slower at the same pitch, as a server does it.
+
+    Attributes:
+        sample_rate: Of the sound, in Hz.
+    """
+
+    def __init__(self, speech: Speech, speed: float):
+        """Wrap a speech of which nothing has been read; a speed of 2 takes half the time."""
+        self.sample_rate = speech.sample_rate
+        self._speech, self._tempo = speech, StreamTempo(speech.sample_rate, speed)
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """Yield the chunks; raises as those of the speech."""
+        async with aclosing(self._speech.chunks()) as chunks:
+            async for chunk in chunks:
+                pcm = None if chunk.pcm is None else self._tempo.write(chunk.pcm)
+                yield chunk._replace(pcm=pcm)
+        yield Chunk("", np.zeros((0, 0), np.int64), pcm=self._tempo.finish())
+
+    def abort(self) -> None:
+        """Stop what still runs."""
+        self._speech.abort()
+
+
 @contextmanager
 def whole_file(path: Path) -> Generator[BinaryIO]:
-    """Open a new file that takes its name when the block ends well, and is gone otherwise."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    """Open a new file that takes its name when the block ends well, and is gone otherwise.
+
+    Raises:
+        OSError: It cannot be written; the error names it, and not the file behind it.
+    """
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     scratch = Path(name)
     try:
         with os.fdopen(handle, "w+b") as file:
@@ -182,6 +232,11 @@ def whole_file(path: Path) -> Generator[BinaryIO]:
         os.umask(umask)
         scratch.chmod(0o666 & ~umask)
         scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        if error.filename in (None, name):  # a full disk has no name
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise

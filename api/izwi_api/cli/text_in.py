@@ -1,4 +1,4 @@
-"""Text from stdin while it is being written, and the speech that says it meanwhile."""
+"""Read text from stdin as it is written, and synthesise it meanwhile."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from contextlib import aclosing, suppress
 
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi.request import Chunk
-from izwi_api.speech_writer import SpeechWriter
+from izwi_api.services.speech_writer import SpeechWriter
 
 _BLOCK_BYTES = 1 << 16
-# Blocks that may wait to be said: whoever writes faster than that waits in the pipe.
+# Blocks that may wait; a faster writer blocks on the pipe.
 _MAX_WAITING = 16
 
 
@@ -93,12 +93,12 @@ class ArrivingText:
         self._tell()
 
     def _tell(self) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: there is no reader any more
             self._loop.call_soon_threadsafe(self._news.set)
 
 
 class DictatedSpeech:
-    """The sound of a text that is still arriving. Whoever leaves must `abort`.
+    """The sound of a text that is still arriving. Call `abort` to stop early.
 
     Attributes:
         sample_rate: Of the sound, in Hz.

@@ -1,4 +1,4 @@
-"""`izwi transcribe`: write down what files say, many at a time."""
+"""`izwi transcribe`: transcribe files, many at a time."""
 
 from __future__ import annotations
 
@@ -24,25 +24,15 @@ from izwi.errors import (
     Overloaded,
     TooLarge,
 )
-from izwi_api.cli.options import (
-    FAILED,
-    ApiKey,
-    Device,
-    Dtype,
-    Offline,
-    ServerUrl,
-    code_of,
-    failures_told,
-    messages,
-    tell_failure,
-)
+from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
+from izwi_api.console import FAILED, code_of, messages, report_failures, tell_failure
 from izwi_api.settings import DEFAULT_MODELS, read_settings
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from izwi_api.cli.listeners import Heard, Listener
     from izwi_api.cli.sound_files import SoundFile
+    from izwi_api.cli.transcription_clients import Transcript, TranscriptionClient
 
 # So many times the files that run may be begun before the oldest of them is written out.
 _AHEAD = 4
@@ -101,39 +91,42 @@ def transcribe(
     import numpy as np
 
     from izwi.request import Task, TranscriptionInput
-    from izwi_api.cli.listeners import HereListener, ServerListener
     from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.sound_files import find_sounds
-    from izwi_api.where import Where
+    from izwi_api.cli.transcription_clients import (
+        LocalTranscriptionClient,
+        RemoteTranscriptionClient,
+    )
+    from izwi_api.runtime_options import RuntimeOptions
 
-    with failures_told():
+    with report_failures():
         if as_json and text_format not in (None, Format.JSON):
             raise InvalidRequest("--json and --format name two formats; give one")
         sounds = find_sounds([str(file) for file in files])
         chosen = Format.JSON if as_json else text_format or Format.TEXT
         paper = _paper(sounds, chosen, out_dir, beside=beside)
-        where = Where(device, dtype, offline)
-        # a server that nobody named takes no larger ones
+        runtime = RuntimeOptions(device, dtype, offline)
+        # a server that was not named takes no larger ones
         limit = read_settings(os.environ).max_upload_bytes
         large = any(sound.num_bytes > limit for sound in sounds)
         server = running_server(
             server,
             api_key,
-            only_here=where != Where() or max_new_tokens is not None or large,
+            local_only=runtime != RuntimeOptions() or max_new_tokens is not None or large,
             serves={Task.TRANSCRIPTION: model},
         )
-        listener: AbstractAsyncContextManager[Listener]
+        client: AbstractAsyncContextManager[TranscriptionClient]
         if server:
             if max_new_tokens is not None:
                 raise InvalidRequest("a server takes no --max-new-tokens; leave --server out")
             asked = Server(server, api_key)
-            listener = nullcontext(ServerListener(asked, model, language, prompt))
+            client = nullcontext(RemoteTranscriptionClient(asked, model, language, prompt))
         else:
             nothing = np.zeros(0, np.float32)  # each file's sound takes this place
             ask = TranscriptionInput(nothing, language, prompt, max_new_tokens=max_new_tokens)
-            listener = HereListener(model or DEFAULT_MODELS[1], where, ask)
-        code = asyncio.run(_transcribe(sounds, listener, jobs, paper))
+            client = LocalTranscriptionClient(model or DEFAULT_MODELS[1], runtime, ask)
+        code = asyncio.run(_transcribe(sounds, client, jobs, paper))
     if code:
         raise typer.Exit(code)
 
@@ -152,11 +145,11 @@ class _Paper:
     named: bool
     paths: list[Path] | None
 
-    def write(self, index: int, sound: SoundFile, heard: Heard) -> None:
+    def write(self, index: int, sound: SoundFile, transcript: Transcript) -> None:
         """Write what one sound says. Raises OSError."""
         from izwi_api.cli.sound_out import whole_file
 
-        page = _page(self.text_format, heard, sound.shown if self.named else None)
+        page = _page(self.text_format, transcript, sound.shown if self.named else None)
         if self.paths is None:
             sys.stdout.write(page)
             sys.stdout.flush()
@@ -174,6 +167,8 @@ def _paper(
 
     if out_dir is not None and beside:
         raise InvalidRequest("--out-dir and --beside name two places; give one")
+    if out_dir is not None and out_dir.exists() and not out_dir.is_dir():
+        raise InvalidRequest(f"--out-dir {out_dir}: this is a file, not a folder", param="out_dir")
     if out_dir is not None or beside:
         return _Paper(text_format, False, text_paths(sounds, out_dir, _ENDINGS[text_format]))
     if len(sounds) > 1 and text_format in (Format.SRT, Format.VTT):
@@ -181,25 +176,29 @@ def _paper(
     return _Paper(text_format, len(sounds) > 1, None)
 
 
-def _page(text_format: Format, heard: Heard, name: str | None) -> str:
+def _page(text_format: Format, transcript: Transcript, name: str | None) -> str:
     """Return what is written of one sound, its last line ended."""
     from izwi_api.schemas.transcription import srt, vtt
 
     match text_format:
         case Format.TEXT:
-            return f"{heard.text}\n" if name is None else f"{name}: {heard.text}\n"
+            return f"{transcript.text}\n" if name is None else f"{name}: {transcript.text}\n"
         case Format.SRT:
-            return srt(heard.segments)
+            return srt(transcript.segments)
         case Format.VTT:
-            return vtt(heard.segments)
+            return vtt(transcript.segments)
     fields: dict[str, object] = {} if name is None else {"file": name}
-    fields |= {"text": heard.text, "language": heard.language, "token_ids": heard.token_ids}
+    fields |= {
+        "text": transcript.text,
+        "language": transcript.language,
+        "token_ids": transcript.token_ids,
+    }
     return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
 async def _transcribe(
     sounds: Sequence[SoundFile],
-    opened: AbstractAsyncContextManager[Listener],
+    opened: AbstractAsyncContextManager[TranscriptionClient],
     jobs: int,
     paper: _Paper,
 ) -> int:
@@ -209,16 +208,16 @@ async def _transcribe(
     it all: raises IzwiError, and OSError where a text cannot be written.
     """
     codes: list[int] = []
-    with _progress(len(sounds)) as told:
-        async with opened as listener:
+    with _progress(len(sounds)) as report:
+        async with opened as client:
             slots = asyncio.Semaphore(jobs)
 
-            async def hear(index: int, sound: SoundFile) -> Heard:
+            async def hear(index: int, sound: SoundFile) -> Transcript:
                 async with slots:
-                    return await listener.hear(sound, partial(told, index))
+                    return await client.hear(sound, partial(report, index))
 
             rest = iter(enumerate(sounds))
-            begun: deque[tuple[int, SoundFile, asyncio.Task[Heard]]] = deque()
+            begun: deque[tuple[int, SoundFile, asyncio.Task[Transcript]]] = deque()
             try:
                 while True:
                     while len(begun) < jobs * _AHEAD and (following := next(rest, None)):
@@ -227,15 +226,15 @@ async def _transcribe(
                         break
                     index, sound, task = begun.popleft()
                     try:
-                        heard = await task
+                        transcript = await task
                     except IzwiError as error:
                         if not _is_of_one_sound(error):
                             raise
                         tell_failure(_named(sound, error))
                         codes.append(code_of(error))
                     else:
-                        paper.write(index, sound, heard)
-                    told(index, 1.0)
+                        paper.write(index, sound, transcript)
+                    report(index, 1.0)
             finally:
                 for _, _, task in begun:
                     task.cancel()
@@ -281,8 +280,8 @@ def _progress(num_sounds: int) -> Generator[Callable[[int, float], None]]:
         # of a sound alone there is nothing to tell before its first piece is done: the bar pulses
         task = progress.add_task("", total=num_sounds if num_sounds > 1 else None)
 
-        def told(index: int, share: float) -> None:
+        def report(index: int, share: float) -> None:
             shares[index] = share
             progress.update(task, completed=sum(shares), total=num_sounds)
 
-        yield told
+        yield report

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi_api.cli.remote import Server, Upload
-from izwi_api.voice_archive import VoiceArchive
-from izwi_api.voice_files import audio_kind
+from izwi_api.voices.archive import VoiceArchive
+from izwi_api.voices.files import audio_kind
 
 _VOICES = "/v1/audio/voices"
 
@@ -23,6 +23,15 @@ class VoiceServer(Server):
         """Return what is known of a voice."""
         return await self.get(_path(key))
 
+    async def stored_name(self, key: str) -> str:
+        """Return the name of a stored voice. Raises InvalidRequest for a model's own speaker."""
+        entry = await self.voice(key)
+        if entry.get("kind") != "cloned":
+            raise InvalidRequest(
+                f"{key!r} is not a stored voice, but the model's own", param="voice"
+            )
+        return str(entry["name"])
+
     async def delete_voice(self, key: str) -> None:
         """Forget a voice."""
         await self._json(urllib.request.Request(self.url + _path(key), method="DELETE"))
@@ -31,7 +40,7 @@ class VoiceServer(Server):
         """Return a stored voice, clip and all."""
         entry = await self.voice(key)
         if entry.get("kind") != "cloned":
-            raise InvalidRequest(f"{key!r} is no stored voice; it has no clip", param="voice")
+            raise InvalidRequest(f"{key!r} is not a stored voice; it has no clip", param="voice")
         response = await self._open(
             urllib.request.Request(f"{self.url}{_path(str(entry['id']))}/sample")
         )

@@ -1,4 +1,4 @@
-"""`izwi voices`: whom one can speak as; the stored voices shown, deleted and carried elsewhere."""
+"""`izwi voices`: list, show, delete, export and import voices."""
 
 from __future__ import annotations
 
@@ -12,24 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from izwi_api.cli.options import (
-    BAD_INPUT,
-    ApiKey,
-    Device,
-    Dtype,
-    ListByDefault,
-    Offline,
-    ServerUrl,
-    failures_told,
-    messages,
-)
+from izwi_api.cli.options import ApiKey, Device, Dtype, ListByDefault, Offline, ServerUrl, Verb
+from izwi_api.console import BAD_INPUT, messages, report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi_api.cli.remote import Server
-    from izwi_api.door import Door
-    from izwi_api.voice_archive import VoiceArchive
-    from izwi_api.voice_store import StoredVoice, VoiceStore
+    from izwi_api.services.context import Services
+    from izwi_api.voices.archive import VoiceArchive
+    from izwi_api.voices.store import StoredVoice, VoiceStore
 
 _STDOUT = Path("-")
 
@@ -41,7 +32,7 @@ app = typer.Typer(
 Key = Annotated[str, typer.Argument(help="Name or id of a stored voice.", show_default=False)]
 
 
-@app.command("list")
+@app.command("list", cls=Verb)
 def list_voices(
     model: Annotated[
         str | None, typer.Option(help="Folder, hub id or embedded name. Default: embedded.")
@@ -57,20 +48,21 @@ def list_voices(
     from izwi.request import Task
     from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
-    from izwi_api.where import Where
+    from izwi_api.runtime_options import RuntimeOptions
 
-    with failures_told():
-        where = Where(device, dtype, offline)
+    with report_failures():
+        runtime = RuntimeOptions(device, dtype, offline)
         server = running_server(
-            server, api_key, only_here=where != Where(), serves={Task.SPEECH: model}
+            server, api_key, local_only=runtime != RuntimeOptions(), serves={Task.SPEECH: model}
         )
         if server:
             found = asyncio.run(_served(Server(server, api_key), model))
         else:
-            from izwi_api.cli.runtime import open_door  # torch, which a server's asker can spare
+            # torch, which a server's asker can spare
+            from izwi_api.serve.local_services import open_services
 
             source = model or DEFAULT_MODELS[0]
-            found = list(_known(open_door([source], where)))
+            found = list(_known(open_services([source], runtime)))
     for name, kind, speaker in found:
         if as_json:
             fields = {"name": name, "kind": kind} | ({"speaker": speaker} if speaker else {})
@@ -79,14 +71,14 @@ def list_voices(
             typer.echo(f"{name}\t{kind}" + (f" of {speaker}" if speaker else ""))
 
 
-@app.command()
+@app.command(cls=Verb)
 def show(key: Key, server: ServerUrl = None, api_key: ApiKey = None) -> None:
     """Print what is known of a voice, as a JSON object."""
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.voice_server import VoiceServer
     from izwi_api.schemas.voices import stored_entry
 
-    with failures_told():
+    with report_failures():
         server = running_server(server, api_key)
         if server:
             entry = asyncio.run(VoiceServer(server, api_key).voice(key))
@@ -95,7 +87,7 @@ def show(key: Key, server: ServerUrl = None, api_key: ApiKey = None) -> None:
     typer.echo(json.dumps(entry, ensure_ascii=False, indent=1))
 
 
-@app.command()
+@app.command(cls=Verb)
 def delete(
     key: Key,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -106,19 +98,22 @@ def delete(
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.voice_server import VoiceServer
 
-    with failures_told():
-        if not yes and not typer.confirm(f"Delete voice {key}? Its clip goes too.", err=True):
+    with report_failures():
+        server = running_server(server, api_key)
+        there = VoiceServer(server, api_key) if server else None
+        # a name that is wrong is refused before the question
+        name = asyncio.run(there.stored_name(key)) if there else _store().get(key).name
+        if not yes and not typer.confirm(f"Delete voice {name}? Its clip goes too.", err=True):
             messages().print("izwi: nothing was deleted")
             raise typer.Exit(BAD_INPUT)
-        server = running_server(server, api_key)
-        if server:
-            asyncio.run(VoiceServer(server, api_key).delete_voice(key))
+        if there:
+            asyncio.run(there.delete_voice(key))
         else:
             _store().delete(key)
-        messages().print(f"voice {key} is deleted", markup=False)
+        messages().print(f"voice {name} is deleted", markup=False)
 
 
-@app.command("export")
+@app.command("export", cls=Verb)
 def export_voice(
     key: Key,
     out: Annotated[
@@ -130,10 +125,15 @@ def export_voice(
     """Write a voice into one file: its clip, what it says, what was said of consent."""
     from izwi.errors import InvalidRequest
     from izwi_api.cli.running_server import running_server
+    from izwi_api.cli.target import check_file, check_stdout
     from izwi_api.cli.voice_server import VoiceServer
-    from izwi_api.voice_archive import pack_voice
+    from izwi_api.voices.archive import pack_voice
 
-    with failures_told():
+    with report_failures():
+        if out == _STDOUT:
+            check_stdout("--out")
+        elif out is not None:
+            check_file(out, "--out")
         server = running_server(server, api_key)
         if server:
             archive = asyncio.run(VoiceServer(server, api_key).archive(key))
@@ -150,7 +150,7 @@ def export_voice(
         messages().print(f"{path}: voice {archive.name}", markup=False)
 
 
-@app.command("import")
+@app.command("import", cls=Verb)
 def import_voice(
     file: Annotated[Path, typer.Argument(help="What `izwi voices export` wrote; - is stdin.")],
     name: Annotated[str | None, typer.Option(help="Another name for it.")] = None,
@@ -165,9 +165,9 @@ def import_voice(
 
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.voice_server import VoiceServer
-    from izwi_api.voice_archive import unpack_voice
+    from izwi_api.voices.archive import unpack_voice
 
-    with failures_told():
+    with report_failures():
         content = sys.stdin.buffer.read() if file == _STDOUT else file.read_bytes()
         archive = unpack_voice(content, _settings().max_reference_bytes)
         archive = replace(archive, name=name or archive.name, consent=consent or archive.consent)
@@ -181,7 +181,7 @@ def import_voice(
 
 def _keep(archive: VoiceArchive) -> None:
     from izwi.audio.decode import decode_audio
-    from izwi_api.voice_store import REFERENCE_RATE
+    from izwi_api.voices.store import REFERENCE_RATE
 
     limits = _settings().reference_limits
     decode_audio(archive.sample, REFERENCE_RATE, limits=limits)  # what is no sound is told now
@@ -191,7 +191,7 @@ def _keep(archive: VoiceArchive) -> None:
 
 
 def _archive_of(voice: StoredVoice) -> VoiceArchive:
-    from izwi_api.voice_archive import VoiceArchive
+    from izwi_api.voices.archive import VoiceArchive
 
     return VoiceArchive(voice.name, voice.sample(), voice.text, voice.prompt, voice.consent)
 
@@ -204,22 +204,22 @@ def _settings() -> Any:
 
 def _store() -> VoiceStore:
     """Return the store of this machine's user; no model is needed for it."""
-    from izwi_api.voice_store import VoiceStore
+    from izwi_api.voices.store import VoiceStore
 
     return VoiceStore(_settings().home / "voices")
 
 
-def _known(door: Door) -> Iterator[tuple[str, str, str]]:
+def _known(services: Services) -> Iterator[tuple[str, str, str]]:
     """Yield each voice's name, its kind, and the speaker that an alias stands for."""
     from izwi_api.settings import OPENAI_VOICES
-    from izwi_api.voices import alias_speaker
+    from izwi_api.voices.names import alias_speaker
 
-    speech_model = door.registry.speech(door.registry.names()[0])
+    speech_model = services.registry.speech(services.registry.names()[0])
     yield from ((speaker, "speaker", "") for speaker in speech_model.speakers)
-    stored = door.voices.names()
+    stored = services.voices.names()
     yield from ((name, "cloned", "") for name in stored)
     for alias in OPENAI_VOICES:
-        speaker_of_alias = alias_speaker(speech_model, door.settings, alias)
+        speaker_of_alias = alias_speaker(speech_model, services.settings, alias)
         if speaker_of_alias and alias not in stored:
             yield alias, "alias", speaker_of_alias
 

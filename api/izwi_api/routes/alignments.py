@@ -1,4 +1,4 @@
-"""POST /v1/audio/align: say when each word of a text is said in a file."""
+"""POST /v1/audio/align: align the words of a text with an audio file."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from izwi.request import AlignmentInput
-from izwi_api.align import find_aligner
-from izwi_api.app_state import door_of
-from izwi_api.bodies import Form, read_form
-from izwi_api.cues import cut_cues
-from izwi_api.door import Door
-from izwi_api.live_response import unless_left
+from izwi_api.http.app_state import services_of
+from izwi_api.http.bodies import Form, read_form
+from izwi_api.http.live_response import unless_left
 from izwi_api.schemas.alignment import AlignmentForm, alignment_json, parse_form
 from izwi_api.schemas.openapi import answers, form_body
 from izwi_api.schemas.transcription import srt, vtt
-from izwi_api.transcribe import SAMPLE_RATE
+from izwi_api.services.align import find_aligner
+from izwi_api.services.context import Services
+from izwi_api.services.subtitles import cut_cues
+from izwi_api.services.transcribe import SAMPLE_RATE
 
 router = APIRouter()
 
@@ -28,18 +28,18 @@ router = APIRouter()
 )
 async def create_alignment(request: Request) -> Response:
     """Say when each word is said."""
-    door = door_of(request)
-    form = await read_form(request, door.settings.max_upload_bytes)
+    services = services_of(request)
+    form = await read_form(request, services.settings.max_upload_bytes)
     fields = parse_form(form)
-    return await unless_left(request.receive, _answer(door, form, fields))
+    return await unless_left(request.receive, _answer(services, form, fields))
 
 
-async def _answer(door: Door, form: Form, fields: AlignmentForm) -> Response:
+async def _answer(services: Services, form: Form, fields: AlignmentForm) -> Response:
     content = form.file("file")
     # An unknown model is said before the work of decoding.
-    aligner = find_aligner(door.engine, door.registry, fields.model)
-    limits = door.settings.upload_limits
-    with await door.decoder.spool(content, SAMPLE_RATE, limits) as sound:
+    aligner = find_aligner(services.engine, services.registry, fields.model)
+    limits = services.settings.upload_limits
+    with await services.decoder.spool(content, SAMPLE_RATE, limits) as sound:
         (words,) = await aligner.align([AlignmentInput(sound, fields.text, fields.language)])
     match fields.response_format:
         case "srt":

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: answer a conversation, all at once or as it is written."""
+"""POST /v1/chat/completions: answer a conversation, whole or streamed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from izwi.errors import IzwiError
-from izwi_api.app_state import door_of
-from izwi_api.bodies import read_json
-from izwi_api.chat import Answer, open_answer
-from izwi_api.door import Door
-from izwi_api.http_errors import error_line
-from izwi_api.live_response import live_response, unless_left
+from izwi_api.http.app_state import services_of
+from izwi_api.http.bodies import read_json
+from izwi_api.http.errors import error_line
+from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.schemas.chat import ChatBody, Completion, chat_input
 from izwi_api.schemas.openapi import answers, json_body
+from izwi_api.services.chat import Answer, open_answer
+from izwi_api.services.context import Services
 
 router = APIRouter()
 
@@ -33,15 +33,15 @@ _SEED_BITS = 63
 )
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
-    door = door_of(request)
-    body = ChatBody.model_validate(await read_json(request, door.settings.max_json_bytes))
-    return await unless_left(request.receive, _answer(door, body))
+    services = services_of(request)
+    body = ChatBody.model_validate(await read_json(request, services.settings.max_json_bytes))
+    return await unless_left(request.receive, _answer(services, body))
 
 
-async def _answer(door: Door, body: ChatBody) -> Response:
-    # Whoever asks again without a seed wants another answer.
+async def _answer(services: Services, body: ChatBody) -> Response:
+    # Without a seed each call gets a different answer.
     ask = chat_input(body, secrets.randbits(_SEED_BITS))
-    answer = await open_answer(door.engine, door.registry, body.model, ask, stops=body.stop)
+    answer = await open_answer(services.engine, services.registry, body.model, ask, stops=body.stop)
     completion = Completion(body.model)
     try:
         if body.stream:

@@ -1,11 +1,11 @@
-"""GET /livez: the process answers. GET /readyz: it can take work."""
+"""GET /livez: the process responds. GET /readyz: it accepts work."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse
 
-from izwi_api.app_state import state_of
+from izwi_api.http.app_state import state_of
 
 router = APIRouter()
 
@@ -20,9 +20,9 @@ async def livez() -> dict[str, str]:
 async def readyz(request: Request) -> JSONResponse:
     """Answer 200 while the engine runs, serves a model and takes new work, else 503."""
     state = state_of(request)
-    names = state.door.registry.names()
+    names = state.services.registry.names()
     if state.drain.is_begun:
         return JSONResponse({"status": "draining", "models": names}, 503)
-    if not (state.door.engine.alive and names):
+    if not (state.services.engine.alive and names):
         return JSONResponse({"status": "unavailable", "models": names}, 503)
     return JSONResponse({"status": "ok", "models": names})

@@ -1,4 +1,4 @@
-"""GET /metrics: the figures of the doors in Prometheus' text format."""
+"""GET /metrics: metrics in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
-from izwi_api.app_state import state_of
+from izwi_api.http.app_state import state_of
 from izwi_api.schemas.openapi import answers
 
 router = APIRouter()

@@ -13,13 +13,13 @@ from starlette.responses import JSONResponse, Response
 
 from izwi.errors import IzwiError
 from izwi.hub import Progress
-from izwi_api.app_state import state_of
-from izwi_api.bodies import read_json
-from izwi_api.http_errors import error_body, error_line
-from izwi_api.live_response import live_response, unless_left
-from izwi_api.model_changes import LAST_STAGES, Change
+from izwi_api.http.app_state import state_of
+from izwi_api.http.bodies import read_json
+from izwi_api.http.errors import error_body, error_line
+from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.schemas.model_changes import PullBody
 from izwi_api.schemas.openapi import answers, json_body
+from izwi_api.services.model_changes import LAST_STAGES, Change
 
 router = APIRouter()
 
@@ -36,32 +36,32 @@ _ANSWERS = answers("application/json", _SSE)
 async def pull_model(request: Request) -> Response:
     """Fetch a model of the hub into the server's cache, without serving it."""
     state = state_of(request)
-    if not state.door.settings.manage_models:
+    if not state.services.settings.manage_models:
         return _not_allowed()
-    limit_bytes = state.door.settings.max_json_bytes
+    limit_bytes = state.services.settings.max_json_bytes
     body = PullBody.model_validate(await read_json(request, limit_bytes))
-    return await _told(request, state.changes.pull(body.model))
+    return await _reported(request, state.changes.pull(body.model))
 
 
 @router.post("/v1/models/{model_id:path}/load", response_class=Response, responses=_ANSWERS)
 async def load_model(request: Request, model_id: str) -> Response:
     """Serve a model: an embedded one, one of the hub, or one that was there at the start."""
     state = state_of(request)
-    if not state.door.settings.manage_models:
+    if not state.services.settings.manage_models:
         return _not_allowed()
-    return await _told(request, state.changes.load(model_id))
+    return await _reported(request, state.changes.load(model_id))
 
 
 @router.post("/v1/models/{model_id:path}/unload", response_class=Response, responses=_ANSWERS)
 async def unload_model(request: Request, model_id: str) -> Response:
     """Take no new requests of a model, and free its memory when those that run have ended."""
     state = state_of(request)
-    if not state.door.settings.manage_models:
+    if not state.services.settings.manage_models:
         return _not_allowed()
-    return await _told(request, state.changes.unload(model_id))
+    return await _reported(request, state.changes.unload(model_id))
 
 
-async def _told(request: Request, change: Change) -> Response:
+async def _reported(request: Request, change: Change) -> Response:
     if _SSE in request.headers.get("accept", ""):
         return await live_response(_events(request, change), _SSE)
     return await unless_left(request.receive, _last(request, change))
@@ -88,7 +88,7 @@ def _entry(request: Request, change: Change, progress: Progress) -> dict[str, ob
         "stage": progress.stage,
     }
     if progress.stage in LAST_STAGES:
-        entry["loaded"] = change.name in state_of(request).door.registry.names()
+        entry["loaded"] = change.name in state_of(request).services.registry.names()
     if progress.done_bytes is not None:
         entry |= {"done_bytes": progress.done_bytes, "total_bytes": progress.total_bytes}
     return entry

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse
 
-from izwi_api.app_state import state_of
-from izwi_api.http_errors import error_body
+from izwi_api.http.app_state import state_of
+from izwi_api.http.errors import error_body
 
 router = APIRouter()
 
@@ -14,15 +14,14 @@ router = APIRouter()
 @router.get("/v1/models")
 async def list_models(request: Request) -> dict[str, object]:
     """List the models."""
-    state = state_of(request)
-    entries = [_entry(request, name) for name in state.door.registry.names()]
+    entries = [_entry(request, name) for name in _names(request)]
     return {"object": "list", "data": entries}
 
 
 @router.get("/v1/audio/models")
 async def list_audio_models(request: Request) -> dict[str, object]:
     """List the models for open-webui, which asks here first."""
-    return {"models": [{"id": name} for name in state_of(request).door.registry.names()]}
+    return {"models": [{"id": name} for name in _names(request)]}
 
 
 @router.get("/v1/models/{model_id:path}")
@@ -34,7 +33,7 @@ async def get_model(request: Request, model_id: str) -> dict[str, object]:
 @router.delete("/v1/models/{model_id:path}")
 async def delete_model(request: Request, model_id: str) -> JSONResponse:
     """Refuse: what is served is said where the server is started."""
-    state_of(request).door.registry.model(model_id)
+    state_of(request).services.registry.model(model_id)
     body = error_body(
         f"model {model_id!r} cannot be deleted over HTTP; start the server without it",
         "invalid_request_error",
@@ -44,12 +43,20 @@ async def delete_model(request: Request, model_id: str) -> JSONResponse:
     return JSONResponse(body, 403)
 
 
+def _names(request: Request) -> list[str]:
+    """Names of the models, then their aliases."""
+    state = state_of(request)
+    return [*state.services.registry.names(), *state.aliases()]
+
+
 def _entry(request: Request, name: str) -> dict[str, object]:
+    """Describe a model by its name or an alias; `root` is its name."""
     state = state_of(request)
     return {
         "id": name,
         "object": "model",
         "created": state.started_at,
         "owned_by": "izwi",
-        "task": state.door.registry.model(name).task.value,
+        "root": state.aliases().get(name, name),
+        "task": state.services.registry.model(name).task.value,
     }

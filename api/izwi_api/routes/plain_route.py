@@ -1,4 +1,4 @@
-"""A route whose endpoint takes the request and gives the answer, and wants nothing injected."""
+"""A route whose endpoint maps a request to a response, without dependency injection."""
 
 from __future__ import annotations
 

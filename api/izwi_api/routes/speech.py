@@ -1,4 +1,4 @@
-"""POST /v1/audio/speech: say a text; the sound leaves while it is still being made."""
+"""POST /v1/audio/speech: synthesise a text; audio is streamed while it is made."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from izwi.alignment import AlignedWord
 from izwi.audio.encode import CONTENT_TYPES, stream_encoder
 from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, TooLarge
 from izwi.request import ReferenceClip, SpeechInput, TextMode, VoicePrompt
-from izwi_api.align import Aligner
-from izwi_api.app_state import door_of
-from izwi_api.bodies import read_json
-from izwi_api.door import Door
-from izwi_api.http_errors import error_line
-from izwi_api.live_response import live_response, unless_left
-from izwi_api.reference_hosts import is_address
+from izwi_api.http.app_state import services_of
+from izwi_api.http.bodies import read_json
+from izwi_api.http.errors import error_line
+from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.routes.plain_route import PlainRoute
 from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.openapi import answers, json_body
 from izwi_api.schemas.speech import HINTS, SpeechBody
+from izwi_api.services.align import Aligner
+from izwi_api.services.context import Services
+from izwi_api.services.speech import Speech, encoded_sound, open_speech
+from izwi_api.services.timed_speech import PARAM as WORDS_PARAM
+from izwi_api.services.timed_speech import TimedSpeech, find_word_aligner
 from izwi_api.settings import Settings
-from izwi_api.speech import Speech, encoded_sound, open_speech
-from izwi_api.spoken_words import PARAM as WORDS_PARAM
-from izwi_api.spoken_words import TimedSpeech, find_word_aligner
-from izwi_api.voice_store import REFERENCE_RATE
-from izwi_api.voices import resolve_voice
+from izwi_api.voices.names import resolve_voice
+from izwi_api.voices.reference_hosts import is_address
+from izwi_api.voices.store import REFERENCE_RATE
 
 router = APIRouter(route_class=PlainRoute)
 
@@ -45,40 +45,40 @@ router = APIRouter(route_class=PlainRoute)
 )
 async def create_speech(request: Request) -> Response:
     """Say a text."""
-    door = door_of(request)
-    body = SpeechBody.model_validate(await read_json(request, door.settings.max_json_bytes))
-    check_texts(body, door.settings)
-    return await unless_left(request.receive, _answer(door, body))
+    services = services_of(request)
+    body = SpeechBody.model_validate(await read_json(request, services.settings.max_json_bytes))
+    check_texts(body, services.settings)
+    return await unless_left(request.receive, _answer(services, body))
 
 
-async def _answer(door: Door, body: SpeechBody) -> Response:
-    timing = _word_aligner(door, body)
-    ask = speech_input(body, await find_voice(door, body))
-    speech = await open_speech(door.engine, door.registry, body.model, ask)
-    timed = TimedSpeech(speech, *timing, body.speed) if timing is not None else None
-    encoder = stream_encoder(body.response_format, speech.sample_rate)
-    sound = encoded_sound(timed or speech, encoder, body.speed)
+async def _answer(services: Services, body: SpeechBody) -> Response:
+    timing = _word_aligner(services, body)
+    ask = speech_input(body, await find_voice(services, body))
+    speech = await open_speech(services.engine, services.registry, body.model, ask)
     try:
+        timed = TimedSpeech(speech, *timing, body.speed) if timing is not None else None
+        encoder = stream_encoder(body.response_format, speech.sample_rate)
+        sound = encoded_sound(timed or speech, encoder, body.speed)
         if body.stream_format == "sse":
             return await live_response(_events(speech, sound, timed), "text/event-stream")
         return await live_response(sound, CONTENT_TYPES[body.response_format])
     except BaseException:
-        # A generator that never began has no `finally` to run.
+        # The encoder failed to open, or the generator never began and has no `finally` to run.
         speech.abort()
         raise
 
 
-def _word_aligner(door: Door, body: SpeechBody) -> tuple[Aligner, str | None] | None:
-    """Return who times the words, if somebody wants it. Raises ModelNotFound and InvalidRequest."""
+def _word_aligner(services: Services, body: SpeechBody) -> tuple[Aligner, str | None] | None:
+    """Return the aligner, if word times are requested. Raises ModelNotFound and InvalidRequest."""
     if not body.word_timestamps:
         return None
-    door.registry.speech(body.model)  # an unknown model is said first
+    services.registry.speech(body.model)  # an unknown model is said first
     if body.stream_format != "sse":
         raise InvalidRequest(
             "word_timestamps come with stream_format 'sse'; a plain sound has no place for them",
             param=WORDS_PARAM,
         )
-    return find_word_aligner(door.engine, door.registry, body.language)
+    return find_word_aligner(services.engine, services.registry, body.language)
 
 
 async def _events(
@@ -152,44 +152,46 @@ def speech_input(body: SpeechBody, voice: str | VoicePrompt | ReferenceClip | No
     )
 
 
-async def find_voice(door: Door, body: SpeechBody) -> str | VoicePrompt | ReferenceClip | None:
+async def find_voice(
+    services: Services, body: SpeechBody
+) -> str | VoicePrompt | ReferenceClip | None:
     """Return the voice that a body names or carries.
 
     Raises:
         ModelNotFound: No such model.
         InvalidRequest: There is no such voice, or the model cannot follow a clip.
     """
-    model = door.registry.speech(body.model)
+    model = services.registry.speech(body.model)
     if body.ref_audio is not None:
         if not model.can_clone:
             raise InvalidRequest(
                 f"model {body.model!r} cannot follow a reference clip", param="ref_audio"
             )
-        return await _reference_clip(body, door)
+        return await _reference_clip(body, services)
     if body.ref_text is not None or body.x_vector_only:
         name = "ref_text" if body.ref_text is not None else "x_vector_only"
         raise InvalidRequest(f"{name} goes with ref_audio", param=name)
     if body.voice is not None:
-        return await resolve_voice(door, body.model, body.voice)
+        return await resolve_voice(services, body.model, body.voice)
     if model.speakers:
         raise InvalidRequest("missing required parameter: 'voice'", param="voice")
     return None
 
 
-async def _reference_clip(body: SpeechBody, door: Door) -> ReferenceClip:
+async def _reference_clip(body: SpeechBody, services: Services) -> ReferenceClip:
     assert body.ref_audio is not None
     if not body.x_vector_only and not (body.ref_text or "").strip():
         raise InvalidRequest(
             "ref_text must be what ref_audio says; or set x_vector_only", param="ref_text"
         )
-    settings = door.settings
+    settings = services.settings
     if is_address(body.ref_audio):
-        content = await door.references.fetch(body.ref_audio)
+        content = await services.references.fetch(body.ref_audio)
     else:
         limit_bytes = settings.max_reference_bytes
         content = await asyncio.to_thread(_decode_base64, body.ref_audio, limit_bytes)
     try:
-        samples = await door.decoder.decode(content, REFERENCE_RATE, settings.reference_limits)
+        samples = await services.decoder.decode(content, REFERENCE_RATE, settings.reference_limits)
     except InvalidRequest as error:
         raise type(error)(str(error), param="ref_audio") from error
     return ReferenceClip(samples, None if body.x_vector_only else body.ref_text)

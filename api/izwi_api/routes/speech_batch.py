@@ -1,7 +1,7 @@
-"""POST /v1/audio/speech/batch: say many texts at once, as background work.
+"""POST /v1/audio/speech/batch: synthesise many texts as background work.
 
-The answer is one JSON object. It leaves result by result, in the order of the items, so that
-nobody has to hold all the sound of a batch.
+The answer is one JSON object. It leaves result by result, in the order of the items, so that no
+caller has to hold all audio of a batch in memory.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from izwi.audio.encode import CONTENT_TYPES, stream_encoder, with_length
 from izwi.audio.tempo import StreamTempo
 from izwi.errors import IzwiError, TooLarge
 from izwi.request import Float32, Task
-from izwi_api.app_state import door_of
-from izwi_api.bodies import read_json
-from izwi_api.door import Door
-from izwi_api.http_errors import body_of, error_body, invalid_body
-from izwi_api.live_response import live_response
+from izwi_api.http.app_state import services_of
+from izwi_api.http.bodies import read_json
+from izwi_api.http.errors import body_of, error_body, invalid_body
+from izwi_api.http.live_response import live_response
 from izwi_api.routes.speech import check_texts, find_voice, speech_input
 from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.openapi import json_body
 from izwi_api.schemas.speech import HINTS
 from izwi_api.schemas.speech_batch import BatchItem, SpeechBatchBody, parse_batch, parse_item
-from izwi_api.speech import Speech, open_speech
-from izwi_api.spoken_words import TimedSpeech, find_word_aligner
+from izwi_api.services.context import Services
+from izwi_api.services.speech import Speech, open_speech
+from izwi_api.services.timed_speech import TimedSpeech, find_word_aligner
 
 logger = logging.getLogger(__name__)
 router = APIRouter()
@@ -50,12 +50,12 @@ _HINTS = {"voice": HINTS["voice"]}
 @router.post("/v1/audio/speech/batch", openapi_extra=json_body(SpeechBatchBody, _HINTS))
 async def create_speech_batch(request: Request) -> Response:
     """Say many texts."""
-    door = door_of(request)
-    batch = parse_batch(await read_json(request, door.settings.max_json_bytes))
+    services = services_of(request)
+    batch = parse_batch(await read_json(request, services.settings.max_json_bytes))
     # A batch whose own model is not there is refused as a whole.
-    model_name = batch.model or door.registry.default(Task.SPEECH)
-    door.registry.speech(model_name)
-    return await live_response(_answer(_Batch(door, batch, model_name)), "application/json")
+    model_name = batch.model or services.registry.default(Task.SPEECH)
+    services.registry.speech(model_name)
+    return await live_response(_answer(_Batch(services, batch, model_name)), "application/json")
 
 
 async def _answer(batch: _Batch) -> AsyncGenerator[bytes]:
@@ -84,38 +84,40 @@ async def _answer(batch: _Batch) -> AsyncGenerator[bytes]:
 class _Batch:
     """What the items of one batch share."""
 
-    def __init__(self, door: Door, body: SpeechBatchBody, model_name: str):
+    def __init__(self, services: Services, body: SpeechBatchBody, model_name: str):
         self.body = body
-        self._door, self._model_name = door, model_name
+        self._services, self._model_name = services, model_name
         self._num_bytes = 0
 
     async def result(self, index: int, item: object) -> tuple[bool, bytes]:
         """Say one item; return whether that went well, and its result as JSON."""
         try:
-            told = await self._say(parse_item(self.body, self._model_name, item))
+            reported = await self._say(parse_item(self.body, self._model_name, item))
         except ValidationError as error:
-            told = {"status": "error"} | invalid_body(list(error.errors()))
+            reported = {"status": "error"} | invalid_body(list(error.errors()))
         except IzwiError as error:
-            told = {"status": "error"} | body_of(error)
+            reported = {"status": "error"} | body_of(error)
         except Exception:
             logger.exception("an item of a batch failed")
             internal = error_body("internal error", "server_error", code="internal_error")
-            told = {"status": "error"} | internal
-        result = await asyncio.to_thread(json.dumps, {"index": index} | told)
-        return told["status"] == "success", result.encode()
+            reported = {"status": "error"} | internal
+        result = await asyncio.to_thread(json.dumps, {"index": index} | reported)
+        return reported["status"] == "success", result.encode()
 
     async def _say(self, item: BatchItem) -> dict[str, object]:
-        door = self._door
-        check_texts(item, door.settings)
+        services = self._services
+        check_texts(item, services.settings)
         timing = None
         if item.word_timestamps:
-            timing = find_word_aligner(door.engine, door.registry, item.language)
-        ask = speech_input(item, await find_voice(door, item))
-        speech = await open_speech(door.engine, door.registry, item.model, ask, streams=False)
-        file = _File(item, speech.sample_rate)
+            timing = find_word_aligner(services.engine, services.registry, item.language)
+        ask = speech_input(item, await find_voice(services, item))
+        speech = await open_speech(
+            services.engine, services.registry, item.model, ask, streams=False
+        )
         timed = TimedSpeech(speech, *timing, item.speed) if timing is not None else None
         words: dict[str, object] = {}
         try:
+            file = _File(item, speech.sample_rate)
             await self._fill(file, timed or speech)
             if timed is not None:
                 words["words"] = list(map(word_json, await timed.rest()))
@@ -138,7 +140,7 @@ class _Batch:
         async with aclosing(speech.chunks()) as chunks:
             async for chunk in chunks:
                 if chunk.pcm is not None and chunk.pcm.size:
-                    # In a thread: nobody waits for it, and streams are sent by this loop.
+                    # In a thread: the caller has left, and streams are sent by this loop.
                     self._count(await asyncio.to_thread(file.write, chunk.pcm))
         self._count(await asyncio.to_thread(file.finish))
 

@@ -1,4 +1,4 @@
-"""WebSocket /v1/audio/speech/stream: text is written piece by piece, and heard before it is whole.
+"""WebSocket /v1/audio/speech/stream: text in pieces, audio before the text is complete.
 
 A session says its utterances one after the other. An utterance is the text between two
 `input.done`; it is one file of sound, or one for each sentence or clause. Three tasks run a
@@ -19,12 +19,11 @@ from pydantic import ValidationError
 
 from izwi.audio.encode import PCM_RATE, stream_encoder
 from izwi.errors import InvalidRequest, IzwiError, TooLarge
+from izwi.input_stream import WritableModel
 from izwi.request import Task
-from izwi.streamed import WritableModel
-from izwi_api.align import Aligner
-from izwi_api.app_state import AppState
-from izwi_api.door import Door
-from izwi_api.http_errors import body_of, error_body, invalid_body, status_of
+from izwi_api.http.app_state import AppState
+from izwi_api.http.errors import body_of, error_body, invalid_body, status_of
+from izwi_api.http.usage import current_usage
 from izwi_api.routes.speech import check_texts, find_voice, speech_input
 from izwi_api.schemas.speech_stream import (
     InputCancel,
@@ -35,13 +34,14 @@ from izwi_api.schemas.speech_stream import (
     StreamLimits,
     parse_message,
 )
-from izwi_api.sound_messages import SoundMessages
-from izwi_api.speech import Speech, encoded_sound, open_speech, piece_seed
-from izwi_api.speech_writer import SpeechWriter, open_speech_writer
-from izwi_api.spoken_words import PARAM as WORDS_PARAM
-from izwi_api.spoken_words import TimedSpeech, find_word_aligner
-from izwi_api.usage import current_usage
-from izwi_api.utterance import Setting, Utterance
+from izwi_api.services.align import Aligner
+from izwi_api.services.context import Services
+from izwi_api.services.sound_messages import SoundMessages
+from izwi_api.services.speech import Speech, encoded_sound, open_speech, piece_seed
+from izwi_api.services.speech_writer import SpeechWriter, open_speech_writer
+from izwi_api.services.timed_speech import PARAM as WORDS_PARAM
+from izwi_api.services.timed_speech import TimedSpeech, find_word_aligner
+from izwi_api.services.utterance import Setting, Utterance
 
 logger = logging.getLogger(__name__)
 router = APIRouter()
@@ -59,7 +59,8 @@ async def stream_speech(socket: WebSocket) -> None:
     # A browser that offers protocols leaves unless one of them is taken.
     offered: list[str] = socket.scope.get("subprotocols", [])
     await socket.accept(offered[0] if offered else None)
-    await _Session(socket, state.door, LIMITS).run()
+    limits = replace(LIMITS, text_s=state.services.settings.stream_text_s)
+    await _Session(socket, state.services, limits).run()
 
 
 class _SessionOver(Exception):
@@ -73,8 +74,8 @@ class _SessionOver(Exception):
 class _Session:
     """One client's connection."""
 
-    def __init__(self, socket: WebSocket, door: Door, limits: StreamLimits):
-        self._socket, self._door, self._limits = socket, door, limits
+    def __init__(self, socket: WebSocket, services: Services, limits: StreamLimits):
+        self._socket, self._services, self._limits = socket, services, limits
         self._setting: Setting | None = None
         self._open: Utterance | None = None  # whose text is being written
         self._unsaid: deque[Utterance] = deque()  # not told to be done; the first is being said
@@ -82,7 +83,7 @@ class _Session:
         self._is_closing = self._is_configuring = False
         self._news, self._room = asyncio.Event(), asyncio.Event()
         self._num_sending = 0
-        self._moved_s = time.monotonic()
+        self._moved_s = self._useful_s = time.monotonic()
         self._usage = current_usage.get()
         if self._usage is not None:
             self._usage.counts_itself = True
@@ -109,8 +110,8 @@ class _Session:
         if error is None:
             await self._socket.close(_NORMAL)
         elif isinstance(error, _SessionOver):
-            told = error_body(str(error), "invalid_request_error", code=error.code)
-            await self._tell(told)
+            reported = error_body(str(error), "invalid_request_error", code=error.code)
+            await self._tell(reported)
             await self._socket.close(_POLICY, error.code)
         else:
             logger.error("a speech session failed", exc_info=error)
@@ -165,13 +166,13 @@ class _Session:
     async def _configure(self, config: SessionConfig) -> None:
         if self._open is not None:
             raise InvalidRequest("an utterance is not done; send input.done first", param="type")
-        door = self._door
-        model_name = config.model or door.registry.default(Task.SPEECH)
+        services = self._services
+        model_name = config.model or services.registry.default(Task.SPEECH)
         config = config.model_copy(update={"model": model_name})
-        model = door.registry.speech(model_name)
-        check_texts(config.model_copy(update={"input": "-"}), door.settings)
+        model = services.registry.speech(model_name)
+        check_texts(config.model_copy(update={"input": "-"}), services.settings)
         timing = self._word_aligner(config) if config.word_timestamps else None
-        ask = speech_input(config, await find_voice(door, config))
+        ask = speech_input(config, await find_voice(services, config))
         if config.split_granularity == "none":
             if not isinstance(model, WritableModel):
                 raise InvalidRequest(
@@ -187,21 +188,24 @@ class _Session:
                 "word_timestamps come with audio_encoding 'base64', and with sentences or clauses",
                 param=WORDS_PARAM,
             )
-        return find_word_aligner(self._door.engine, self._door.registry, config.language)
+        return find_word_aligner(self._services.engine, self._services.registry, config.language)
 
     def _write(self, text: str) -> None:
         limit = self._limits.utterance_chars
         if self._setting is not None and not self._setting.config.stream_audio:
-            limit = min(limit, self._door.settings.max_input_chars)  # its whole sound is held
+            # its whole sound is backpressured
+            limit = min(limit, self._services.settings.max_input_chars)
         num_chars = self._open.num_chars if self._open is not None else 0
         if num_chars + len(text) > limit:
             raise TooLarge(f"an utterance has at most {limit} characters", param="text")
         if not text:
             return
-        utterance = self._utterance()
+        is_new, utterance = self._open is None, self._utterance()
         if self._usage is not None:
             self._usage.charge(characters=len(text))
         utterance.write(text)
+        if is_new or not text.isspace():
+            self._useful_s = time.monotonic()
 
     def _utterance(self) -> Utterance:
         """The utterance that is being written, a new one if there is none."""
@@ -274,11 +278,11 @@ class _Session:
             text = await utterance.take()
         if text is None:
             return
-        setting, door = utterance.setting, self._door
+        setting, services = utterance.setting, self._services
         writer = await open_speech_writer(
-            door.engine, door.registry, setting.model_name, setting.ask
+            services.engine, services.registry, setting.model_name, setting.ask
         )
-        feeding = asyncio.create_task(_feed(writer, utterance, text))
+        feeding = asyncio.create_task(writer.feed(text, utterance.take))
         try:
             await self._send_file(writer, utterance, None)
         finally:
@@ -287,12 +291,14 @@ class _Session:
             await asyncio.gather(feeding, return_exceptions=True)
 
     async def _say_units(self, utterance: Utterance) -> None:
-        setting, door = utterance.setting, self._door
-        async with aclosing(utterance.units(door.settings.max_input_chars)) as units:
+        setting, services = utterance.setting, self._services
+        async with aclosing(utterance.units(services.settings.max_input_chars)) as units:
             async for unit in units:
                 seed = piece_seed(setting.ask.seed, utterance.num_files)
                 ask = replace(setting.ask, text=unit, seed=seed)
-                speech = await open_speech(door.engine, door.registry, setting.model_name, ask)
+                speech = await open_speech(
+                    services.engine, services.registry, setting.model_name, ask
+                )
                 sound: Speech | TimedSpeech = speech
                 if setting.timing is not None:
                     sound = TimedSpeech(speech, *setting.timing, setting.config.speed)
@@ -309,7 +315,7 @@ class _Session:
         place = {"utterance_index": utterance.index, "sentence_index": utterance.num_files}
         encoder = stream_encoder(config.response_format, sound.sample_rate)
         rate = PCM_RATE if config.response_format == "pcm" else sound.sample_rate
-        file = SoundMessages(self._send, config, place)
+        file = SoundMessages(self._send_sound, config, place)
 
         async def begin() -> None:
             utterance.num_files += 1
@@ -338,11 +344,11 @@ class _Session:
             utterance.usage[0] += sound.num_prompt_positions
             utterance.usage[1] += sound.num_frames
 
-    async def _tell(self, told: dict[str, object], **place: int) -> None:
+    async def _tell(self, reported: dict[str, object], **place: int) -> None:
         """Send an error: OpenAI's object, and its message beside it for vLLM-Omni's clients."""
-        error = told["error"]
+        error = reported["error"]
         assert isinstance(error, dict)
-        await self._send({"type": "error", "message": error["message"], **told, **place})
+        await self._send({"type": "error", "message": error["message"], **reported, **place})
 
     async def _send(self, message: dict[str, object] | bytes) -> None:
         self._num_sending += 1
@@ -355,27 +361,29 @@ class _Session:
             self._num_sending -= 1
         self._moved_s = time.monotonic()
 
+    async def _send_sound(self, message: dict[str, object] | bytes) -> None:
+        await self._send(message)
+        self._useful_s = time.monotonic()
+
     async def _watch(self) -> None:
-        """End a session that is not configured, or in which nothing moves."""
-        begun_s = self._moved_s
+        """End a session that is not configured, in which nothing moves, or that lacks text."""
+        begun_s, limits = self._moved_s, self._limits
         while True:
             now_s = time.monotonic()
             if self._unsaid and self._unsaid[0].is_closed and not self._num_sending:
-                self._moved_s = now_s  # it is the engine that has something to do
-            is_late = now_s - begun_s >= self._limits.config_s and not self._is_configuring
+                self._moved_s = self._useful_s = now_s  # it is the engine that has something to do
+            is_late = now_s - begun_s >= limits.config_s and not self._is_configuring
             if self._setting is None and is_late:
                 raise _SessionOver("no session.config came", "config_timeout")
-            if now_s - self._moved_s >= self._limits.idle_s:
+            if now_s - self._moved_s >= limits.idle_s:
                 raise _SessionOver("nothing was written or read for too long", "idle_timeout")
-            await asyncio.sleep(min(1.0, self._limits.idle_s / 4, self._limits.config_s / 4))
-
-
-async def _feed(writer: SpeechWriter, utterance: Utterance, text: str | None) -> None:
-    """Write an utterance's text; what fails is raised to the reader of the sound, too."""
-    while text is not None:
-        await writer.write(text)
-        text = await utterance.take()
-    await writer.close()
+            if self._open is not None and now_s - self._useful_s >= limits.text_s:
+                raise _SessionOver(
+                    f"no text but white space was written for {limits.text_s:g} s; send "
+                    "input.done where an utterance is complete",
+                    "text_timeout",
+                )
+            await asyncio.sleep(min(1.0, min(limits.idle_s, limits.config_s, limits.text_s) / 4))
 
 
 def _error_of(error: Exception) -> dict[str, object]:
@@ -385,8 +393,8 @@ def _error_of(error: Exception) -> dict[str, object]:
         logger.error("a speech session goes on after a failure", exc_info=error)
     if not isinstance(error, IzwiError):
         return error_body("internal error", "server_error", code="internal_error")
-    told = body_of(error)
+    reported = body_of(error)
     wait_s = getattr(error, "retry_after_s", None)
     if wait_s is not None:
-        told["retry_after_s"] = wait_s
-    return told
+        reported["retry_after_s"] = wait_s
+    return reported

@@ -1,4 +1,4 @@
-"""POST /v1/audio/transcriptions: write down what a file says, all at once or as it is heard."""
+"""POST /v1/audio/transcriptions: transcribe a file, whole or streamed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from izwi.alignment import AlignedWord
 from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, ModelNotFound
 from izwi.request import TranscriptionInput
-from izwi_api.align import Aligner, find_aligner
-from izwi_api.app_state import door_of
-from izwi_api.bodies import Form, read_form
-from izwi_api.cues import Cue, cut_cues
-from izwi_api.door import Door
-from izwi_api.http_errors import error_line
-from izwi_api.live_response import live_response, unless_left
+from izwi_api.http.app_state import services_of
+from izwi_api.http.bodies import Form, read_form
+from izwi_api.http.errors import error_line
+from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.routes.plain_route import PlainRoute
 from izwi_api.schemas.openapi import answers, form_body
 from izwi_api.schemas.transcription import (
@@ -32,7 +29,10 @@ from izwi_api.schemas.transcription import (
     verbose_json,
     vtt,
 )
-from izwi_api.transcribe import SAMPLE_RATE, Segment, Transcription, open_transcription
+from izwi_api.services.align import Aligner, find_aligner
+from izwi_api.services.context import Services
+from izwi_api.services.subtitles import Cue, cut_cues
+from izwi_api.services.transcribe import SAMPLE_RATE, Segment, Transcription, open_transcription
 
 router = APIRouter(route_class=PlainRoute)
 
@@ -57,27 +57,27 @@ class AudioTooShort(InvalidAudio):
 )
 async def create_transcription(request: Request) -> Response:
     """Write down what a file says."""
-    door = door_of(request)
-    form = await read_form(request, door.settings.max_upload_bytes)
+    services = services_of(request)
+    form = await read_form(request, services.settings.max_upload_bytes)
     # Before what only some models and formats can do.
     for name in form.fields.get("model", ()):
-        door.registry.transcription(name)
+        services.registry.transcription(name)
     fields = parse_form(form)
     if fields.stream and fields.response_format not in ("json", "verbose_json"):
         raise InvalidRequest(
             "stream goes with response_format json or verbose_json", param="stream"
         )
-    return await unless_left(request.receive, _answer(door, form, fields))
+    return await unless_left(request.receive, _answer(services, form, fields))
 
 
-async def _answer(door: Door, form: Form, fields: TranscriptionForm) -> Response:
+async def _answer(services: Services, form: Form, fields: TranscriptionForm) -> Response:
     content = form.take("file")
     # An unknown model is said before the work of decoding.
-    door.registry.transcription(fields.model)
-    aligner = _aligner(door, fields)
-    limits = door.settings.upload_limits
-    with ExitStack() as held:
-        sound = held.enter_context(await door.decoder.spool(content, SAMPLE_RATE, limits))
+    services.registry.transcription(fields.model)
+    aligner = _aligner(services, fields)
+    limits = services.settings.upload_limits
+    with ExitStack() as resources:
+        sound = resources.enter_context(await services.decoder.spool(content, SAMPLE_RATE, limits))
         del content  # it may be as large as all that the work takes
         if len(sound) < _MIN_AUDIO_S * SAMPLE_RATE:
             raise AudioTooShort(f"the audio is shorter than {_MIN_AUDIO_S} s", param="file")
@@ -90,23 +90,28 @@ async def _answer(door: Door, form: Form, fields: TranscriptionForm) -> Response
         )
         model = aligner.model if aligner else None
         transcription = await open_transcription(
-            door.engine, door.registry, fields.model, ask, aligner=model
+            services.engine,
+            services.registry,
+            fields.model,
+            ask,
+            aligner=model,
+            detects_speech=services.settings.detects_speech and fields.vad_filter,
         )
-        held.callback(transcription.abort)
+        resources.callback(transcription.abort)
         if fields.stream:
-            events = _events(transcription, fields, aligner, held.pop_all())
+            events = _events(transcription, fields, aligner, resources.pop_all())
             return await live_response(events, "text/event-stream")
         await transcription.finish()
         words = await _words(aligner, transcription, fields) if aligner else None
         return _whole(transcription, fields, words)
 
 
-def _aligner(door: Door, fields: TranscriptionForm) -> Aligner | None:
+def _aligner(services: Services, fields: TranscriptionForm) -> Aligner | None:
     """Who times the words: needed where they are asked for, welcome where there are subtitles."""
     if not fields.wants_words and not fields.is_subtitle:
         return None
     try:
-        return find_aligner(door.engine, door.registry)
+        return find_aligner(services.engine, services.registry)
     except ModelNotFound as error:
         if not fields.wants_words:
             return None
@@ -219,12 +224,12 @@ async def _events(
     transcription: Transcription,
     fields: TranscriptionForm,
     aligner: Aligner | None,
-    held: ExitStack,
+    resources: ExitStack,
 ) -> AsyncGenerator[bytes]:
-    """Yield the events of a transcription; `held` is what must be closed behind the last one."""
+    """Yield the events of a transcription; `resources` is closed after the last one."""
     telling, begun = _Telling(transcription, fields), False
     try:
-        with held:
+        with resources:
             async with aclosing(transcription.deltas(live=True)) as deltas:
                 async for delta in deltas:
                     yield telling.grown(delta) + telling.ended()

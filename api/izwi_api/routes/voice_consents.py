@@ -1,4 +1,4 @@
-"""/v1/audio/voice_consents: recordings of people who agree to be cloned."""
+"""/v1/audio/voice_consents: consent recordings."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from izwi_api.app_state import door_of
+from izwi_api.http.app_state import services_of
 from izwi_api.routes.voice_forms import fields_of, read_fields
 from izwi_api.schemas.openapi import form_body, json_body
 from izwi_api.schemas.voices import ConsentBody, ConsentUpdateBody
-from izwi_api.voice_consents import StoredConsent
-from izwi_api.voice_encoding import decode_clip
-from izwi_api.voice_store import REFERENCE_RATE
+from izwi_api.voices.consents import StoredConsent
+from izwi_api.voices.encoding import decode_clip
+from izwi_api.voices.store import REFERENCE_RATE
 
 router = APIRouter()
 
@@ -24,12 +24,12 @@ _ID = r"^cons_[0-9a-f]{32}$"
 @router.post("/v1/audio/voice_consents", openapi_extra=form_body(ConsentBody, _FILE))
 async def create_consent(request: Request) -> dict[str, object]:
     """Keep a recording."""
-    door = door_of(request)
-    form = await read_fields(request, _FILE, door.settings)
+    services = services_of(request)
+    form = await read_fields(request, _FILE, services.settings)
     body = ConsentBody.model_validate(fields_of(form))
     content = form.file(_FILE)
-    await decode_clip(door, content, REFERENCE_RATE, _FILE)
-    create = door.voices.consents.create
+    await decode_clip(services, content, REFERENCE_RATE, _FILE)
+    create = services.voices.consents.create
     return _entry(await asyncio.to_thread(create, body.name, body.language, content))
 
 
@@ -40,7 +40,7 @@ async def list_consents(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> dict[str, object]:
     """List the recordings, the latest first, page by page."""
-    page = door_of(request).voices.consents.page
+    page = services_of(request).voices.consents.page
     found = await asyncio.to_thread(page, after, limit + 1)
     entries = [_entry(consent) for consent in found[:limit]]
     return {
@@ -55,7 +55,7 @@ async def list_consents(
 @router.get("/v1/audio/voice_consents/{consent_id}")
 async def get_consent(request: Request, consent_id: str) -> dict[str, object]:
     """Describe a recording."""
-    return _entry(await asyncio.to_thread(door_of(request).voices.consents.get, consent_id))
+    return _entry(await asyncio.to_thread(services_of(request).voices.consents.get, consent_id))
 
 
 @router.post(
@@ -63,17 +63,17 @@ async def get_consent(request: Request, consent_id: str) -> dict[str, object]:
 )
 async def update_consent(request: Request, consent_id: str) -> dict[str, object]:
     """Give a recording another label."""
-    door = door_of(request)
-    form = await read_fields(request, _FILE, door.settings)
+    services = services_of(request)
+    form = await read_fields(request, _FILE, services.settings)
     body = ConsentUpdateBody.model_validate(fields_of(form))
-    rename = door.voices.consents.rename
+    rename = services.voices.consents.rename
     return _entry(await asyncio.to_thread(rename, consent_id, body.name))
 
 
 @router.delete("/v1/audio/voice_consents/{consent_id}")
 async def delete_consent(request: Request, consent_id: str) -> dict[str, object]:
     """Forget a recording; voices that were made with it stay."""
-    await asyncio.to_thread(door_of(request).voices.consents.delete, consent_id)
+    await asyncio.to_thread(services_of(request).voices.consents.delete, consent_id)
     return {"id": consent_id, "object": "audio.voice_consent", "deleted": True}
 
 

@@ -9,35 +9,35 @@ from starlette.responses import Response
 
 from izwi.errors import InvalidRequest, ModelNotFound, VoiceNotFound
 from izwi.request import Task, TranscriptionInput
-from izwi_api.app_state import door_of
-from izwi_api.bodies import Form
-from izwi_api.door import Door
-from izwi_api.live_response import unless_left
+from izwi_api.http.app_state import services_of
+from izwi_api.http.bodies import Form
+from izwi_api.http.live_response import unless_left
 from izwi_api.routes.voice_forms import fields_of, read_fields
 from izwi_api.schemas.openapi import answers, form_body, json_body
 from izwi_api.schemas.voices import PromptVoiceBody, SampleVoiceBody, stored_entry
+from izwi_api.services.context import Services
+from izwi_api.services.transcribe import SAMPLE_RATE, open_transcription
 from izwi_api.settings import OPENAI_VOICES
-from izwi_api.transcribe import SAMPLE_RATE, open_transcription
-from izwi_api.voice_design import design_voice
-from izwi_api.voice_encoding import cloning_model, decode_clip, keep_voice, speech_models
-from izwi_api.voice_errors import ConsentNotFound
-from izwi_api.voice_files import is_id
-from izwi_api.voice_store import check_name
-from izwi_api.voices import alias_speaker
+from izwi_api.voices.design import design_voice
+from izwi_api.voices.encoding import cloning_model, decode_clip, keep_voice, speech_models
+from izwi_api.voices.errors import ConsentNotFound
+from izwi_api.voices.files import is_id
+from izwi_api.voices.names import alias_speaker
+from izwi_api.voices.store import check_name
 
 router = APIRouter()
 
 _BODY = form_body(SampleVoiceBody, "audio_sample")
 _BODY["requestBody"]["content"] |= json_body(PromptVoiceBody, {})["requestBody"]["content"]
 
-# A clip is somebody's voice: no cache between us and the caller keeps it.
+# A clip is personal data: caches must not keep it.
 _SAMPLE_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 @router.get("/v1/audio/voices")
 async def list_voices(request: Request) -> dict[str, object]:
     """List every voice, in the shapes that today's clients look for."""
-    entries = await asyncio.to_thread(_entries, door_of(request))
+    entries = await asyncio.to_thread(_entries, services_of(request))
     stored = [entry for entry in entries if entry["kind"] == "cloned"]
     return {"object": "list", "data": entries, "voices": entries, "uploaded_voices": stored}
 
@@ -45,19 +45,19 @@ async def list_voices(request: Request) -> dict[str, object]:
 @router.post("/v1/audio/voices", openapi_extra=_BODY)
 async def create_voice(request: Request) -> dict[str, object]:
     """Make a voice from a clip, or from a description (`type`: "prompt")."""
-    door = door_of(request)
-    form = await read_fields(request, "audio_sample", door.settings)
-    return await unless_left(request.receive, _create(door, form))
+    services = services_of(request)
+    form = await read_fields(request, "audio_sample", services.settings)
+    return await unless_left(request.receive, _create(services, form))
 
 
 @router.get("/v1/audio/voices/{key}")
 async def get_voice(request: Request, key: str) -> dict[str, object]:
     """Describe a voice, by its id or its name."""
-    door = door_of(request)
+    services = services_of(request)
     try:
-        return stored_entry(await asyncio.to_thread(door.voices.get, key))
+        return stored_entry(await asyncio.to_thread(services.voices.get, key))
     except VoiceNotFound:
-        for entry in (*_speakers(door), *_aliases(door)):
+        for entry in (*_speakers(services), *_aliases(services)):
             if str(entry["id"]).lower() == key.lower():
                 return entry
         raise
@@ -66,7 +66,7 @@ async def get_voice(request: Request, key: str) -> dict[str, object]:
 @router.get("/v1/audio/voices/{key}/sample", response_class=Response, responses=answers("audio/*"))
 async def get_sample(request: Request, key: str) -> Response:
     """Return a stored voice's clip as it was given."""
-    stored = await asyncio.to_thread(door_of(request).voices.get, key)
+    stored = await asyncio.to_thread(services_of(request).voices.get, key)
     content = await asyncio.to_thread(stored.sample)
     return Response(content, media_type=stored.media_type, headers=_SAMPLE_HEADERS)
 
@@ -74,45 +74,46 @@ async def get_sample(request: Request, key: str) -> Response:
 @router.delete("/v1/audio/voices/{key}")
 async def delete_voice(request: Request, key: str) -> dict[str, object]:
     """Forget a stored voice, by its id or its name; requests that speak with it go on."""
-    stored = await asyncio.to_thread(door_of(request).voices.delete, key)
+    stored = await asyncio.to_thread(services_of(request).voices.delete, key)
     return {"id": stored.id, "object": "audio.voice.deleted", "deleted": True}
 
 
-async def _create(door: Door, form: Form) -> dict[str, object]:
+async def _create(services: Services, form: Form) -> dict[str, object]:
     fields = fields_of(form)
     check_name(fields.get("name", ""))
     if fields.get("type") == "prompt":
         wish = PromptVoiceBody.model_validate(fields)
         stored = await design_voice(
-            door, wish.name, wish.prompt, model_name=wish.model, script=wish.script_hint
+            services, wish.name, wish.prompt, model_name=wish.model, script=wish.script_hint
         )
         return stored_entry(stored)
     body = SampleVoiceBody.model_validate(fields)
     sample = form.file("audio_sample")
-    await _check_consent(door, body.consent)
-    model_name = cloning_model(door)
-    await asyncio.to_thread(door.voices.check_free, body.name)
-    text = None if body.x_vector_only else body.ref_text or await _heard(door, sample)
-    stored = await keep_voice(door, model_name, body.name, sample, text, consent=body.consent)
+    await _check_consent(services, body.consent)
+    model_name = cloning_model(services)
+    await asyncio.to_thread(services.voices.check_free, body.name)
+    text = None if body.x_vector_only else body.ref_text or await _heard(services, sample)
+    stored = await keep_voice(services, model_name, body.name, sample, text, consent=body.consent)
     return stored_entry(stored)
 
 
-async def _check_consent(door: Door, consent: str | None) -> None:
-    """Check that somebody said the speaker agreed.
+async def _check_consent(services: Services, consent: str | None) -> None:
+    """Check that consent of the speaker was stated.
 
     Raises:
-        InvalidRequest: Nobody did; or this server wants a recording, and none has that id.
+        InvalidRequest: It was not; or this server requires a consent recording, and none has that
+            id.
     """
     if not (consent or "").strip():
         raise InvalidRequest(
             "consent must say that the speaker agreed to be cloned", param="consent"
         )
-    if not door.settings.require_consent:
+    if not services.settings.require_consent:
         return
     known = consent is not None and is_id(consent)
     try:
         if known:
-            await asyncio.to_thread(door.voices.consents.get, consent or "")
+            await asyncio.to_thread(services.voices.consents.get, consent or "")
     except ConsentNotFound:
         known = False
     if not known:
@@ -122,43 +123,49 @@ async def _check_consent(door: Door, consent: str | None) -> None:
         )
 
 
-async def _heard(door: Door, sample: bytes) -> str | None:
-    """Transcribe a clip, or return None where nobody listens or nothing is said."""
+async def _heard(services: Services, sample: bytes) -> str | None:
+    """Transcribe a clip, or return None if no model transcribes or nothing is said."""
     try:
-        model_name = door.registry.default(Task.TRANSCRIPTION)
+        model_name = services.registry.default(Task.TRANSCRIPTION)
     except ModelNotFound:
         return None
-    samples = await decode_clip(door, sample, SAMPLE_RATE, "audio_sample")
+    samples = await decode_clip(services, sample, SAMPLE_RATE, "audio_sample")
     ask = TranscriptionInput(samples)
-    heard = await open_transcription(door.engine, door.registry, model_name, ask)
+    heard = await open_transcription(
+        services.engine,
+        services.registry,
+        model_name,
+        ask,
+        detects_speech=services.settings.detects_speech,
+    )
     await heard.finish()
     return heard.text.strip() or None
 
 
-def _entries(door: Door) -> list[dict[str, object]]:
-    stored = [stored_entry(voice) for voice in door.voices.voices()]
+def _entries(services: Services) -> list[dict[str, object]]:
+    stored = [stored_entry(voice) for voice in services.voices.voices()]
     # A stored voice comes before OpenAI's name, so that name is its own.
     taken = {str(entry["name"]).lower() for entry in stored}
-    aliases = [alias for alias in _aliases(door) if alias["name"] not in taken]
-    return [*_speakers(door), *stored, *aliases]
+    aliases = [alias for alias in _aliases(services) if alias["name"] not in taken]
+    return [*_speakers(services), *stored, *aliases]
 
 
-def _speakers(door: Door) -> list[dict[str, object]]:
+def _speakers(services: Services) -> list[dict[str, object]]:
     return [
         {"id": speaker, "name": speaker, "kind": "speaker", "model": name}
-        for name in speech_models(door)
-        for speaker in door.registry.speech(name).speakers
+        for name in speech_models(services)
+        for speaker in services.registry.speech(name).speakers
     ]
 
 
-def _aliases(door: Door) -> list[dict[str, object]]:
-    model_name = next(iter(speech_models(door)), None)
+def _aliases(services: Services) -> list[dict[str, object]]:
+    model_name = next(iter(speech_models(services)), None)
     if model_name is None:
         return []
-    model = door.registry.speech(model_name)
-    aliases = dict.fromkeys((*OPENAI_VOICES, *door.settings.voice_aliases))
+    model = services.registry.speech(model_name)
+    aliases = dict.fromkeys((*OPENAI_VOICES, *services.settings.voice_aliases))
     return [
         {"id": alias, "name": alias, "kind": "alias", "speaker": speaker}
         for alias in aliases
-        if (speaker := alias_speaker(model, door.settings, alias)) is not None
+        if (speaker := alias_speaker(model, services.settings, alias)) is not None
     ]

@@ -1,1 +1,1 @@
-"""Bodies of requests and answers, as the wire has them."""
+"""Request and response bodies."""

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict
 
 from izwi.alignment import AlignedWord
 from izwi.errors import InvalidRequest
-from izwi_api.bodies import Form
+from izwi_api.http.bodies import Form
+from izwi_api.schemas.languages import LanguageName
 
 
 class AlignmentForm(BaseModel):
@@ -19,7 +20,7 @@ class AlignmentForm(BaseModel):
 
     text: str
     model: str | None = None
-    language: str | None = None
+    language: LanguageName | None = None
     response_format: Literal["json", "srt", "vtt"] = "json"
 
 

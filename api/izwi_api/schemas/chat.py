@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from izwi.chat import AnswerText, ChatInput, ChatMessage, Role
 from izwi.request import Reason
-from izwi_api.chat import Answer
+from izwi_api.services.chat import Answer
 
 _INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
 _MAX_STOPS, _MAX_STOP_CHARS = 4, 256

@@ -1,4 +1,4 @@
-"""What OpenAPI cannot read off our routes: forms, bodies that are no JSON, and every refusal."""
+"""What OpenAPI cannot infer from the routes: forms, non-JSON bodies, error responses."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def json_body(body: type[BaseModel], hints: Mapping[str, Mapping[str, Any]]) -> 
     for name, field in schema["properties"].items():
         field |= hints.get(name, {})
         if name not in required and {"type": "null"} not in field.get("anyOf", ()):
-            told = {key: field.pop(key) for key in ("title", "default") if key in field}
-            schema["properties"][name] = told | {"anyOf": [field, {"type": "null"}]}
+            reported = {key: field.pop(key) for key in ("title", "default") if key in field}
+            schema["properties"][name] = reported | {"anyOf": [field, {"type": "null"}]}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from izwi.audio.tempo import MAX_SPEED, MIN_SPEED
+from izwi_api.schemas.languages import LanguageName
 
 _INT64_MAX = 2**63 - 1
 
@@ -54,7 +55,7 @@ class SpeechBody(BaseModel):
     stream_format: Literal["audio", "sse"] = "audio"
 
     # Extensions; the SDK sends them through `extra_body`.
-    language: str | None = None
+    language: LanguageName | None = None
     seed: int = Field(default=0, ge=-_INT64_MAX - 1, le=_INT64_MAX)
     temperature: float | None = Field(default=None, ge=0.0, le=2.0)
     top_k: int | None = Field(default=None, ge=0, le=100_000)

@@ -30,6 +30,8 @@ class StreamLimits:
         pending_utterances: The same for utterances.
         config_s: Seconds within which a session must be configured.
         idle_s: Seconds after which a session is closed in which nothing moves in any direction.
+        text_s: Seconds after which it is closed if an utterance is open and neither text other than
+            white space was written nor sound was read.
         bad_messages: So many in a row end the session.
     """
 
@@ -40,6 +42,7 @@ class StreamLimits:
     pending_utterances: int = 64
     config_s: float = 10.0
     idle_s: float = 30.0
+    text_s: float = 30.0
     bad_messages: int = 100
 
 

@@ -12,10 +12,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from izwi.alignment import AlignedWord
 from izwi.errors import InvalidRequest
-from izwi_api.bodies import Form
+from izwi_api.http.bodies import Form
 from izwi_api.schemas.alignment import word_json
-from izwi_api.text_tokens import TextToken
-from izwi_api.transcribe import Transcription
+from izwi_api.schemas.languages import LanguageName
+from izwi_api.services.text_tokens import TextToken
+from izwi_api.services.transcribe import Transcription
 
 _LISTS = ("languages", "keywords", "timestamp_granularities", "include")
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -33,7 +34,7 @@ def _number(value: object) -> object:
 
 
 class ServerVad(BaseModel):
-    """Cut where nobody speaks; we always do, so the figures are checked and not used."""
+    """Cut in silence; this is always done, so the figures are validated and not used."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,8 +50,8 @@ class TranscriptionForm(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     model: str
-    language: str | None = None
-    languages: list[str] = Field(default=[], max_length=64)
+    language: LanguageName | None = None
+    languages: list[LanguageName] = Field(default=[], max_length=64)
     keywords: list[str] = Field(default=[], max_length=256)
     prompt: str = Field(default="", max_length=4096)
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
@@ -59,6 +60,7 @@ class TranscriptionForm(BaseModel):
     include: list[Literal["logprobs"]] = []
     stream: Annotated[bool, BeforeValidator(_boolean)] = False
     chunking_strategy: Literal["auto"] | ServerVad | None = None
+    vad_filter: Annotated[bool, BeforeValidator(_boolean)] = True
 
     @field_validator("timestamp_granularities")
     @classmethod
@@ -173,7 +175,7 @@ def verbose_json(
     Args:
         transcription: All of it.
         fields: What was asked.
-        words: All words with their times; None where nobody asked for them.
+        words: All words with their times; None if they were not requested.
     """
     answer: dict[str, object] = {
         "task": "transcribe",
@@ -192,7 +194,7 @@ def _segments_json(transcription: Transcription, temperature: float) -> list[dic
     """Segments; figures that Whisper has and we have not are 0.
 
     So is `avg_logprob`, the mean over the tokens of the text, unless log probabilities were asked
-    for: they would take everybody's decodes off the recorded path on CUDA.
+    for: they would take all decodes off the recorded path on CUDA.
     """
     return [
         {
@@ -207,7 +209,7 @@ def _segments_json(transcription: Transcription, temperature: float) -> list[dic
             if segment.tokens
             else 0.0,
             "compression_ratio": _compression_ratio(segment.text),
-            "no_speech_prob": 0.0,
+            "no_speech_prob": round(segment.no_speech_prob, 3),
         }
         for index, segment in enumerate(transcription.segments)
     ]

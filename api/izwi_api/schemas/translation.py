@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from izwi.errors import InvalidRequest
-from izwi_api.bodies import Form
+from izwi_api.http.bodies import Form
 
 
 def _number(value: object) -> object:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from izwi_api.voice_store import StoredVoice
+from izwi_api.voices.store import StoredVoice
 
 _SaidText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4096)]
 _FORM = ConfigDict(extra="forbid", frozen=True)

@@ -1,1 +1,1 @@
-"""Doors and engine in processes of their own, joined by local sockets."""
+"""API servers and engine in processes of their own, joined by local sockets."""

@@ -1,4 +1,4 @@
-"""One of the supervisor's processes, and how long to wait before the next in its place."""
+"""A child process of the supervisor, and its restart back-off."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Child:
     """A process.
 
     Attributes:
-        slot: Which of the doors, or None for the engine.
+        slot: Which of the API servers, or None for the engine.
         is_ready: It has said that it works.
-        heard_s: When it last said anything.
+        heartbeat_s: When it last said anything.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Child:
     control: Control
     is_ready: bool = False
     ready_s: float = 0.0
-    heard_s: float = 0.0
+    heartbeat_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What the supervisor and its processes say to each other: JSON lines over a pair of sockets.
+"""The control protocol of supervisor and processes: JSON lines over a socket pair.
 
 Each process has one end as its standard input. Settings, keys among them, go down there, where
 `ps` does not show them; and when either side dies, the other reads the end of the stream.
@@ -19,10 +19,10 @@ import msgspec
 
 from izwi.config import EngineConfig
 from izwi.errors import IzwiError
-from izwi_api.cli.options import code_of
+from izwi_api.console import code_of
+from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.process_log import log_as_the_server
 from izwi_api.settings import Settings
-from izwi_api.where import Where
 
 _READ_BYTES = 1 << 16
 # Who works says so this often; who has not for long hangs.
@@ -37,33 +37,33 @@ class EngineSpec(msgspec.Struct, tag=True, frozen=True):
         folder: Where sockets are made; removed at its end.
         address: Where it takes commands.
         models: Folders by the name under which they are served.
-        record_trace: File to append to, or None.
+        record: File to append to, or None.
     """
 
     folder: Path
     address: str
     models: Mapping[str, Path]
-    where: Where
+    runtime: RuntimeOptions
     config: EngineConfig
-    record_trace: Path | None = None
+    record: Path | None = None
 
 
-class DoorSpec(msgspec.Struct, tag=True, frozen=True):
-    """What a door's process is to do.
+class ApiServerSpec(msgspec.Struct, tag=True, frozen=True):
+    """What an API-server process is to do.
 
     Attributes:
-        name: Of the door, never used again.
+        name: Of the API server, never used again.
         folder: Where its own sockets are made.
-        listeners: Descriptors of sockets that listen.
+        listen_sockets: Descriptors of sockets that listen.
         models: As in `EngineSpec`.
         drain_s: Seconds that what runs may go on for.
         sends_asks: Requests are sent with what they were prepared from.
-        metrics: Folder in which doors count together, or None.
+        metrics: Folder in which API servers count together, or None.
     """
 
     name: str
     folder: Path
-    listeners: tuple[int, ...]
+    listen_sockets: tuple[int, ...]
     models: Mapping[str, Path]
     settings: Settings
     drain_s: float
@@ -72,17 +72,17 @@ class DoorSpec(msgspec.Struct, tag=True, frozen=True):
 
 
 class EngineUp(msgspec.Struct, tag=True, frozen=True):
-    """To doors: an engine takes commands at this address."""
+    """To API servers: an engine takes commands at this address."""
 
     address: str
 
 
 class EngineGone(msgspec.Struct, tag=True, frozen=True):
-    """To doors: the engine has died; nothing more comes of what it had."""
+    """To API servers: the engine died; its requests give nothing more."""
 
 
-class DoorGone(msgspec.Struct, tag=True, frozen=True):
-    """To the engine: nobody waits for a door's requests any more."""
+class ApiServerGone(msgspec.Struct, tag=True, frozen=True):
+    """To the engine: an API server died; its requests are to be aborted."""
 
     name: str
 
@@ -102,7 +102,9 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     code: int
 
 
-Message = EngineSpec | DoorSpec | EngineUp | EngineGone | DoorGone | Ready | Alive | Failed
+Message = (
+    EngineSpec | ApiServerSpec | EngineUp | EngineGone | ApiServerGone | Ready | Alive | Failed
+)
 
 
 def _to_json(value: Any) -> Any:
@@ -151,7 +153,7 @@ class Control:
     def beat(self) -> None:
         """Say `Alive`, no more often than every `BEAT_S`; call it as often as you like.
 
-        It waits for nobody: a supervisor that was stopped reads nothing.
+        It never blocks: a supervisor that was stopped reads nothing.
         """
         now_s = time.monotonic()
         if now_s - self._beat_s < BEAT_S:

@@ -1,4 +1,4 @@
-"""The engine's process: models and the loop. Started by the supervisor; knows no HTTP.
+"""The engine process: models and the loop. Started by the supervisor; knows no HTTP.
 
 Two threads: this one takes commands off the socket and the supervisor's words, the other one steps,
 and sends what a step gave itself. An event loop with readers and text is in no one's way here.
@@ -7,6 +7,7 @@ and sends what a step gave itself. An event loop with readers and text is in no 
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,16 +19,16 @@ from izwi.allocator import settle
 from izwi.engine import Engine
 from izwi.errors import InvalidRequest, IzwiError
 from izwi.log import Log
+from izwi.output_stream import failure
 from izwi.registry import Registry
 from izwi.request import Chunk, Request
 from izwi.runner.device import TorchBackend, torch_backend
-from izwi.stepping import SteppingThread
-from izwi.stream import failure
+from izwi.step_thread import SteppingThread
 from izwi_api.serve import wire
 from izwi_api.serve.control import (
     BEAT_S,
+    ApiServerGone,
     Control,
-    DoorGone,
     EngineSpec,
     Ready,
     child_process,
@@ -41,31 +42,35 @@ logger = logging.getLogger(__name__)
 
 # Figures are told so often while there is work, and once when there is none any more.
 _FIGURES_EVERY_S = 0.1
-# Messages with chunks that a door may leave unread before all its requests are held. A door that
-# reads says so every `HEARD_EVERY` of them.
-MAX_UNHEARD = 256
+# Messages with chunks that an API server may leave unread before all its requests are
+# backpressured. An API server that reads says so every `ACKNOWLEDGE_EVERY` of them.
+MAX_UNACKNOWLEDGED = 256
+# Exit code of an engine whose stepping thread has failed for good.
+DIED = 70  # EX_SOFTWARE
 
 
-class _DoorLine:
-    """One door as the engine sees it; the stepping thread's alone.
+class _ApiServerConnection:
+    """The connection to one API server; used on the step thread alone.
 
     Attributes:
         live: Ids of its requests that have not ended.
-        held: Those whose readers are behind.
-        num_unheard: Messages with chunks that it has not said to have read.
-        is_behind: So many that its requests are held.
+        backpressured: Those whose readers are behind.
+        num_unacknowledged: Messages with chunks that it has not said to have read.
+        is_behind: So many that its requests are backpressured.
+        load: The figures that it was sent last.
     """
 
     def __init__(self, socket: Socket):
         self.socket = socket
         self.live: set[str] = set()
-        self.held: set[str] = set()
-        self.num_unheard = 0
+        self.backpressured: set[str] = set()
+        self.num_unacknowledged = 0
         self.is_behind = False
+        self.load: wire.LoadFigures = {}
 
 
-class DoorLines:
-    """The doors as the engine's listener: tells each what concerns its requests.
+class ApiServerConnections:
+    """Connections to API servers: sends each the output of its own requests.
 
     All of it runs on the stepping thread, `receive` and `forget` aside.
 
@@ -73,24 +78,30 @@ class DoorLines:
         engine: Not started.
         codec: Of its requests.
         context: Of the sockets.
+        died: Called when the stepping thread has failed for good, on that thread.
     """
 
-    def __init__(self, engine: Engine, codec: wire.RequestCodec, context: Context):
-        self._engine, self._codec, self._context = engine, codec, context
+    def __init__(
+        self,
+        engine: Engine,
+        codec: wire.RequestCodec,
+        context: Context,
+        died: Callable[[], object] = lambda: None,
+    ):
+        self._engine, self._codec, self._context, self._died = engine, codec, context, died
         self.thread = SteppingThread(engine, self)
-        self._lines: dict[str, _DoorLine] = {}
-        self._gone: set[str] = set()  # doors that have died; what they sent may still come
-        self._owners: dict[str, _DoorLine] = {}
-        self._load: wire.Load = {}
+        self._lines: dict[str, _ApiServerConnection] = {}
+        self._gone: set[str] = set()  # API servers that have died; what they sent may still come
+        self._owners: dict[str, _ApiServerConnection] = {}
         self._figures_s = 0.0
 
     # -- from the receiving thread -------------------------------------------------------------
     def receive(self, frames: Sequence[Frame]) -> None:
-        """Take a message in. What is none is logged: doors are our own."""
+        """Take a message in. What is none is logged: API servers are our own."""
         try:
             envelope = wire.decode_command(frames[0])
         except ValueError:
-            logger.exception("a door sent what is no command")
+            logger.exception("an API server sent an invalid command")
             return
         command, requests, logs = envelope.command, list[Request](), list[Log]()
         if isinstance(command, wire.Submit):
@@ -98,19 +109,19 @@ class DoorLines:
                 requests = self._codec.requests(command, frames)
                 logs = self._codec.logs(command, frames)
             except ValueError as error:
-                logger.exception("a door sent what are no requests")
-                self.thread.tell(partial(self._refuse, envelope.door, command, error))
+                logger.exception("an API server sent invalid requests")
+                self.thread.tell(partial(self._refuse, envelope.api_server, command, error))
                 return
-        self.thread.tell(partial(self._do, envelope.door, command, requests, logs))
+        self.thread.tell(partial(self._do, envelope.api_server, command, requests, logs))
 
-    def forget(self, door: str) -> None:
-        """End all that a door has asked for: it is gone."""
-        self.thread.tell(partial(self._forget, door))
+    def forget(self, api_server: str) -> None:
+        """End all that an API server has asked for: it is gone."""
+        self.thread.tell(partial(self._forget, api_server))
 
     # -- on the stepping thread ----------------------------------------------------------------
     def take(self, chunks: list[Chunk]) -> None:
-        """Send each door its chunks, as one message."""
-        shares: dict[_DoorLine, list[Chunk]] = {}
+        """Send each API server its chunks, as one message."""
+        shares: dict[_ApiServerConnection, list[Chunk]] = {}
         for chunk in chunks:
             line = self._owners.get(chunk.request_id)
             if line is None:
@@ -124,28 +135,38 @@ class DoorLines:
             self._send_chunks(line, share)
 
     def stepped(self) -> None:
-        """Tell the figures now and then, and when the last request has ended."""
+        """Send the figures now and then, and when the last request has ended.
+
+        An API server that is behind is sent them as soon as it has caught up.
+        """
         now_s = time.monotonic()
         if self._engine.has_work and now_s - self._figures_s < _FIGURES_EVERY_S:
             return
         self._figures_s = now_s
         load = self._engine.load
-        if load != self._load:
-            self._load = load
-            message = wire.encode_news(wire.Figures(load))
-            for line in self._lines.values():
-                if not line.is_behind:
-                    line.socket.send(message)
+        outdated = [line for line in self._lines.values() if line.load != load]
+        message = wire.encode_engine_message(wire.Figures(load)) if outdated else b""
+        for line in outdated:
+            if not line.is_behind:
+                line.load = load
+                line.socket.send(message)
+
+    def ended(self, broken: BaseException | None) -> None:
+        """End this process where the thread has failed: the next one goes on with its requests."""
+        if broken is not None:
+            self._died()
 
     def _do(
-        self, door: str, command: wire.Command, requests: list[Request], logs: list[Log]
+        self, api_server: str, command: wire.Command, requests: list[Request], logs: list[Log]
     ) -> None:
-        if door in self._gone:
+        if api_server in self._gone:
             return
         if isinstance(command, wire.Hello):
-            self._welcome(door, command.address)
+            self._welcome(api_server, command.address)
             return
-        engine, line = self._engine, self._lines[door]
+        engine, line = self._engine, self._lines[api_server]
+        if isinstance(command, wire.OF_ONE) and command.request_id not in line.live:
+            return  # it has ended, or it is another API server's request of that id
         match command:
             case wire.Submit():
                 self._submit(line, requests, logs)
@@ -153,21 +174,23 @@ class DoorLines:
                 self.thread.end(command.request_id)
             case wire.Pause():
                 (engine.pause if command.paused else engine.resume)(command.request_id)
-            case wire.Hold():
-                self._hold(line, command.request_id, command.held)
+            case wire.Backpressure():
+                self._set_backpressure(line, command.request_id, command.backpressured)
             case wire.Write():
                 engine.write(command.request_id, command.text_ids, command.closed)
-            case wire.Heard():
-                self._hear(line, command.num_messages)
+            case wire.Acknowledge():
+                self._acknowledge(line, command.num_messages)
 
-    def _welcome(self, door: str, address: str) -> None:
-        socket = open_socket(self._context, zmq.PUSH)  # `MAX_UNHEARD` bounds it
+    def _welcome(self, api_server: str, address: str) -> None:
+        socket = open_socket(self._context, zmq.PUSH)  # `MAX_UNACKNOWLEDGED` bounds it
         socket.connect(address)
-        self._lines[door] = _DoorLine(socket)
-        self._load = self._engine.load
-        socket.send(wire.encode_news(wire.Welcome(self._engine.config.max_backlog, self._load)))
+        line = self._lines[api_server] = _ApiServerConnection(socket)
+        line.load = self._engine.load
+        socket.send(
+            wire.encode_engine_message(wire.Welcome(self._engine.config.max_backlog, line.load))
+        )
 
-    def _submit(self, line: _DoorLine, requests: list[Request], logs: list[Log]) -> None:
+    def _submit(self, line: _ApiServerConnection, requests: list[Request], logs: list[Log]) -> None:
         ids = [request.request_id for request in requests]
         if taken := [request_id for request_id in ids if request_id in self._owners]:
             error = InvalidRequest(f"request {taken[0]!r} is running already")
@@ -177,27 +200,28 @@ class DoorLines:
         self._owners.update(dict.fromkeys(ids, line))
         self.thread.take_in(requests, logs)
 
-    def _refuse(self, door: str, command: wire.Submit, error: ValueError) -> None:
-        """Fail requests that cannot be read, as far as they have a name: somebody waits."""
-        if line := self._lines.get(door):
+    def _refuse(self, api_server: str, command: wire.Submit, error: ValueError) -> None:
+        """Fail requests that cannot be read, if they have an id: their callers wait."""
+        if line := self._lines.get(api_server):
             ids = wire.named_ids(command)
             self._send_chunks(line, [failure(request_id, error) for request_id in ids])
 
-    def _hold(self, line: _DoorLine, request_id: str, held: bool) -> None:
-        if request_id in line.live:
-            (line.held.add if held else line.held.discard)(request_id)
-            self._engine.hold(request_id, held or line.is_behind)
+    def _set_backpressure(
+        self, line: _ApiServerConnection, request_id: str, backpressured: bool
+    ) -> None:
+        (line.backpressured.add if backpressured else line.backpressured.discard)(request_id)
+        self._engine.set_backpressure(request_id, backpressured or line.is_behind)
 
-    def _hear(self, line: _DoorLine, num_messages: int) -> None:
-        line.num_unheard -= num_messages
-        if line.is_behind and line.num_unheard <= MAX_UNHEARD // 2:
+    def _acknowledge(self, line: _ApiServerConnection, num_messages: int) -> None:
+        line.num_unacknowledged -= num_messages
+        if line.is_behind and line.num_unacknowledged <= MAX_UNACKNOWLEDGED // 2:
             line.is_behind = False
             for request_id in line.live:
-                self._engine.hold(request_id, request_id in line.held)
+                self._engine.set_backpressure(request_id, request_id in line.backpressured)
 
-    def _forget(self, door: str) -> None:
-        self._gone.add(door)
-        line = self._lines.pop(door, None)
+    def _forget(self, api_server: str) -> None:
+        self._gone.add(api_server)
+        line = self._lines.pop(api_server, None)
         if line is None:  # it died before it said hello
             return
         for request_id in list(line.live):
@@ -205,24 +229,24 @@ class DoorLines:
             self.thread.end(request_id)
         line.socket.close()
 
-    def _let_go(self, line: _DoorLine, request_id: str) -> None:
+    def _let_go(self, line: _ApiServerConnection, request_id: str) -> None:
         del self._owners[request_id]
         line.live.discard(request_id)
-        line.held.discard(request_id)
+        line.backpressured.discard(request_id)
 
-    def _send_chunks(self, line: _DoorLine, chunks: Iterable[Chunk]) -> None:
+    def _send_chunks(self, line: _ApiServerConnection, chunks: Iterable[Chunk]) -> None:
         send(line.socket, wire.encode_chunks(chunks))
-        line.num_unheard += 1
-        if line.num_unheard >= MAX_UNHEARD:
+        line.num_unacknowledged += 1
+        if line.num_unacknowledged >= MAX_UNACKNOWLEDGED:
             line.is_behind = True
             for request_id in line.live:
-                self._engine.hold(request_id, True)
+                self._engine.set_backpressure(request_id, True)
 
 
-Load = Callable[[EngineSpec], tuple[Registry, TorchBackend]]
+LoadModels = Callable[[EngineSpec], tuple[Registry, TorchBackend]]
 
 
-def run(control: Control, spec: EngineSpec, load: Load) -> None:
+def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
     """Load the models and step until the supervisor is gone.
 
     Raises:
@@ -232,13 +256,14 @@ def run(control: Control, spec: EngineSpec, load: Load) -> None:
     registry, backend = load(spec)
     engine = Engine(registry.models, backend.ops, spec.config)
     context: Context = zmq.Context.instance()
-    lines = DoorLines(engine, wire.RequestCodec(), context)
+    # at once and whatever state the device is in: the supervisor sees it, as if it had been killed
+    lines = ApiServerConnections(engine, wire.RequestCodec(), context, partial(os._exit, DIED))
     commands = open_socket(context, zmq.PULL)
     commands.bind(spec.address)
     settle()
     tell_memory(engine.load)
-    trace = recorded(lines.thread, spec.record_trace, registry, backend, spec.where)
-    with trace:
+    recording = recorded(lines.thread, spec.record, registry, backend, spec.runtime)
+    with recording:
         lines.thread.start()
         control.send(Ready())
         try:
@@ -250,7 +275,7 @@ def run(control: Control, spec: EngineSpec, load: Load) -> None:
 
 def load_models(spec: EngineSpec) -> tuple[Registry, TorchBackend]:
     """Read checkpoints with their weights. Raises IzwiError."""
-    where = spec.where
+    where = spec.runtime
     backend = torch_backend(where.device, where.dtype, where.weights, where.attention)
     registry = Registry(backend)
     for name, folder in spec.models.items():
@@ -258,8 +283,8 @@ def load_models(spec: EngineSpec) -> tuple[Registry, TorchBackend]:
     return registry, backend
 
 
-def pass_on(control: Control, commands: Socket, lines: DoorLines) -> None:
-    """Pass on what doors and supervisor say, until the supervisor says no more.
+def pass_on(control: Control, commands: Socket, lines: ApiServerConnections) -> None:
+    """Pass on what API servers and supervisor say, until the supervisor says no more.
 
     As long as steps begin and end, the supervisor is told that all is well.
     """
@@ -276,13 +301,13 @@ def pass_on(control: Control, commands: Socket, lines: DoorLines) -> None:
             except EOFError:
                 return
             for message in messages:
-                if isinstance(message, DoorGone):
+                if isinstance(message, ApiServerGone):
                     lines.forget(message.name)
         if commands in ready and (frames := receive(commands)):
             lines.receive(frames)
 
 
-def main(load: Load = load_models) -> None:
+def main(load: LoadModels = load_models) -> None:
     """Do what the supervisor says.
 
     Args:
@@ -291,7 +316,7 @@ def main(load: Load = load_models) -> None:
     with child_process() as control:
         spec = control.first(EngineSpec)
         run(control, spec, load)
-        # the supervisor has said its last word; should it have died, nobody else does this
+        # the supervisor has ended; if it died, its cleanup is done here
         shutil.rmtree(spec.folder, ignore_errors=True)
 
 

@@ -1,37 +1,54 @@
-"""Everything in one process: engine, doors, and no sockets between them."""
+"""Serve from one process: engine and HTTP, without sockets between them."""
 
 from __future__ import annotations
+
+import socket
 
 from izwi.allocator import settle
 from izwi.async_engine import AsyncEngine
 from izwi.engine import Engine
-from izwi_api.app import create_app
-from izwi_api.app_state import AppState
-from izwi_api.cli.runtime import load_models
-from izwi_api.http_server import Server, server_config
-from izwi_api.serve.plan import ADDRESS_TAKEN, Plan
+from izwi_api.http.app import create_app
+from izwi_api.http.app_state import AppState
+from izwi_api.http.server import Server, server_config
+from izwi_api.serve.announcement import announce
+from izwi_api.serve.local_services import load_models
+from izwi_api.serve.options import ADDRESS_TAKEN, ServeOptions
 from izwi_api.serve.process_log import leave_queries_out, tell_memory
 from izwi_api.serve.recording import recorded
 
 
-def serve_in_process(plan: Plan, host: str, port: int) -> int:
-    """Serve until somebody asks to leave; the exit code.
+class _AnnouncedServer(Server):
+    """A server that prints the page's address once it accepts connections."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say where."""
+        await super().startup(sockets)
+        if self.started and self.servers:
+            host, port = self.config.host, self.servers[0].sockets[0].getsockname()[1]
+            scheme = "https" if self.config.is_ssl else "http"
+            name = f"[{host}]" if ":" in host else host
+            announce(f"{scheme}://{name}:{port}")
+
+
+def serve_in_process(serve_options: ServeOptions, host: str, port: int) -> int:
+    """Serve until a signal asks to stop; returns the exit code.
 
     Raises:
         IzwiError: A model or a setting cannot be used.
         OSError: A file that the plan names cannot be used.
     """
-    registry, backend = load_models(plan.sources, plan.where)
-    engine = AsyncEngine(Engine(registry.models, backend.ops, plan.config))
-    with recorded(engine, plan.record_trace, registry, backend, plan.where):
-        app = create_app(engine, registry, plan.settings)
+    registry, backend = load_models(serve_options.sources, serve_options.runtime)
+    engine = AsyncEngine(Engine(registry.models, backend.ops, serve_options.config))
+    with recorded(engine, serve_options.record, registry, backend, serve_options.runtime):
+        app = create_app(engine, registry, serve_options.settings)
         tell_memory(engine.load)
         leave_queries_out()
         state: AppState = app.state.izwi
-        state.door.decoder.start()
-        if not plan.settings.manage_models:  # models that go may leave cycles behind
+        state.services.decoder.start()
+        if not serve_options.settings.manage_models:  # models that go may leave cycles behind
             settle()
-        config = server_config(app, host, port, plan.settings.pace.max_head_s)
-        server = Server(config, state.drain, plan.drain_s)
+        settings = serve_options.settings
+        config = server_config(app, host, port, settings.pace.max_head_s, settings.tls)
+        server = _AnnouncedServer(config, state.drain, serve_options.drain_s)
         server.run()
     return 0 if server.started else ADDRESS_TAKEN  # uvicorn has said so

@@ -1,4 +1,4 @@
-"""Dataclasses and arrays as messages, and back. Pure; knows no socket and no model by name.
+"""Pack dataclasses and arrays into messages and back. Pure; knows no socket and no model by name.
 
 A dataclass becomes a list: the name of its class, then its fields in order, those that it derives
 from others included, so that nothing is hashed twice. Only classes that are known come back, and

@@ -1,4 +1,4 @@
-"""What `izwi serve` writes to its log, in whichever of its processes."""
+"""Logging of `izwi serve`, the same in each of its processes."""
 
 from __future__ import annotations
 

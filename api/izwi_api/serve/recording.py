@@ -1,4 +1,4 @@
-"""`izwi serve --record-trace`: what the engine does, into a file."""
+"""`izwi serve --record`: record requests and their output to a file."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from izwi.recording import Models, Observer, RequestRecorder, platform_of
 from izwi.runner.device import TorchBackend
-from izwi.trace import Models, Observer, TraceRecorder, platform_of
-from izwi_api.where import Where
+from izwi_api.runtime_options import RuntimeOptions
 
 
 class Observable(Protocol):
@@ -22,7 +22,11 @@ class Observable(Protocol):
 
 @contextmanager
 def recorded(
-    engine: Observable, path: Path | None, models: Models, backend: TorchBackend, where: Where
+    engine: Observable,
+    path: Path | None,
+    models: Models,
+    backend: TorchBackend,
+    runtime: RuntimeOptions,
 ) -> Iterator[None]:
     """Record an engine that has not started until the block ends.
 
@@ -31,7 +35,7 @@ def recorded(
         path: File to append to; None records nothing.
         models: That it serves.
         backend: That they run on.
-        where: As it was asked for.
+        runtime: As it was asked for.
 
     Raises:
         OSError: The file cannot be written.
@@ -39,7 +43,9 @@ def recorded(
     if path is None:
         yield
         return
-    platform = platform_of(backend.ops.device, backend.ops.dtype, where.weights, where.attention)
-    with closing(TraceRecorder(path, models, platform)) as recorder:
+    platform = platform_of(
+        backend.ops.device, backend.ops.dtype, runtime.weights, runtime.attention
+    )
+    with closing(RequestRecorder(path, models, platform)) as recorder:
         engine.observe(recorder)
         yield

@@ -1,28 +1,32 @@
-"""The engine as a door sees it that is another process. Lives on the door's event loop."""
+"""A client of an engine in another process, on the event loop of an API server."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import NoReturn
+from weakref import ref
 
 import zmq
 
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi.model import Model
-from izwi.request import Request
-from izwi.stream import Stream, aborted, failure
+from izwi.output_stream import Stream, aborted, failure
+from izwi.request import Chunk, Request
 from izwi_api.serve import wire
-from izwi_api.serve.life import Life
 from izwi_api.serve.packing import Frame
+from izwi_api.serve.resumable_request import ResumableRequest
 from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
 
 logger = logging.getLogger(__name__)
 
 # The engine is told after so many messages that they have come.
-HEARD_EVERY = 32
+ACKNOWLEDGE_EVERY = 32
 # Messages that are looked at before others on the event loop have their turn.
 _MOST_AT_ONCE = 64
 # Engines that may die under a request before it fails.
@@ -30,19 +34,20 @@ _MOST_DEATHS = 1
 
 
 class RemoteEngine:
-    """Implements `izwi_api.door.Engine` over local sockets.
+    """Implements `izwi_api.services.context.Engine` over local sockets.
 
     There is an engine between `connect` and `disconnect`; the process that started this one says
-    when. Without one, nothing is taken in. What was under way waits for the next engine, which goes
+    when. Without one, nothing is taken in. What was in flight waits for the next engine, which goes
     on where its log ends: the reader notices a pause. A request that outlives one engine does
-    not outlive another: it may be why they die.
+    not outlive another: it may be why they die. An engine that dies before it was sent a request
+    does not count. A request whose reader left is not sent again.
 
     Args:
-        name: Of this door, which no other has had.
+        name: Of this API server, which no other has had.
         folder: Where its socket is made.
         codec: Of its requests.
-        sends_asks: Requests are sent with what they were prepared from, for traces.
-        patience_s: For how long what was under way waits for the next engine before it ends with
+        sends_asks: Requests are sent with what they were prepared from, for recordings.
+        patience_s: For how long what was in flight waits for the next engine before it ends with
             EngineStopped; 0: it ends at once.
     """
 
@@ -59,12 +64,13 @@ class RemoteEngine:
         self._sends_asks, self._patience_s = sends_asks, patience_s
         self._context: Context = zmq.Context.instance()
         self._commands: Socket | None = None
-        self._news: Socket | None = None
+        self._engine_messages: Socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lives: dict[str, Life] = {}
+        self._resumables: dict[str, ResumableRequest] = {}
         self._giving_up: asyncio.TimerHandle | None = None
+        self._gone_s = -inf  # when the last engine went, on the event loop's clock
         self._num_engines = 0
-        self._num_heard = 0
+        self._num_acknowledged = 0
         self._is_welcome = False
         self.max_backlog = 1
         self.load: Mapping[str, Mapping[str, float]] = {}
@@ -78,7 +84,7 @@ class RemoteEngine:
         """Nothing: the engine runs when its process does."""
 
     async def stop(self) -> None:
-        """Leave the engine; what was under way ends with EngineStopped."""
+        """Leave the engine; what was in flight ends with EngineStopped."""
         self.disconnect()
         self.give_up()
 
@@ -91,36 +97,41 @@ class RemoteEngine:
         self.disconnect()
         self._num_engines += 1
         own = f"ipc://{self._folder / f'{self._name}-{self._num_engines}'}"
-        self._news = open_socket(self._context, zmq.PULL)
-        self._news.bind(own)
+        self._engine_messages = open_socket(self._context, zmq.PULL)
+        self._engine_messages.bind(own)
         self._commands = open_socket(self._context, zmq.PUSH)
         self._commands.connect(address)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._news.fileno(), self._read)
+        self._loop.add_reader(self._engine_messages.fileno(), self._read)
         self._send([wire.encode_command(self._name, wire.Hello(own))])
         self._loop.call_soon(self._read)
 
     def disconnect(self) -> None:
-        """Turn away from an engine that is gone; what was under way waits for the next."""
-        if self._news is None or self._commands is None or self._loop is None:
+        """Turn away from an engine that is gone; what was in flight waits for the next."""
+        if self._engine_messages is None or self._commands is None or self._loop is None:
             return
-        self._is_welcome, self._num_heard, self.load = False, 0, {}
-        self._loop.remove_reader(self._news.fileno())
+        had_requests, self._is_welcome = self._is_welcome, False
+        self._num_acknowledged, self.load = 0, {}
+        self._gone_s = self._loop.time()
+        self._loop.remove_reader(self._engine_messages.fileno())
         self._commands.close()
-        self._news.close()
-        self._commands = self._news = None
-        for life in list(self._lives.values()):
-            life.num_deaths += 1
-            if life.num_deaths > _MOST_DEATHS or self._patience_s <= 0:
-                self._fail(life)
-        if self._lives and self._giving_up is None:
+        self._engine_messages.close()
+        self._commands = self._engine_messages = None
+        for resumable in list(self._resumables.values()):
+            resumable.num_deaths += had_requests
+            if resumable.is_aborted:
+                self._end(resumable, aborted(resumable.request.request_id))
+            elif resumable.num_deaths > _MOST_DEATHS or self._patience_s <= 0:
+                self._fail(resumable)
+        if self._resumables and self._giving_up is None:
             self._giving_up = self._loop.call_later(self._patience_s, self.give_up)
 
     def give_up(self) -> None:
         """End what waits for an engine with EngineStopped: none will come."""
         self._stop_waiting()
-        for life in list(self._lives.values()):
-            self._fail(life)
+        self._gone_s = -inf
+        for resumable in list(self._resumables.values()):
+            self._fail(resumable)
 
     def submit(self, request: Request) -> Stream:
         """Take a request in; see `submit_all`."""
@@ -129,50 +140,71 @@ class RemoteEngine:
     def submit_all(self, requests: Sequence[Request]) -> list[Stream]:
         """Take all requests in, or none, so that they enter the same step.
 
-        What the engine's queue refuses is told on every stream.
+        What the engine's queue refuses is told on every stream. The rest of an answer that has
+        begun waits for the next engine, as what was in flight does. A stream that its reader drops
+        is aborted.
 
         Raises:
             EngineStopped: There is no engine now.
+            InvalidRequest: An id is that of a request that runs.
         """
-        if not self._is_welcome:
-            raise EngineStopped("the engine is not running")
         loop = asyncio.get_running_loop()
-        lives = [Life(request, Stream(request.request_id, self, loop)) for request in requests]
+        waits_s = 0.0
+        if not self._is_welcome:
+            waits_s = self._gone_s + self._patience_s - loop.time()
+            if waits_s <= 0 or not all(request.continues for request in requests):
+                raise EngineStopped("the engine is not running")
+        ids = [request.request_id for request in requests]
+        taken = [name for n, name in enumerate(ids) if name in self._resumables or name in ids[:n]]
+        if taken:
+            raise InvalidRequest(f"request {taken[0]!r} is running already")
         frames = self._codec.submit(self._name, requests, with_ask=self._sends_asks)
-        self._lives.update((life.request.request_id, life) for life in lives)
-        self._send(frames)
-        return [life.stream for life in lives]
+        streams = [Stream(name, self, loop) for name in ids]
+        for request, stream in zip(requests, streams, strict=True):
+            name = request.request_id
+            self._resumables[name] = ResumableRequest(
+                request, ref(stream, partial(self._stream_dropped, name, loop))
+            )
+        if self._is_welcome:
+            self._send(frames)
+        elif self._giving_up is None:
+            self._giving_up = loop.call_later(waits_s, self.give_up)
+        return streams
 
     def abort(self, request_id: str) -> None:
-        """End a request before the next step."""
+        """End a request before the next step; nothing if it has ended."""
+        resumable = self._resumables.get(request_id)
+        if resumable is None:
+            return
+        resumable.is_aborted = True
         if self._is_welcome:
             self._tell(wire.Abort(request_id))
-        elif life := self._lives.pop(request_id, None):  # nobody else would
-            life.stream.put(aborted(request_id))
+        else:  # no engine will answer
+            self._end(resumable, aborted(request_id))
 
     def pause(self, request_id: str) -> None:
         """Stop a request where it is before the next step."""
         self._set_paused(request_id, True)
 
     def resume(self, request_id: str) -> None:
-        """Let a paused request go on with the next sample or token."""
+        """Resume a paused request with the next sample or token."""
         self._set_paused(request_id, False)
 
-    def hold(self, request_id: str, held: bool) -> None:
-        """Stop or go on emitting for a request."""
-        if life := self._lives.get(request_id):
-            life.held = held
-        self._tell(wire.Hold(request_id, held))
+    def set_backpressure(self, request_id: str, backpressured: bool) -> None:
+        """Turn backpressure on or off for a request."""
+        if resumable := self._resumables.get(request_id):
+            resumable.backpressured = backpressured
+        self._tell(wire.Backpressure(request_id, backpressured))
 
     def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
         """Write text to a request with open input; nothing if it has ended."""
-        if life := self._lives.get(request_id):
-            life.written += text_ids
-            life.closed |= closed
+        if resumable := self._resumables.get(request_id):
+            resumable.written += text_ids
+            resumable.closed |= closed
         self._tell(wire.Write(request_id, list(text_ids), closed))
 
     async def add(self, name: str, model: Model) -> NoReturn:
-        """Refuse: models come and go only where doors and engine are one process.
+        """Refuse: models come and go only where API servers and engine are one process.
 
         Raises:
             InvalidRequest: Always.
@@ -185,34 +217,52 @@ class RemoteEngine:
         raise InvalidRequest(f"model {name!r} cannot go while the server runs", param="model")
 
     def _set_paused(self, request_id: str, paused: bool) -> None:
-        if life := self._lives.get(request_id):
-            life.paused = paused
+        if resumable := self._resumables.get(request_id):
+            resumable.paused = paused
         self._tell(wire.Pause(request_id, paused))
 
     def _go_on(self) -> None:
         """Ask the engine that has come for the rest of what the last one began."""
         self._stop_waiting()
-        for request_id, life in self._lives.items():
+        for request_id, resumable in self._resumables.items():
             frames = self._codec.submit(
-                self._name, [life.request], [life.log()], with_ask=self._sends_asks
+                self._name, [resumable.request], [resumable.log()], with_ask=self._sends_asks
             )
             self._send(frames)
-            if life.paused:
+            if resumable.paused:
                 self._tell(wire.Pause(request_id, True))
-            if life.held:
-                self._tell(wire.Hold(request_id, True))
-        if self._lives:
-            logger.warning("%d requests go on with the next engine", len(self._lives))
+            if resumable.backpressured:
+                self._tell(wire.Backpressure(request_id, True))
+        if self._resumables:
+            logger.warning("resuming %d requests on the next engine", len(self._resumables))
 
     def _stop_waiting(self) -> None:
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
 
-    def _fail(self, life: Life) -> None:
-        del self._lives[life.request.request_id]
-        error = EngineStopped("the engine has stopped")
-        life.stream.put(failure(life.request.request_id, error))
+    def _stream_dropped(
+        self, request_id: str, loop: asyncio.AbstractEventLoop, stream: ref[Stream]
+    ) -> None:
+        """Abort a request whose reader left without a word. Any thread may collect garbage."""
+
+        def abort() -> None:
+            resumable = self._resumables.get(request_id)
+            if resumable is not None and resumable.stream is stream:
+                self.abort(request_id)
+
+        with suppress(RuntimeError):  # the loop is closed, and the process ends
+            loop.call_soon_threadsafe(abort)
+
+    def _fail(self, resumable: ResumableRequest) -> None:
+        self._end(
+            resumable,
+            failure(resumable.request.request_id, EngineStopped("the engine has stopped")),
+        )
+
+    def _end(self, resumable: ResumableRequest, last: Chunk) -> None:
+        del self._resumables[resumable.request.request_id]
+        resumable.tell(last)
 
     def _tell(self, command: wire.Command) -> None:
         if self._is_welcome:
@@ -225,35 +275,38 @@ class RemoteEngine:
     def _read(self) -> None:
         """Take what has come. The descriptor tells of news only once, so all of it is taken."""
         for _ in range(_MOST_AT_ONCE):
-            if self._news is None:
+            if self._engine_messages is None:
                 return
-            frames = receive(self._news)
+            frames = receive(self._engine_messages)
             if frames is None:
                 return
-            self._hear(frames)
+            self._acknowledge(frames)
         if self._loop is not None:
             self._loop.call_soon(self._read)
 
-    def _hear(self, frames: Sequence[Frame]) -> None:
-        news = wire.decode_news(frames[0])
-        match news:
+    def _acknowledge(self, frames: Sequence[Frame]) -> None:
+        message = wire.decode_engine_message(frames[0])
+        match message:
             case wire.Welcome():
-                self.max_backlog, self.load = news.max_backlog, news.load
+                self.max_backlog, self.load = message.max_backlog, message.load
                 self._is_welcome = True
                 self._go_on()
             case wire.Figures():
-                self.load = news.load
-            case wire.Told():
-                for packed in news.chunks:
+                self.load = message.load
+            case wire.Chunks():
+                for packed in message.chunks:
                     self._give(packed, frames)
-                self._num_heard += 1
-                if self._num_heard == HEARD_EVERY:
-                    self._num_heard = 0
-                    self._tell(wire.Heard(HEARD_EVERY))
+                self._num_acknowledged += 1
+                if self._num_acknowledged == ACKNOWLEDGE_EVERY:
+                    self._num_acknowledged = 0
+                    self._tell(wire.Acknowledge(ACKNOWLEDGE_EVERY))
 
     def _give(self, packed: wire.PackedChunk, frames: Sequence[Frame]) -> None:
-        life = self._lives.get(packed.request_id)
-        if life is not None:
+        resumable = self._resumables.get(packed.request_id)
+        if resumable is None:
+            if packed.reason is None:  # it runs, and nothing reads it
+                self._tell(wire.Abort(packed.request_id))
+        else:
             if packed.reason is not None:
-                del self._lives[packed.request_id]
-            life.give(wire.unpack_chunk(packed, frames))
+                del self._resumables[packed.request_id]
+            resumable.give(wire.unpack_chunk(packed, frames))

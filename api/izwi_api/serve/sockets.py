@@ -1,4 +1,4 @@
-"""ZeroMQ as doors and engine use it: nothing is dropped, and what is large is not copied."""
+"""ZeroMQ sockets of API servers and engine: nothing is dropped, large frames are not copied."""
 
 from __future__ import annotations
 

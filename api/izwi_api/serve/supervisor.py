@@ -1,4 +1,4 @@
-"""The parent of the server's processes: starts them, watches them, and ends them."""
+"""The supervisor: starts the server's processes, restarts those that die or hang, ends them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from types import FrameType
 
 from prometheus_client.multiprocess import mark_process_dead
 
+from izwi.errors import InvalidRequest
 from izwi.registry import named
-from izwi_api.cli.options import messages
+from izwi_api.console import messages
+from izwi_api.serve.announcement import announce
 from izwi_api.serve.child import Backoff, Child
 from izwi_api.serve.control import (
     BEAT_S,
+    ApiServerGone,
+    ApiServerSpec,
     Control,
-    DoorGone,
-    DoorSpec,
     EngineGone,
     EngineSpec,
     EngineUp,
@@ -36,12 +38,12 @@ from izwi_api.serve.control import (
     Message,
     Ready,
 )
-from izwi_api.serve.listeners import open_listeners, url_of
-from izwi_api.serve.plan import ADDRESS_TAKEN, Plan, StartFailed
+from izwi_api.serve.listen_sockets import open_listen_sockets, url_of
+from izwi_api.serve.options import ADDRESS_TAKEN, ServeOptions, StartFailed
 
 logger = logging.getLogger(__name__)
 
-PROGRAMS = ("izwi_api.serve.engine_process", "izwi_api.serve.door_process")
+PROGRAMS = ("izwi_api.serve.engine_process", "izwi_api.serve.api_server_process")
 
 # After what was asked for nicely.
 _GRACE_S = 10.0
@@ -61,28 +63,28 @@ class Supervisor:
     """Runs a plan. Lives on the main thread.
 
     Args:
-        plan: What is to be served, by one door at least.
+        serve_options: What is to be served, by one API server at least.
         models: Folders by the name under which they are served.
-        listeners: Sockets that listen; the doors accept from them.
+        listen_sockets: Sockets that listen; the API servers accept from them.
         url: What they are called in the log.
-        programs: Modules of the engine's process and of a door's.
+        programs: Modules of the engine's process and of an API server's.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        serve_options: ServeOptions,
         models: Mapping[str, Path],
-        listeners: Sequence[socket.socket],
+        listen_sockets: Sequence[socket.socket],
         url: str,
         programs: tuple[str, str] = PROGRAMS,
     ):
-        self._engine_program, self._door_program = programs
-        self._plan, self._models = plan, models
-        self._listeners, self._url = listeners, url
+        self._engine_program, self._api_server_program = programs
+        self._serve_options, self._models = serve_options, models
+        self._listen_sockets, self._url = listen_sockets, url
         self._folder = Path()
         self._selector = selectors.DefaultSelector()
         self._engine: Child | None = None
-        self._doors: set[Child] = set()
+        self._api_servers: set[Child] = set()
         self._address = ""  # of the engine that is ready, else empty
         self._numbers = count()
         self._timers: list[_Timer] = []
@@ -101,9 +103,9 @@ class Supervisor:
             try:
                 self._look()
                 self._start_engine()
-                for slot in range(self._plan.num_doors):
-                    self._start_door(slot)
-                while self._engine or self._doors or not self._is_leaving:
+                for slot in range(self._serve_options.num_api_servers):
+                    self._start_api_server(slot)
+                while self._engine or self._api_servers or not self._is_leaving:
                     self._turn()
             finally:
                 for child in self._children():
@@ -116,38 +118,45 @@ class Supervisor:
     # -- starting ------------------------------------------------------------------------------
     def _start_engine(self) -> None:
         name = f"engine-{next(self._numbers)}"
-        plan = self._plan
+        serve_options = self._serve_options
         address = f"ipc://{self._folder / name}"
         spec = EngineSpec(
-            self._folder, address, self._models, plan.where, plan.config, plan.record_trace
+            self._folder,
+            address,
+            self._models,
+            serve_options.runtime,
+            serve_options.config,
+            serve_options.record,
         )
         self._engine = self._start(name, None, self._engine_program, spec)
 
-    def _start_door(self, slot: int) -> None:
-        name = f"door-{next(self._numbers)}"
-        plan = self._plan
-        metrics = self._folder / "metrics" if plan.num_doors > 1 else None
+    def _start_api_server(self, slot: int) -> None:
+        name = f"api-server-{next(self._numbers)}"
+        serve_options = self._serve_options
+        metrics = self._folder / "metrics" if serve_options.num_api_servers > 1 else None
         if metrics is not None:
             metrics.mkdir(parents=True, exist_ok=True)
-        spec = DoorSpec(
+        spec = ApiServerSpec(
             name,
             self._folder,
-            tuple(listener.fileno() for listener in self._listeners),
+            tuple(listener.fileno() for listener in self._listen_sockets),
             self._models,
-            plan.settings,
-            plan.drain_s,
-            sends_asks=plan.record_trace is not None,
+            serve_options.settings,
+            serve_options.drain_s,
+            sends_asks=serve_options.record is not None,
             metrics=metrics,
         )
-        door = self._start(name, slot, self._door_program, spec, spec.listeners, metrics)
-        self._doors.add(door)
+        api_server = self._start(
+            name, slot, self._api_server_program, spec, spec.listen_sockets, metrics
+        )
+        self._api_servers.add(api_server)
 
     def _start(
         self,
         name: str,
         slot: int | None,
         program: str,
-        spec: EngineSpec | DoorSpec,
+        spec: EngineSpec | ApiServerSpec,
         descriptors: Sequence[int] = (),
         metrics: Path | None = None,
     ) -> Child:
@@ -186,7 +195,7 @@ class Supervisor:
         except EOFError:
             self._bury(child)
             return
-        child.heard_s = time.monotonic()
+        child.heartbeat_s = time.monotonic()
         for message in messages:
             if isinstance(message, Failed) and not self._has_announced:
                 self._fail(message.message, message.code)
@@ -199,22 +208,25 @@ class Supervisor:
         child.is_ready, child.ready_s = True, time.monotonic()
         if child is self._engine:
             self._address = f"ipc://{self._folder / child.name}"
-            self._tell_doors(EngineUp(self._address))
+            self._notify_api_servers(EngineUp(self._address))
         elif self._address:
             child.control.send(EngineUp(self._address))
-        if self._address and any(door.is_ready for door in self._doors):
+        if self._address and any(api_server.is_ready for api_server in self._api_servers):
             if not self._has_announced:
                 logger.info("Uvicorn running on %s (Press CTRL+C to quit)", self._url)
+                announce(self._url)
             self._has_announced = True
 
     def _look(self) -> None:
         """End who works no more without having died, as if it had."""
         self._later(BEAT_S, self._look)
-        limit_s, now_s = self._plan.settings.hung_after_s, time.monotonic()
+        limit_s, now_s = self._serve_options.settings.hung_after_s, time.monotonic()
         for child in self._children():
-            if child.is_ready and not self._is_leaving and now_s - child.heard_s > limit_s:
-                logger.error("%s has hung for %.0f s: killed", child.name, now_s - child.heard_s)
-                child.heard_s = now_s  # it is buried when its end is heard
+            if child.is_ready and not self._is_leaving and now_s - child.heartbeat_s > limit_s:
+                logger.error(
+                    "%s has not responded for %.0f s: killed", child.name, now_s - child.heartbeat_s
+                )
+                child.heartbeat_s = now_s  # it is buried when its end is heard
                 child.process.kill()
 
     def _bury(self, child: Child) -> None:
@@ -228,11 +240,11 @@ class Supervisor:
             status = child.process.wait()
         if child is self._engine:
             self._engine, self._address = None, ""
-            self._tell_doors(EngineGone())
+            self._notify_api_servers(EngineGone())
         else:
-            self._forget_door(child)
+            self._forget_api_server(child)
         if self._is_leaving:
-            if not self._doors:
+            if not self._api_servers:
                 self._end_engine()
             return
         if not self._has_announced:
@@ -243,12 +255,12 @@ class Supervisor:
         logger.error("%s ended with status %d; next in %.2f s", child.name, status, wait_s)
         self._later(wait_s, lambda: self._replace(child.slot))
 
-    def _forget_door(self, door: Child) -> None:
-        self._doors.discard(door)
+    def _forget_api_server(self, api_server: Child) -> None:
+        self._api_servers.discard(api_server)
         if self._engine is not None and self._engine.is_ready:
-            self._engine.control.send(DoorGone(door.name))
-        if self._plan.num_doors > 1:
-            mark_process_dead(door.process.pid, str(self._folder / "metrics"))  # type: ignore[no-untyped-call]
+            self._engine.control.send(ApiServerGone(api_server.name))
+        if self._serve_options.num_api_servers > 1:
+            mark_process_dead(api_server.process.pid, str(self._folder / "metrics"))  # type: ignore[no-untyped-call]
 
     def _replace(self, slot: int | None) -> None:
         if self._is_leaving:
@@ -256,12 +268,12 @@ class Supervisor:
         if slot is None:
             self._start_engine()
         else:
-            self._start_door(slot)
+            self._start_api_server(slot)
 
-    def _tell_doors(self, message: Message) -> None:
-        for door in self._doors:
-            if door.is_ready:
-                door.control.send(message)
+    def _notify_api_servers(self, message: Message) -> None:
+        for api_server in self._api_servers:
+            if api_server.is_ready:
+                api_server.control.send(message)
 
     # -- ending --------------------------------------------------------------------------------
     def _fail(self, message: str, code: int) -> None:
@@ -270,17 +282,17 @@ class Supervisor:
             self._leave()
 
     def _leave(self) -> None:
-        """Let the doors finish what runs; asked twice, let all end now."""
-        for door in self._doors:
-            door.process.terminate()
+        """Let the API servers finish what runs; asked twice, let all end now."""
+        for api_server in self._api_servers:
+            api_server.process.terminate()
         if self._is_leaving:
             self._later(_SECOND_GRACE_S, self._kill)
             return
         self._is_leaving = True
-        for listener in self._listeners:
-            listener.close()  # else clients would wait for a door after the last has left
-        self._later(self._plan.drain_s + _GRACE_S, self._kill)
-        if not self._doors:
+        for listener in self._listen_sockets:
+            listener.close()  # else clients would wait for an API server after the last has left
+        self._later(self._serve_options.drain_s + _GRACE_S, self._kill)
+        if not self._api_servers:
             self._end_engine()
 
     def _end_engine(self) -> None:
@@ -299,7 +311,7 @@ class Supervisor:
             self._code = 1
 
     def _children(self) -> list[Child]:
-        return [*self._doors, *([self._engine] if self._engine is not None else [])]
+        return [*self._api_servers, *([self._engine] if self._engine is not None else [])]
 
     def _later(self, wait_s: float, action: Callable[[], None]) -> None:
         timer = _Timer(time.monotonic() + wait_s, next(self._numbers), action)
@@ -346,18 +358,33 @@ def _private_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def serve_in_processes(plan: Plan, host: str, port: int) -> int:
+def serve_in_processes(serve_options: ServeOptions, host: str, port: int) -> int:
     """Serve until a signal asks to leave; the exit code.
 
     Raises:
         ModelNotFound: A source is no checkpoint.
+        InvalidRequest: Two models have the same name.
         StartFailed: A process could not begin.
     """
     try:
-        listeners = open_listeners(host, port)
+        listen_sockets = open_listen_sockets(host, port)
     except OSError as error:
         logger.error("cannot listen at %s, port %d: %s", host or "all addresses", port, error)
         return ADDRESS_TAKEN
     with messages().status("looking for the models"):
-        models = dict(named(source, offline=plan.where.offline) for source in plan.sources)
-    return Supervisor(plan, models, listeners, url_of(host, listeners)).run()
+        found = [
+            named(source, offline=serve_options.runtime.offline) for source in serve_options.sources
+        ]
+    models = dict(found)
+    if len(models) < len(found):
+        names = [name for name, _ in found]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidRequest(
+            f"--model: two models are called {twice!r}; give one another name: NAME={twice}"
+        )
+    return Supervisor(
+        serve_options,
+        models,
+        listen_sockets,
+        url_of(host, listen_sockets, serve_options.settings.tls),
+    ).run()

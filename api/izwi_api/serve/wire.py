@@ -1,7 +1,7 @@
-"""What a door and the engine's process say to each other.
+"""The protocol between API servers and the engine process.
 
-A message is a list of frames: the first is msgpack, the others are large arrays. Doors send
-commands, and the engine sends news; what one step gave for the requests of a door is one message.
+A message is a list of frames: the first is msgpack, the others are large arrays. API servers send
+commands, the engine sends the output of each step, one message per API server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from izwi_api.serve.packing import (
 
 
 class Hello(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """A door is there, and hears news at an address."""
+    """An API server has started and receives messages at an address."""
 
     address: str
 
@@ -58,11 +58,11 @@ class Pause(msgspec.Struct, tag=True, array_like=True, frozen=True):
     paused: bool
 
 
-class Hold(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """Stop or go on emitting for a request whose reader is behind."""
+class Backpressure(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Turn backpressure on or off for a request whose reader is behind."""
 
     request_id: str
-    held: bool
+    backpressured: bool
 
 
 class Write(msgspec.Struct, tag=True, array_like=True, frozen=True):
@@ -73,19 +73,21 @@ class Write(msgspec.Struct, tag=True, array_like=True, frozen=True):
     closed: bool
 
 
-class Heard(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """So many messages with chunks have come since the last time that this was said."""
+class Acknowledge(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Acknowledge messages with chunks received since the last acknowledgement."""
 
     num_messages: int
 
 
-Command = Hello | Submit | Abort | Pause | Hold | Write | Heard
+# Commands about one request, which only the API server that sent it may give.
+OF_ONE = (Abort, Pause, Backpressure, Write)
+Command = Hello | Submit | Abort | Pause | Backpressure | Write | Acknowledge
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True):
-    """A command and the door that it comes from."""
+    """A command and the API server that it comes from."""
 
-    door: str
+    api_server: str
     command: Command
 
 
@@ -101,33 +103,33 @@ class PackedChunk(msgspec.Struct, array_like=True, frozen=True):
     logprobs: PackedArray | None
 
 
-Load = dict[str, dict[str, float]]
+LoadFigures = dict[str, dict[str, float]]
 
 
 class Welcome(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """The engine knows the door."""
+    """Sent to an API server when the engine has registered it."""
 
     max_backlog: int
-    load: Load
+    load: LoadFigures
 
 
-class Told(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """What a step gave."""
+class Chunks(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Output of one step."""
 
     chunks: list[PackedChunk]
 
 
 class Figures(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """What the engine counts, as it is now."""
+    """The engine's current figures."""
 
-    load: Load
+    load: LoadFigures
 
 
-News = Welcome | Told | Figures
+EngineMessage = Welcome | Chunks | Figures
 
 _encoder = msgspec.msgpack.Encoder()
 _envelopes = msgspec.msgpack.Decoder(Envelope)
-_news = msgspec.msgpack.Decoder(News)
+_engine_messages = msgspec.msgpack.Decoder(EngineMessage)
 
 
 class RequestCodec:
@@ -145,7 +147,7 @@ class RequestCodec:
 
     def submit(
         self,
-        door: str,
+        api_server: str,
         requests: Sequence[Request],
         logs: Sequence[Log] = (),
         *,
@@ -154,15 +156,15 @@ class RequestCodec:
         """Encode a `Submit`.
 
         Args:
-            door: Who asks.
+            api_server: Who asks.
             requests: To take in.
             logs: Where the last engine has begun them: one each.
-            with_ask: Send what they were prepared from, for traces.
+            with_ask: Send what they were prepared from, for recordings.
         """
         frames: list[Frame] = [b""]
         packed = [pack(r if with_ask else _without_ask(r), frames) for r in requests]
         begun = [pack(log, frames) for log in logs]
-        frames[0] = _encoder.encode(Envelope(door, Submit(packed, begun)))
+        frames[0] = _encoder.encode(Envelope(api_server, Submit(packed, begun)))
         return frames
 
     def requests(self, command: Submit, frames: Sequence[Frame]) -> list[Request]:
@@ -180,9 +182,9 @@ def named_ids(command: Submit) -> list[str]:
     return [request_id for request_id in named if isinstance(request_id, str)]
 
 
-def encode_command(door: str, command: Command) -> bytes:
+def encode_command(api_server: str, command: Command) -> bytes:
     """Encode a command that has no arrays."""
-    return _encoder.encode(Envelope(door, command))
+    return _encoder.encode(Envelope(api_server, command))
 
 
 def decode_command(frame: Frame) -> Envelope:
@@ -190,22 +192,22 @@ def decode_command(frame: Frame) -> Envelope:
     return _envelopes.decode(frame)
 
 
-def encode_news(news: Welcome | Figures) -> bytes:
+def encode_engine_message(message: Welcome | Figures) -> bytes:
     """Encode news that have no arrays."""
-    return _encoder.encode(news)
+    return _encoder.encode(message)
 
 
 def encode_chunks(chunks: Iterable[Chunk]) -> list[Frame]:
     """Encode chunks as one message."""
     frames: list[Frame] = [b""]
-    frames[0] = _encoder.encode(Told([_pack_chunk(chunk, frames) for chunk in chunks]))
+    frames[0] = _encoder.encode(Chunks([_pack_chunk(chunk, frames) for chunk in chunks]))
     return frames
 
 
-def decode_news(frame: Frame) -> News:
+def decode_engine_message(frame: Frame) -> EngineMessage:
     """Decode the first frame of news. Raises ValueError."""
-    news: News = _news.decode(frame)
-    return news
+    message: EngineMessage = _engine_messages.decode(frame)
+    return message
 
 
 def unpack_chunk(packed: PackedChunk, frames: Sequence[Frame]) -> Chunk:

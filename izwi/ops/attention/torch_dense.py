@@ -70,7 +70,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = 
     batch, tokens, heads, head_dim = q.shape
     kv_heads = k.shape[2]
     group = heads // kv_heads
-    # on a CPU a query's bits are the same in any company only among whole fours (ADR 5)
+    # on a CPU a query's bits are the same in any batch only among whole fours (ADR 5)
     padding = -group % _QUERY_BLOCK if q.device.type == "cpu" else 0
     if tokens == 1 and (group > 1 or padding):
         # one query a row: its group of heads becomes the query axis, so keys are not repeated

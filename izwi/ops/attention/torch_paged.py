@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from izwi.cache.transfer import to_device
 from izwi.ops.attention.paged_layout import GroupLayout, lay_out
 from izwi.ops.attention.torch_dense import RopeTable, attend, rope_table
 from izwi.ops.attention.torch_slots import KVSlots
 from izwi.ops.protocol import AttentionSpec
+from izwi.ops.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _expand(layout: GroupLayout, arrays: Sequence[Tensor | None], kv: KVSlots) -
     in_page, keys = _arange(kv.page_size, kv.device), _arange(layout.num_keys, kv.device)
     seen = keys < stops[:, None]
     slots = (tables[:, :, None] * kv.page_size + in_page).flatten(1)[:, : layout.num_keys]
-    # what lies in a slot past the end is another's or nobody's: a weight of 0 does not undo a NaN
+    # a slot past the end belongs to another sequence or none: a weight of 0 does not undo a NaN
     slots = torch.where(seen, slots, kv.padding_slot)
     if queries.shape[1] == 1:  # the one query of a row stands at its last key
         return _Group(slots, seen[:, None], tokens, used)

@@ -76,7 +76,7 @@ class QuantizedSlots:
     """Keys and values in 8 bits, with one float32 scale for each (slot, head).
 
     A position's own numbers alone decide its scale, so what is kept depends neither on how its
-    prompt was cut nor on its company. int8 is the more exact one, since the numbers of one head
+    prompt was cut nor on its batch. int8 is the more exact one, since the numbers of one head
     are of similar size; fp8 keeps small numbers beside large ones.
     """
 

@@ -26,6 +26,7 @@ class StagedContext:
         table_width: Tensor,
         rope: tuple[Tensor, Tensor] | None,
         max_keys: int,
+        table_of: Tensor | None = None,
     ):
         """Lay out a step, from values on the device.
 
@@ -38,14 +39,16 @@ class StagedContext:
             table_width: (1,) int32.
             rope: Cosine and sine, (max_positions, head_dim / 2), or None for no rotation.
             max_keys: Keys that a row can come to have.
+            table_of: (rows,) number of each row's table, None where row r has table r.
         """
         self._cache, self._rope = cache, rope
         self._at, here = positions.clamp_min(0), positions >= 0
         padding = cache[0].shape[1] - 1
         keys = torch.arange(max_keys, device=positions.device)
-        # places behind a row's table are another row's, or nobody's: they are not seen
-        rows = torch.arange(len(positions), device=positions.device)
-        places = rows[:, None] * table_width + keys // page_size
+        # places behind a row's table belong to another row or none: they are masked
+        if table_of is None:
+            table_of = torch.arange(len(positions), device=positions.device)
+        places = table_of[:, None] * table_width + keys // page_size
         pages = tables[places.clamp_max(len(tables) - 1)].long()
         seen = (keys <= self._at[:, None]) & here[:, None]
         # what lies in a slot that is not seen may be a NaN, which a weight of 0 would not undo

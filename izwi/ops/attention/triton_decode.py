@@ -39,7 +39,7 @@ class DecodeTiles:
     Attributes:
         keys: Of one pass of the paged kernel's loop, a power of two, at least 16.
         warps: Of one program of the paged kernel.
-        stages: Passes of the loop whose keys are under way at once.
+        stages: Passes of the loop whose keys are in flight at once.
         scratch_warps: Of one program of the scratch kernel.
     """
 
@@ -125,7 +125,13 @@ class PagedDecode:
             self._table_width,
             self._rope,
             self._max_keys,
+            self._table_of,
         )
+
+    @property
+    def _table_of(self) -> Tensor | None:
+        """(rows,) number of each row's table, None where every row has its own."""
+        return None
 
     def attend_fused(
         self,

@@ -41,9 +41,10 @@ class PagedPrompt(PagedDecode):
         """Prepare a step.
 
         Args:
-            cache: As in `PagedDecode`, like the next five.
+            cache: As in `PagedDecode`, like what else is said no more of.
             positions: (rows,) int64.
-            tables: Flat int32.
+            tables: Flat int32, a table a sequence, so that a long prompt's is there once; the page
+                of run r at place p is tables[r * table_width[0] + p].
             table_width: (1,) int32.
             rope: Cosine and sine.
             max_keys: Keys that a row can come to have.
@@ -51,6 +52,10 @@ class PagedPrompt(PagedDecode):
         """
         super().__init__(cache, positions, tables, table_width, rope, max_keys)
         self._runs = runs
+
+    @property
+    def _table_of(self) -> Tensor:
+        return self._runs
 
     def attend_fused(
         self,
@@ -78,6 +83,7 @@ class PagedPrompt(PagedDecode):
             self._cache.keys[layer],
             self._cache.values[layer],
             self._positions,
+            self._runs,
             self._tables,
             self._table_width,
             cos,
@@ -116,7 +122,8 @@ class PagedPrompt(PagedDecode):
 
 @triton.jit
 def keep_prompt(
-    k, v, keys, values, positions, tables, table_width, cos, sin, k_norm, eps, k_stride, v_stride,
+    k, v, keys, values, positions, runs, tables, table_width, cos, sin, k_norm, eps,
+    k_stride, v_stride,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
     """Normalise, rotate and keep one head of one row; arguments as in `PagedDecode`."""
@@ -127,7 +134,7 @@ def keep_prompt(
     position = tl.load(positions + row)
     here = position >= 0
     count = tl.maximum(position, 0).to(tl.int32)
-    table = tables + row * tl.load(table_width)
+    table = tables + tl.load(runs + row) * tl.load(table_width)
     page = tl.load(table + count // PAGE, mask=here, other=0).to(tl.int64)
     place = ((page * PAGE + count % PAGE) * KV_HEADS + head) * HEAD_DIM
     k_head, v_head = k + row * k_stride + head * HEAD_DIM, v + row * v_stride + head * HEAD_DIM
@@ -170,8 +177,7 @@ def attend_tile(
     acc = tl.zeros([QUERIES, HEAD_DIM], tl.float32)
     for one in range(tl.min(tl.where(here, run, 1 << 30)), tl.max(tl.where(here, run, -1)) + 1):
         mine = here & (run == one)
-        # rows of a sequence have the same table
-        table = tables + tl.min(tl.where(mine, row, 1 << 30)) * width
+        table = tables + one * width
         stop = tl.max(tl.where(mine, position, -1)) + 1
         for start in tl.range(0, stop, BLOCK, num_stages=STAGES):
             j = start + tl.arange(0, BLOCK)

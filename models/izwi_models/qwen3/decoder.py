@@ -125,7 +125,7 @@ def pack(ops: Ops, weights: Weights, config: DecoderConfig, prefix: str) -> dict
 
     Returns:
         The weights with `qkv_proj` and `gate_up_proj` in place of the parts of each layer, and all
-        that the layers multiply with as `Ops.fold_norm` and `Ops.narrow` made it. A norm that was
+        that the layers multiply with as `Ops.fold_norm` and `Ops.quantize` made it. A norm that was
         folded is not there any more.
     """
     packed = dict(weights)
@@ -136,9 +136,9 @@ def pack(ops: Ops, weights: Weights, config: DecoderConfig, prefix: str) -> dict
             norm, weight = ops.fold_norm(packed.pop(layer + norm_name), ops.concat(arrays, 0))
             if norm is not None:
                 packed[layer + norm_name] = norm
-            packed[f"{layer}{joined}.weight"] = ops.narrow(weight)
+            packed[f"{layer}{joined}.weight"] = ops.quantize(weight)
         for part in _ALONE:
-            packed[f"{layer}{part}.weight"] = ops.narrow(packed[f"{layer}{part}.weight"])
+            packed[f"{layer}{part}.weight"] = ops.quantize(packed[f"{layer}{part}.weight"])
     return packed
 
 

@@ -74,7 +74,7 @@ class TokenModel:
 
 
 def logged_tokens(sequence: Sequence, start: int, stop: int) -> list[int]:
-    """Tokens at places [start, stop) of a log; `UNKNOWN` for one that a step under way draws."""
+    """Tokens at places [start, stop) of a log; `UNKNOWN` for one that a step in flight draws."""
     tokens = [entry[0] for entry in sequence.emitted[start:stop]]
     return tokens + [UNKNOWN] * (stop - start - len(tokens))
 
@@ -82,7 +82,7 @@ def logged_tokens(sequence: Sequence, start: int, stop: int) -> list[int]:
 def last_tokens(rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
     """(rows, 1): the token at each row's position; None if not each is one position of a log.
 
-    A token that a step under way still draws is `UNKNOWN`.
+    A token that a step in flight still draws is `UNKNOWN`.
     """
     ids: list[int] = []
     for sequence, start, stop in rows:
@@ -104,4 +104,4 @@ def token_head(ops: Ops, weights: Weights, text: TextConfig, embedding: str, hea
         embedding: Name of the embedding.
         head: Name of the head, where there is one.
     """
-    return ops.narrow(weights[embedding if text.tie_word_embeddings else head])
+    return ops.quantize(weights[embedding if text.tie_word_embeddings else head])

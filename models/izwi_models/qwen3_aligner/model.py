@@ -1,7 +1,8 @@
 """Qwen3-ForcedAligner as the engine runs it: one pass over a sound and its text names the times.
 
-Nothing is written after the prompt. The entries are drawn at its marks, two a word: the class of
-the word's start and that of its end. So a prompt may run in chunks, beside everybody else's.
+Nothing is written after the prompt. The entries are drawn at its output positions, two a word: the
+class of the word's start and that of its end. So a prompt may run in chunks, beside other
+requests'.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from izwi_models.qwen3_aligner.prompt import AlignerPrompt, build_prompt
 from izwi_models.qwen3_aligner.repair import in_order
 from izwi_models.qwen3_aligner.words import split_words
 from izwi_models.qwen3_asr.config import HEAD, TEXT_PREFIX
-from izwi_models.qwen3_asr.embedding import WindowEncoder, embed, has_sound, token_ids
+from izwi_models.qwen3_asr.embedding import ClipEncoder, WindowEncoder, embed, has_sound, token_ids
 from izwi_models.qwen3_asr.encoder import pack_encoder
-from izwi_models.qwen3_asr.prompt import WINDOW, cut_windows
+from izwi_models.qwen3_asr.prompt import CLIP, WINDOW, cut_windows
 from izwi_models.qwen3_asr.samples import checked_samples
 from izwi_models.qwen3_asr.split import split_at_silence
 from izwi_models.qwen3_asr.text import LANGUAGES, language_name
@@ -65,7 +66,8 @@ class Qwen3Aligner(TokenModel):
         super().__init__(ops, weights, config.text, TEXT_PREFIX, weights[HEAD], num_classes)
         self._config, self._tokenizer, self._korean_stems = config, tokenizer, korean_stems
         self._windows = WindowEncoder(ops, weights, config.audio)
-        self.padded_encoders = {WINDOW: self._windows}
+        clips = ClipEncoder(ops, weights, config.audio)
+        self.padded_encoders = {WINDOW: self._windows, CLIP: clips}
 
     # -- what the engine runs ----------------------------------------------------------------
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
@@ -85,7 +87,7 @@ class Qwen3Aligner(TokenModel):
         keys: list[int] = _prompt(sequence.request).content_keys[start:stop].tolist()
         return keys
 
-    # -- what the doors ask --------------------------------------------------------------------
+    # -- what the API servers ask ------------------------------------------------------------------
     @property
     def languages(self) -> tuple[str, ...]:
         """Names of the languages that the checkpoint was made for."""
@@ -125,8 +127,8 @@ class Qwen3Aligner(TokenModel):
             request_id,
             model,
             prompt,
-            max_entries=len(prompt.marks),
-            marks=prompt.marks,
+            max_entries=len(prompt.output_positions),
+            output_positions=prompt.output_positions,
             ask=ask,
         )
 
@@ -135,7 +137,7 @@ class Qwen3Aligner(TokenModel):
 
         Args:
             request: As `prepare_alignment` made it.
-            classes: What was drawn at its marks, all of them.
+            classes: What was drawn at its output positions, all of them.
         """
         step_ms = self._config.timestamp_segment_time
         times_s = [round(ms / 1000.0, 3) for ms in in_order([n * step_ms for n in classes])]

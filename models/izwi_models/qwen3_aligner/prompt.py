@@ -24,11 +24,11 @@ class AlignerPrompt(AsrPrompt):
 
     Attributes:
         words: In order.
-        marks: Positions where times are named: start and end of each word.
+        output_positions: Positions where times are named: start and end of each word.
     """
 
     words: tuple[Word, ...]
-    marks: tuple[int, ...]
+    output_positions: tuple[int, ...]
 
 
 def build_prompt(

@@ -12,10 +12,16 @@ from izwi.ops import Array, Ops, Weights
 from izwi.request import EncodeInput, Int64
 from izwi_models.qwen3.token_model import logged_tokens
 from izwi_models.qwen3_asr.config import EMBEDDING, AudioConfig
-from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
+from izwi_models.qwen3_asr.encoder import (
+    PaddedClips,
+    chunk_positions,
+    encode_clips,
+    encode_windows,
+    sound_columns,
+)
 from izwi_models.qwen3_asr.prompt import WINDOW, AsrPrompt
 
-_MAX_WINDOWS = 16  # of one batch
+_MAX_WINDOWS, _MAX_CLIPS = 16, 16  # of one batch
 
 
 class WindowEncoder:
@@ -88,6 +94,45 @@ class WindowEncoder:
             positions=self._positions,
             num_tokens=self._num_tokens[lengths],
         )
+
+
+class ClipEncoder:
+    """The same encoder for sound below 1 s. Implements `izwi.model.PaddedEncoder`."""
+
+    axis = 1  # the mel frames of (128, frames)
+
+    def __init__(self, ops: Ops, weights: Weights, config: AudioConfig):
+        """Bind the encoder.
+
+        Args:
+            ops: The backend's operations.
+            weights: Tensors by checkpoint name.
+            config: Sizes of the encoder.
+        """
+        self._ops, self._weights, self._config = ops, weights, config
+        self._positions = ops.array(chunk_positions(config))
+        frames = range(config.chunk_frames + 1)
+        self._num_tokens = ops.array(np.array([config.num_tokens(n) for n in frames]))
+        self._sound = [ops.array(columns) > 0 for columns in sound_columns(config)]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """A whole chunk: (128, frames)."""
+        return ((self._config.num_mel_bins, self._config.chunk_frames),)
+
+    def max_pieces(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
+        """Clips of a batch."""
+        return _MAX_CLIPS
+
+    def unpadded(self, row: Array, length: int) -> Array:
+        """The tokens of so many mel frames."""
+        return row[: self._config.num_tokens(length)]
+
+    def encode_padded(self, values: Array, lengths: Array) -> Array:
+        """Encode clips of up to a chunk: (batch, tokens, hidden)."""
+        sound = tuple(columns[lengths] for columns in self._sound)
+        clips = PaddedClips(self._positions, self._num_tokens[lengths], sound)
+        return encode_clips(self._ops, self._weights, self._config, values, clips)
 
 
 def embed(ops: Ops, weights: Weights, rows: Seq[Row]) -> Array:

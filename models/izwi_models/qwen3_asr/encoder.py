@@ -10,6 +10,9 @@ which transformers 5 computes too (the eager path of qwen_asr forgets them).
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -23,6 +26,21 @@ _MAX_TIMESCALE = 10_000.0
 _MOST_NUMBERS = 32 * 480 * 64 * 50
 
 _QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
+
+
+class PaddedClips(NamedTuple):
+    """What `encode_clips` knows of its clips, all of it on the device.
+
+    Attributes:
+        positions: `chunk_positions(config)`.
+        num_tokens: (batch,) int64, at least 1: tokens of each clip.
+        sound: (batch, 1, 1, columns) bool for the outputs of the first and the second convolution:
+            columns that come from the clip. See `sound_columns`.
+    """
+
+    positions: Array
+    num_tokens: Array
+    sound: tuple[Array, ...]
 
 
 def pack_encoder(ops: Ops, weights: Weights, config: AudioConfig) -> dict[str, Array]:
@@ -70,7 +88,7 @@ def encode_windows(
             sound of 1 s and more. Sound below 1 s is one chunk that keeps its length.
         positions: `chunk_positions(config)` on the device; made here where None.
         num_tokens: (batch,) int64 on the device, at least 1: tokens of each window. Those behind
-            come from zeros that pad it, and nobody attends to them. None: all are tokens.
+            come from zeros that pad it, and are masked in attention. None: all are tokens.
 
     Returns:
         (batch, config.num_tokens(frames), output_dim).
@@ -78,6 +96,35 @@ def encode_windows(
     if positions is None:
         positions = ops.array(chunk_positions(config))
     x = _convolve(ops, weights, config, mel, pad_chunks, positions)  # (batch, tokens, d_model)
+    return _attend(ops, weights, config, x, num_tokens)
+
+
+def encode_clips(
+    ops: Ops, weights: Weights, config: AudioConfig, mel: Array, clips: PaddedClips
+) -> Array:
+    """Encode sounds below 1 s, each one chunk that keeps its length, padded to a whole chunk.
+
+    A convolution of a clip alone reads zeros behind its last column. Behind a padded one stands
+    what the convolution before it made of zeros and its bias, so that is cleared.
+
+    Args:
+        ops: The backend's operations.
+        weights: Tensors by checkpoint name.
+        config: Sizes of the encoder.
+        mel: (batch, 128, chunk_frames), zeros behind each clip.
+        clips: How long each of them is.
+
+    Returns:
+        (batch, config.chunk_tokens, output_dim); a clip's tokens come first.
+    """
+    x = _convolve_chunks(ops, weights, mel[:, None], clips.positions, clips.sound)
+    return _attend(ops, weights, config, x, clips.num_tokens)
+
+
+def _attend(
+    ops: Ops, weights: Weights, config: AudioConfig, x: Array, num_tokens: Array | None
+) -> Array:
+    """(batch, tokens, d_model) -> (batch, tokens, output_dim)."""
     context = ops.dense_context(x.shape[0], x.shape[1], causal=False, key_lengths=num_tokens)
     spec = _attention(config)
     for n in range(config.encoder_layers):
@@ -93,6 +140,17 @@ def chunk_positions(config: AudioConfig) -> npt.NDArray[np.float32]:
     rates = np.exp(-np.log(_MAX_TIMESCALE) / (half - 1) * np.arange(half))
     angles = np.arange(config.chunk_tokens)[:, None] * rates
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+
+
+def sound_columns(config: AudioConfig) -> tuple[npt.NDArray[np.bool_], ...]:
+    """Columns that come from a clip of so many mel frames, after either of two convolutions.
+
+    Returns:
+        (chunk_frames + 1, 1, 1, columns) each, by the number of frames.
+    """
+    frames = np.arange(config.chunk_frames + 1)[:, None]
+    columns = (-(-frames // 2), -(-frames // 4))  # each halves, rounding up
+    return tuple((np.arange(most[-1, 0]) < most)[:, None, None] for most in columns)
 
 
 def _convolve(
@@ -117,13 +175,17 @@ def _convolve(
     return x[:, : config.num_tokens(frames)]
 
 
-def _convolve_chunks(ops: Ops, weights: Weights, x: Array, positions: Array) -> Array:
+def _convolve_chunks(
+    ops: Ops, weights: Weights, x: Array, positions: Array, sound: Seq[Array] = ()
+) -> Array:
     """(chunks, 1, mels, frames) -> (chunks, tokens, d_model)."""
     for n in (1, 2, 3):
         name = f"{AUDIO_PREFIX}conv2d{n}"
         x = ops.gelu(
             ops.conv2d(x, weights[f"{name}.weight"], weights[f"{name}.bias"], stride=2, padding=1)
         )
+        if n <= len(sound):
+            x = ops.where(sound[n - 1], x, 0.0)
     chunks, channels, height, tokens = x.shape
     x = ops.transpose(x, (0, 3, 1, 2)).reshape(chunks, tokens, channels * height)
     return ops.linear(x, weights[f"{AUDIO_PREFIX}conv_out.weight"]) + positions[:tokens]

@@ -38,6 +38,7 @@ from izwi_models.qwen3_asr.config import (
     tensor_shapes,
 )
 from izwi_models.qwen3_asr.embedding import (
+    ClipEncoder,
     WindowEncoder,
     embed,
     has_sound,
@@ -45,6 +46,7 @@ from izwi_models.qwen3_asr.embedding import (
 )
 from izwi_models.qwen3_asr.encoder import pack_encoder
 from izwi_models.qwen3_asr.prompt import (
+    CLIP,
     WINDOW,
     AsrPrompt,
     TaggedTokens,
@@ -63,6 +65,7 @@ from izwi_models.qwen3_asr.text import (
 )
 
 _MAX_SECONDS = 1200.0  # the longest piece of the reference
+_PIECE_SECONDS = 30.0  # of a file that is longer (docs/adr/0017-pieces-of-files.md)
 _SEARCH_SECONDS = 5.0  # how far from its place a cut may be
 # A stuck decoder must end: nobody speaks 12 tokens a second, and 4,096 is the limit that the
 # reference serves with. Its offline default is 512, which would cut a lecture after two minutes,
@@ -90,7 +93,8 @@ class Qwen3ASR(TokenModel):
         super().__init__(ops, weights, config.text, TEXT_PREFIX, head)
         self._config, self._tokenizer, self._stop_ids = config, tokenizer, stop_ids
         self._windows = WindowEncoder(ops, weights, config.audio)
-        self.padded_encoders = {WINDOW: self._windows}
+        clips = ClipEncoder(ops, weights, config.audio)
+        self.padded_encoders = {WINDOW: self._windows, CLIP: clips}
 
     # -- what the engine runs ----------------------------------------------------------------
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
@@ -115,7 +119,7 @@ class Qwen3ASR(TokenModel):
         """Embeddings of the rows' positions end to end: tokens, with sound put in its place."""
         return embed(self._ops, self._weights, rows)
 
-    # -- what the doors ask --------------------------------------------------------------------
+    # -- what the API servers ask ------------------------------------------------------------------
     @property
     def languages(self) -> tuple[str, ...]:
         """Names of the languages that the checkpoint was made for."""
@@ -127,13 +131,14 @@ class Qwen3ASR(TokenModel):
         return _CODES
 
     def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
-        """Cut 16 kHz samples into pieces [start, stop) of at most 20 minutes, in silence.
+        """Cut 16 kHz samples into pieces [start, stop) of about 30 s, in silence.
 
-        A checkpoint that sets `max_audio_seconds` is cut before that; the published ones within
-        5 s of 20 minutes, as the reference does.
+        A checkpoint that sets `max_audio_seconds` is cut before that; the published ones, which
+        take 20 minutes at once, within 5 s of every 30, so that a file's pieces go through
+        together.
         """
         own = self._config.max_audio_seconds
-        limit = _MAX_SECONDS if own is None else own
+        limit = _PIECE_SECONDS if own is None else own
         search = min(_SEARCH_SECONDS, limit / 8)
         return split_at_silence(
             samples, WHISPER_RATE, limit_s=limit, search_s=search, overrun=own is None
@@ -152,8 +157,7 @@ class Qwen3ASR(TokenModel):
         limit = self._config.max_audio_seconds
         limit_s = _MAX_SECONDS + _SEARCH_SECONDS if limit is None else limit
         samples = checked_samples(ask.samples, limit_s)
-        # any of the family's languages, as in the reference: a folder's own list is a hint
-        language = language_name(ask.language, _NAMES)
+        language = language_name(ask.language, self.languages)
         if not 0.0 <= ask.temperature < float("inf"):
             raise InvalidRequest("temperature must not be negative", param="temperature")
         max_entries = ask.max_new_tokens
@@ -195,7 +199,7 @@ class Qwen3ASR(TokenModel):
             InvalidRequest: The language is not supported, or the chunk is not within 0.2 s and
                 the longest segment.
         """
-        name = language_name(language, _NAMES)
+        name = language_name(language, self.languages)
         rules = stream_rules(self._config, chunk_s)
         tokens = TaggedTokens(self._tokenizer)
         return AsrStream(tokens, self._config.audio, rules, language=name, context=context)

@@ -22,7 +22,10 @@ def checked_samples(samples: Samples, limit_s: float) -> Float32:
     """
     seconds = len(samples) / WHISPER_RATE
     if seconds > limit_s:
-        raise TooLarge(f"{seconds:.1f} s of audio is too long for one piece", param="file")
+        raise TooLarge(
+            f"{seconds:.1f} s of audio is too long for one piece, which has at most {limit_s:g} s",
+            param="file",
+        )
     whole = samples[:]
     if whole.ndim != 1 or len(whole) < WHISPER_MIN_SAMPLES:
         raise InvalidAudio(

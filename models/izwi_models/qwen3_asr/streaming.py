@@ -24,8 +24,8 @@ import numpy as np
 
 from izwi.audio.mel import WHISPER_HOP, WHISPER_LOOKAHEAD, WHISPER_MIN_SAMPLES, WHISPER_RATE
 from izwi.errors import InvalidRequest
+from izwi.input_stream import PartialTranscript
 from izwi.request import EncodeInput, Float32
-from izwi.streamed import Heard
 from izwi_models.qwen3_asr.config import AsrConfig, AudioConfig
 from izwi_models.qwen3_asr.features import SegmentFeatures
 from izwi_models.qwen3_asr.prefix import AnswerTokens, StablePrefix, StreamRules
@@ -40,7 +40,7 @@ _SMALL_VOCABULARY, _SMALL_UNFIXED_TOKENS = 16_384, 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamStep:
-    """One decoding of the segment under way.
+    """One decoding of the segment in flight.
 
     Attributes:
         segment: Number of segments before it.
@@ -88,7 +88,7 @@ class AsrStream:
         self._limit = int(rules.segment_s * WHISPER_RATE)
         self._enough = enough_to_cut(WHISPER_RATE, rules.segment_s)
         self._pieces: list[Float32] = []
-        self._held = 0  # samples in the pieces, the segment's first one first
+        self._buffered = 0  # samples in the pieces, the segment's first one first
         self._start = 0
         self._is_closed = False
         self._earliest_cut = self._limit - 2 * int(rules.search_s * WHISPER_RATE)
@@ -98,7 +98,7 @@ class AsrStream:
     @property
     def room(self) -> int:
         """Samples to write before the next step; more would only be held."""
-        return max(0, self._enough - self._held)
+        return max(0, self._enough - self._buffered)
 
     def write(self, samples: Float32) -> None:
         """Take the next samples, (n,) float32 mono at 16 kHz; what is over full scale is clipped.
@@ -106,7 +106,7 @@ class AsrStream:
         Before `close`, from any thread, but not while another call runs.
         """
         self._pieces.append(np.clip(samples, -1.0, 1.0))
-        self._held += len(samples)
+        self._buffered += len(samples)
 
     def close(self) -> None:
         """Say that no more comes."""
@@ -114,11 +114,11 @@ class AsrStream:
 
     def is_due(self, more: int = 0) -> bool:
         """Whether there would be a new step if `more` samples were written."""
-        held = self._held + more
+        buffered = self._buffered + more
         return (
-            held >= self._enough
-            or self._num_chunks(held) > self._asked_chunks
-            or (self._is_closed and held >= WHISPER_MIN_SAMPLES)
+            buffered >= self._enough
+            or self._num_chunks(buffered) > self._asked_chunks
+            or (self._is_closed and buffered >= WHISPER_MIN_SAMPLES)
         )
 
     def next_step(self) -> StreamStep | None:
@@ -129,9 +129,9 @@ class AsrStream:
         """
         if not self.is_due():
             return None
-        if self._held >= self._enough or self._is_closed:
+        if self._buffered >= self._enough or self._is_closed:
             return self._last_step()
-        chunks = self._num_chunks(self._held)
+        chunks = self._num_chunks(self._buffered)
         stop = chunks * self._rules.chunk_samples
         samples = self._gathered()
         self._features.write(samples[self._features.num_samples : stop + WHISPER_LOOKAHEAD])
@@ -139,11 +139,11 @@ class AsrStream:
         windows = self._features.windows(stop // WHISPER_HOP)
         return self._step(stop, windows, is_final=False)
 
-    def take(self, step: StreamStep, token_ids: Seq[int]) -> Heard:
+    def take(self, step: StreamStep, token_ids: Seq[int]) -> PartialTranscript:
         """Take what the model emitted for the last step asked for; stop ids left out."""
         answer = StablePrefix(step.prefix + self._tokens.decode(token_ids), step.prefix)
         transcript = parse_answer(answer.raw, self.language)
-        heard = Heard(
+        heard = PartialTranscript(
             segment=step.segment,
             start_s=step.start / WHISPER_RATE,
             end_s=step.stop / WHISPER_RATE,
@@ -214,15 +214,15 @@ class AsrStream:
         """Forget what is before `start`, a sample of the stream."""
         if start > self._start:
             rest = self._gathered()[start - self._start :].copy()
-            self._pieces, self._held = [rest], len(rest)
+            self._pieces, self._buffered = [rest], len(rest)
         self._start = start
         self._segment += 1
         self._features = SegmentFeatures(self._config, self._limit)
         self._answers: list[tuple[int, StablePrefix]] = []
         self._asked_chunks = 0
 
-    def _num_chunks(self, held: int) -> int:
-        ready = min(held - WHISPER_LOOKAHEAD, self._limit)
+    def _num_chunks(self, buffered: int) -> int:
+        ready = min(buffered - WHISPER_LOOKAHEAD, self._limit)
         return max(0, ready) // self._rules.chunk_samples
 
     def _gathered(self) -> Float32:

@@ -71,7 +71,7 @@ def language_name(language: str | None, known: tuple[str, ...]) -> str | None:
     name = LANGUAGES.get(_ALIASES.get(code, code), _capitalised(asked))
     if name not in known:
         raise InvalidRequest(
-            f"language {language!r} is not one of {', '.join(known)}", param="language"
+            f"no language {language!r}; the model has: {', '.join(known)}", param="language"
         )
     return name
 

@@ -99,7 +99,7 @@ class Qwen3Chat(TokenModel):
         """Keys of positions [start, stop): the token ids, so turns that were known are shared."""
         return _ids_of(sequence, start, stop)
 
-    # -- what the doors ask --------------------------------------------------------------------
+    # -- what the API servers ask ------------------------------------------------------------------
     def prepare_chat(self, request_id: str, model: str, ask: ChatInput) -> Request:
         """Put a conversation into the template.
 

@@ -147,7 +147,7 @@ def _thinking(text: str | None) -> Thinking:
 
 
 def _last_query(messages: Seq[ChatMessage]) -> int:
-    """Place of the last turn of a user who asks something; the last place if nobody does."""
+    """Index of the last user turn; the last index if there is none."""
     for place in range(len(messages) - 1, -1, -1):
         text = messages[place].content
         is_tools = text.startswith(_TOOL_ANSWER) and text.endswith(_END_TOOL_ANSWER)

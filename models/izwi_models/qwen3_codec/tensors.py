@@ -64,11 +64,11 @@ def _encoder_convs(config: EncoderConfig) -> Shapes:
     name, width, layer = "encoder.encoder.layers", config.num_filters, 1
     shapes = _conv(f"{name}.0", width, 1, config.kernel_size)
     for ratio in reversed(config.upsampling_ratios):
-        narrow = width // config.compress
+        reduced = width // config.compress
         for _ in range(config.num_residual_layers):
             block = f"{name}.{layer}.block"
-            shapes |= _conv(f"{block}.1", narrow, width, config.residual_kernel_size)
-            shapes |= _conv(f"{block}.3", width, narrow, 1)
+            shapes |= _conv(f"{block}.1", reduced, width, config.residual_kernel_size)
+            shapes |= _conv(f"{block}.3", width, reduced, 1)
             layer += 1
         shapes |= _conv(f"{name}.{layer + 1}", 2 * width, width, 2 * ratio)  # an ELU lies before
         width, layer = 2 * width, layer + 2

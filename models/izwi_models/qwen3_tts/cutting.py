@@ -20,7 +20,7 @@ _BLOCK = 4096
 
 
 class Part(NamedTuple):
-    """Text to add to the piece under way, and whether the piece is complete with it."""
+    """Text to add to the piece in flight, and whether the piece is complete with it."""
 
     text: str
     ends: bool = False

@@ -137,7 +137,10 @@ class Qwen3TTS:
             return split_text(text, limit)
         plain = sentences(text)
         if not plain:
-            raise InvalidRequest("nothing in the text is English that can be said", param="input")
+            raise InvalidRequest(
+                "the text contains nothing that this model can pronounce (it speaks English)",
+                param="input",
+            )
         return [piece for sentence in plain for piece in split_text(sentence, limit)]
 
     def prepare_speech(self, request_id: str, model: str, ask: SpeechInput) -> Request:
@@ -319,14 +322,12 @@ class Qwen3TTS:
         """What a stream of sound keeps between chunks."""
         return codec.state_shapes(self._codec.config)
 
-    def warm_codes(self, sequence: Sequence) -> npt.NDArray[np.int64] | None:
-        """The reference clip's frames, where the speech continues a clip."""
+    def warm_codes(self, sequence: Sequence) -> Array | None:
+        """The reference clip's frames, on the device, where the speech continues a clip."""
         prompt = _prompt(sequence)
         if prompt.num_reference_frames == 0:
             return None
-        _, codes = self._voice(sequence)
-        host: npt.NDArray[np.int64] = self._ops.numpy(codes)
-        return host
+        return self._voice(sequence)[1]
 
     def vocode(self, codes: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Turn (rows, frames, codebooks) into (rows, samples) in [-1, 1] and the next state."""

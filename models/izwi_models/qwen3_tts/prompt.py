@@ -24,7 +24,7 @@ from itertools import zip_longest
 import numpy as np
 import numpy.typing as npt
 
-from izwi.cache.content import digest_array, digest_ints
+from izwi.digests import digest_array, digest_ints
 from izwi.request import EncodeInput, TextMode, VoicePrompt
 from izwi_models.qwen3_tts.config import TTSConfig
 

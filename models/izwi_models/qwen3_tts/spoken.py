@@ -6,24 +6,9 @@ The published checkpoints read digits, capitals and symbols by themselves and ne
 from __future__ import annotations
 
 import re
-import unicodedata
 
+from izwi_models.english.text import say_english, settled
 from izwi_models.qwen3_tts.cutting import Part, joined
-
-_SIGNS = {
-    "%": " percent ",
-    "&": " and ",
-    "+": " plus ",
-    "=": " equals ",
-    "@": " at ",
-    "#": " number ",
-}
-_MONEY = {"$": "dollars", "£": "pounds", "€": "euros"}
-_PRICE = re.compile(r"([$£€])\s?(\d[\d,]*(?:\.\d+)?)")
-_CLOCK = re.compile(r"\b(\d{1,2}):(\d{2})\b")
-_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:st|nd|rd|th)?\b|\d+")
-_CAPITALS = re.compile(r"\b[A-Z]{2,}\b")
-_LONGEST_ABBREVIATION = 3
 
 # What is written after spelling: words, and runs of everything between them.
 _RUN = re.compile(r"[A-Za-z]+|[^A-Za-z]+")
@@ -34,8 +19,8 @@ _END = re.compile(r"[.?!][,.?!']*\s|\n")
 class SpokenStream:
     """Spells out text that is still being written, sentence by sentence.
 
-    Numbers become words, short words in capitals are spelled letter by letter, longer ones are
-    read as words, other marks become commas or go, and every line ends like a sentence. What comes
+    Numbers, dates, units, addresses and abbreviations become words (`izwi_models.english`), other
+    marks become commas or go, and every line ends like a sentence. What comes
     out has letters, apostrophes, hyphens and the marks `, . ? !` alone, and does not depend on how
     the text was cut: a word is spelled once the white space after it is there, and marks wait for
     the next word, or for the end of the sentence.
@@ -50,15 +35,15 @@ class SpokenStream:
     def write(self, text: str) -> list[Part]:
         """Take more text and return what is settled by it. No part is empty but for an end."""
         self._raw += text
-        stop = _settled(self._raw)
-        spelled = _spell(self._raw[:stop])
+        stop = settled(self._raw)
+        spelled = _spell(self._raw[:stop], self._line_begins)
         self._raw = self._raw[stop:]
         return self._speak(spelled)
 
     def close(self) -> list[Part]:
         """Return the rest, as no text follows."""
-        spelled, self._raw = _spell(self._raw), ""
-        return self._speak(spelled + "\n")
+        spelled, self._raw = _spell(self._raw + "\n", self._line_begins), ""
+        return self._speak(spelled)
 
     def _speak(self, spelled: str) -> list[Part]:
         parts: list[Part] = []
@@ -93,47 +78,11 @@ def sentences(text: str) -> list[str]:
     return joined([*stream.write(text), *stream.close()])
 
 
-def _settled(text: str) -> int:
-    """Up to where text is spelled the same whatever follows: after its last white space.
-
-    But a price may have a space after its sign.
-    """
-    stop = len(text)
-    while stop:
-        while stop and not text[stop - 1].isspace():
-            stop -= 1
-        word = text[:stop].rstrip()
-        if not word or unicodedata.normalize("NFKD", word[-1])[-1] not in _MONEY:
-            return stop
-        stop = len(word) - 1
-    return 0
-
-
-def _spell(text: str) -> str:
-    """Spell out whole words: nothing here looks across white space, but for the price."""
-    text = unicodedata.normalize("NFKD", text.replace("’", "'").replace("‘", "'"))
-    text = re.sub(r"[^\S\n]", " ", text)
-    text = _PRICE.sub(lambda m: f"{m[2]} {_MONEY[m[1]]}", text)
-    text = _CLOCK.sub(lambda m: f"{m[1]} {m[2]}" if int(m[2]) else f"{m[1]} o'clock", text)
-    if any(character.isdigit() for character in text):
-        text = _NUMBER.sub(lambda m: f" {_number(m[0])} ", text)
-    for sign, word in _SIGNS.items():
-        text = text.replace(sign, word)
-    text = _CAPITALS.sub(_read_capitals, text)
+def _spell(text: str, begins_line: bool) -> str:
+    """Write text in the letters and marks that the checkpoint knows."""
+    text = say_english(text, begins_line=begins_line)
     text = re.sub(r"[;:()\[\]/–—]", ", ", text)
     return re.sub(r"[^A-Za-z ,.'?!\n-]", "", text)
-
-
-def _number(digits: str) -> str:
-    import inflect  # slow to import, and most text has no digits
-
-    words = str(inflect.engine().number_to_words(digits.replace(",", ""), andword="and"))
-    return words.replace(",", "").replace("-", " ")
-
-
-def _read_capitals(match: re.Match[str]) -> str:
-    word = match[0]
-    return " ".join(word) if len(word) <= _LONGEST_ABBREVIATION else word.lower()
 
 
 def _tidy(between: str) -> str:

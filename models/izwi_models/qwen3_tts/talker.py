@@ -16,12 +16,12 @@ from izwi_models.qwen3_tts.prompt import NOTHING
 
 _HEAD = "talker.codec_head.weight"
 _PREDICTOR = "talker.code_predictor."
-_NARROW = f"{_PREDICTOR}small_to_mtp_projection"
+_TO_PREDICTOR = f"{_PREDICTOR}small_to_mtp_projection"
 
 # Names that `prepare` adds. No checkpoint has them, so they tell prepared weights from plain ones.
 _TABLE = "talker.code_table"  # (rows, hidden): embeddings of all codebooks, zeros before each
 _OFFSETS = "talker.code_offsets"  # (codebooks,) int64, row of the first code of each in the table
-_NARROW_TABLE = f"{_PREDICTOR}code_table"  # the same rows, projected to the predictor's width
+_PREDICTOR_TABLE = f"{_PREDICTOR}code_table"  # the same rows, projected to the predictor's width
 
 
 def prepare(ops: Ops, weights: Weights, config: TTSConfig) -> dict[str, Array]:
@@ -41,10 +41,10 @@ def prepare(ops: Ops, weights: Weights, config: TTSConfig) -> dict[str, Array]:
     for name, offset, size in zip(names, offsets.tolist(), sizes, strict=True):
         ready[name] = table[offset : offset + size]  # a view, so that nothing is kept twice
     ready[_TABLE], ready[_OFFSETS] = table, ops.array(offsets)
-    if f"{_NARROW}.weight" in weights:
-        ready[_NARROW_TABLE] = _to_predictor(ops, weights, table)
+    if f"{_TO_PREDICTOR}.weight" in weights:
+        ready[_PREDICTOR_TABLE] = _to_predictor(ops, weights, table)
     for name in (_HEAD, *(_head_name(n) for n in range(1, talker.num_code_groups))):
-        ready[name] = ops.narrow(ready[name])
+        ready[name] = ops.quantize(ready[name])
     return ready
 
 
@@ -112,14 +112,14 @@ def predict_codes(
     stack, groups = predictor.stack, predictor.num_code_groups
     context = ops.scratch_context(hidden.shape[0], groups, stack.num_hidden_layers, stack.attention)
     ids = [first_ids]
-    first = _embed_narrow(ops, weights, first_ids, 0)
+    first = _embed_for_predictor(ops, weights, first_ids, 0)
     x = ops.stack([_to_predictor(ops, weights, hidden), first], 1)  # (rows, 2, predictor hidden)
     for codebook in range(1, groups):
         out = decode(ops, weights, stack, f"{_PREDICTOR}model.", x, context)
         context.advance(x.shape[1])
         ids.append(pick(_code_logits(ops, weights, out[:, -1], codebook), codebook))
         if codebook + 1 < groups:  # the last code is never fed back
-            x = _embed_narrow(ops, weights, ids[-1], codebook)[:, None]
+            x = _embed_for_predictor(ops, weights, ids[-1], codebook)[:, None]
     return ops.stack(ids, 1)
 
 
@@ -157,10 +157,10 @@ def _embed_code(ops: Ops, weights: Weights, ids: Array, codebook: int) -> Array:
     return ops.take(weights[_embedding_names(codebook + 1)[codebook]], ids)
 
 
-def _embed_narrow(ops: Ops, weights: Weights, ids: Array, codebook: int) -> Array:
+def _embed_for_predictor(ops: Ops, weights: Weights, ids: Array, codebook: int) -> Array:
     """Embed codes in the predictor's width."""
-    if _NARROW_TABLE in weights:
-        return ops.take(weights[_NARROW_TABLE], ids + weights[_OFFSETS][codebook])
+    if _PREDICTOR_TABLE in weights:
+        return ops.take(weights[_PREDICTOR_TABLE], ids + weights[_OFFSETS][codebook])
     return _to_predictor(ops, weights, _embed_code(ops, weights, ids, codebook))
 
 
@@ -174,6 +174,6 @@ def _head_name(codebook: int) -> str:
 
 def _to_predictor(ops: Ops, weights: Weights, x: Array) -> Array:
     """Narrow the talker's width to the predictor's, where they differ."""
-    if f"{_NARROW}.weight" not in weights:
+    if f"{_TO_PREDICTOR}.weight" not in weights:
         return x
-    return ops.linear(x, weights[f"{_NARROW}.weight"], weights[f"{_NARROW}.bias"])
+    return ops.linear(x, weights[f"{_TO_PREDICTOR}.weight"], weights[f"{_TO_PREDICTOR}.bias"])

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from izwi.errors import InvalidRequest
+from izwi.input_stream import TextPart
 from izwi.request import Request, SpeechInput, TextMode
-from izwi.streamed import TextPart
 from izwi_models.qwen3_tts.cutting import Cutter, Part
 from izwi_models.qwen3_tts.prepare import Checkpoint, draft
 from izwi_models.qwen3_tts.spoken import SpokenStream
@@ -50,7 +50,7 @@ class TextStream:
         self._half = ""  # a first surrogate: clients cut text between UTF-16 units, too
         self._piece = 0
         self._turn: OpenTurn | None = None
-        self._begun = False  # the request of the piece under way is out
+        self._begun = False  # the request of the piece in flight is out
         self._first: list[int] = []  # ids of the piece before it is
         self._said: list[str] = []
 
@@ -107,7 +107,7 @@ class TextStream:
             self._turn, self._begun, self._first, self._said = None, False, [], []
 
     def _begin(self, name: str, turn: OpenTurn, complete: bool) -> tuple[Request | None, list[int]]:
-        """The request of the piece under way, if it can begin, and the ids to write to it."""
+        """The request of the piece in flight, if it can begin, and the ids to write to it."""
         enough = self._draft.first_ids
         is_open = self._draft.mode is TextMode.STREAMING and len(self._first) >= enough
         if not (is_open or complete):

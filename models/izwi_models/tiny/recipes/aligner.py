@@ -29,6 +29,7 @@ from izwi_models.qwen3_asr.config import EMBEDDING, HEAD, TEXT_PREFIX
 from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
 from izwi_models.tiny.recipes.aligner_folder import OWN, WHOLE, complete
 from izwi_models.tiny.recipes.asr import augmented_mel, token_counts
+from izwi_models.tiny.recipes.augment import disturbed
 from izwi_models.tiny.recipes.data import Corpus, Int64, bucket_batches, text_table
 from izwi_models.tiny.recipes.harness import (
     Clock,
@@ -210,7 +211,8 @@ class AlignerTrainer:
 
     def loss(self, batch: Placed, frames: int, length: int) -> Tensor:
         """Loss of utterances padded to `frames` codec frames and `length` ids behind them."""
-        mel = augmented_mel(batch.sound(self.corpus, frames), batch.lengths)
+        sound = disturbed(to_16k(batch.sound(self.corpus, frames)))
+        mel = augmented_mel(sound, batch.lengths)
         views = self._shared | self.weights.views(self.dtype)
         logits = self.logits(views, self.marks, batch.items, mel, batch.lengths, length)
         times, known = batch.times(self.marks)

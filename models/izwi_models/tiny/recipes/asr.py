@@ -21,7 +21,8 @@ from izwi_models.qwen3.decoder import decode
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr.config import EMBEDDING, TEXT_PREFIX, AsrConfig, tensor_shapes
 from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
-from izwi_models.tiny.recipes.data import Corpus, bucket_batches, text_table
+from izwi_models.tiny.recipes.augment import disturbed, no_speech
+from izwi_models.tiny.recipes.data import Corpus, Int64, bucket_batches, text_table
 from izwi_models.tiny.recipes.harness import (
     Clock,
     FlatWeights,
@@ -33,16 +34,22 @@ from izwi_models.tiny.recipes.harness import (
     resume_weights,
     save_tensors,
 )
-from izwi_models.tiny.recipes.settings import ASR, ASR_GENERATION, token_id
+from izwi_models.tiny.recipes.settings import ASR_GENERATION, asr_config, token_id
 from izwi_models.tiny.recipes.spectral import to_16k, whisper_mel
-from izwi_models.tiny.recipes.speech import UNKNOWN_PHONE
+from izwi_models.tiny.recipes.speech import FRAME, LABEL, PHONES, SILENCE, UNKNOWN_PHONE
 
 _PHONES = UNKNOWN_PHONE + 1
 _EDGES = [25, 31, 37, 43, 50, 62, 75, 100]  # codec frames; whole and half seconds
 _MELS_A_FRAME = 8  # mel frames in 80 ms
+_LABELS = FRAME // LABEL  # of a codec frame
 _LABELS_A_CHUNK = 50
 _SMOOTHING = 0.05
 _SILENT_MEL = -0.5
+_SILENT_ROWS = 8  # one in so many holds no speech, and its answer no words
+_MOVED_ROWS = 0.3  # share with silence before and after
+_PAUSED_ROWS = 0.5  # share, of those that pause at all, that pause for longer
+_LEAST_PAUSE = 2  # labels of silence
+_MOST_SILENCE = 25  # codec frames that an utterance gets for that, at times
 
 
 class Template:
@@ -66,7 +73,8 @@ class AsrTrainer:
         self.device, self.corpus = device, corpus
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self.ops = TorchOps(device, self.dtype)
-        self.config = parse_config(AsrConfig, ASR, "settings.ASR")
+        self.settings = asr_config(args.layers)
+        self.config = parse_config(AsrConfig, self.settings, "settings.ASR")
         tokenizer = QwenTokenizer(args.out)
         self.template = Template(tokenizer)
         answers = [
@@ -85,6 +93,10 @@ class AsrTrainer:
         self.optimizer = Optimizer(self.weights, clip=1.0, average=0.999)
         self.metrics = torch.zeros(4, device=device)
         self._positions = self.ops.array(chunk_positions(self.config.audio))
+        phones = json.loads(PHONES.read_text())
+        self._silence = phones[SILENCE]
+        silences = [number for name, number in phones.items() if name.startswith(SILENCE)]
+        self._pauses = torch.from_numpy(longest_pauses(corpus, silences)).to(device)
 
     def hold(self, items: Tensor, frames: int, text_length: int) -> None:
         """Compute the gradient of a batch."""
@@ -93,8 +105,8 @@ class AsrTrainer:
     def loss(self, items: Tensor, frames: int, text_length: int) -> Tensor:
         """Loss of utterances padded to `frames` codec frames and `text_length` answer ids."""
         weights = self.weights.views(self.dtype)
-        lengths, starts = self.corpus.device_frames[items], self.corpus.device_starts[items]
-        mel = augmented_mel(self.corpus.sound(starts, frames, lengths), lengths)
+        sound, labels, lengths = self._heard(items, frames)
+        mel = augmented_mel(sound, lengths)
         tokens = token_counts(lengths * _MELS_A_FRAME)
         audio = encode_windows(
             self.ops,
@@ -104,11 +116,11 @@ class AsrTrainer:
             positions=self._positions,
             num_tokens=tokens,
         )
-        phone_loss = self._phone_loss(weights, audio, starts, lengths, frames)
-        logits, targets = self._answer(weights, items, audio, tokens, text_length)
-        counted = (
-            torch.arange(text_length, device=self.device) < self.answer_lengths[items][:, None]
-        )
+        phone_loss = self._phone_loss(weights, audio, labels, lengths)
+        answers, answer_lengths = self._wanted(items, text_length)
+        logits = self._answer(weights, answers, audio, tokens)
+        targets = answers
+        counted = torch.arange(text_length, device=self.device) < answer_lengths[:, None]
         losses = F.cross_entropy(
             logits.flatten(0, 1), targets.flatten(), reduction="none", label_smoothing=_SMOOTHING
         ).view(targets.shape)
@@ -119,20 +131,59 @@ class AsrTrainer:
         self.metrics.copy_(values.detach())
         return text_loss + 0.2 * phone_loss
 
+    def _heard(self, items: Tensor, frames: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Sound at 16 kHz, phonemes (rows, frames, 4), and how many frames of each row count.
+
+        The first rows hold no speech; some of the others stand amid silence, or pause in the
+        middle, so that what comes after a long pause is heard, too.
+        """
+        rows, device = len(items), self.device
+        spoken, starts = self.corpus.device_frames[items], self.corpus.device_starts[items]
+        cut = self._pauses[items]
+        paused = (cut > 0) & (torch.rand(rows, device=device) < _PAUSED_ROWS)
+        gap = (torch.rand(rows, device=device) * (frames - spoken + 1)).long() * paused
+        filled = spoken + gap
+        moved = torch.rand(rows, device=device) < _MOVED_ROWS
+        room = (frames - filled) * moved
+        lead = (torch.rand(rows, device=device) * (room + 1)).long()
+        lengths = filled + lead
+        lengths = (
+            lengths + (torch.rand(rows, device=device) * (frames - lengths + 1)).long() * moved
+        )
+        at = torch.arange(frames * _LABELS, device=device) - _LABELS * lead[:, None]
+        cut, pause = cut[:, None], _LABELS * gap[:, None]
+        inside = (at >= 0) & (at < _LABELS * filled[:, None]) & ((at < cut) | (at >= cut + pause))
+        at = torch.where(at < cut, at, at - pause) + _LABELS * starts[:, None]
+        at = at.clamp(0, len(self.corpus.phones) - 1)
+        labels = self.corpus.phones[at].long().masked_fill(~inside, self._silence)
+        labels = labels.unflatten(1, (frames, _LABELS))
+        samples = at[..., None] * LABEL + torch.arange(LABEL, device=device)
+        sound = self.corpus.samples[samples.flatten(1)].float() / 32768
+        sound = sound * inside[..., None].expand(-1, -1, LABEL).flatten(1)
+        silent = -(-rows // _SILENT_ROWS)
+        labels[:silent] = self._silence
+        disturbing = disturbed(to_16k(sound))
+        empty = no_speech(silent, disturbing.shape[1], device)
+        return torch.cat([empty, disturbing[silent:]]), labels, lengths
+
+    def _wanted(self, items: Tensor, text_length: int) -> tuple[Tensor, Tensor]:
+        """Answers (rows, text_length) and their lengths: no words for rows without speech."""
+        silent = -(-len(items) // _SILENT_ROWS)
+        answers, lengths = self.answers[items][:, :text_length], self.answer_lengths[items]
+        opening = len(self.template.opening)
+        answers[:silent, opening] = self.template.end
+        lengths[:silent] = opening + 1
+        return answers, lengths
+
     def _answer(
-        self,
-        weights: dict[str, Tensor],
-        items: Tensor,
-        audio: Tensor,
-        tokens: Tensor,
-        text_length: int,
-    ) -> tuple[Tensor, Tensor]:
-        """Logits (rows, text_length, vocabulary) of the answers, and the answers."""
+        self, weights: dict[str, Tensor], answers: Tensor, audio: Tensor, tokens: Tensor
+    ) -> Tensor:
+        """Logits (rows, text_length, vocabulary) of the answers."""
+        text_length = answers.shape[1]
         rows, most = audio.shape[:2]
         before, after = len(self._before), len(self._after)
         length = before + most + after + text_length - 1
         at = torch.arange(length, device=self.device)[None]
-        answers = self.answers[items][:, :text_length]
         tail = at - before - tokens[:, None]  # counts from the end of the sound
         ids = answers.gather(1, (tail - after).clamp(0, text_length - 1))
         ids = torch.where(tail < after, self._after[tail.clamp(0, after - 1)], ids)
@@ -145,18 +196,17 @@ class AsrTrainer:
         hidden = decode(self.ops, weights, self.config.text.decoder, TEXT_PREFIX, x, context)
         first = before + tokens[:, None] + after - 1
         states = hidden[row_numbers, first + torch.arange(text_length, device=self.device)]
-        return F.linear(states, weights[EMBEDDING]).float(), answers
+        return F.linear(states, weights[EMBEDDING]).float()
 
     def _phone_loss(
         self,
         weights: dict[str, Tensor],
         audio: Tensor,
-        starts: Tensor,
+        labels: Tensor,
         lengths: Tensor,
-        frames: int,
     ) -> Tensor:
         """Each token stands for four labels of 20 ms, thirteen tokens for a second of fifty."""
-        labels = self.corpus.labels(starts, frames)
+        frames = labels.shape[1]
         real = torch.arange(frames, device=self.device) < lengths[:, None]
         labels = labels.masked_fill(~real[..., None], -100).flatten(1)
         labels = F.pad(labels, (0, -labels.shape[1] % _LABELS_A_CHUNK), value=-100)
@@ -180,11 +230,37 @@ class AsrTrainer:
             "padding_value": 0.0,
         }
         for name, values in (
-            ("config", ASR),
+            ("config", self.settings),
             ("generation_config", ASR_GENERATION),
             ("preprocessor_config", preprocessor),
         ):
             (out / f"{name}.json").write_text(json.dumps(values, indent=2) + "\n")
+
+
+def longest_pauses(corpus: Corpus, silences: list[int]) -> Int64:
+    """The middle of the longest pause inside each utterance, in labels; 0 where there is none.
+
+    Args:
+        corpus: Utterances, which begin and end in silence.
+        silences: Numbers of the phonemes that are none.
+    """
+    still = np.isin(corpus.phones.cpu().numpy(), silences)
+    turns = np.flatnonzero(np.diff(still)) + 1
+    begins = turns[still[turns]]
+    ends = turns[~still[turns]]
+    ends = ends[np.searchsorted(ends, begins[:1])[0] :] if len(begins) else ends
+    count = min(len(begins), len(ends))
+    begins, ends = begins[:count], ends[:count]
+    starts = corpus.starts * _LABELS
+    owner = np.searchsorted(starts, begins, "right") - 1
+    inner = (ends < starts[owner] + corpus.frames[owner] * _LABELS) & (
+        ends - begins >= _LEAST_PAUSE
+    )
+    begins, ends, owner = begins[inner], ends[inner], owner[inner]
+    order = np.argsort(ends - begins, kind="stable")  # the longest is written last
+    places = np.zeros(len(corpus), np.int64)
+    places[owner[order]] = ((begins + ends) // 2 - starts[owner])[order]
+    return places
 
 
 def token_counts(mel_frames: Tensor) -> Tensor:
@@ -196,15 +272,12 @@ def token_counts(mel_frames: Tensor) -> Tensor:
 
 
 def augmented_mel(sound: Tensor, frames: Tensor) -> Tensor:
-    """Whisper features of 24 kHz sound at random loudness, with noise, and with parts hidden."""
+    """Whisper features of 16 kHz sound with parts hidden."""
     rows, device = len(sound), sound.device
 
     def draw(low: float, high: float, *shape: int) -> Tensor:
         return low + (high - low) * torch.rand(rows, *shape, device=device)
 
-    sound = to_16k(sound) * 10 ** draw(-1.2, 0.1, 1)
-    level = sound.square().mean(1, keepdim=True).sqrt() * 10 ** (-draw(8, 45, 1) / 20)
-    sound = sound + torch.randn_like(sound) * level * (draw(0, 1, 1) < 0.6)
     kept = frames * (16_000 * 8 // 100)
     mel = whisper_mel(sound, kept)
     band = torch.arange(mel.shape[1], device=device)[None, :, None]
@@ -234,7 +307,9 @@ def train(trainer: AsrTrainer, args: argparse.Namespace) -> None:
     log(f"asr: {count / 1e6:.2f} M parameters, {len(corpus)} utterances, {trainer.resumed} resumed")
     step, epoch, saved = 0, 0, 0.0
     while clock.share < 1:
-        for edge, items in bucket_batches(corpus.frames, _EDGES, args.frames, generator):
+        most = np.minimum(_MOST_SILENCE, _EDGES[-1] - corpus.frames).clip(0)
+        padded = corpus.frames + (most * generator.random(len(corpus)) ** 2).astype(np.int64)
+        for edge, items in bucket_batches(padded, _EDGES, args.frames, generator):
             if clock.share >= 1:
                 break
             buffer = buffers.setdefault(edge, torch.zeros(len(items), dtype=torch.long).to(device))
@@ -265,6 +340,9 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=12_000, help="padded frames in a batch")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, help="read only so many parts of the corpus")
+    parser.add_argument(
+        "--layers", type=int, help="of encoder and decoder each: for a judge that is no relative"
+    )
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

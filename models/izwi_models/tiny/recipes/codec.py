@@ -7,23 +7,23 @@ talker cheat in training and babble when it runs freely.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
-from safetensors.torch import load_file
 from torch import Tensor
 
+from izwi.ops.torch_ops import TorchOps
 from izwi_models.qwen3_codec.config import CodecConfig, codec_config
 from izwi_models.qwen3_codec.decoder import decode_latents, zero_state
 from izwi_models.qwen3_codec.encoder import encode_latents
 from izwi_models.qwen3_codec.tensors import tensor_shapes
 from izwi_models.tiny.recipes.adversary import Adversary
+from izwi_models.tiny.recipes.codec_folder import write_codec
 from izwi_models.tiny.recipes.data import Corpus
 from izwi_models.tiny.recipes.fused import FusedOps
 from izwi_models.tiny.recipes.harness import (
@@ -31,16 +31,17 @@ from izwi_models.tiny.recipes.harness import (
     FlatWeights,
     Log,
     Optimizer,
+    Stepper,
     initial_weights,
     join_ranks,
     learning_rate,
     leave_ranks,
     resume_weights,
-    save_tensors,
 )
+from izwi_models.tiny.recipes.perception import Perception
 from izwi_models.tiny.recipes.residual import Codebooks
 from izwi_models.tiny.recipes.settings import CODEC
-from izwi_models.tiny.recipes.spectral import log_mel, low_band_loss, spectral_loss
+from izwi_models.tiny.recipes.spectral import gap_loss, log_mel, low_band_loss, spectral_loss
 from izwi_models.tiny.recipes.speech import FRAME, SAMPLE_RATE, UNKNOWN_PHONE
 from izwi_models.tiny.recipes.voicing import compare_pitch
 
@@ -64,12 +65,16 @@ class Aims:
         cutoff_hz: Where that band ends.
         adversary: Weight of the discriminators.
         adversary_from: Share of the time after which they join; 1 is never.
+        gaps: Weight of the sound in silence.
+        perception: Weight of what a transcriber hears differently, where there is one.
     """
 
     low_band: float
     cutoff_hz: float
     adversary: float
     adversary_from: float
+    gaps: float = 10.0
+    perception: float = 1.5
 
 
 class CodecTrainer:
@@ -82,14 +87,18 @@ class CodecTrainer:
         seed: int,
         aims: Aims,
         decoder_only: bool = False,
+        perception: Perception | None = None,
     ):
         torch.manual_seed(seed)
+        self.perception = perception
         self.aims, self.decoder_only = aims, decoder_only
         self.adversary = Adversary(device, seed)
         self.adversary_steps = 0  # that it had a say in
+        self._say = torch.zeros((), device=device)  # the weight of its loss now
         self.config: CodecConfig = codec_config(CODEC, "settings.CODEC")
         self.device = device
         self.ops = FusedOps(device, compiled=device.type == "cuda")
+        self._plain = TorchOps(device)  # compiles nothing for the shapes of an evaluation
         self._silence: dict[int, dict[str, Tensor]] = {}
         encoder = self.config.encoder_config
         self.books = Codebooks(
@@ -116,11 +125,11 @@ class CodecTrainer:
                 if name.startswith("encoder."):
                     views[name].zero_()
         self.optimizer = Optimizer(self.weights, clip=1.0, betas=(0.8, 0.99), decay=0.01)
-        self.metrics = torch.zeros(6, device=device)
+        self.metrics = torch.zeros(8, device=device)
         self.gate = torch.full((), float(self.resumed), device=device)
 
     def hold(self, sound: Tensor, labels: Tensor) -> None:
-        """Compute the gradient of (rows, samples) and their phonemes; moves the codebooks."""
+        """Compute the gradient of (rows, samples) and their phonemes. May be captured."""
         weights = self.weights.views(torch.float32)
         with torch.set_grad_enabled(not self.decoder_only):
             latents = encode_latents(self.ops, weights, self.config, sound)
@@ -137,9 +146,14 @@ class CodecTrainer:
         logits = F.linear(mixed_first, weights[_PHONE_HEAD]).view(-1, _PHONES)
         phone = F.cross_entropy(logits, labels.flatten())
         right = (logits.argmax(-1) == labels.flatten()).float().mean()
-        values = torch.stack([spectral, low_band, commitment, phone, right, self.optimizer.norm])
-        self.metrics.copy_(values.detach())
+        gaps = gap_loss(made, sound)
+        heard = torch.zeros_like(gaps)
+        if self.perception is not None:
+            heard = self.perception.distance(made, sound)
+        values = [spectral, low_band, commitment, phone, right, self.optimizer.norm, gaps, heard]
+        self.metrics.copy_(torch.stack(values).detach())
         loss = spectral + self.aims.low_band * low_band
+        loss = loss + self.aims.gaps * gaps + self.aims.perception * heard
         if self.adversary_steps:
             loss = loss + self._objection(made, sound)
         if not self.decoder_only:
@@ -148,24 +162,30 @@ class CodecTrainer:
 
     def _objection(self, made: Tensor, sound: Tensor) -> Tensor:
         """The discriminators' loss of a part of the batch, faded in."""
-        rows, samples = _JUDGED[0], _JUDGED[1] * FRAME
-        first = int(torch.randint(0, max(0, made.shape[1] - samples) + 1, ()))
-        ours, theirs = (x[:rows, first : first + samples] for x in (made, sound))
-        say = self.aims.adversary * min(1.0, self.adversary_steps / _ADVERSARY_RAMP)
-        return say * self.adversary.oppose(ours, theirs)
+        rows, samples = _JUDGED[0], min(_JUDGED[1] * FRAME, made.shape[1])
+        room = made.shape[1] - samples + 1
+        first = (torch.rand((), device=self.device) * room).long()
+        index = first + torch.arange(samples, device=self.device)
+        ours, theirs = (x[:rows].index_select(1, index) for x in (made, sound))
+        return self._say * self.adversary.oppose(ours, theirs)
 
     def apply(self, share: float, rate: float) -> None:
-        """Step the codec, and the discriminators once their time has come."""
+        """Step the codec and its codebooks, and the discriminators once their time has come."""
         self.optimizer.apply()
+        if not self.decoder_only:
+            self.books.follow()
         if share >= self.aims.adversary_from:
             if self.adversary_steps:
                 self.adversary.optimizer.rate.fill_(rate)
                 self.adversary.optimizer.apply()
             self.adversary_steps += 1
+            ramp = min(1.0, self.adversary_steps / _ADVERSARY_RAMP)
+            self._say.fill_(self.aims.adversary * ramp)
 
     def shown(self) -> str:
         """The losses of the last batch."""
         names = ["spectral", "low band", "commitment", "phone", "phone right", "norm"]
+        names += ["gaps", "heard"]
         names += ["adversary", "layers apart"]
         values = self.metrics.tolist() + self.adversary.metrics.tolist()
         return ", ".join(f"{n} {v:.3f}" for n, v in zip(names, values, strict=True))
@@ -176,14 +196,23 @@ class CodecTrainer:
         first = F.linear(flat, weights[f"{_SEMANTIC}.input_proj.weight"][:, :, 0])
         return first, F.linear(flat, weights[f"{_ACOUSTIC}.input_proj.weight"][:, :, 0])
 
-    def decode(self, weights: dict[str, Tensor], first: Tensor, rest: Tensor, rows: int) -> Tensor:
+    def decode(
+        self,
+        weights: dict[str, Tensor],
+        first: Tensor,
+        rest: Tensor,
+        rows: int,
+        ops: TorchOps | None = None,
+    ) -> Tensor:
         """Sound of (rows * frames, width) coded projections."""
         joined = F.linear(first, weights[f"{_FIRST}.output_proj.weight"][:, :, 0])
         joined = joined + F.linear(rest, weights[f"{_REST}.output_proj.weight"][:, :, 0])
         latents = joined.unflatten(0, (rows, -1)).transpose(1, 2)
         if rows not in self._silence:
             self._silence[rows] = zero_state(self.ops, self.config, rows)
-        return decode_latents(self.ops, weights, self.config, latents, self._silence[rows])[0]
+        return decode_latents(ops or self.ops, weights, self.config, latents, self._silence[rows])[
+            0
+        ]
 
     def checkpoint(self) -> dict[str, Tensor]:
         """Every tensor of the published layout, the averaged weights and the codebooks."""
@@ -207,13 +236,15 @@ class CodecTrainer:
         coded_first, coded_rest, _, codes = self.books.quantise(first, rest, learn=False)
         parts = []
         for name, a, b in (("quantised", coded_first, coded_rest), ("free", first, rest)):
-            made = self.decode(weights, a, b, len(rows))
+            made = self.decode(weights, a, b, len(rows), self._plain)
             mels = [log_mel(x, SAMPLE_RATE, 1024, 256, 80) for x in (made, sound)]
             parts.append(f"{name} {(mels[0] - mels[1]).abs().mean().item():.3f}")
             voiced, kept, off = compare_pitch(made, sound)
             low_band = low_band_loss(made, sound, SAMPLE_RATE, self.aims.cutoff_hz).item()
+            heard = self.perception.distance(made, sound).item() if self.perception else 0.0
             parts.append(
-                f"low band {low_band:.3f}, voiced {voiced:.2f}, kept {kept:.3f}, off {off:.3f}"
+                f"low band {low_band:.3f}, voiced {voiced:.2f}, kept {kept:.3f}, off {off:.3f}, "
+                f"gaps {gap_loss(made, sound).item():.5f}, heard {heard:.3f}"
             )
         used = [len(codes[:, book].unique()) for book in range(self.books.count)]
         return f"held-out mel L1 {', '.join(parts)}, entries used {used}"
@@ -250,6 +281,7 @@ def train(
     """Train for the time given; rank 0 writes the checkpoint as it goes."""
     clock = Clock(args.seconds)
     log = Log(args.out / f"codec{rank}.log", clock)
+    stepper = Stepper(trainer.device, capture=not args.plain)
     generator = np.random.default_rng(args.seed + 100 * rank)
     torch.manual_seed(args.seed + 100 * rank)
     shapes = _SHAPES if trainer.device.type == "cuda" else ((8, 4),)
@@ -264,9 +296,16 @@ def train(
         items = long_enough if kind == 0 else np.arange(len(corpus))
         batches[kind].copy_(torch.from_numpy(generator.choice(items, counts[kind])))
         trainer.optimizer.rate.fill_(learning_rate(share, step, args.rate))
-        _step(trainer, corpus, batches[kind], shapes[kind][0], crop=kind == 0)
+        opposed = trainer.adversary_steps > 0
+        stepper.run(
+            (kind, opposed),
+            partial(_step, trainer, corpus, batches[kind], shapes[kind][0], crop=kind == 0),
+        )
         trainer.apply(share, learning_rate(share, step, args.rate))
         step += 1
+        if step == len(shapes) and not args.plain:
+            # all is captured: searching for algorithms empties the allocator's cache
+            torch.backends.cudnn.benchmark = False
         if step % 20 == 0:
             share = clock.joint_share(trainer.device)
         if not quantised and share > _WARMUP_SHARE:
@@ -280,10 +319,10 @@ def train(
             log(f"step {step}: {trainer.shown()}")
         if rank == 0 and clock.elapsed - saved > args.save_every:
             saved = clock.elapsed
-            export(trainer, args.out)
+            write_codec(trainer.checkpoint(), args.out)
             log(f"step {step}: {trainer.evaluate(heldout)}")
     if rank == 0:
-        export(trainer, args.out)
+        write_codec(trainer.checkpoint(), args.out)
         log(f"done after {step} steps: {trainer.evaluate(heldout)}")
 
 
@@ -311,30 +350,6 @@ def _latents(
     return trainer.project(weights, encode_latents(trainer.ops, weights, trainer.config, sound))
 
 
-def export(trainer: CodecTrainer, out: Path) -> None:
-    """Write the published layout."""
-    folder = out / "speech_tokenizer"
-    save_tensors(trainer.checkpoint(), folder / "model.safetensors", torch.float16)
-    settings: dict[str, Any] = CODEC
-    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
-    preprocessor = {
-        "feature_extractor_type": "EncodecFeatureExtractor",
-        "feature_size": 1,
-        "sampling_rate": SAMPLE_RATE,
-        "padding_side": "right",
-        "padding_value": 0.0,
-        "return_attention_mask": True,
-    }
-    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor, indent=2) + "\n")
-
-
-def load_codec(folder: Path, device: torch.device) -> tuple[CodecConfig, dict[str, Tensor]]:
-    """Configuration and float32 weights of a `speech_tokenizer` folder."""
-    config = codec_config(json.loads((folder / "config.json").read_text()), str(folder))
-    tensors = load_file(folder / "model.safetensors")
-    return config, {name: tensor.float().to(device) for name, tensor in tensors.items()}
-
-
 def main() -> None:
     """Train, or go on from the checkpoint in the output folder."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -356,6 +371,10 @@ def main() -> None:
     parser.add_argument("--cutoff", type=float, default=600.0)
     parser.add_argument("--adversary", type=float, default=0.5)
     parser.add_argument("--adversary-from", type=float, default=1.0)
+    parser.add_argument("--gaps", type=float, default=10.0)
+    parser.add_argument("--perception", type=float, default=1.5)
+    parser.add_argument("--listener", type=Path, help="checkpoint folder of a transcriber")
+    parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     parser.add_argument("--batch", type=float, default=1.0, help="times the rows, on each device")
     parser.add_argument("--save-every", type=float, default=90, help="seconds")
     args = parser.parse_args()
@@ -365,8 +384,10 @@ def main() -> None:
     corpus = Corpus(args.data, "train", device, args.jobs, share=(rank, world))
     heldout = Corpus(args.data, "heldout", device)
     checkpoint = args.out / "speech_tokenizer" / "model.safetensors"
-    aims = Aims(args.low_band, args.cutoff, args.adversary, args.adversary_from)
-    trainer = CodecTrainer(device, checkpoint, args.seed, aims, args.decoder_only)
+    weights = (args.low_band, args.cutoff, args.adversary, args.adversary_from)
+    aims = Aims(*weights, args.gaps, args.perception)
+    perception = Perception(args.listener, device) if args.listener else None
+    trainer = CodecTrainer(device, checkpoint, args.seed, aims, args.decoder_only, perception)
     if args.requantise:
         trainer.resumed = False
         trainer.gate.zero_()

@@ -11,7 +11,7 @@ from torch import Tensor
 from izwi.ops.torch_ops import TorchOps
 from izwi_models.qwen3_codec.encoder import encode
 from izwi_models.qwen3_codec.quantizer import prepare
-from izwi_models.tiny.recipes.codec import load_codec
+from izwi_models.tiny.recipes.codec_folder import load_codec
 from izwi_models.tiny.recipes.data import Corpus
 
 _FRAMES_AT_ONCE = 6000

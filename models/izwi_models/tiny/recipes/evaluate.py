@@ -19,6 +19,7 @@ from torch import Tensor
 
 from izwi.request import TextMode
 from izwi_models.qwen3_codec.encoder import encode
+from izwi_models.tiny.recipes.augment import coloured_noise, no_speech
 from izwi_models.tiny.recipes.data import Corpus
 from izwi_models.tiny.recipes.decoding import Listener, Sampling, Speaker
 from izwi_models.tiny.recipes.speech import FRAME
@@ -27,6 +28,10 @@ from izwi_models.tiny.recipes.voices import NAMED
 from izwi_models.tiny.recipes.voicing import compare_pitch, log_correlation, track_pitch
 
 _CLIP_FRAMES = 30
+_MOST_FRAMES = 130  # of an utterance; one that reaches them did not find its end
+_LONGEST_FRAMES = 100  # that the transcriber takes
+_EACH_VOICE = 100  # sentences by every named voice
+_PARTS = ("hearing", "codec", "speaking", "cloning")
 
 
 def errors(said: str, heard: str) -> tuple[int, int]:
@@ -47,14 +52,52 @@ def word_error_rate(said: list[str], heard: list[str]) -> float:
     return 100 * sum(e for e, _ in pairs) / max(1, sum(n for _, n in pairs))
 
 
-def listen(listener: Listener, corpus: Corpus, items: np.ndarray) -> dict[str, float]:
-    """Word error rate of the synthesiser's speech."""
+def listen(
+    listener: Listener, corpus: Corpus, items: np.ndarray, noise_db: float | None = None
+) -> dict[str, float]:
+    """Word error rate of the synthesiser's speech, in noise that is so much weaker."""
     sounds = [_sound(corpus, item) for item in items]
+    if noise_db is not None:
+        torch.manual_seed(0)
+        sounds = [sound + _noise_for(sound, noise_db) for sound in sounds]
     heard = listener.transcribe(sounds)
     said = [corpus.texts[item] for item in items]
     for a, b in list(zip(said, heard, strict=True))[:4]:
         print(f"  {a!r} -> {b!r}")
     return {"wer": word_error_rate(said, heard), "sentences": len(items)}
+
+
+def listen_to_nothing(listener: Listener, clips: int = 512) -> dict[str, float]:
+    """Share of clips of 0.2 to 8 s without speech in which words are heard, in percent."""
+    torch.manual_seed(0)
+    sounds = no_speech(clips, 8 * 24_000, listener.device)
+    lengths = np.geomspace(0.24, 8, clips) * 12.5
+    pieces = [sound[: int(n) * FRAME] for sound, n in zip(sounds, lengths, strict=True)]
+    heard = listener.transcribe(pieces)
+    print("  words in silence:", [text for text in heard if words(text)][:6])
+    return {"clips with words": 100 * float(np.mean([bool(words(t)) for t in heard]))}
+
+
+def listen_to_pairs(
+    listener: Listener, corpus: Corpus, items: np.ndarray, pause_frames: int
+) -> dict[str, float]:
+    """Word error rate of two sentences in one clip, and how often the second one is missing.
+
+    It counts as missing where less than half of its words are in the transcript's length.
+    """
+    frames = corpus.frames[items]
+    fits = frames[:-1:2] + frames[1::2] + pause_frames <= _LONGEST_FRAMES
+    pairs = np.stack([items[:-1:2], items[1::2]], 1)[fits]
+    pause = torch.zeros(pause_frames * FRAME, device=listener.device)
+    sounds = [torch.cat([_sound(corpus, a), pause, _sound(corpus, b)]) for a, b in pairs]
+    said = [f"{corpus.texts[a]} {corpus.texts[b]}" for a, b in pairs]
+    heard = listener.transcribe(sounds)
+    missing = [
+        len(words(text)) < len(words(corpus.texts[a])) + len(words(corpus.texts[b])) / 2
+        for (a, b), text in zip(pairs, heard, strict=True)
+    ]
+    share = 100 * float(np.mean(missing))
+    return {"wer": word_error_rate(said, heard), "pairs": len(pairs), "second missing": share}
 
 
 def listen_through_codec(
@@ -84,12 +127,28 @@ def speak_and_listen(
 ) -> dict[str, float]:
     """Round-trip word error rate with the named voices in turn."""
     voices = [NAMED[i % len(NAMED)].name for i in range(len(texts))]
-    codes = speaker.speak(texts, voices, mode, sampling)
+    codes = speaker.speak(texts, voices, mode, sampling, most_frames=_MOST_FRAMES)
     heard = listener.transcribe(speaker.sound(codes))
     for a, b in list(zip(texts, heard, strict=True))[:6]:
         print(f"  {a!r} -> {b!r}")
-    endless = sum(len(row) >= 130 for row in codes)
+    endless = sum(len(row) >= _MOST_FRAMES for row in codes)
     return {"wer": word_error_rate(texts, heard), "sentences": len(texts), "endless": endless}
+
+
+def speak_each_voice(
+    listener: Listener, speaker: Speaker, texts: list[str], sampling: Sampling
+) -> dict[str, float]:
+    """Round-trip word error rate of every named voice, which all say the same."""
+    voices = [voice.name for voice in NAMED for _ in texts]
+    codes = speaker.speak(texts * len(NAMED), voices, TextMode.FULL, sampling)
+    heard = listener.transcribe(speaker.sound(codes))
+    figures: dict[str, float] = {"sentences": len(texts)}
+    for number, voice in enumerate(NAMED):
+        its = slice(number * len(texts), (number + 1) * len(texts))
+        figures[voice.name] = word_error_rate(texts, heard[its])
+        wrong = [(a, b) for a, b in zip(texts, heard[its], strict=True) if errors(a, b)[0]]
+        print(f"  {voice.name}:", wrong[:3])
+    return figures
 
 
 def clone(
@@ -140,6 +199,11 @@ def _sound(corpus: Corpus, item: int) -> Tensor:
     return corpus.samples[start : start + count].float() / 32768
 
 
+def _noise_for(sound: Tensor, decibels: float) -> Tensor:
+    noise = coloured_noise(1, len(sound), sound.device)[0]
+    return noise * sound.square().mean().sqrt() * 10 ** (-decibels / 20)
+
+
 def _at_least(sound: Tensor, samples: int = 24_000) -> Tensor:
     return torch.nn.functional.pad(sound, (0, max(0, samples - len(sound))))
 
@@ -152,12 +216,12 @@ def main() -> None:
     parser.add_argument("asr", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--sentences", type=int, default=400)
-    parser.add_argument("--only-cloning", action="store_true")
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=_PARTS)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.6])
     parser.add_argument("--top-k", type=int, default=20)
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    corpus = Corpus(args.data, "heldout", device)
+    corpus, short = (Corpus(args.data, part, device) for part in ("heldout", "short"))
     listener = Listener(args.asr, device)
     half, begin = len(corpus) // 2, time.monotonic()
     seen, unseen = np.arange(min(half, args.sentences)), np.arange(half, half + args.sentences)
@@ -171,20 +235,36 @@ def main() -> None:
             args.out.write_text(json.dumps(results, indent=2) + "\n")
 
     speaker = Speaker(args.tts, device)
-    if not args.only_cloning:
+    if "hearing" in args.parts:
         note("asr, seen voices", listen(listener, corpus, seen))
         note("asr, unseen voices", listen(listener, corpus, unseen[unseen < len(corpus)]))
+        note("asr, short", listen(listener, short, np.arange(len(short))))
+        for decibels in (20, 10):
+            note(f"asr, noise {decibels} dB", listen(listener, corpus, seen, decibels))
+        note("asr, no speech", listen_to_nothing(listener))
+        for pause in (3, 12):
+            name = f"asr, two sentences, {pause * 0.08:.2g} s between"
+            note(name, listen_to_pairs(listener, corpus, seen, pause))
+    if "codec" in args.parts:
         for name, items in (("seen", seen), ("unseen", unseen[unseen < len(corpus)])):
             figures = listen_through_codec(listener, speaker, corpus, items[:200])
             note(f"codec, {name} voices", figures)
+        figures = listen_through_codec(listener, speaker, short, np.arange(len(short)))
+        note("codec, short", figures)
     texts = [corpus.texts[i] for i in seen]
     for temperature in args.temperatures:
         sampling = Sampling(temperature, args.top_k)
-        for mode in () if args.only_cloning else (TextMode.FULL, TextMode.STREAMING):
-            figures = speak_and_listen(listener, speaker, texts, mode, sampling)
-            note(f"tts, {mode}, temperature {temperature}", figures)
-        figures = clone(listener, speaker, corpus, sampling, TextMode.STREAMING)
-        note(f"cloning, temperature {temperature}", figures)
+        if "speaking" in args.parts:
+            for mode in (TextMode.FULL, TextMode.STREAMING):
+                figures = speak_and_listen(listener, speaker, texts, mode, sampling)
+                note(f"tts, {mode}, temperature {temperature}", figures)
+            figures = speak_and_listen(listener, speaker, short.texts, TextMode.FULL, sampling)
+            note(f"tts, short, temperature {temperature}", figures)
+            figures = speak_each_voice(listener, speaker, texts[:_EACH_VOICE], sampling)
+            note(f"tts, each voice, temperature {temperature}", figures)
+        if "cloning" in args.parts:
+            figures = clone(listener, speaker, corpus, sampling, TextMode.STREAMING)
+            note(f"cloning, temperature {temperature}", figures)
 
 
 if __name__ == "__main__":

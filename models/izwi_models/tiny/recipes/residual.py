@@ -23,6 +23,7 @@ class Codebooks:
         self.entries = torch.zeros(count, size, width, device=device)
         self._usage = torch.ones(count, size, device=device)
         self._sums = torch.zeros(count, size, width, device=device)
+        self._found = torch.zeros(count, size, 1 + width, device=device)  # hits and sums of a batch
 
     def load(self, entries: Tensor) -> None:
         """Go on from a checkpoint's entries."""
@@ -37,7 +38,7 @@ class Codebooks:
         Args:
             first: (n, width) float32, what codebook 0 codes.
             rest: (n, width) float32, what the others code.
-            learn: Move the entries.
+            learn: Note what falls on each entry, for `follow`.
 
         Returns:
             Quantised `first` and `rest` (gradients pass straight through), the commitment loss,
@@ -67,7 +68,7 @@ class Codebooks:
             self._sums[book] = points[chosen] * self._usage[book][:, None]
             for _ in range(rounds):
                 code = self._distance(book, points).argmin(-1)
-                self._move(book, points, code, 1.0, shared=False)
+                self._move(book, points, code)
                 self._revive(book, points)
             if book > 0:
                 rest = rest - self.entries[book][self._distance(book, rest).argmin(-1)]
@@ -97,24 +98,34 @@ class Codebooks:
     def _nearest(self, book: int, points: Tensor, learn: bool) -> Tensor:
         code = self._distance(book, points).argmin(-1)
         if learn:
-            # what was found is read before the entries move
-            self._move(book, points, code, _PACE, shared=True)
+            self._found[book] = self._falls(points, code)
         return code
 
     @torch.no_grad()
-    def _move(self, book: int, points: Tensor, code: Tensor, pace: float, *, shared: bool) -> None:
-        hits = torch.zeros_like(self._usage[book]).index_add_(
-            0, code, torch.ones_like(points[:, 0])
-        )
-        sums = torch.zeros_like(self._sums[book]).index_add_(0, code, points)
-        if shared and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(hits)
-            torch.distributed.all_reduce(sums)
-        self._usage[book].lerp_(hits, pace)
-        self._sums[book].lerp_(sums, pace)
-        used = self._usage[book][:, None] > 1e-3
-        means = self._sums[book] / (self._usage[book][:, None] + 1e-5)
-        self.entries[book].copy_(torch.where(used, means, self.entries[book]))
+    def follow(self) -> None:
+        """Move the entries with what fell on them in the last batch, on all ranks."""
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(self._found)
+        self._usage.lerp_(self._found[..., 0], _PACE)
+        self._sums.lerp_(self._found[..., 1:], _PACE)
+        self._centre(slice(None))
+
+    def _falls(self, points: Tensor, code: Tensor) -> Tensor:
+        """How many points fall on each entry, and their sum: (entries, 1 + width)."""
+        counted = torch.cat([torch.ones_like(points[:, :1]), points], 1)
+        return torch.zeros_like(self._found[0]).index_add_(0, code, counted)
+
+    @torch.no_grad()
+    def _move(self, book: int, points: Tensor, code: Tensor) -> None:
+        found = self._falls(points, code)
+        self._usage[book] = found[:, 0]
+        self._sums[book] = found[:, 1:]
+        self._centre(book)
+
+    def _centre(self, books: int | slice) -> None:
+        used = self._usage[books][..., None] > 1e-3
+        means = self._sums[books] / (self._usage[books][..., None] + 1e-5)
+        self.entries[books] = torch.where(used, means, self.entries[books])
 
     @torch.no_grad()
     def _revive(self, book: int, points: Tensor) -> None:

@@ -268,6 +268,21 @@ ASR: dict[str, Any] = {
     },
 }
 
+
+def asr_config(layers: int | None = None) -> dict[str, Any]:
+    """config.json of izwi-tiny-asr, or of one with so many layers in encoder and decoder each."""
+    if layers is None:
+        return ASR
+    thinker = ASR["thinker_config"]
+    return ASR | {
+        "thinker_config": thinker
+        | {
+            "audio_config": thinker["audio_config"] | {"encoder_layers": layers},
+            "text_config": thinker["text_config"] | {"num_hidden_layers": layers},
+        }
+    }
+
+
 ASR_GENERATION: dict[str, Any] = {
     "do_sample": False,
     "eos_token_id": [token_id("<|im_end|>"), token_id("<|endoftext|>")],

@@ -16,6 +16,8 @@ _FLOOR = 1e-4
 _PLAIN_FLOOR = 1e-5  # times the window: 70 dB below a voice; lower, and silence is most of the loss
 _LEVEL_WINDOW = 960  # samples over which the low band's level is measured
 _LEVEL_FLOOR = 0.01
+_GAP_WINDOW = 240  # 10 ms
+_GAP_LEVEL = 1e-3
 
 
 @lru_cache(maxsize=64)
@@ -108,6 +110,17 @@ def low_band_loss(made: Tensor, true: Tensor, rate: int, cutoff_hz: float) -> Te
     waves = torch.fft.irfft(spectrum, true.shape[1])
     levels = waves.unfold(-1, _LEVEL_WINDOW, _LEVEL_WINDOW).square().mean(-1).add(1e-9).sqrt()
     return (levels[0] / (levels[1] + _LEVEL_FLOOR)).mean()
+
+
+def gap_loss(made: Tensor, true: Tensor) -> Tensor:
+    """Mean size of `made` where `true` is silent for 10 ms; both (rows, samples).
+
+    Distances of logarithms need floors, and what stands below the floors is free to hiss.
+    """
+    levels = true.unfold(-1, _GAP_WINDOW, _GAP_WINDOW).square().mean(-1).sqrt()
+    silent = (levels < _GAP_LEVEL).float()
+    sizes = made.unfold(-1, _GAP_WINDOW, _GAP_WINDOW).abs().mean(-1)
+    return (sizes * silent).sum() / silent.sum().clamp_min(1)
 
 
 @lru_cache(maxsize=8)

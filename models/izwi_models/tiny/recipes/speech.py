@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from izwi_models.tiny.recipes.short import HELDOUT_SHORT
 from izwi_models.tiny.recipes.text import HELDOUT
 from izwi_models.tiny.recipes.voices import NAMED, Voice, all_voices
 
@@ -31,7 +32,7 @@ LABEL = 480  # samples of one phoneme label
 LONGEST_SECONDS = 8.0
 PHONES = Path(__file__).with_name("phones.json")
 UNKNOWN_PHONE = 127
-_SILENCE = "_"
+SILENCE = "_"
 _EDGE = 3840  # samples of silence kept before and after
 _NAMED_SHARE = 0.35
 
@@ -165,10 +166,10 @@ def label_phones(
     events: list[tuple[float, str]], count: int, phones: dict[str, int]
 ) -> npt.NDArray[np.uint8]:
     """One phoneme number for each 20 ms."""
-    labels = np.full(count, phones.get(_SILENCE, UNKNOWN_PHONE), np.uint8)
+    labels = np.full(count, phones.get(SILENCE, UNKNOWN_PHONE), np.uint8)
     ends = [at for at, _ in events[1:]] + [count * 20.0]
     for (at, name), end in zip(events, ends, strict=True):
-        plain = name.lstrip("',%=|") or _SILENCE
+        plain = name.lstrip("',%=|") or SILENCE
         labels[max(0, round(at / 20)) : max(0, round(end / 20))] = phones.get(plain, UNKNOWN_PHONE)
     return labels
 
@@ -201,7 +202,7 @@ def time_words(words: list[tuple[int, float]], events: list[tuple[float, str]]) 
     """
     end_ms = events[-1][0]
     nexts = [at for _, at in words[1:]] + [end_ms]
-    pauses = [at for at, name in events if name.startswith(_SILENCE)]
+    pauses = [at for at, name in events if name.startswith(SILENCE)]
     return [
         SpokenWord(place, at, min([pause for pause in pauses if at < pause < end] + [end]))
         for (place, at), end in zip(words, nexts, strict=True)
@@ -267,18 +268,20 @@ def heldout_rows(sentences: list[str], seed: int) -> list[tuple[int, str]]:
 
 
 def jobs_for(sentences: list[str], out: Path, processes: int, seed: int) -> Iterator[Job]:
-    """Cut the corpus into a few jobs a process, each sorted by voice, and one for held-out text."""
+    """Cut the corpus into a few jobs a process, each sorted by voice, and two for held-out text."""
     rows = assign_voices(sentences, seed)
     size = max(1, -(-len(rows) // (processes * 4)))
     for number, start in enumerate(range(0, len(rows), size)):
         yield Job(out / f"train{number:04d}", sorted(rows[start : start + size]))
     yield Job(out / "heldout", heldout_rows(HELDOUT.read_text().splitlines(), seed))
+    short = HELDOUT_SHORT.read_text().splitlines()
+    yield Job(out / "short", [(i % len(NAMED), text) for i, text in enumerate(short)])
 
 
 def collect_phones(sentences: list[str]) -> dict[str, int]:
     """Number the phonemes that a sample of sentences uses in every accent."""
     espeak = Espeak()
-    found = {_SILENCE}
+    found = {SILENCE}
     for accent in ("en-us", "en", "en-gb-x-rp"):
         for sentence in sentences:
             _, events = espeak.speak(sentence, Voice("", accent, 50, 50, 165))

@@ -19,13 +19,13 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
 from izwi.checkpoint import parse_config
-from izwi.ops.torch_ops import TorchOps
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_tts import talker
 from izwi_models.qwen3_tts.config import TTSConfig, tensor_shapes
 from izwi_models.qwen3_tts.speaker import speaker_embedding
 from izwi_models.tiny.recipes.codes import encode_corpus
 from izwi_models.tiny.recipes.data import Corpus, bucket_batches, text_table
+from izwi_models.tiny.recipes.fused import FusedNorms
 from izwi_models.tiny.recipes.harness import (
     Clock,
     FlatWeights,
@@ -47,6 +47,7 @@ from izwi_models.tiny.recipes.voices import NAMED, all_voices
 _PHONES = UNKNOWN_PHONE + 1
 _CLIP_FRAMES = 30  # of a reference clip, 2.4 s
 _EDGES = [56, 72, 88, 104, 120, 144, 168]
+_SHORT_FRAMES = 18  # of one to three words
 _PREDICTOR_FRAMES = 8192
 _DAMAGED_ROWS, _DAMAGED_CODES = 0.7, 0.12
 _SWAPPED_ROWS = 0.3
@@ -67,7 +68,7 @@ class TalkerTrainer:
     def __init__(self, args: argparse.Namespace, corpus: Corpus, device: torch.device):
         self.device, self.corpus = device, corpus
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        self.ops = TorchOps(device, self.dtype)
+        self.ops = FusedNorms(device, self.dtype)
         tokenizer = QwenTokenizer(args.out)
         self.newline = tokenizer.encode("\n")[0]
         self.settings = tts_config(tokenizer.encode("assistant")[0])
@@ -261,8 +262,9 @@ def _masked_loss(logits: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
 
 
 def _by_voice(corpus: Corpus, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(voices, most) utterances of each voice, padded, and how many there are."""
-    lists = [np.flatnonzero(corpus.voices == voice) for voice in range(len(all_voices()))]
+    """(voices, most) longer utterances of each voice, padded, and how many there are."""
+    long = corpus.frames >= _CLIP_FRAMES + 2  # no clip of mere silence after a single word
+    lists = [np.flatnonzero((corpus.voices == v) & long) for v in range(len(all_voices()))]
     table = torch.zeros(len(lists), max(map(len, lists)), dtype=torch.long)
     for row, items in enumerate(lists):
         table[row, : len(items)] = torch.from_numpy(items)
@@ -279,19 +281,21 @@ def train(trainer: TalkerTrainer, args: argparse.Namespace, rank: int) -> None:
     corpus = trainer.corpus
     lengths = trainer.text_lengths.cpu().numpy() + corpus.frames + 12
     usable = np.where((lengths <= _EDGES[-1]) & (corpus.frames <= 104 - 1), lengths, 10**6)
+    shortest = np.flatnonzero(corpus.frames <= _SHORT_FRAMES)
+    drawn = np.concatenate([np.arange(len(corpus)), np.repeat(shortest, args.repeat_short)])
     buffers: dict[int, Tensor] = {}
     count = sum(torch.Size(s).numel() for s in tensor_shapes(trainer.config).values())
     log(f"talker: {count / 1e6:.2f} M parameters, {len(corpus)} utterances")
     step, epoch, saved, stopped = 0, 0, 0.0, False
     while not stopped:  # ranks must ask at the same steps, and their epochs differ in length
-        for length, items in bucket_batches(usable, _EDGES, args.positions, generator):
+        for length, items in bucket_batches(usable[drawn], _EDGES, args.positions, generator):
             stopped = step % 20 == 0 and clock.joint_share(trainer.device) >= 1
             if stopped:
                 break
             buffer = buffers.setdefault(
                 length, torch.zeros(len(items), dtype=torch.long, device=trainer.device)
             )
-            buffer.copy_(torch.from_numpy(items))
+            buffer.copy_(torch.from_numpy(drawn[items]))
             trainer.optimizer.rate.fill_(learning_rate(clock.share, step, args.rate))
             stepper.run(length, partial(trainer.hold, buffer, length))
             trainer.optimizer.apply()
@@ -321,6 +325,9 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--positions", type=int, default=49_152)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--repeat-short", type=int, default=0, help="how often more short utterances are drawn"
+    )
     parser.add_argument("--jobs", type=int, help="read only so many parts of the corpus")
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     args = parser.parse_args()

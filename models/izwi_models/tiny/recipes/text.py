@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from izwi_models.tiny.recipes.short import short_utterances
 from izwi_models.tiny.recipes.templates import template_sentence
 
 HELDOUT = Path(__file__).with_name("heldout.txt")
@@ -136,8 +137,8 @@ def split_heldout(everyday: list[str], templates: list[str], seed: int) -> list[
     return natural + generator.sample(templates, spoken)
 
 
-def build(roots: list[Path], number: int, seed: int) -> tuple[list[str], list[str]]:
-    """Training sentences in random order, and held-out ones."""
+def build(roots: list[Path], number: int, short: int, seed: int) -> tuple[list[str], list[str]]:
+    """Training sentences in random order, `short` of them of a few words, and held-out ones."""
     generator = random.Random(seed)
     natural = cleaned(s for root in roots for s in package_sentences(root))
     templates = cleaned(template_sentence(generator) for _ in range(number // 6))
@@ -157,6 +158,7 @@ def build(roots: list[Path], number: int, seed: int) -> tuple[list[str], list[st
     print(f"{len(everyday)} natural and everyday, {len(rare)} rarer, {len(templates)} templates")
     train += chained(natural, vocabulary, max(0, number - len(train)), seed)
     train = [s for s in dict.fromkeys(train) if tuple(words(s)) not in secret]
+    train += short_utterances(vocabulary, train, short, seed)
     generator.shuffle(train)
     return train, heldout
 
@@ -167,9 +169,10 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="folder for train.txt")
     parser.add_argument("--roots", type=Path, nargs="+", default=[Path("/")])
     parser.add_argument("--number", type=int, default=160_000)
+    parser.add_argument("--short", type=int, default=40_000, help="utterances of 1 to 3 words")
     parser.add_argument("--seed", type=int, default=7)
     args = parser.parse_args()
-    train, heldout = build(args.roots, args.number, args.seed)
+    train, heldout = build(args.roots, args.number, args.short, args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "train.txt").write_text("\n".join(train) + "\n")
     HELDOUT.write_text("\n".join(heldout) + "\n")

@@ -1,0 +1,122 @@
+"""Where a speech is to go, checked before a model is loaded for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from izwi.audio.encode import FORMATS
+from izwi.errors import InvalidRequest
+from izwi_api.cli.sound_out import (
+    DEFAULT_FILE,
+    STDOUT,
+    at_terminal,
+    find_player,
+    format_of,
+    is_piped,
+    is_redirected,
+)
+from izwi_api.console import messages
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the sound goes, and how fast.
+
+    Attributes:
+        player: Path of the program that plays it, or None.
+        out: The file, or STDOUT; not used where there is a player.
+        audio_format: One of FORMATS.
+        speed: 2 takes half the time, at the same pitch.
+        replaces: Whether there is such a file, which the user has named.
+    """
+
+    player: str | None
+    out: Path
+    audio_format: str
+    speed: float = 1.0
+    replaces: bool = False
+
+
+def choose_target(
+    out: Path | None, audio_format: str | None, speed: float, *, piped_text: bool
+) -> Target:
+    """Choose a player, stdout or a file.
+
+    Args:
+        out: What `--out` says, or None.
+        audio_format: What `--format` says, or None for that of the file's suffix.
+        speed: What `--speed` says.
+        piped_text: Whether the text comes from stdin; the sound then goes to stdout if that is
+            a pipe, too. If stdout is a file, it always does.
+
+    Raises:
+        InvalidRequest: The sound cannot go there, or would replace a file that was not named.
+    """
+    if audio_format is not None and audio_format not in FORMATS:
+        raise InvalidRequest(
+            f"--format {audio_format}: must be one of {', '.join(FORMATS)}", param="format"
+        )
+    if out is None and (is_redirected() or (piped_text and is_piped())):
+        out = STDOUT  # `izwi say hi > hi.wav`, `echo hi | izwi say - | aplay`
+    if out is not None:
+        return _named_target(out, audio_format, speed)
+    player = find_player() if at_terminal() and audio_format is None else None
+    if player is not None:
+        return Target(player, DEFAULT_FILE, "wav", speed)
+    path = DEFAULT_FILE.with_suffix(f".{audio_format or 'wav'}")
+    if path.exists():
+        raise InvalidRequest(
+            f"{path} exists already; name a file with --out (--out {path} replaces it)", param="out"
+        )
+    if at_terminal() and audio_format is None:
+        messages().print(
+            f"No audio player found (aplay or afplay); writing {path} instead.", markup=False
+        )
+    return Target(None, path, audio_format or "wav", speed)
+
+
+def check_file(path: Path, option: str) -> None:
+    """Check that a file can be made, or replaced.
+
+    Raises:
+        InvalidRequest: Its folder does not exist, or it is a folder.
+    """
+    if path.is_dir():
+        raise InvalidRequest(f"{option} {path}: this is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise InvalidRequest(f"{option} {path}: the folder {path.parent} does not exist")
+
+
+def check_stdout(option: str) -> None:
+    """Raise InvalidRequest if bytes on stdout would go to a terminal."""
+    if at_terminal():
+        raise InvalidRequest(
+            f"{option} -: stdout is a terminal; send it to a file or a program, as in "
+            f"`{option} - > FILE`",
+            param="out",
+        )
+
+
+def _named_target(out: Path, audio_format: str | None, speed: float) -> Target:
+    if out == STDOUT:
+        check_stdout("--out")
+        return Target(None, out, audio_format or "wav", speed)
+    if audio_format is None:
+        audio_format = format_of(out)
+    elif is_of_other_format(out, audio_format):
+        raise InvalidRequest(
+            f"--format {audio_format} and --out {out} name two formats; give one, or a file with "
+            f"the suffix .{audio_format}",
+            param="format",
+        )
+    check_file(out, "--out")
+    return Target(None, out, audio_format, speed, replaces=out.exists())
+
+
+def is_of_other_format(path: Path, audio_format: str) -> bool:
+    """Whether a file's suffix names an audio format, and that is another one."""
+    try:
+        return format_of(path) != audio_format
+    except InvalidRequest:  # a suffix that promises nothing
+        return False

@@ -1,0 +1,66 @@
+"""Messages of a process to its terminal, and exit codes.
+
+A command ends with 0 when all is well, with BAD_INPUT when what it was given cannot be used, and
+with FAILED when something else went wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+
+from izwi.errors import InvalidRequest, IzwiError, VoiceNotFound
+
+BAD_INPUT = 2
+FAILED = 1
+
+
+def messages() -> Console:
+    """Return where progress and errors go: stderr, so that stdout holds only what was asked."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+# What the endpoints' errors advise, and what a user of the command line does instead.
+_ADVICE = {
+    "GET /v1/audio/voices lists them": "`izwi voices` lists them",
+    "POST /v1/audio/transcriptions takes": "`izwi transcribe` takes",
+}
+
+
+def tell_failure(what: object) -> None:
+    """Say in one line what went wrong."""
+    message = explain(what) if isinstance(what, Exception) else str(what)
+    messages().print(f"izwi: {message}", style="red", markup=False)
+
+
+def explain(error: Exception) -> str:
+    """Return what an error says, in words of the command line: a file by its name, no endpoints."""
+    if isinstance(error, OSError) and error.strerror:
+        named = error.filename2 or error.filename
+        return f"{named}: {error.strerror}" if named is not None else error.strerror
+    message = str(error)
+    for endpoint, command in _ADVICE.items():
+        message = message.replace(endpoint, command)
+    if isinstance(error, VoiceNotFound) and "izwi voices" not in message:
+        message += "; `izwi voices` lists them"
+    return message
+
+
+def code_of(error: IzwiError | OSError) -> int:
+    """Return the exit code for an error."""
+    return BAD_INPUT if isinstance(error, InvalidRequest) else FAILED
+
+
+@contextmanager
+def report_failures() -> Generator[None]:
+    """Turn an error of ours into one line on stderr and an exit code."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # the reader of our output closed it: typer ends the process silently
+    except (IzwiError, OSError) as error:
+        tell_failure(error)
+        raise typer.Exit(code_of(error)) from error

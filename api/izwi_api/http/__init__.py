@@ -1,0 +1,1 @@
+"""HTTP: the app, its server, its middleware, its errors. Endpoints are in `routes/`."""

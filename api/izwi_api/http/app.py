@@ -1,0 +1,138 @@
+"""The HTTP app: endpoints, middleware, error handlers, and the engine's start and stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from izwi import __version__
+from izwi.threads import use_few_threads
+from izwi_api.http import auth
+from izwi_api.http import errors as http_errors
+from izwi_api.http.app_state import AppState, set_state
+from izwi_api.http.audit import Audit, AuditLog
+from izwi_api.http.drain import Drain, Draining
+from izwi_api.http.host_check import HostCheck
+from izwi_api.http.keys import KeyRing
+from izwi_api.http.metrics import CountRequests, EngineFigures, HttpMetrics
+from izwi_api.http.request_id import RequestId
+from izwi_api.http.unread_body import CloseUnread
+from izwi_api.http.usage import CountedEngine
+from izwi_api.routes import ROUTERS
+from izwi_api.schemas.openapi import REFUSALS
+from izwi_api.services.context import Engine, Registry, Services
+from izwi_api.services.decoding import Decoder, DecoderPool, InProcess
+from izwi_api.services.model_aliases import AliasedEngine, AliasedRegistry
+from izwi_api.services.model_changes import ModelChanges
+from izwi_api.settings import Access, Settings
+from izwi_api.voices import errors as voice_errors
+from izwi_api.voices.references import References
+from izwi_api.voices.store import VoiceStore
+
+_PLAIN: dict[str, Any] = {
+    # else a POST to ".../speech/" would be answered 307 and its body sent twice
+    "redirect_slashes": False,
+    # these pages load their code from another server; `routes/page.py` has /docs
+    "docs_url": None,
+    "redoc_url": None,
+}
+
+
+def create_app(
+    engine: Engine, registry: Registry, settings: Settings, metrics_folder: Path | None = None
+) -> FastAPI:
+    """Build the app. It starts the engine when it starts, and stops it when it ends.
+
+    Args:
+        engine: Not started.
+        registry: Of the models that it serves.
+        settings: Limits and places.
+        metrics_folder: As `HttpMetrics` takes it.
+
+    Raises:
+        InvalidRequest: The keys file is broken, or an alias is of no model.
+        OSError: The keys file cannot be read, or the audit log not written.
+    """
+    access = settings.access
+    audit_log = AuditLog(access.audit_log) if access.audit_log is not None else None
+
+    @asynccontextmanager
+    async def app_lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        use_few_threads()
+        engine.start()
+        try:
+            yield
+        finally:
+            changes.stop()
+            await engine.stop()
+            decoder.stop()
+            references.stop()
+            if audit_log is not None:
+                audit_log.close()
+
+    app = FastAPI(title="izwi", version=__version__, lifespan=app_lifespan, **_PLAIN)
+    metrics = HttpMetrics(metrics_folder)
+    metrics.registry.register(EngineFigures(engine))
+    counted = CountedEngine(engine, registry) if access.asks_for_key or audit_log else engine
+    decoder = _decoder(settings)
+    references = References(
+        settings.reference_hosts, settings.max_reference_bytes, settings.reference_pace
+    )
+    voices = VoiceStore(settings.home / "voices")
+    models = AliasedRegistry(registry, settings.model_aliases, checks=not settings.manage_models)
+    aliased = AliasedEngine(counted, models)
+    services = Services(aliased, models, settings, voices, decoder, references)
+    drain, changes = Drain(), ModelChanges(engine, registry, offline=settings.offline)
+    set_state(app, AppState(services, metrics, int(time.time()), drain, changes, models.aliases))
+    http_errors.install(app, [route for router in ROUTERS for route in router.routes])
+    auth.install(app)
+    voice_errors.install(app)
+    _guard(app, access, settings.home / "counts")
+    _watch(app, settings, audit_log, metrics, drain)
+    for router in ROUTERS:
+        app.include_router(router, responses=REFUSALS)
+    return app
+
+
+def _decoder(settings: Settings) -> Decoder:
+    workers = settings.decode_workers
+    return DecoderPool(workers, settings.home) if workers else InProcess(settings.home)
+
+
+def _watch(
+    app: FastAPI,
+    settings: Settings,
+    audit_log: AuditLog | None,
+    metrics: HttpMetrics,
+    drain: Drain,
+) -> None:
+    """Put before the guard what sees every request. What is added last runs first."""
+    if audit_log is not None:
+        app.add_middleware(Audit, log=audit_log)
+    app.add_middleware(CountRequests, metrics=metrics)
+    app.add_middleware(CloseUnread, pace=settings.pace)
+    app.add_middleware(Draining, drain=drain)
+    if settings.access.allowed_hosts is not None:
+        app.add_middleware(HostCheck, allowed=settings.access.allowed_hosts)
+    app.add_middleware(RequestId)
+
+
+def _guard(app: FastAPI, access: Access, counts: Path) -> None:
+    """Put before the routes who may come in."""
+    ring = KeyRing(access.api_keys_file, access.api_key_digest)
+    app.add_middleware(auth.Auth, ring=ring, origins=access.cors_origins, counts=counts)
+    if access.cors_origins:
+        # Before Auth: a browser asks for permission without the key, and a page may read a refusal.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=access.cors_origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),  # the SDK sends a dozen of its own
+            expose_headers=auth.ANSWER_HEADERS,
+        )

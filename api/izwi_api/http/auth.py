@@ -1,0 +1,196 @@
+"""Authentication: an API key for every route but the probes and the page's own files.
+
+Where no key is asked for, browsers are still told apart: a page of another site must not make
+this server work for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI, Request
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from izwi_api.http.errors import error_body, refuse
+from izwi_api.http.keys import ApiKey, KeyRing
+from izwi_api.http.limits import Clock, Meter, RateLimited
+from izwi_api.http.shared_counts import CountsFile
+from izwi_api.http.usage import Usage, current_usage
+
+PROBES = frozenset({"/livez", "/readyz"})
+# A browser sends no key for the page that asks for one; these files are public.
+_PAGE = "/"
+_PAGE_FILES = "/page/"
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+# Browsers cannot set headers on a WebSocket; OpenAI's clients put the key here.
+_SUBPROTOCOL = "openai-insecure-api-key."
+# What a page elsewhere may read of an answer's headers.
+ANSWER_HEADERS = (
+    *("x-request-id", "retry-after", "x-should-retry"),
+    *(
+        f"x-ratelimit-{what}-{of}"
+        for what in ("limit", "remaining", "reset")
+        for of in ("requests", "characters", "audio-seconds")
+    ),
+)
+_MAX_SDK_WAIT_S = 120  # the SDK does not wait longer, so it should not try again at all
+
+
+class Auth:
+    """ASGI middleware: lets in who has a key, within its limits.
+
+    It opens the call's `Usage`, also in `scope["state"]["usage"]`.
+
+    Args:
+        app: What is behind the API server.
+        ring: The keys.
+        origins: Origins of pages elsewhere that may call; "*" for all.
+        counts: Folder in which all API-server processes of this machine count what keys use; None
+            counts in this process alone.
+        clock: Monotonic seconds.
+        wall_clock: Seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        ring: KeyRing,
+        origins: Collection[str] = (),
+        counts: Path | None = None,
+        clock: Clock = time.monotonic,
+        wall_clock: Clock = time.time,
+    ):
+        self._app, self._ring, self._origins = app, ring, origins
+        self._counts, self._clock, self._wall_clock = counts, clock, wall_clock
+        self._meters: dict[str, Meter] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app, or refuse."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        answer = self._check(scope)
+        usage: Usage = scope["state"]["usage"]
+        if answer is not None:
+            await refuse(answer, scope, receive, send)
+            return
+
+        async def with_limits(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(usage.headers())
+            await send(message)
+
+        token = current_usage.set(usage)
+        try:
+            await self._app(scope, receive, with_limits)
+        finally:
+            current_usage.reset(token)
+
+    def _check(self, scope: Scope) -> Response | None:
+        """Return the refusal, or None for who may come in."""
+        state = scope.setdefault("state", {})
+        state["usage"] = Usage()
+        if _is_free(scope):
+            return None
+        if self._ring.is_open:
+            return _wrong_origin() if self._is_foreign(scope) else None
+        presented = presented_key(scope)
+        if presented is None:
+            return _unauthorized("no API key was given: send the header Authorization: Bearer KEY")
+        key = self._ring.find(presented)
+        if key is None:
+            return _unauthorized("the API key is not valid")
+        meter = self._meter_of(key)
+        usage = state["usage"] = Usage(key.name, meter)
+        if scope["type"] == "websocket":  # it is not answered, and no route sees the key
+            offered: list[str] = scope.get("subprotocols", [])
+            scope["subprotocols"] = [p for p in offered if not p.startswith(_SUBPROTOCOL)]
+        try:
+            meter.admit()
+        except RateLimited as error:
+            answer = limited_answer(error)
+            answer.headers.update(usage.headers())
+            return answer
+        return None
+
+    def _meter_of(self, key: ApiKey) -> Meter:
+        meter = self._meters.get(key.name)
+        if meter is None:
+            shared = CountsFile(self._counts, key.name) if self._counts is not None else None
+            meter = Meter(key.limits, self._clock, self._wall_clock, shared)
+            self._meters[key.name] = meter
+        meter.change(key.limits)
+        return meter
+
+    def _is_foreign(self, scope: Scope) -> bool:
+        """Whether a page of another site asks for work."""
+        if scope["type"] == "http" and scope["method"] in _SAFE_METHODS:
+            return False  # nothing is done, and without CORS the page cannot read the answer
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        if origin is None or origin in self._origins or "*" in self._origins:
+            return False
+        # Browsers say so themselves, also behind a proxy that changes the host.
+        if headers.get("sec-fetch-site") == "same-origin":
+            return False
+        return not _host_of(origin) or _host_of(origin) != headers.get("host", "").lower()
+
+
+def presented_key(scope: Scope) -> str | None:
+    """Return the one key that a caller shows, or None if there is none, or more than one."""
+    shown: list[str] = []
+    for value in Headers(scope=scope).getlist("authorization"):
+        scheme, _, key = value.partition(" ")
+        # Another scheme counts too: what it says is no key of ours.
+        shown.append(key.strip() if scheme.lower() == "bearer" else "")
+    protocols: list[str] = scope.get("subprotocols", [])
+    shown += [p.removeprefix(_SUBPROTOCOL) for p in protocols if p.startswith(_SUBPROTOCOL)]
+    return shown[0] if len(shown) == 1 and shown[0] else None
+
+
+def install(app: FastAPI) -> None:
+    """Make the app answer used-up quotas with 429."""
+    app.add_exception_handler(RateLimited, _answer_rate_limited)
+
+
+def limited_answer(error: RateLimited) -> Response:
+    """Return the answer 429 for a limit that was reached."""
+    headers = {"retry-after": str(error.retry_after_s)}
+    if error.retry_after_s > _MAX_SDK_WAIT_S:
+        headers["x-should-retry"] = "false"
+    return JSONResponse(error_body(str(error), error.kind, code=error.code), 429, headers)
+
+
+async def _answer_rate_limited(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RateLimited)
+    return limited_answer(error)
+
+
+def _is_free(scope: Scope) -> bool:
+    if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
+        return False
+    path: str = scope["path"]
+    return path in PROBES or path == _PAGE or path.startswith(_PAGE_FILES)
+
+
+def _host_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _unauthorized(message: str) -> Response:
+    body = error_body(message, "invalid_request_error", code="invalid_api_key")
+    return JSONResponse(body, 401, {"www-authenticate": "Bearer"})
+
+
+def _wrong_origin() -> Response:
+    message = "pages of other sites may not call this server; --cors-origin lets one in"
+    body = error_body(message, "invalid_request_error", code="origin_not_allowed")
+    return JSONResponse(body, 403)

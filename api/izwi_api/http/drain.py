@@ -1,0 +1,132 @@
+"""Graceful shutdown: running requests may finish, new ones are refused with 503."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from starlette.datastructures import MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from izwi_api.http.auth import PROBES
+from izwi_api.http.errors import error_body, refuse
+
+_GOING_AWAY = 1001  # of RFC 6455
+# When another server should have taken over.
+_RETRY_AFTER_S = 5
+# A client that reads nothing is not waited for.
+_PART_S = 1.0
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+Parting = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Drain:
+    """Whether the server still takes work, and what of it runs. Lives on the event loop.
+
+    Attributes:
+        is_begun: No new work is taken.
+        num_running: HTTP requests that are being answered, probes aside, and open WebSockets.
+    """
+
+    def __init__(self) -> None:
+        self.is_begun = False
+        self.num_running = 0
+        self._partings: set[Parting] = set()
+
+    def begin(self) -> None:
+        """Take no new work. A signal handler may call it."""
+        self.is_begun = True
+
+    @contextmanager
+    def running(self, part: Parting | None = None) -> Iterator[None]:
+        """Count one more that runs, until the block ends.
+
+        Args:
+            part: Closes it from the server's side, if it is a WebSocket.
+        """
+        self.num_running += 1
+        if part is not None:
+            self._partings.add(part)
+        try:
+            yield
+        finally:
+            self.num_running -= 1
+            if part is not None:
+                self._partings.discard(part)
+
+    async def part(self) -> None:
+        """Close the WebSockets that are still open: the server goes away."""
+        partings = [parting() for parting in self._partings]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PART_S):
+                await asyncio.gather(*partings, return_exceptions=True)
+
+
+class Draining:
+    """ASGI middleware that keeps a Drain, and refuses new work once it has begun."""
+
+    def __init__(self, app: ASGIApp, drain: Drain):
+        self._app, self._drain = app, drain
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app, or refuse."""
+        drain = self._drain
+        if scope["type"] not in ("http", "websocket") or scope["path"] in PROBES:
+            await self._app(scope, receive, send)
+            return
+        if drain.is_begun and (
+            scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
+        ):
+            await refuse(_leaving(), scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await self._run_session(scope, receive, send)
+            return
+        with drain.running():
+            try:
+                await self._app(scope, receive, self._last_of_connection(send))
+            except asyncio.CancelledError:
+                # The server ends what has not finished in time: it hangs up on an answer that is
+                # not whole, and one line in the log says so.
+                if not drain.is_begun:
+                    raise
+
+    def _last_of_connection(self, send: Send) -> Send:
+        """Hang up after answers that are given while draining, so that the next goes elsewhere."""
+
+        async def closing(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._drain.is_begun:
+                MutableHeaders(scope=message)["connection"] = "close"
+            await send(message)
+
+        return closing
+
+    async def _run_session(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_closed = False
+
+        async def watched(message: Message) -> None:
+            nonlocal is_closed
+            if is_closed:
+                raise OSError("the server has closed the WebSocket")  # as if the client had left
+            is_closed = message["type"] == "websocket.close"
+            await send(message)
+
+        async def part() -> None:
+            nonlocal is_closed
+            if not is_closed:
+                is_closed = True
+                close = {"type": "websocket.close", "code": _GOING_AWAY, "reason": "server stops"}
+                await send(close)
+
+        with self._drain.running(part):
+            await self._app(scope, receive, watched)
+
+
+def _leaving() -> JSONResponse:
+    body = error_body("the server is stopping", "server_error", code="engine_stopped")
+    headers = {"retry-after": str(_RETRY_AFTER_S), "connection": "close"}
+    return JSONResponse(body, 503, headers)

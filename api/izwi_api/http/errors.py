@@ -1,0 +1,189 @@
+"""Map each error to an HTTP response of OpenAI's shape. The only place that knows both."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
+
+from izwi.errors import (
+    EngineStopped,
+    InvalidRequest,
+    IzwiError,
+    ModelNotFound,
+    Overloaded,
+    TooLarge,
+    VoiceNotFound,
+)
+from izwi_api.http.bodies import UnsupportedMediaType
+from izwi_api.http.request_pace import SlowRequest
+
+logger = logging.getLogger(__name__)
+
+STATUS: dict[type[IzwiError], int] = {
+    ModelNotFound: 404,
+    VoiceNotFound: 404,
+    TooLarge: 413,
+    SlowRequest: 408,
+    UnsupportedMediaType: 415,
+    InvalidRequest: 400,
+    Overloaded: 503,
+    EngineStopped: 503,
+    IzwiError: 500,
+}
+CLIENT_LEFT = 499
+_RETRY_AFTER_STOP_S = 5
+_MAX_RETRY_AFTER_S = 120  # the SDK gives up instead of waiting longer
+# A message may quote what the caller sent, and that can be megabytes long.
+_MAX_MESSAGE_CHARS = 400
+
+
+def status_of(error: IzwiError) -> int:
+    """Return the status of the nearest mapped ancestor, so a new subclass needs no new line."""
+    return next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
+
+
+def error_body(
+    message: str, kind: str, *, param: str | None = None, code: str | None = None
+) -> dict[str, object]:
+    """Return OpenAI's error object; its four keys are always there."""
+    # it may quote what was sent, and a lone surrogate has no UTF-8
+    message = message.encode(errors="backslashreplace").decode()
+    if len(message) > _MAX_MESSAGE_CHARS:
+        message = message[: _MAX_MESSAGE_CHARS - 3] + "..."
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def body_of(error: IzwiError) -> dict[str, object]:
+    """Return the error object for one of our errors."""
+    status = status_of(error)
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    # What went wrong inside is for the log: a caller gets no paths and no tensor names.
+    message = "internal error" if status == 500 else str(error)
+    return error_body(message, kind, param=getattr(error, "param", None), code=error.code)
+
+
+def invalid_body(errors: list[ErrorDetails]) -> dict[str, object]:
+    """Return the error object for the first thing that a schema refused."""
+    first = errors[0]
+    location = [part for part in first["loc"] if part not in ("body", "query", "path")]
+    param = str(location[0])[:64] if location else None
+    place = _place(location)
+    if first["type"] == "missing":
+        message, code = f"missing required parameter: {place!r}", "missing_required_parameter"
+    elif first["type"] == "extra_forbidden":
+        message, code = f"unknown parameter: {place!r}", "unknown_parameter"
+    else:
+        message, code = f"invalid value for {param!r}: {first['msg']}", "invalid_value"
+    return error_body(message, "invalid_request_error", param=param, code=code)
+
+
+def _place(location: Sequence[object]) -> str | None:
+    """Spell where a key is: "messages[0].role". Names between may be those of our types."""
+    if not location:
+        return None
+    first, *rest = location
+    indices = "".join(f"[{part}]" for part in rest if isinstance(part, int))
+    key = f".{rest[-1]}" if rest and isinstance(rest[-1], str) else ""
+    return f"{str(first)[:64]}{indices}{key[:64]}"
+
+
+def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Make the app answer every error through this module.
+
+    Args:
+        app: Whose errors.
+        routes: All that it serves, to say what else can be done with a path.
+    """
+    app.add_exception_handler(IzwiError, _answer_izwi_error)
+    app.add_exception_handler(ValidationError, _answer_validation_error)
+    app.add_exception_handler(RequestValidationError, _answer_validation_error)
+    app.add_exception_handler(HTTPException, partial(_answer_http_exception, routes))
+    app.add_exception_handler(ClientDisconnect, _answer_client_gone)
+    app.add_exception_handler(Exception, _answer_unexpected)
+    app.router.default = _refuse_path
+
+
+def error_line(error: IzwiError) -> bytes:
+    """Return an error as the last event of a stream of server-sent events."""
+    return b"data: " + json.dumps(body_of(error)).encode() + b"\n\n"
+
+
+async def refuse(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer an HTTP request or a WebSocket's handshake without running the app."""
+    extensions = scope.get("extensions") or {}
+    if scope["type"] == "websocket" and "websocket.http.response" not in extensions:
+        # The server has no other way to say no: it answers 403.
+        await send({"type": "websocket.close", "code": 1008, "reason": "policy violation"})
+        return
+    await answer(scope, receive, send)
+
+
+async def _answer_izwi_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, IzwiError)
+    status = status_of(error)
+    headers: dict[str, str] = {}
+    if status == 503:
+        wait_s = getattr(error, "retry_after_s", _RETRY_AFTER_STOP_S)
+        headers["retry-after"] = str(max(1, min(int(wait_s), _MAX_RETRY_AFTER_S)))
+    if status == 500:
+        logger.error("request failed: %s", request.url.path, exc_info=error)
+    return JSONResponse(body_of(error), status, headers=headers)
+
+
+async def _answer_validation_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, (ValidationError, RequestValidationError))
+    return JSONResponse(invalid_body(list(error.errors())), 400)
+
+
+def _methods_of(request: Request, routes: Sequence[BaseRoute]) -> set[str]:
+    """Return what can be done with a path; each of its methods is a route of its own."""
+    return {
+        method
+        for route in routes
+        if route.matches(request.scope)[0] is not Match.NONE
+        for method in getattr(route, "methods", None) or ()
+    }
+
+
+async def _refuse_path(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer 404 for an unknown path; a WebSocket handshake gets the same over HTTP."""
+    message = f"no {'WebSocket' if scope['type'] == 'websocket' else 'endpoint'} is served here"
+    body = error_body(message, "invalid_request_error", code="not_found")
+    await refuse(JSONResponse(body, 404), scope, receive, send)
+
+
+async def _answer_http_exception(
+    routes: Sequence[BaseRoute], request: Request, error: Exception
+) -> Response:
+    assert isinstance(error, HTTPException)
+    kind = "invalid_request_error" if error.status_code < 500 else "server_error"
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    headers: Mapping[str, str] | None = error.headers
+    if error.status_code == 405:
+        headers = {"allow": ", ".join(sorted(_methods_of(request, routes)))}
+    return JSONResponse(
+        error_body(str(error.detail), kind, code=code), error.status_code, headers=headers
+    )
+
+
+async def _answer_client_gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_LEFT)
+
+
+async def _answer_unexpected(request: Request, _: Exception) -> Response:
+    # This answer is sent from outside the middleware that adds the id to all others.
+    headers = {"x-request-id": request.state.request_id}
+    body = error_body("internal error", "server_error", code="internal_error")
+    return JSONResponse(body, 500, headers=headers)

@@ -1,0 +1,181 @@
+"""HTTP metrics for Prometheus. One registry per app, no global one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from izwi.metrics import FIGURES
+from izwi_api.services.context import Engine
+
+_SESSION_BUCKETS_S = (1.0, 4.0, 15.0, 60.0, 240.0, 900.0, 3600.0)
+_LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
+
+
+class HttpMetrics:
+    """The figures of one app.
+
+    Args:
+        folder: Where several API servers count together: each finds there what all have counted.
+            None counts in this process alone.
+
+    Attributes:
+        registry: What /metrics shows.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.registry = counts = CollectorRegistry()
+        if folder is not None:
+            # Each process counts in files of its own; prometheus_client was told so by its
+            # environment when it was imported. What is shown is read from the files of all.
+            counts = CollectorRegistry()
+            MultiProcessCollector(self.registry, str(folder))  # type: ignore[no-untyped-call]
+        self.requests = Counter(
+            "izwi_http_requests",
+            "Requests answered, by route and status.",
+            ["route", "status"],
+            registry=counts,
+        )
+        self.in_flight = Gauge(
+            "izwi_http_in_flight",
+            "Requests being answered now.",
+            registry=counts,
+            multiprocess_mode="livesum",
+        )
+        self.first_byte_s = Histogram(
+            "izwi_http_first_byte_seconds",
+            "Seconds from the request to the first byte of its body.",
+            ["route"],
+            buckets=_LATENCY_BUCKETS_S,
+            registry=counts,
+        )
+        self.sessions = Gauge(
+            "izwi_websocket_sessions",
+            "WebSockets that are open now.",
+            registry=counts,
+            multiprocess_mode="livesum",
+        )
+        self.sessions_ended = Counter(
+            "izwi_websocket_sessions_ended",
+            "WebSockets that were closed, by route and close code, or by the status that refused.",
+            ["route", "code"],
+            registry=counts,
+        )
+        self.session_s = Histogram(
+            "izwi_websocket_session_seconds",
+            "Seconds that a WebSocket was open.",
+            ["route"],
+            buckets=_SESSION_BUCKETS_S,
+            registry=counts,
+        )
+        self.session_messages = Counter(
+            "izwi_websocket_messages",
+            "Messages of WebSockets, by route and direction.",
+            ["route", "direction"],
+            registry=counts,
+        )
+
+
+class EngineFigures(Collector):
+    """The engine's own figures, read when they are asked for."""
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield a family for each figure, with a sample for each model."""
+        load = self._engine.load
+        for name, figure in FIGURES.items():
+            family = CounterMetricFamily if figure.grows else GaugeMetricFamily
+            metric = family(f"izwi_engine_{name}", figure.help, labels=["model"])
+            for model, figures in load.items():
+                metric.add_metric([model], figures[name])
+            yield metric
+
+
+class CountRequests:
+    """ASGI middleware that keeps DoorMetrics."""
+
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics):
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app and count what it answers."""
+        if scope["type"] == "websocket":
+            await self._count_session(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        metrics, begun_s = self._metrics, time.monotonic()
+        status, has_body = 499, False  # 499: the client left before there was an answer
+
+        async def counted(message: Message) -> None:
+            nonlocal status, has_body
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif not has_body:
+                has_body = True
+                metrics.first_byte_s.labels(_route(scope)).observe(time.monotonic() - begun_s)
+            await send(message)
+
+        with metrics.in_flight.track_inprogress():
+            try:
+                await self._app(scope, receive, counted)
+            except BaseException:
+                status = status if has_body else 500
+                raise
+            finally:
+                metrics.requests.labels(_route(scope), str(status)).inc()
+
+    async def _count_session(self, scope: Scope, receive: Receive, send: Send) -> None:
+        metrics, begun_s = self._metrics, 0.0
+        num_in = num_out = 0
+        code = "1006"  # of RFC 6455: it ended without a word
+
+        async def received() -> Message:
+            nonlocal num_in, code
+            message = await receive()
+            num_in += message["type"] == "websocket.receive"
+            if message["type"] == "websocket.disconnect":
+                code = str(message.get("code") or 1005)
+            return message
+
+        async def counted(message: Message) -> None:
+            nonlocal num_out, code, begun_s
+            match message["type"]:
+                case "websocket.accept":
+                    begun_s = time.monotonic()
+                    metrics.sessions.inc()
+                case "websocket.send":
+                    num_out += 1
+                case "websocket.close":
+                    code = str(message.get("code") or 1000) if begun_s else "403"
+                case "websocket.http.response.start":
+                    code = str(message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, received, counted)
+        finally:
+            route = _route(scope)
+            if begun_s:
+                metrics.sessions.dec()
+                metrics.session_s.labels(route).observe(time.monotonic() - begun_s)
+            metrics.sessions_ended.labels(route, code).inc()
+            metrics.session_messages.labels(route, "in").inc(num_in)
+            metrics.session_messages.labels(route, "out").inc(num_out)
+
+
+def _route(scope: Scope) -> str:
+    # The route's template, not the path: a caller must not be able to invent label values.
+    return getattr(scope.get("route"), "path", "none")

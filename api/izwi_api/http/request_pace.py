@@ -1,0 +1,55 @@
+"""The minimum rate at which a request body must arrive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from izwi.errors import InvalidRequest
+
+
+class SlowRequest(InvalidRequest):
+    """The request did not arrive in time."""
+
+    code = "request_timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPace:
+    """Time limits of what a client sends.
+
+    By default 25 MiB over 2 Mbit/s, which take 105 s, are well within them.
+
+    Attributes:
+        max_head_s: Seconds for the request line and the headers.
+        grace_s: Seconds of a body before its rate counts.
+        min_bytes_per_s: Bytes of a body that buy it one second more.
+        max_body_s: Seconds for a whole body, however fast it comes.
+    """
+
+    max_head_s: float = 30.0
+    grace_s: float = 20.0
+    min_bytes_per_s: float = 16_384.0
+    max_body_s: float = 300.0
+
+    def body_time_s(self, num_bytes: int) -> float:
+        """Return the seconds within which more must come than so many bytes."""
+        return min(self.max_body_s, self.grace_s + num_bytes / self.min_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPace:
+    """Time limits of a reference clip that is fetched from another server.
+
+    Attributes:
+        grace_s: Seconds, from the beginning, before the rate counts: name, connection, headers.
+        min_bytes_per_s: Bytes of the clip that buy it one second more.
+        max_s: Seconds in all.
+    """
+
+    grace_s: float = 5.0
+    min_bytes_per_s: float = 65_536.0
+    max_s: float = 10.0
+
+    def time_s(self, num_bytes: int) -> float:
+        """Return the seconds within which more must come than so many bytes."""
+        return min(self.max_s, self.grace_s + num_bytes / self.min_bytes_per_s)

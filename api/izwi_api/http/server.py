@@ -1,0 +1,240 @@
+"""The HTTP server: uvicorn with limits on request heads, and graceful shutdown.
+
+What is no HTTP never reaches the app; it is answered here, in the shape of every other error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+from uuid import uuid4
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.server import ServerState
+
+from izwi_api.http.drain import Drain
+from izwi_api.http.errors import error_body
+from izwi_api.http.fair_timeout import Countdown
+from izwi_api.http.request_pace import RequestPace, SlowRequest
+from izwi_api.http.tls_files import TlsFiles
+
+logger = logging.getLogger(__name__)
+
+MAX_TARGET_BYTES = 8 << 10
+MAX_HEADERS = 100
+MAX_HEAD_BYTES = 32 << 10
+# Chunks of a few bytes cost the event loop a hundred times what they carry.
+_FREE_CHUNKS = 2048
+_MIN_CHUNK_BYTES = 16
+
+# Longer than clients and proxies keep a connection that they do not use: who sends a request just
+# as the server hangs up loses it. httpx, and so OpenAI's client, gives up after 5 s, which are
+# uvicorn's default, nginx after 60.
+_KEEP_ALIVE_S = 75
+
+# What is still there when all had time to finish is cut off after this.
+_CUT_OFF_S = 2.0
+
+
+class Connection(h11.Connection):
+    """One client's bytes, as HTTP; what is legal and too much is no HTTP either."""
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, MAX_HEAD_BYTES)
+        self._num_chunks = self._num_bytes = 0
+
+    def next_event(self) -> Any:
+        """Return the next event. Raises h11.RemoteProtocolError with the status to answer."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._num_chunks = self._num_bytes = 0
+            _check_head(event)
+        elif isinstance(event, h11.Data):
+            self._num_bytes += len(event.data)
+            self._num_chunks += event.chunk_end
+            fair = self._num_chunks - _FREE_CHUNKS
+            if fair > 0 and self._num_bytes < fair * _MIN_CHUNK_BYTES:
+                raise h11.RemoteProtocolError("request body arrived in too many small pieces", 400)
+        return event
+
+
+class Protocol(H11Protocol):
+    """uvicorn's protocol over such a connection.
+
+    Attributes:
+        max_head_s: Seconds within which a request line and its headers must have come. uvicorn's
+            own `timeout_keep_alive` begins after an answer and ends with the first byte.
+    """
+
+    max_head_s = RequestPace().max_head_s
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.conn = Connection()
+        self._head_time: Countdown | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        super().connection_lost(exc)
+        self._unwatch_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes in."""
+        super().data_received(data)
+        # Bytes that did not begin a request are a part of its head.
+        if self.conn.their_state is h11.IDLE:
+            self._watch_head()
+        else:
+            self._unwatch_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no request; uvicorn calls it while it handles the error."""
+        error = sys.exc_info()[1]
+        status, reported = 400, msg
+        if isinstance(error, h11.RemoteProtocolError):
+            status, reported = error.error_status_hint, str(error)
+        if self.cycle is not None and not self.cycle.response_complete:
+            # The app was reading this request's body: to it the client has left.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._answer(status, reported)
+        self.transport.close()
+
+    def _answer(self, status: int, message: str) -> None:
+        code = SlowRequest.code if status == 408 else "bad_http"
+        body = json.dumps(error_body(message, "invalid_request_error", code=code)).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+            (b"x-request-id", f"req_{uuid4().hex}".encode()),
+        ]
+        events = (
+            h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status]),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        )
+        for event in events:
+            self.transport.write(self.conn.send(event) or b"")
+
+    def _watch_head(self) -> None:
+        if self._head_time is None:
+            self._head_time = Countdown(self.loop, self.max_head_s, self._head_is_late)
+            self._head_time.start()
+
+    def _unwatch_head(self) -> None:
+        if self._head_time is not None:
+            self._head_time.stop()
+            self._head_time = None
+
+    def _head_is_late(self) -> None:
+        self._head_time = None
+        # A WebSocket has another protocol by now.
+        if self.transport.get_protocol() is self and not self.transport.is_closing():
+            self._answer(408, "the request did not arrive in time")
+            self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """A server that drains when it is asked to leave, and leaves at once when asked twice.
+
+    While it drains it still listens: probes are told 503, and what runs goes on for `drain_s`.
+
+    Args:
+        config: Of uvicorn; see `server_config`.
+        drain: Of the app that it serves.
+        drain_s: Seconds that what runs may take to finish.
+    """
+
+    def __init__(self, config: uvicorn.Config, drain: Drain, drain_s: float):
+        super().__init__(config)
+        self._drain, self._drain_s = drain, drain_s
+        self._until_s = 0.0
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take a signal that asks to leave."""
+        del sig, frame
+        if self._drain.is_begun:
+            self.should_exit = self.force_exit = True
+            # Should something not let go, it is left behind.
+            threading.Thread(target=_exit_soon, daemon=True).start()
+            return
+        self._until_s = time.monotonic() + self._drain_s
+        self._drain.begin()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look ten times a second whether it is time to leave."""
+        is_late = time.monotonic() >= self._until_s
+        if self._drain.is_begun and (is_late or not self._drain.num_running):
+            await self._drain.part()
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def server_config(
+    app: ASGIApp, host: str, port: int, max_head_s: float, tls: TlsFiles | None = None
+) -> uvicorn.Config:
+    """Return how uvicorn is to serve the app.
+
+    Args:
+        app: To serve.
+        host: Where to listen, unless sockets are given later.
+        port: As `host`.
+        max_head_s: As in `Protocol`.
+        tls: Serve HTTPS with this certificate.
+    """
+    # uvicorn makes one of these a connection, from a class.
+    protocol = type("TimedProtocol", (Protocol,), {"max_head_s": max_head_s})
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=protocol,
+        server_header=False,
+        timeout_graceful_shutdown=int(_CUT_OFF_S),
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        # the answer of a client that is slowed down waits behind its own text; our API servers have
+        # time limits of their own
+        ws_ping_timeout=None,
+        ws_per_message_deflate=False,  # sound does not shrink
+        ssl_certfile=tls.cert if tls else None,
+        ssl_keyfile=tls.key if tls else None,
+    )
+
+
+def _check_head(request: h11.Request) -> None:
+    if request.http_version not in (b"1.0", b"1.1"):
+        raise h11.RemoteProtocolError("unsupported HTTP version", 400)
+    if len(request.target) > MAX_TARGET_BYTES:
+        raise h11.RemoteProtocolError("the request's target is too long", 414)
+    size = sum(len(name) + len(value) for name, value in request.headers)
+    if len(request.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
+        raise h11.RemoteProtocolError("the request has too many headers", 431)
+
+
+def _exit_soon() -> None:
+    time.sleep(_CUT_OFF_S)
+    logging.shutdown()
+    os._exit(1)

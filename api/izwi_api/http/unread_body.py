@@ -1,0 +1,60 @@
+"""Time out request bodies that arrive too slowly; close after answering half a body."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from izwi_api.http.fair_timeout import fair_timeout
+from izwi_api.http.request_pace import RequestPace, SlowRequest
+
+
+class CloseUnread:
+    """ASGI middleware: what is left of a refused body is not read.
+
+    The server would otherwise take in, and throw away, whatever a client goes on sending. Whoever
+    reads a body that is too slow gets SlowRequest.
+
+    Args:
+        app: What reads.
+        pace: How fast bodies must come.
+    """
+
+    def __init__(self, app: ASGIApp, pace: RequestPace):
+        self._app, self._pace = app, pace
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app, watching how far it reads."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        chunked, length = "transfer-encoding" in headers, headers.get("content-length")
+        unread = chunked or length not in (None, "0")
+        # With both, a proxy before us may see another end of the body, and another next request.
+        ambiguous = chunked and length is not None
+
+        num_bytes, waited_s = 0, 0.0
+
+        async def watched() -> Message:
+            nonlocal unread, num_bytes, waited_s
+            if not unread:  # what is waited for now is that the client leaves
+                return await receive()
+            try:
+                left_s = self._pace.body_time_s(num_bytes) - waited_s
+                async with fair_timeout(left_s) as countdown:
+                    message = await receive()
+            except TimeoutError as error:
+                raise SlowRequest("the body did not arrive in time") from error
+            waited_s += countdown.counted_s
+            num_bytes += len(message.get("body", b""))
+            if message["type"] == "http.request" and not message.get("more_body", False):
+                unread = False
+            return message
+
+        async def closing(message: Message) -> None:
+            if message["type"] == "http.response.start" and (unread or ambiguous):
+                MutableHeaders(scope=message)["connection"] = "close"
+            await send(message)
+
+        await self._app(scope, watched, closing)

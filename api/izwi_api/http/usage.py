@@ -1,0 +1,179 @@
+"""Meter what a call uses of the models, at the engine, which every call goes through.
+
+The middleware opens a `Usage` for each HTTP request or WebSocket; `CountedEngine` finds it in the
+context of the caller, charges the key before anything runs, and adds up the sound that comes back.
+No route needs a line for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from izwi.chat import ChatInput
+from izwi.errors import Overloaded
+from izwi.model import Model
+from izwi.request import AlignmentInput, Chunk, Request, SpeechInput, Task, TranscriptionInput
+from izwi_api.http.limits import Meter
+from izwi_api.services.context import Engine, Registry, Stream
+
+_HEARD_RATE = 16_000  # of TranscriptionInput.samples, and AlignmentInput's
+# Text that is written while it is said reaches the engine as ids; a word piece of English is about
+# this long. An API server that knows the characters sets `Usage.counts_itself`.
+_CHARACTERS_PER_ID = 4
+
+
+class Usage:
+    """What one HTTP request or WebSocket has used so far.
+
+    Attributes:
+        key_name: The caller's key; None if no key is required.
+        model: The model that it asked last, by the name under which it is served; None for none.
+        characters: Of text to speak, and of conversations to answer.
+        heard_s: Seconds of sound to transcribe.
+        spoken_s: Seconds of sound that were made.
+        counts_itself: Set by an API server that calls `charge` itself, because its input goes on
+            arriving and the engine sees it late or in other units; then the engine counts none.
+    """
+
+    def __init__(self, key_name: str | None = None, meter: Meter | None = None):
+        self.key_name = key_name
+        self.model: str | None = None
+        self.characters = 0
+        self.heard_s = 0.0
+        self.spoken_s = 0.0
+        self.counts_itself = False
+        self._meter = meter
+
+    def charge(self, *, characters: int = 0, heard_s: float = 0.0) -> None:
+        """Count input that is about to be worked on.
+
+        Raises:
+            QuotaExceeded: The key has not so much left today; nothing is counted.
+        """
+        if self._meter is not None:
+            self._meter.charge({"characters": characters, "audio-seconds": heard_s})
+        self.characters += characters
+        self.heard_s += heard_s
+
+    def give_back(self, *, characters: int = 0, heard_s: float = 0.0) -> None:
+        """Undo a charge for input that was refused."""
+        if self._meter is not None:
+            self._meter.give_back({"characters": characters, "audio-seconds": heard_s})
+        self.characters -= characters
+        self.heard_s -= heard_s
+
+    def headers(self) -> Mapping[str, str]:
+        """Return the x-ratelimit-* headers of its key."""
+        return self._meter.headers() if self._meter is not None else {}
+
+
+# The usage of the call in whose context this runs; tasks that it starts inherit it.
+current_usage: ContextVar[Usage | None] = ContextVar("current_usage", default=None)
+
+
+class CountedEngine:
+    """An engine whose requests are charged to the call that submits them."""
+
+    def __init__(self, engine: Engine, registry: Registry):
+        self._engine, self._registry = engine, registry
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes requests."""
+        return self._engine.alive
+
+    @property
+    def load(self) -> Mapping[str, Mapping[str, float]]:
+        """What it counts of each model."""
+        return self._engine.load
+
+    def start(self) -> None:
+        """Begin to step."""
+        self._engine.start()
+
+    async def stop(self) -> None:
+        """End what runs, and stepping."""
+        await self._engine.stop()
+
+    async def add(self, name: str, model: Model) -> None:
+        """Serve one more model."""
+        await self._engine.add(name, model)
+
+    async def remove(self, name: str) -> None:
+        """Take no new requests of a model, and wait for those that run."""
+        await self._engine.remove(name)
+
+    def submit(self, request: Request) -> Stream:
+        """Charge for a request and take it in. Raises QuotaExceeded, and as the engine does."""
+        return self.submit_all([request])[0]
+
+    def submit_all(self, requests: Sequence[Request]) -> Sequence[Stream]:
+        """Charge for all requests and take them in, or none; raises as `submit`."""
+        usage = current_usage.get()
+        if usage is None:
+            return self._engine.submit_all(requests)
+        rates = [self._sample_rate(request) for request in requests]  # it may be unloaded by now
+        costs = [_cost(request, usage) for request in requests]
+        characters, heard_s = sum(cost[0] for cost in costs), sum(cost[1] for cost in costs)
+        usage.charge(characters=characters, heard_s=heard_s)
+        try:
+            streams = self._engine.submit_all(requests)
+        except BaseException:
+            usage.give_back(characters=characters, heard_s=heard_s)
+            raise
+        for request in requests:
+            usage.model = request.model
+        return [
+            _CountedStream(stream, usage, cost, rate)
+            for stream, cost, rate in zip(streams, costs, rates, strict=True)
+        ]
+
+    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
+        """Charge for text ids and add them to a request with open input. Raises QuotaExceeded."""
+        usage = current_usage.get()
+        if usage is not None and not usage.counts_itself:
+            usage.charge(characters=_CHARACTERS_PER_ID * len(text_ids))
+        self._engine.write(request_id, text_ids, closed)
+
+    def _sample_rate(self, request: Request) -> int:
+        is_speech = self._registry.model(request.model).task is Task.SPEECH
+        return self._registry.speech(request.model).sample_rate if is_speech else 0
+
+
+class _CountedStream:
+    def __init__(self, stream: Stream, usage: Usage, cost: tuple[int, float], sample_rate: int):
+        self._stream, self._usage, self._cost = stream, usage, cost
+        self._sample_rate = sample_rate
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        chunk = await self._stream.__anext__()
+        if isinstance(chunk.error, Overloaded):  # refused by the queue: nothing was done
+            self._usage.give_back(characters=self._cost[0], heard_s=self._cost[1])
+        if chunk.pcm is not None and self._sample_rate:
+            self._usage.spoken_s += len(chunk.pcm) / self._sample_rate
+        return chunk
+
+    def abort(self) -> None:
+        self._stream.abort()
+
+
+def _cost(request: Request, usage: Usage) -> tuple[int, float]:
+    """Return the characters to read and the seconds to listen to of one engine request."""
+    ask = request.ask
+    if usage.counts_itself or request.open_input or ask is None:
+        return 0, 0.0
+    match ask:
+        case SpeechInput():
+            return len(ask.text), 0.0
+        case TranscriptionInput() | AlignmentInput():
+            return 0, len(ask.samples) / _HEARD_RATE
+        case ChatInput():
+            return sum(len(message.content) for message in ask.messages), 0.0

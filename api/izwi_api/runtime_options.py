@@ -1,0 +1,22 @@
+"""Runtime options of models: device, dtype, quantization, attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    """Device, dtype and kernels that models run with.
+
+    Attributes:
+        offline: Never ask the hub for a checkpoint.
+        weights: How the decoders' weights are kept: "auto", "int8", "fp8" or "int4".
+        attention: What the decoders attend with: "auto", "torch" or "triton".
+    """
+
+    device: str = "auto"
+    dtype: str = "auto"
+    offline: bool = False
+    weights: str = "auto"
+    attention: str = "auto"

@@ -1,0 +1,27 @@
+"""What `izwi serve` tells the person who started it: where the page and the API are."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from izwi_api.console import messages
+
+# Addresses that a server listens at and no browser can open.
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+
+
+def announce(url: str) -> None:
+    """Print the addresses of a server that is ready.
+
+    Args:
+        url: Where it listens, like http://0.0.0.0:8000.
+    """
+    page = page_url(url)
+    messages().print(f"izwi is ready. Page: {page}  API: {page}/v1  (Ctrl+C stops)", markup=False)
+
+
+def page_url(url: str) -> str:
+    """Return the address that a browser on this machine opens."""
+    parts = urlsplit(url)
+    host = _ANY.get(parts.hostname or "", parts.netloc.rpartition(":")[0])
+    return f"{parts.scheme}://{host}:{parts.port}"

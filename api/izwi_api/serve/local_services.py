@@ -1,0 +1,63 @@
+"""The engine in this process: load models, open services over it, stop it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from izwi.async_engine import AsyncEngine
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.registry import Registry
+from izwi.runner.device import TorchBackend, torch_backend
+from izwi_api.console import messages
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.services.context import Services
+from izwi_api.settings import read_settings
+from izwi_api.voices.store import VoiceStore
+
+
+def load_models(sources: Sequence[str], runtime: RuntimeOptions) -> tuple[Registry, TorchBackend]:
+    """Load checkpoints onto a device, telling which one it is at.
+
+    Raises:
+        ModelNotFound: A source is no checkpoint.
+        CheckpointError: A checkpoint is broken.
+        InvalidRequest: The device, the dtype, the weights or the attention cannot be used.
+    """
+    backend = torch_backend(runtime.device, runtime.dtype, runtime.weights, runtime.attention)
+    registry = Registry(backend)
+    with messages().status("loading") as status:
+        for source in sources:
+            status.update(f"loading {source}")
+            registry.load(source, offline=runtime.offline)
+    return registry, backend
+
+
+def open_services(
+    sources: Sequence[str], runtime: RuntimeOptions, config: EngineConfig | None = None
+) -> Services:
+    """Load checkpoints and build the engine over them; it does not step yet.
+
+    Raises:
+        InvalidRequest: A setting cannot be used.
+        IzwiError: As `load_models`.
+    """
+    settings = read_settings(os.environ)
+    registry, backend = load_models(sources, runtime)
+    engine = AsyncEngine(Engine(registry.models, backend.ops, config or EngineConfig()))
+    return Services(engine, registry, settings, VoiceStore(settings.home / "voices"))
+
+
+@asynccontextmanager
+async def running_services(
+    sources: Sequence[str], runtime: RuntimeOptions
+) -> AsyncGenerator[Services]:
+    """Open an API server whose engine steps until the block ends; raises as `open_services`."""
+    api_server = open_services(sources, runtime)
+    api_server.engine.start()
+    try:
+        yield api_server
+    finally:
+        await api_server.engine.stop()

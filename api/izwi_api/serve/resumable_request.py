@@ -1,0 +1,69 @@
+"""A request in flight with its log: enough for another engine to resume it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from weakref import ref
+
+import numpy as np
+
+from izwi.log import Log
+from izwi.output_stream import Stream
+from izwi.request import Chunk, Float32, Int64, Request
+
+
+@dataclass(slots=True, eq=False)
+class ResumableRequest:
+    """A request, the log of its output, and the commands sent for it since.
+
+    Attributes:
+        stream: A weak reference: a reader that drops its stream leaves the request.
+        is_aborted: Its reader left, so that no other engine may run it.
+        written: Text ids that were written to it.
+        closed: Nothing more will be.
+        paused: It was asked to stop where it is.
+        backpressured: Its reader is behind.
+        num_deaths: Engines that died after they had been sent it.
+    """
+
+    request: Request
+    stream: ref[Stream]
+    is_aborted: bool = False
+    written: list[int] = field(default_factory=list)
+    closed: bool = False
+    paused: bool = False
+    backpressured: bool = False
+    num_deaths: int = 0
+    _entries: list[Int64] = field(default_factory=list)
+    _logprobs: list[Float32] = field(default_factory=list)
+    _num_samples: int = 0
+    _num_chunks: int = 0
+
+    def give(self, chunk: Chunk) -> None:
+        """Hand a chunk to the reader, and remember what it brings further."""
+        if len(chunk.entries):
+            self._entries.append(chunk.entries)
+        if chunk.logprobs is not None and len(chunk.logprobs):
+            self._logprobs.append(chunk.logprobs)
+        if chunk.pcm is not None:
+            self._num_samples += len(chunk.pcm)
+            self._num_chunks += 1
+        self.tell(chunk)
+
+    def tell(self, chunk: Chunk) -> None:
+        """Hand a chunk to the reader, if it is still there."""
+        stream = self.stream()
+        if stream is not None:
+            stream.put(chunk)
+
+    def log(self) -> Log:
+        """What an engine must know to go on."""
+        nothing = np.zeros((0, 0), np.int64)
+        return Log(
+            entries=np.concatenate(self._entries) if self._entries else nothing,
+            logprobs=np.concatenate(self._logprobs) if self._logprobs else None,
+            num_samples=self._num_samples,
+            num_chunks=self._num_chunks,
+            written=tuple(self.written),
+            closed=self.closed,
+        )

@@ -1,0 +1,1 @@
+"""What the endpoints and the command line do: speak, transcribe, align, chat. No HTTP."""

@@ -1,0 +1,152 @@
+"""Align words with audio: of a given text, or of a transcription.
+
+Knows no HTTP: the web and the command line both align through here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+from uuid import uuid4
+
+from izwi.alignment import AlignedWord, AlignmentModel
+from izwi.errors import InvalidRequest, ModelNotFound
+from izwi.request import AlignmentInput, Request, Samples, Task
+from izwi.threads import compute
+from izwi_api.services.context import Engine, Registry, Stream, chunks_of
+from izwi_api.services.transcribe import SAMPLE_RATE, Segment, num_together
+
+
+@dataclass(frozen=True, slots=True)
+class Aligner:
+    """A model that aligns, and the engine that runs it."""
+
+    engine: Engine
+    name: str
+    model: AlignmentModel
+
+    async def align(
+        self, asks: Sequence[AlignmentInput], *, charged: bool = True
+    ) -> list[list[AlignedWord]]:
+        """Align texts with their sounds, all in the engine at once.
+
+        Args:
+            asks: Sounds and texts.
+            charged: The sound counts against the caller's quota.
+
+        Returns:
+            The words of each text, in order.
+
+        Raises:
+            InvalidRequest: There is no word in a text, or its language is not known.
+            InvalidAudio: There is no sound.
+            TooLarge: A sound or a text is too long.
+            Overloaded: The engine's queue is full; nothing was started.
+        """
+        requests = await compute(self._prepare, asks)
+        # what a request was prepared from is what it is charged for
+        started = requests if charged else [replace(request, ask=None) for request in requests]
+        streams = self.engine.submit_all(started)
+        try:
+            return [
+                _within(await self._words(request, stream), len(ask.samples) / SAMPLE_RATE)
+                for ask, request, stream in zip(asks, requests, streams, strict=True)
+            ]
+        finally:
+            for stream in streams:
+                stream.abort()
+
+    async def align_segments(
+        self, samples: Samples, segments: Sequence[Segment]
+    ) -> list[list[AlignedWord]]:
+        """Align what was transcribed, some segments at a time; it is not charged again.
+
+        Args:
+            samples: At 16 kHz, all that was transcribed.
+            segments: What is said in which part of it.
+
+        Returns:
+            For each segment its words: their times count from the start of the sound, their places
+            in the text from the start of the segment's. None where no word was said.
+
+        Raises:
+            InvalidRequest: A segment's language is not known.
+        """
+        spoken = [segment for segment in segments if _has_word(segment.text)]
+        places = [_place(segment) for segment in spoken]
+        aligned: list[list[AlignedWord]] = []
+        while left := spoken[len(aligned) :]:
+            asks = await compute(_asks, samples, left[: num_together(places[len(aligned) :])])
+            aligned += await self.align(asks, charged=False)
+        words = iter(aligned)
+        return [
+            [_later(word, s.start_s) for word in next(words)] if _has_word(s.text) else []
+            for s in segments
+        ]
+
+    def knows(self, segments: Sequence[Segment]) -> bool:
+        """Whether it was made for the languages that were heard."""
+        heard = {segment.language for segment in segments if segment.language}
+        return heard <= set(self.model.languages)
+
+    def _prepare(self, asks: Sequence[AlignmentInput]) -> list[Request]:
+        request_id = f"alignment-{uuid4().hex}"
+        return [
+            self.model.prepare_alignment(f"{request_id}-{index}", self.name, ask)
+            for index, ask in enumerate(asks)
+        ]
+
+    async def _words(self, request: Request, stream: Stream) -> list[AlignedWord]:
+        classes: list[int] = []
+        async for chunk in chunks_of(stream):
+            classes += chunk.entries.ravel().tolist()  # an entry is one class
+        return await asyncio.to_thread(self.model.read_alignment, request, classes)
+
+
+def find_aligner(engine: Engine, registry: Registry, name: str | None = None) -> Aligner:
+    """Return an aligner by name, or the first that is served.
+
+    Raises:
+        ModelNotFound: No model of that name is served, or none that aligns.
+        InvalidRequest: The model does something else.
+    """
+    if name is None:
+        served = registry.names()
+        name = next((n for n in served if registry.model(n).task is Task.ALIGNMENT), None)
+        if name is None:
+            raise ModelNotFound("no alignment model is served here", param="model")
+    model = registry.model(name)
+    if model.task is not Task.ALIGNMENT:
+        raise InvalidRequest(f"model {name!r} does {model.task}, not alignment", param="model")
+    return Aligner(engine, name, cast(AlignmentModel, model))
+
+
+def _asks(samples: Samples, segments: Sequence[Segment]) -> list[AlignmentInput]:
+    return [
+        AlignmentInput(samples[slice(*_place(s))], s.text, s.language or None) for s in segments
+    ]
+
+
+def _place(segment: Segment) -> tuple[int, int]:
+    """Where it is, in samples."""
+    return round(segment.start_s * SAMPLE_RATE), round(segment.end_s * SAMPLE_RATE)
+
+
+def _has_word(text: str) -> bool:
+    return any(character.isalnum() for character in text)
+
+
+def _within(words: Sequence[AlignedWord], end_s: float) -> list[AlignedWord]:
+    """Cut times to the length of the sound: a model may place words it cannot hear behind it."""
+    end_s = round(end_s, 3)
+    return [
+        replace(word, start_s=min(word.start_s, end_s), end_s=min(word.end_s, end_s))
+        for word in words
+    ]
+
+
+def _later(word: AlignedWord, seconds: float) -> AlignedWord:
+    start_s, end_s = round(word.start_s + seconds, 3), round(word.end_s + seconds, 3)
+    return replace(word, start_s=start_s, end_s=end_s)

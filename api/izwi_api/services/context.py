@@ -1,0 +1,157 @@
+"""What routes and commands work with: engine, registry, settings and voices, as protocols."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from izwi.errors import EngineStopped, IzwiError
+from izwi.hub import Report
+from izwi.model import ChatModel, Model, SpeechModel, TranscriptionModel
+from izwi.registry import Loaded
+from izwi.request import Chunk, Reason, Request, Task
+from izwi_api.services.decoding import Decoder, InProcess
+from izwi_api.settings import Settings
+from izwi_api.voices.references import References
+from izwi_api.voices.store import VoiceStore
+
+
+class Stream(Protocol):
+    """What one request gives, chunk by chunk; the last chunk has a reason."""
+
+    def __aiter__(self) -> AsyncIterator[Chunk]: ...
+
+    async def __anext__(self) -> Chunk: ...
+
+    def abort(self) -> None:
+        """Stop the request. Call it when the reader leaves; a second call does nothing."""
+        ...
+
+
+class Engine(Protocol):
+    """The engine, as callers on an event loop see it."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes requests."""
+        ...
+
+    @property
+    def load(self) -> Mapping[str, Mapping[str, float]]:
+        """What it counts of each model; see `izwi.metrics.FIGURES`."""
+        ...
+
+    def start(self) -> None:
+        """Begin to step."""
+        ...
+
+    async def stop(self) -> None:
+        """End what runs, and stepping."""
+        ...
+
+    def submit(self, request: Request) -> Stream:
+        """Take a request in. Raises EngineStopped; what a queue refuses is told on the stream."""
+        ...
+
+    def submit_all(self, requests: Sequence[Request]) -> Sequence[Stream]:
+        """Take all requests in, or none, so that they start together; raises as `submit`."""
+        ...
+
+    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
+        """Add text ids to a request with open input; nothing if it has ended."""
+        ...
+
+    async def add(self, name: str, model: Model) -> None:
+        """Serve one more model. Raises InvalidRequest and EngineStopped."""
+        ...
+
+    async def remove(self, name: str) -> None:
+        """Take no new requests of a model, and wait for those that run. Raises ModelNotFound."""
+        ...
+
+
+class Registry(Protocol):
+    """The models that are served, by name."""
+
+    def names(self) -> list[str]:
+        """Return all names, in the order of loading."""
+        ...
+
+    def model(self, name: str) -> Model:
+        """Return a model. Raises ModelNotFound."""
+        ...
+
+    def speech(self, name: str) -> SpeechModel:
+        """Return a model that speaks. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def transcription(self, name: str) -> TranscriptionModel:
+        """Return a model that transcribes. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def chat(self, name: str) -> ChatModel:
+        """Return a model that answers in text. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def fingerprint(self, name: str) -> str:
+        """Return a short text that changes with the checkpoint behind a name."""
+        ...
+
+    def default(self, task: Task) -> str:
+        """Return the first model of a task. Raises ModelNotFound."""
+        ...
+
+    def locate(self, name: str, *, offline: bool = False, report: Report | None = None) -> Path:
+        """Return the folder of what may be loaded by name. Raises ModelNotFound."""
+        ...
+
+    def read(self, folder: Path) -> Loaded:
+        """Read a checkpoint. Raises CheckpointError."""
+        ...
+
+    def serve(self, name: str, loaded: Loaded) -> None:
+        """Serve a model under a name."""
+        ...
+
+    def unload(self, name: str) -> None:
+        """Forget a model. Raises ModelNotFound."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything a route needs.
+
+    Attributes:
+        decoder: For every file that came from outside.
+        references: For clips that are given by their address.
+    """
+
+    engine: Engine
+    registry: Registry
+    settings: Settings
+    voices: VoiceStore
+    decoder: Decoder = field(default_factory=InProcess)
+    references: References = field(default_factory=References)
+
+
+async def chunks_of(stream: Stream) -> AsyncIterator[Chunk]:
+    """Yield a stream's chunks up to its last.
+
+    Raises:
+        IzwiError: The request failed in the engine; its own error if that is one of ours.
+        EngineStopped: It was ended from inside, so what came so far is not all.
+    """
+    async for chunk in stream:
+        if chunk.reason is Reason.ERROR:
+            if isinstance(chunk.error, IzwiError):
+                raise chunk.error
+            raise IzwiError("the engine failed on this request") from chunk.error
+        if chunk.reason is Reason.ABORTED:
+            raise EngineStopped("the request was ended before it was complete")
+        yield chunk
+        if chunk.reason is not None:
+            return
+    raise EngineStopped("the engine stopped before the request was complete")

@@ -1,0 +1,355 @@
+"""Decode untrusted files in separate, limited processes, which may run out of memory or crash.
+
+A `DecoderPool` has as many threads as processes; a thread sends a file to a process and gathers the
+samples, which are not held in memory where they are many. Whatever a process answers is checked
+like untrusted input: a compromised decoder may send anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from izwi.audio.decode import DecodeLimits, decode_audio, decode_blocks
+from izwi.audio.decode_worker import BLOCK, END, HEAD, JOB, READY, REFUSED, Job, Refusal
+from izwi.audio.decode_worker import read_exactly as _read_exactly
+from izwi.audio.sound import DecodedAudio
+from izwi.errors import EngineStopped, InvalidAudio, IzwiError, Overloaded, TooLarge
+from izwi.request import Float32
+
+logger = logging.getLogger(__name__)
+
+MEMORY_BYTES = 512 << 20
+TIME_LIMIT_S = 60.0
+# Every file that waits is held in memory.
+MAX_WAITING = 32
+
+_START_LIMIT_S = 60.0
+_MAX_REFUSAL_BYTES = 4096
+_MAX_BLOCK_BYTES = 4 << 20
+# What FFmpeg leaks, it leaks for so many files.
+_FILES_A_PROCESS = 500
+# Of this process's environment; no key, no token, no proxy.
+_ENVIRONMENT = (
+    *("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
+    *("DYLD_FALLBACK_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT"),
+)
+
+
+class Decoder(Protocol):
+    """Decodes files, somewhere."""
+
+    def start(self) -> None:
+        """Get ready, so that the first file need not wait. It decodes without, too."""
+        ...
+
+    async def decode(self, content: bytes, rate: int, limits: DecodeLimits) -> Float32:
+        """Decode a file to mono samples.
+
+        Args:
+            content: The file's bytes.
+            rate: Sample rate of the answer in Hz.
+            limits: What it may decode to.
+
+        Returns:
+            (samples,) float32.
+
+        Raises:
+            InvalidAudio: As `decode_audio`; also a file on which the decoder broke.
+            TooLarge: Over a limit.
+            Overloaded: Too many files wait.
+        """
+        ...
+
+    async def spool(self, content: bytes, rate: int, limits: DecodeLimits) -> DecodedAudio:
+        """Decode a file of any length to a sound that takes little memory.
+
+        Returns:
+            What `decode` gives, to be closed by the caller.
+
+        Raises:
+            Overloaded: Too many files wait, or the disk is full.
+            IzwiError: As `decode`, or the sound cannot be written to the disk.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Decode no more."""
+        ...
+
+
+class InProcess:
+    """Decodes in this process, for files that the user of this process chose.
+
+    Args:
+        folder: Where long sounds lie; see `DecodedAudio`.
+    """
+
+    def __init__(self, folder: Path | None = None):
+        self._folder = folder
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    async def decode(self, content: bytes, rate: int, limits: DecodeLimits) -> Float32:
+        """Decode a file; as `Decoder`, but what breaks the decoder breaks this process."""
+        return await asyncio.to_thread(decode_audio, content, rate, limits=limits)
+
+    async def spool(self, content: bytes, rate: int, limits: DecodeLimits) -> DecodedAudio:
+        """Decode a file to a sound; as `Decoder`."""
+        blocks = decode_blocks(content, rate, limits)
+        return await asyncio.to_thread(DecodedAudio(self._folder).write_all, blocks)
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class DecoderPool:
+    """Decodes in processes of its own, which start when they are needed and are kept.
+
+    Args:
+        num_workers: Processes at most.
+        time_limit_s: For one file, on the clock and of the processor.
+        memory_bytes: That a process may take for one file.
+        folder: Where long sounds lie; see `DecodedAudio`.
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        folder: Path | None = None,
+        *,
+        time_limit_s: float = TIME_LIMIT_S,
+        memory_bytes: int = MEMORY_BYTES,
+    ):
+        self._num_workers, self._folder = num_workers, folder
+        self._time_limit_s, self._memory_bytes = time_limit_s, memory_bytes
+        self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="izwi-decode")
+        self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
+        self._busy: set[_Worker] = set()
+        self._lock = threading.Lock()
+        self._num_asked = 0
+        self._is_stopped = False
+
+    def start(self) -> None:
+        """Start one process; others follow when files come at the same time."""
+        self._idle.put(_Worker(self._memory_bytes))
+
+    async def decode(self, content: bytes, rate: int, limits: DecodeLimits) -> Float32:
+        """Decode a file; as `Decoder`."""
+        with await self.spool(content, rate, limits) as sound:
+            return sound[:]
+
+    async def spool(self, content: bytes, rate: int, limits: DecodeLimits) -> DecodedAudio:
+        """Decode a file to a sound; as `Decoder`."""
+        with self._lock:
+            if self._is_stopped:
+                raise EngineStopped("the server is stopping")
+            if self._num_asked >= self._num_workers + MAX_WAITING:
+                raise Overloaded("too many files wait to be decoded", retry_after_s=5)
+            self._num_asked += 1
+        left = threading.Event()
+        job = self._threads.submit(self._decode, content, rate, limits, left)
+        job.add_done_callback(self._count_out)
+        try:
+            return await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            left.set()
+            raise
+
+    def stop(self) -> None:
+        """End the processes; what they decode fails."""
+        with self._lock:
+            self._is_stopped = True
+            for worker in self._busy:
+                worker.kill()  # its thread does the rest
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        while not self._idle.empty():
+            self._idle.get_nowait().end()
+
+    def _count_out(self, _: Future[DecodedAudio]) -> None:
+        with self._lock:
+            self._num_asked -= 1
+
+    def _decode(
+        self, content: bytes, rate: int, limits: DecodeLimits, left: threading.Event
+    ) -> DecodedAudio:
+        if left.is_set():
+            raise InvalidAudio("the caller has left", param="file")
+        worker = self._ask_one(content, rate, limits)
+        try:
+            blocks = worker.blocks(rate, limits, self._time_limit_s, left)
+            sound = DecodedAudio(self._folder).write_all(blocks)
+        except _WorkerLost as lost:
+            logger.warning("a decoder was lost: %s", lost)
+            self._replace(worker)
+            raise InvalidAudio(
+                "the file broke the decoder, or takes more time or memory than a file may",
+                param="file",
+            ) from lost
+        except (InvalidAudio, TooLarge):
+            self._give_back(worker)
+            raise
+        except BaseException:
+            self._replace(worker)
+            raise
+        self._give_back(worker)
+        return sound
+
+    def _ask_one(self, content: bytes, rate: int, limits: DecodeLimits) -> _Worker:
+        """Give a file to a process. One that ended while it had nothing to do is left out."""
+        while True:
+            try:
+                worker, is_new = self._idle.get_nowait(), False
+            except queue.Empty:
+                worker, is_new = _Worker(self._memory_bytes), True
+            with self._lock:
+                self._busy.add(worker)
+                if self._is_stopped:
+                    worker.kill()
+            try:
+                worker.ask(content, rate, limits, self._time_limit_s)
+            except (OSError, EOFError) as error:
+                with self._lock:
+                    self._busy.discard(worker)
+                worker.end()
+                if is_new:
+                    raise IzwiError("the process that decodes files does not start") from error
+            else:
+                return worker
+
+    def _give_back(self, worker: _Worker) -> None:
+        if worker.num_files >= _FILES_A_PROCESS:
+            self._replace(worker)
+            return
+        with self._lock:
+            self._busy.discard(worker)
+            if not self._is_stopped:
+                self._idle.put(worker)
+                return
+        worker.end()
+
+    def _replace(self, worker: _Worker) -> None:
+        """End a process and start the next one, so that it is ready when the next file comes."""
+        worker.end()
+        with self._lock:
+            self._busy.discard(worker)
+            if not self._is_stopped:
+                self._idle.put(_Worker(self._memory_bytes))
+
+
+class _WorkerLost(Exception):
+    """The process ended, was too slow, or said something that it must not say."""
+
+
+class _Worker:
+    """One process, asked by one thread at a time."""
+
+    def __init__(self, memory_bytes: int):
+        ours, theirs = socket.socketpair()
+        self._stream = ours
+        self.num_files = 0
+        self._is_ready = False
+        kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "izwi.audio.decode_worker", str(memory_bytes)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # each thread of a numerical library reserves address space
+                env=kept | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                # Ctrl+C in the terminal is for the server, which lets its work finish
+                start_new_session=True,
+            )
+
+    def ask(self, content: bytes, rate: int, limits: DecodeLimits, time_limit_s: float) -> None:
+        """Give it a file. Raises OSError and EOFError where it has ended, or never began."""
+        if not self._is_ready:
+            self._stream.settimeout(_START_LIMIT_S)
+            self._is_ready = HEAD.unpack(_read_exactly(self._stream, HEAD.size)) == (READY, 0)
+        self.num_files += 1
+        job = Job(
+            num_bytes=len(content),
+            rate=rate,
+            max_audio_s=limits.max_audio_s,
+            max_decoded_bytes=limits.max_decoded_bytes,
+            cpu_s=max(1, round(time_limit_s)),
+        )
+        head = msgspec.json.encode(job)
+        self._stream.settimeout(time_limit_s)
+        self._stream.sendall(HEAD.pack(JOB, len(head)) + head)
+        self._stream.sendall(content)  # it reads all of it before it begins
+
+    def blocks(
+        self, rate: int, limits: DecodeLimits, time_limit_s: float, left: threading.Event
+    ) -> Iterator[Float32]:
+        """Yield the samples as they come, or stop when `left` is set.
+
+        Raises:
+            _WorkerLost: It is of no use any more.
+            IzwiError: As `Decoder`.
+        """
+        blocks = self._blocks(rate, limits, time.monotonic() + time_limit_s, left)
+        try:
+            yield from blocks
+        except (OSError, EOFError, msgspec.MsgspecError) as error:
+            self._process.kill()
+            raise _WorkerLost(
+                f"{type(error).__name__}, exit code {self._process.wait()}"
+            ) from error
+
+    def kill(self) -> None:
+        """Make it end; what waits for it finds out."""
+        self._process.kill()
+
+    def end(self) -> None:
+        """Make it end, and forget it."""
+        self._process.kill()
+        self._process.wait()
+        self._stream.close()
+
+    def _blocks(
+        self, rate: int, limits: DecodeLimits, until_s: float, left: threading.Event
+    ) -> Iterator[Float32]:
+        # The resampler rounds up.
+        num_bytes, most_bytes = 0, int(limits.max_audio_s * rate + rate) * 4
+        while True:
+            kind, size = HEAD.unpack(self._read(HEAD.size, until_s))
+            if kind == END and size == 0 and num_bytes:
+                return
+            if kind == REFUSED and size <= _MAX_REFUSAL_BYTES:
+                refusal = msgspec.json.decode(self._read(size, until_s), type=Refusal)
+                cls = TooLarge if refusal.is_too_large else InvalidAudio
+                raise cls(refusal.message, param="file")
+            fits = size <= _MAX_BLOCK_BYTES and num_bytes + size <= most_bytes
+            if kind != BLOCK or size % 4 or not fits:
+                raise _WorkerLost(f"it said {kind!r} of {size} bytes")
+            if left.is_set():
+                raise _WorkerLost("its client has left")
+            block = np.frombuffer(self._read(size, until_s), "<f4").astype(np.float32, copy=False)
+            if not np.isfinite(block).all():
+                raise _WorkerLost("it said what is no number")
+            num_bytes += size
+            yield block
+
+    def _read(self, num_bytes: int, until_s: float) -> bytearray:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise _WorkerLost("it took too long")
+        self._stream.settimeout(left_s)
+        return _read_exactly(self._stream, num_bytes)

@@ -1,0 +1,328 @@
+"""Transcribe audio while it arrives: feed samples, read events.
+
+Sound goes to the model's stream, which says what to decode next; each of its steps is one request
+of the engine. A step that newer sound has overtaken is aborted, but never two in a row, so that
+text comes even where decoding is slower than speech. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Self
+from uuid import uuid4
+
+import numpy as np
+
+from izwi.errors import EngineStopped, InvalidAudio, InvalidRequest, Overloaded
+from izwi.input_stream import (
+    DecodingStep,
+    PartialTranscript,
+    StreamingTranscriptionModel,
+    TranscriptionStream,
+)
+from izwi.model import TranscriptionModel
+from izwi.request import Float32, Request
+from izwi_api.services.context import Engine, Registry, Stream, chunks_of
+
+SAMPLE_RATE = 16_000
+# Sound that may wait while the model is behind; `feed` waits beyond that.
+_MAX_WAITING_S = 30
+_PIECE_S = 1  # fed sound is checked and handed on in pieces of this length
+
+
+@dataclass(frozen=True, slots=True)
+class PartialText:
+    """What a segment says so far.
+
+    Attributes:
+        segment: Number of segments before it.
+        start_s: Where it begins in the sound fed.
+        end_s: How far it was heard.
+        stable: Text that stays.
+        unstable: Text after it that may still change.
+        language: "" while it is unknown.
+    """
+
+    segment: int
+    start_s: float
+    end_s: float
+    stable: str
+    unstable: str
+    language: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentText:
+    """What a segment says. It begins with the stable text of its partial ones.
+
+    Attributes:
+        segment: Number of segments before it.
+        start_s: Where it begins in the sound fed.
+        end_s: Where it ends, and the next one begins.
+        language: "" if none was heard.
+    """
+
+    segment: int
+    start_s: float
+    end_s: float
+    text: str
+    language: str
+
+
+Event = PartialText | SegmentText
+
+
+class LiveTranscription(AsyncIterator[Event]):
+    """Sound that is written down while it is fed. Made by `open_live_transcription`.
+
+    `feed` and `finish` belong to one task, reading the events to any. Whoever leaves early must
+    `abort`; `async with` does. It holds one segment of sound and what waits, and of the events
+    all final ones that were not read and the last partial one.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: StreamingTranscriptionModel,
+        name: str,
+        stream: TranscriptionStream,
+    ):
+        self._engine, self._model, self._name, self._stream = engine, model, name, stream
+        self._request_id = f"live-{uuid4().hex}"
+        self._num_requests = 0
+        self._waiting: deque[Float32] = deque()
+        self._num_waiting = 0  # samples
+        self._is_fed = False  # no more sound comes
+        self._arrived = asyncio.Event()  # sound, or its end
+        self._has_room = asyncio.Event()
+        self._is_idle = asyncio.Event()  # nothing can be done until more arrives
+        self._in_flight: Stream | None = None  # a step that may be overtaken
+        self._is_overtaken = False
+        self._events: deque[Event] = deque()
+        self._reported = asyncio.Event()
+        self._work = asyncio.get_running_loop().create_task(self._decode())
+        self._work.add_done_callback(self._ended)
+
+    async def feed(self, samples: Float32) -> None:
+        """Take the next samples; waits while the model is half a minute behind.
+
+        Args:
+            samples: (n,) float32 mono at 16 kHz, any number.
+
+        Raises:
+            InvalidAudio: They are not mono, or not numbers.
+            InvalidRequest: The sound was finished before.
+            IzwiError: The transcription has failed.
+        """
+        if self._is_fed:
+            raise InvalidRequest("this transcription takes no more audio")
+        if samples.ndim != 1:
+            raise InvalidAudio(f"audio must be mono, got an array of shape {samples.shape}")
+        size = _PIECE_S * SAMPLE_RATE
+        for start in range(0, len(samples), size):
+            piece = samples[start : start + size].astype(np.float32)  # the caller's may change
+            if not np.isfinite(piece).all():
+                raise InvalidAudio("audio has samples that are not numbers")
+            while self._num_waiting > _MAX_WAITING_S * SAMPLE_RATE and not self._work.done():
+                self._has_room.clear()
+                await self._has_room.wait()
+            self._raise_failure()
+            self._waiting.append(piece)
+            self._num_waiting += len(piece)
+            self._is_idle.clear()
+            self._arrived.set()
+            if self._stream_is_ahead():
+                self._overtake()
+
+    async def caught_up(self) -> None:
+        """Wait until all that the sound fed so far allows is written.
+
+        Raises:
+            IzwiError: The transcription has failed.
+        """
+        await self._is_idle.wait()
+        self._raise_failure()
+
+    async def finish(self) -> None:
+        """Say that no more sound comes, and wait until all of it is written.
+
+        Raises:
+            IzwiError: The transcription has failed.
+        """
+        self._is_fed = True
+        self._arrived.set()
+        self._overtake()
+        await asyncio.wait([self._work])
+        self._raise_failure()
+
+    def abort(self) -> None:
+        """Leave: what is in flight ends, and the events too."""
+        self._is_fed = True
+        self._work.cancel()
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Leave."""
+        self.abort()
+        await asyncio.wait([self._work])
+
+    def __aiter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __anext__(self) -> Event:
+        """Return the next event; ends when all is written after `finish`, or after `abort`.
+
+        Raises:
+            IzwiError: The transcription has failed.
+        """
+        while not self._events:
+            if self._work.done():
+                self._raise_failure()
+                raise StopAsyncIteration
+            self._reported.clear()
+            await self._reported.wait()
+        return self._events.popleft()
+
+    def unread(self) -> list[Event]:
+        """Take the events that are there, without waiting."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    # -- the task that decodes -------------------------------------------------------------------
+    async def _decode(self) -> None:
+        """Hand sound to the stream and run its steps, one after the other, until there are none."""
+        while True:
+            self._arrived.clear()
+            was_fed = self._is_fed
+            self._hand_over()
+            if was_fed and not self._waiting:
+                self._stream.close()
+            if self._stream.is_due():
+                await self._run_step()
+            elif was_fed and not self._waiting:
+                return
+            elif not self._waiting:
+                self._is_idle.set()
+                await self._arrived.wait()
+
+    async def _run_step(self) -> None:
+        self._num_requests += 1
+        request_id = f"{self._request_id}-{self._num_requests}"
+        step, request = await asyncio.to_thread(self._prepare, request_id)
+        try:
+            tokens = await self._tokens(request, may_be_overtaken=not step.is_final)
+        except Overloaded as error:
+            # a partial text is left out, a final one is asked for again: the step is still due
+            await asyncio.sleep(error.retry_after_s if step.is_final else 0)
+            return
+        if tokens is None:
+            return
+        heard = await asyncio.to_thread(self._stream.take, step, tokens)
+        self._tell(_event(heard))
+
+    def _prepare(self, request_id: str) -> tuple[DecodingStep, Request]:
+        step = self._stream.next_step()
+        return step, self._model.prepare_stream_step(request_id, self._name, self._stream, step)
+
+    async def _tokens(self, request: Request, *, may_be_overtaken: bool) -> list[int] | None:
+        """What the engine emits, or None if newer sound has overtaken the step."""
+        stream = self._engine.submit(request)
+        if may_be_overtaken and not self._is_overtaken:
+            self._in_flight = stream
+        self._is_overtaken = False
+        tokens: list[int] = []
+        try:
+            if self._is_fed or self._stream_is_ahead():  # while it was prepared
+                self._overtake()
+            async for chunk in chunks_of(stream):
+                tokens.extend(chunk.entries.ravel().tolist())  # a token is an entry of one id
+        except EngineStopped:
+            if not self._is_overtaken:
+                raise
+            return None
+        finally:
+            self._in_flight = None
+            stream.abort()
+        self._is_overtaken = False
+        return tokens
+
+    def _stream_is_ahead(self) -> bool:
+        """Whether the sound that waits is worth a new step. Only while a step is in flight."""
+        return self._in_flight is not None and self._stream.is_due(self._num_waiting)
+
+    def _overtake(self) -> None:
+        if self._in_flight is not None and not self._is_overtaken:
+            self._is_overtaken = True
+            self._in_flight.abort()
+
+    def _hand_over(self) -> None:
+        while self._waiting and self._stream.room > 0:
+            piece = self._waiting.popleft()
+            self._num_waiting -= len(piece)
+            self._stream.write(piece)
+        self._has_room.set()
+
+    def _tell(self, event: Event) -> None:
+        last = self._events[-1] if self._events else None
+        if isinstance(last, PartialText) and last.segment == event.segment:
+            self._events.pop()  # the newer one says all that it said
+        self._events.append(event)
+        self._reported.set()
+
+    def _ended(self, work: asyncio.Task[None]) -> None:
+        if not work.cancelled():
+            work.exception()  # asked for, so that asyncio does not log what `feed` will raise
+        for change in (self._reported, self._has_room, self._is_idle):
+            change.set()
+
+    def _raise_failure(self) -> None:
+        if self._work.done() and not self._work.cancelled():
+            error = self._work.exception()
+            if error is not None:
+                raise error
+
+
+async def open_live_transcription(
+    engine: Engine,
+    registry: Registry,
+    model_name: str,
+    *,
+    language: str | None = None,
+    context: str = "",
+    chunk_s: float | None = None,
+) -> LiveTranscription:
+    """Begin to write down sound that is still to come.
+
+    Args:
+        engine: Runs the steps.
+        registry: Knows the model.
+        model_name: Of a transcription model.
+        language: Forced language name or code, None detects it.
+        context: Text that the transcription follows on or whose words are likely.
+        chunk_s: Sound in seconds between two partial texts; None takes the model's own.
+
+    Raises:
+        ModelNotFound: No such model.
+        InvalidRequest: The model does not stream, or what was asked cannot be done.
+    """
+    model: TranscriptionModel = registry.transcription(model_name)
+    if not isinstance(model, StreamingTranscriptionModel):
+        raise InvalidRequest(f"{model_name!r} transcribes complete audio only", param="model")
+    stream = model.open_stream(language=language, context=context, chunk_s=chunk_s)
+    return LiveTranscription(engine, model, model_name, stream)
+
+
+def _event(heard: PartialTranscript) -> Event:
+    where = (heard.segment, heard.start_s, heard.end_s)
+    if heard.is_final:
+        return SegmentText(*where, heard.text, heard.language)
+    unstable = heard.text[len(heard.stable) :]
+    return PartialText(*where, heard.stable, unstable, heard.language)

@@ -1,0 +1,181 @@
+"""Further names of the models that are served, for clients whose model name cannot be changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from izwi.errors import InvalidRequest, ModelNotFound
+from izwi.hub import Report
+from izwi.model import ChatModel, Model, SpeechModel, TranscriptionModel
+from izwi.registry import Loaded
+from izwi.request import Request, Task
+from izwi_api.services.context import Engine, Registry, Stream
+
+OPTION = "--alias"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
+_MAX_SHOWN = 64
+
+
+def parse_aliases(entries: Iterable[str]) -> dict[str, str]:
+    """Read `ALIAS=NAME` entries.
+
+    Raises:
+        InvalidRequest: An entry is not of this form, or an alias is given twice.
+    """
+    aliases: dict[str, str] = {}
+    for entry in entries:
+        alias, equals, name = entry.partition("=")
+        if not (equals and name and _NAME.fullmatch(alias)):
+            raise InvalidRequest(
+                f"{OPTION} must be like 'tts-1=izwi-tiny-tts', got {entry!r}", param=OPTION
+            )
+        if aliases.setdefault(alias, name) != name:
+            raise InvalidRequest(f"{OPTION} {alias!r} is given twice", param=OPTION)
+    return aliases
+
+
+class AliasedRegistry:
+    """A registry that also finds models by their aliases.
+
+    Args:
+        registry: Of the models.
+        aliases: Alias -> the name under which a model is served.
+        checks: Every alias must be of a model that is served now; else it may come later.
+
+    Raises:
+        InvalidRequest: An alias is the name of a model, or, with `checks`, of none that is served.
+    """
+
+    def __init__(self, registry: Registry, aliases: Mapping[str, str], *, checks: bool = True):
+        self._registry, self._aliases = registry, aliases
+        served = registry.names()
+        for alias, name in aliases.items():
+            if alias in served:
+                raise InvalidRequest(f"{OPTION} {alias!r} is the name of a model", param=OPTION)
+            if checks and name not in served:
+                raise InvalidRequest(
+                    f"{OPTION} {alias}={name}: no model {name!r} is served, only "
+                    f"{', '.join(served)}",
+                    param=OPTION,
+                )
+
+    def names(self) -> list[str]:
+        """Return the names of all models, without their aliases, in the order of loading."""
+        return self._registry.names()
+
+    def aliases(self) -> dict[str, str]:
+        """Return alias -> name, of the models that are served now."""
+        served = self.names()
+        return {alias: name for alias, name in self._aliases.items() if name in served}
+
+    def real_name(self, name: str) -> str:
+        """Return the name of a model that is given by its name or an alias; of others the same."""
+        return self._aliases.get(name, name)
+
+    def model(self, name: str) -> Model:
+        """Return a model. Raises ModelNotFound."""
+        return self._registry.model(self._served(name))
+
+    def speech(self, name: str) -> SpeechModel:
+        """Return a model that speaks. Raises ModelNotFound and InvalidRequest."""
+        return self._registry.speech(self._served(name))
+
+    def transcription(self, name: str) -> TranscriptionModel:
+        """Return a model that transcribes. Raises ModelNotFound and InvalidRequest."""
+        return self._registry.transcription(self._served(name))
+
+    def chat(self, name: str) -> ChatModel:
+        """Return a model that answers in text. Raises ModelNotFound and InvalidRequest."""
+        return self._registry.chat(self._served(name))
+
+    def fingerprint(self, name: str) -> str:
+        """Return a short text that changes with the checkpoint. Raises ModelNotFound."""
+        return self._registry.fingerprint(self._served(name))
+
+    def default(self, task: Task) -> str:
+        """Return the first model of a task. Raises ModelNotFound."""
+        return self._registry.default(task)
+
+    def locate(self, name: str, *, offline: bool = False, report: Report | None = None) -> Path:
+        """Return the folder of what may be loaded by name. Raises ModelNotFound."""
+        return self._registry.locate(name, offline=offline, report=report)
+
+    def read(self, folder: Path) -> Loaded:
+        """Read a checkpoint. Raises CheckpointError."""
+        return self._registry.read(folder)
+
+    def serve(self, name: str, loaded: Loaded) -> None:
+        """Serve a model under a name."""
+        self._registry.serve(name, loaded)
+
+    def unload(self, name: str) -> None:
+        """Forget a model. Raises ModelNotFound."""
+        self._registry.unload(name)
+
+    def _served(self, name: str) -> str:
+        real = self.real_name(name)
+        if real not in self.names():
+            shown = name[:_MAX_SHOWN]
+            raise ModelNotFound(
+                f"no model {shown!r} is served here; GET /v1/models lists those that are. "
+                f"To give one of them this name: izwi serve {OPTION} {shown}=MODEL",
+                param="model",
+            )
+        return real
+
+
+class AliasedEngine:
+    """An engine that knows models by their names, for callers who may use aliases.
+
+    Args:
+        engine: Which takes the requests.
+        registry: Knows the names.
+    """
+
+    def __init__(self, engine: Engine, registry: AliasedRegistry):
+        self._engine, self._registry = engine, registry
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes requests."""
+        return self._engine.alive
+
+    @property
+    def load(self) -> Mapping[str, Mapping[str, float]]:
+        """What it counts of each model."""
+        return self._engine.load
+
+    def start(self) -> None:
+        """Begin to step."""
+        self._engine.start()
+
+    async def stop(self) -> None:
+        """End what runs, and stepping."""
+        await self._engine.stop()
+
+    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
+        """Add text ids to a request with open input; nothing if it has ended."""
+        self._engine.write(request_id, text_ids, closed)
+
+    async def add(self, name: str, model: Model) -> None:
+        """Serve one more model; raises as the engine does."""
+        await self._engine.add(name, model)
+
+    async def remove(self, name: str) -> None:
+        """Take no new requests of a model, and wait for those that run. Raises ModelNotFound."""
+        await self._engine.remove(name)
+
+    def submit(self, request: Request) -> Stream:
+        """Take a request in; raises as the engine does."""
+        return self._engine.submit(self._named(request))
+
+    def submit_all(self, requests: Sequence[Request]) -> Sequence[Stream]:
+        """Take all requests in, or none; raises as the engine does."""
+        return self._engine.submit_all([self._named(request) for request in requests])
+
+    def _named(self, request: Request) -> Request:
+        name = self._registry.real_name(request.model)
+        return request if name == request.model else replace(request, model=name)

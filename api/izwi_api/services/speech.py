@@ -1,0 +1,205 @@
+"""Say a text: cut it, ask the engine for some pieces ahead, hand the sound on in order.
+
+Knows no HTTP: the web and the command line both speak through here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Protocol
+from uuid import uuid4
+
+from izwi.audio.encode import StreamEncoder
+from izwi.audio.tempo import StreamTempo
+from izwi.errors import InvalidRequest, Overloaded
+from izwi.model import SpeechModel
+from izwi.request import Chunk, Request, SpeechInput
+from izwi_api.http.usage import current_usage
+from izwi_api.services.context import Engine, Registry, Stream, chunks_of
+
+# Pieces of one text that the engine has at a time, the one that is read included. Each lasts some
+# seconds, so the listener stays ahead; more of them would only take places from other callers.
+PIECES_AHEAD = 8
+_SEED_RANGE = 1 << 63
+
+
+class AudioSource(Protocol):
+    """Speech in flight, of a text that is there or of one that is still being written."""
+
+    sample_rate: int
+
+    def chunks(self) -> AsyncGenerator[Chunk]:
+        """Yield the chunks of all pieces in order."""
+        ...
+
+
+class Speech:
+    """The sound of one text while it is made. Call `abort` to stop early.
+
+    The first pieces are with the engine; whenever one has been read to its end, the next follows.
+    So a reader that reads nothing costs no more than these, and a long text leaves room to others.
+
+    Attributes:
+        sample_rate: Of the sound, in Hz.
+        num_prompt_positions: What the engine reads for all pieces, for the bill.
+        num_frames: What it has made so far.
+        texts: Its pieces, in order.
+    """
+
+    def __init__(
+        self, engine: Engine, texts: Sequence[str], requests: Sequence[Request], sample_rate: int
+    ):
+        """Submit the first pieces. Raises as `open_speech`.
+
+        Args:
+            engine: Which makes the sound.
+            texts: The pieces, in order.
+            requests: One for each.
+            sample_rate: Of the sound, in Hz.
+        """
+        self.texts, self.sample_rate = texts, sample_rate
+        self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
+        self.num_frames = 0
+        self._engine = engine
+        self._streams: deque[Stream] = deque()  # submitted, and not read to their ends
+        self._submitted: deque[Request] = deque()  # one for each of them
+        self._later = deque(requests)
+        usage = current_usage.get()
+        self._usage = None if usage is None or usage.counts_itself else usage
+        self._start()
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """Yield the chunks of all pieces in order; when left early, nothing goes on running.
+
+        Raises:
+            IzwiError: A piece failed.
+        """
+        try:
+            while self._streams:
+                async for chunk in chunks_of(self._streams[0]):
+                    self.num_frames += len(chunk.entries)
+                    yield chunk
+                self._streams.popleft()
+                self._submitted.popleft()
+                self._follow()
+        except Overloaded:
+            self._submitted.popleft()  # the engine gives back what is refused on the stream itself
+            self._give_back([*self._submitted, *self._later])
+            raise
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Stop every piece that still runs; no other follows."""
+        self._later.clear()
+        for stream in self._streams:
+            stream.abort()
+
+    def _start(self) -> None:
+        # nobody listens to background work, so there is no reader that it could run ahead of
+        num_first = PIECES_AHEAD if self._later[0].streams else len(self._later)
+        first = [self._later.popleft() for _ in range(min(num_first, len(self._later)))]
+        # a key without the quota for all of the text is told before there is any sound
+        if self._usage is not None:
+            self._usage.charge(characters=sum(map(_num_characters, self._later)))
+        try:
+            self._submit(first)
+        except BaseException:
+            self._give_back(self._later)
+            raise
+
+    def _follow(self) -> None:
+        """Submit the next piece. Raises EngineStopped and QuotaExceeded."""
+        if self._later:
+            request = self._later.popleft()
+            self._give_back([request])  # the engine charges for what it takes
+            self._submit([request])
+
+    def _submit(self, requests: Sequence[Request]) -> None:
+        self._streams += self._engine.submit_all(requests)
+        self._submitted += requests
+
+    def _give_back(self, requests: Iterable[Request]) -> None:
+        if self._usage is not None:
+            self._usage.give_back(characters=sum(map(_num_characters, requests)))
+
+
+async def open_speech(
+    engine: Engine, registry: Registry, model_name: str, ask: SpeechInput, *, streams: bool = True
+) -> Speech:
+    """Start to say a text.
+
+    Args:
+        engine: Which makes the sound.
+        registry: Where the model is found.
+        model_name: Who speaks.
+        ask: What is said, and how.
+        streams: The audio is played while it is made; otherwise it is background work.
+
+    Raises:
+        ModelNotFound: No such model.
+        InvalidRequest: The text, or what was asked of it, cannot be said.
+        QuotaExceeded: The caller's key has not so many characters left; nothing was started.
+        Overloaded: The engine's queue is full; nothing was started.
+    """
+    model = registry.speech(model_name)
+    texts, requests = await asyncio.to_thread(_prepare, model, model_name, ask, streams)
+    return Speech(engine, texts, requests, model.sample_rate)
+
+
+async def encoded_sound(
+    speech: AudioSource, encoder: StreamEncoder, speed: float = 1.0
+) -> AsyncGenerator[bytes]:
+    """Yield a speech as the bytes of a file, as soon as there are any.
+
+    Raises:
+        IzwiError: A piece failed; the bytes so far are not a whole file.
+    """
+    tempo = StreamTempo(speech.sample_rate, speed)
+    async with aclosing(speech.chunks()) as chunks:
+        async for chunk in chunks:
+            if chunk.pcm is None or chunk.pcm.size == 0:
+                continue
+            content = encoder.write(tempo.write(chunk.pcm))
+            if content:
+                yield content
+    content = encoder.write(tempo.finish()) + encoder.finish()
+    if content:
+        yield content
+
+
+def new_speech_id() -> str:
+    """Name a speech; its pieces are `{id}-{number}`, and they are heard one after the other."""
+    return f"speech-{uuid4().hex}"
+
+
+def piece_seed(seed: int, index: int) -> int:
+    """Seed of a piece: equal noise in every piece would repeat an unlucky pick.
+
+    The first piece keeps the caller's seed, whatever its sign.
+    """
+    return seed if index == 0 else (seed + index) % _SEED_RANGE
+
+
+def _prepare(
+    model: SpeechModel, model_name: str, ask: SpeechInput, streams: bool
+) -> tuple[list[str], list[Request]]:
+    if not ask.text.strip():
+        raise InvalidRequest("there is no text to say", param="input")
+    speech_id = new_speech_id()
+    texts, requests = model.split_text(ask.text), []
+    for index, text in enumerate(texts):
+        wish = replace(ask, text=text, seed=piece_seed(ask.seed, index))
+        request = model.prepare_speech(f"{speech_id}-{index}", model_name, wish)
+        piece = replace(request, listener=speech_id, streams=streams, continues=index > 0)
+        requests.append(piece)
+    return texts, requests
+
+
+def _num_characters(request: Request) -> int:
+    """What a piece counts against the quota of a key; see `izwi_api.http.usage`."""
+    return len(request.ask.text) if isinstance(request.ask, SpeechInput) else 0

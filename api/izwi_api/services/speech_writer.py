@@ -1,0 +1,200 @@
+"""Synthesise a text while it is being written; audio starts before the text is complete.
+
+Knows no HTTP. The model cuts the text into pieces and ids; what is here keeps them in order, keeps
+the writer from running far ahead of the sound, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from izwi.errors import EngineStopped, InvalidRequest
+from izwi.input_stream import TextPart, TextStream, WritableModel
+from izwi.request import Chunk, Request, SpeechInput
+from izwi_api.services.context import Engine, Registry, Stream, chunks_of
+from izwi_api.services.speech import PIECES_AHEAD, new_speech_id, piece_seed
+
+# How far the text may be ahead of the sound that was read, in text ids; in pieces: `PIECES_AHEAD`.
+_IDS_AHEAD = 512
+# Characters that are taken between two looks at that.
+_BLOCK = 512
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    stream: Stream
+    num_ids: int = 0
+    num_frames: int = 0
+
+
+class SpeechWriter:
+    """A text that is written and its sound that is read, at the same time, by two tasks.
+
+    Call `abort` to stop early; reading to the end, or leaving `chunks`, does so.
+
+    Attributes:
+        sample_rate: Of the sound, in Hz.
+        num_prompt_positions: What the engine read so far, for the bill.
+        num_frames: What was read of the sound so far.
+    """
+
+    def __init__(self, engine: Engine, text: TextStream, speech_id: str, sample_rate: int):
+        self.sample_rate = sample_rate
+        self.num_prompt_positions = 0
+        self.num_frames = 0
+        self._engine, self._text, self._id = engine, text, speech_id
+        self._pieces: deque[_Piece] = deque()  # not read to the end yet
+        self._closed = False
+        self._error: BaseException | None = None
+        self._writing = asyncio.Lock()
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+
+    async def write(self, text: str) -> None:
+        """Add text; waits while the text is far ahead of the sound that was read.
+
+        If it is cancelled, the speech is aborted: how much of the text was taken is unknown.
+
+        Raises:
+            InvalidRequest: The text is closed, or cannot be said.
+            EngineStopped: The engine has stopped, or the speech was aborted.
+        """
+        async with self._writing:
+            if self._closed:
+                raise InvalidRequest("the text of this speech is complete", param="input")
+            for start in range(0, len(text), _BLOCK):
+                await self._take(partial(self._text.write, text[start : start + _BLOCK]))
+
+    async def feed(self, text: str | None, take: Callable[[], Awaitable[str | None]]) -> None:
+        """Write text and all that follows, then close; raises as `write` and `close`.
+
+        Args:
+            text: The first of it; None: there is none.
+            take: Waits for the next; None at the end.
+        """
+        while text is not None:
+            await self.write(text)
+            text = await take()
+        await self.close()
+
+    async def close(self) -> None:
+        """Say that no text follows. A second call does nothing.
+
+        Raises:
+            InvalidRequest: There was nothing to say in all of the text.
+            EngineStopped: As in `write`.
+        """
+        async with self._writing:
+            if self._closed:
+                return
+            await self._take(self._text.close)
+            self._closed = True
+            self._news.set()
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """Yield the chunks of all pieces in order, up to the end of a closed text.
+
+        When left early, nothing goes on running, and writing fails.
+
+        Raises:
+            IzwiError: A piece failed, or there was nothing to say.
+            EngineStopped: It was aborted.
+        """
+        try:
+            while await self._has_piece():
+                piece = self._pieces[0]
+                async for chunk in chunks_of(piece.stream):
+                    piece.num_frames += len(chunk.entries)
+                    self.num_frames += len(chunk.entries)
+                    self._room.set()
+                    yield chunk
+                self._pieces.popleft()
+                self._room.set()
+        except EngineStopped as error:
+            raise self._error or error from None
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Stop every piece that still runs, and wake who waits here."""
+        self._fail(EngineStopped("the speech was aborted"))
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        for piece in self._pieces:
+            piece.stream.abort()
+        self._news.set()
+        self._room.set()
+
+    async def _has_piece(self) -> bool:
+        """Wait for the next piece; False if there is none any more."""
+        while self._error is None:
+            if self._pieces or self._closed:
+                return bool(self._pieces)
+            self._news.clear()
+            await self._news.wait()
+        raise self._error
+
+    async def _take(self, step: Callable[[], Sequence[TextPart]]) -> None:
+        """Hand the model's next parts to the engine, once there is room for them."""
+        try:
+            while self._error is None and self._is_far_ahead():
+                self._room.clear()
+                await self._room.wait()
+            self._check()
+            parts = await asyncio.to_thread(step)
+            self._check()
+            for part in parts:
+                self._submit(part)
+        except asyncio.CancelledError:
+            self._fail(EngineStopped("writing to the speech was given up"))
+            raise
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _is_far_ahead(self) -> bool:
+        ids = sum(max(0, piece.num_ids - piece.num_frames) for piece in self._pieces)
+        return ids > _IDS_AHEAD or len(self._pieces) > PIECES_AHEAD
+
+    def _submit(self, part: TextPart) -> None:
+        if part.request is not None:
+            request = self._named(part.request, part.piece)
+            self._pieces.append(_Piece(self._engine.submit(request)))
+            self.num_prompt_positions += request.prompt.num_positions
+            self._news.set()
+            if not request.open_input:
+                return
+        if self._pieces:  # else it has ended already
+            self._pieces[-1].num_ids += len(part.ids)
+        self._engine.write(part.request_id, part.ids, part.closed)
+
+    def _named(self, request: Request, piece: int) -> Request:
+        """The request with its piece's seed, in its speech's order."""
+        seed, ask = piece_seed(request.seed, piece), request.ask
+        wish = replace(ask, seed=seed) if isinstance(ask, SpeechInput) else None
+        return replace(request, seed=seed, listener=self._id, continues=piece > 0, ask=wish)
+
+
+async def open_speech_writer(
+    engine: Engine, registry: Registry, model_name: str, ask: SpeechInput
+) -> SpeechWriter:
+    """Begin a speech whose text is still to be written; `ask.text` is not looked at.
+
+    Raises:
+        ModelNotFound: No such model.
+        InvalidRequest: What was asked cannot be done, or the model needs its text at once.
+    """
+    model = registry.speech(model_name)
+    if not isinstance(model, WritableModel):
+        raise InvalidRequest(f"{model_name!r} needs its text at once", param="model")
+    speech_id = new_speech_id()
+    text = await asyncio.to_thread(model.text_stream, speech_id, model_name, ask)
+    return SpeechWriter(engine, text, speech_id, model.sample_rate)

@@ -1,0 +1,200 @@
+"""Word times of speech while it is synthesised. Knows no HTTP.
+
+A piece of the text is aligned with its sound as soon as its sound is complete, while the next one
+is made. Aligned is what the model said; the times are those of what is delivered, which a speed
+has stretched or squeezed evenly. A piece that runs on for longer than the aligner takes is cut in
+silence, and its text by the share of what is said before. A piece that cannot be aligned has no
+words: they never break off the sound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from izwi.alignment import AlignedWord, AlignmentModel
+from izwi.audio.resample import resample
+from izwi.errors import InvalidAudio, InvalidRequest, ModelNotFound
+from izwi.request import AlignmentInput, Chunk, Float32
+from izwi.threads import compute
+from izwi_api.services.align import Aligner, find_aligner
+from izwi_api.services.context import Engine, Registry
+from izwi_api.services.speech import Speech
+from izwi_api.services.text_shares import cut_text, spoken_shares
+from izwi_api.services.transcribe import SAMPLE_RATE
+
+logger = logging.getLogger(__name__)
+
+PARAM = "word_timestamps"
+# Languages that a speech model takes and that say nothing about the words.
+_ANY_LANGUAGE = frozenset({"", "auto"})
+
+
+class TimedSpeech:
+    """A speech and the times of its words. Call `abort` to stop early.
+
+    Args:
+        speech: Of which nothing has been read yet.
+        aligner: Who times the words.
+        language: Of the text, None if unknown.
+        speed: At which the sound is delivered.
+
+    Attributes:
+        sample_rate: Of the sound, in Hz, before its speed is changed.
+    """
+
+    def __init__(self, speech: Speech, aligner: Aligner, language: str | None, speed: float):
+        self.sample_rate = speech.sample_rate
+        self._speech, self._aligner = speech, aligner
+        self._language, self._speed = language, speed
+        self._texts = deque(speech.texts)
+        self._heard: list[Float32] = []  # of the piece that is being made
+        self._num_samples = 0  # of the pieces before it
+        self._alignments: deque[asyncio.Task[list[AlignedWord]]] = deque()
+
+    @property
+    def num_prompt_positions(self) -> int:
+        """What the engine read to say it."""
+        return self._speech.num_prompt_positions
+
+    @property
+    def num_frames(self) -> int:
+        """What was made of it so far."""
+        return self._speech.num_frames
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """Yield the chunks of the speech, as it does."""
+        async with aclosing(self._speech.chunks()) as chunks:
+            async for chunk in chunks:
+                if chunk.pcm is not None:
+                    self._heard.append(chunk.pcm)
+                if chunk.reason is not None:
+                    self._align_piece()
+                yield chunk
+
+    def known(self) -> list[AlignedWord]:
+        """Take the words whose times have become known, in the order of the text.
+
+        Of a piece whose times could not be found out there are none; the log says why.
+        """
+        words: list[AlignedWord] = []
+        while self._alignments and self._alignments[0].done():
+            words += self._alignments.popleft().result()
+        return words
+
+    async def rest(self) -> list[AlignedWord]:
+        """Wait for the words that are missing, and take them, as `known`."""
+        if self._alignments:
+            await asyncio.wait(self._alignments)
+        return self.known()
+
+    def abort(self) -> None:
+        """Stop the speech and the alignments that still run."""
+        self._speech.abort()
+        for alignment in self._alignments:
+            alignment.cancel()
+
+    def _align_piece(self) -> None:
+        text, heard = self._texts.popleft(), self._heard
+        start_s = self._num_samples / self.sample_rate
+        self._num_samples += sum(pcm.size for pcm in heard)
+        self._heard = []
+        if heard and _has_word(text):
+            work = self._aligned(text, heard, start_s)
+            self._alignments.append(asyncio.create_task(work))
+
+    async def _aligned(self, text: str, heard: list[Float32], start_s: float) -> list[AlignedWord]:
+        try:
+            parts = await compute(_cut, self._aligner.model, text, heard, self.sample_rate)
+            asks = [AlignmentInput(part.samples, part.text, self._language) for part in parts]
+            # The text is paid for; that it is listened to again costs its caller nothing.
+            aligned = await self._aligner.align(asks, charged=False) if asks else []
+        except InvalidAudio:  # too short for a word
+            return []
+        except Exception:
+            # a queue that is full, or a bug: whatever it is, the sound is worth more
+            logger.warning("a piece of speech has no words", exc_info=True)
+            return []
+
+        def delivered(part: _Part, time_s: float) -> float:
+            within_s = part.start_s + min(time_s, len(part.samples) / SAMPLE_RATE)
+            return round((start_s + within_s) / self._speed, 3)
+
+        return [
+            replace(
+                word,
+                start_s=delivered(part, word.start_s),
+                end_s=delivered(part, word.end_s),
+                start=part.start + word.start,
+                stop=part.start + word.stop,
+            )
+            for part, words in zip(parts, aligned, strict=True)
+            for word in words
+        ]
+
+
+def find_word_aligner(
+    engine: Engine, registry: Registry, language: str | None
+) -> tuple[Aligner, str | None]:
+    """Return who times the words of a speech, and the language that it is to be told.
+
+    Raises:
+        InvalidRequest: No alignment model is served, or it does not know the language.
+    """
+    try:
+        aligner = find_aligner(engine, registry)
+    except ModelNotFound as error:
+        raise InvalidRequest(
+            "words have times only where an alignment model is served beside the one that speaks, "
+            "and none is loaded here",
+            param=PARAM,
+        ) from error
+    if language is None or language.casefold() in _ANY_LANGUAGE:
+        return aligner, None
+    known = {name.casefold(): name for name in aligner.model.languages}
+    if language.casefold() not in known:
+        raise InvalidRequest(
+            f"the alignment model {aligner.name!r} knows {', '.join(aligner.model.languages)}, "
+            f"and not {language!r}",
+            param=PARAM,
+        )
+    return aligner, known[language.casefold()]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """Some of a piece of speech.
+
+    Attributes:
+        samples: (n,) float32 mono at 16 kHz.
+        start_s: Where they begin in the piece.
+        text: What they say.
+        start: Where that begins in the piece's text, in characters.
+    """
+
+    samples: Float32
+    start_s: float
+    text: str
+    start: int
+
+
+def _cut(model: AlignmentModel, text: str, heard: list[Float32], rate: int) -> list[_Part]:
+    """A piece of speech as parts that an aligner takes; those without a word are left out."""
+    samples = resample(np.concatenate(heard), rate, SAMPLE_RATE)
+    places = model.split_audio(samples)
+    shares = spoken_shares(samples, SAMPLE_RATE, [stop for _, stop in places[:-1]])
+    return [
+        _Part(samples[begin:end], begin / SAMPLE_RATE, text[start:stop], start)
+        for (begin, end), (start, stop) in zip(places, cut_text(text, shares), strict=True)
+        if _has_word(text[start:stop])
+    ]
+
+
+def _has_word(text: str) -> bool:
+    return any(map(str.isalnum, text))

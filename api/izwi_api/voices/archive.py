@@ -1,0 +1,87 @@
+"""Export and import a voice as one file: a ZIP of its clip and metadata.
+
+voice.json      format, name, text, prompt, consent: as in docs/voices.md
+sample.<kind>   the clip as it was given
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from io import BytesIO
+
+from izwi.errors import InvalidRequest, TooLarge
+from izwi_api.voices.files import audio_kind, is_name
+from izwi_api.voices.index import FORMAT
+
+_MANIFEST = "voice.json"
+_MAX_MANIFEST_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceArchive:
+    """What an archive holds; the fields are those of `StoredVoice`."""
+
+    name: str
+    sample: bytes
+    text: str | None = None
+    prompt: str | None = None
+    consent: str | None = None
+
+
+def pack_voice(voice: VoiceArchive) -> bytes:
+    """Return an archive's bytes."""
+    fields = {
+        "format": FORMAT,
+        "name": voice.name,
+        "text": voice.text,
+        "prompt": voice.prompt,
+        "consent": voice.consent,
+    }
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(_MANIFEST, json.dumps(fields, ensure_ascii=False, indent=1))
+        archive.writestr(f"sample{audio_kind(voice.sample)[0]}", voice.sample)
+    return buffer.getvalue()
+
+
+def unpack_voice(content: bytes, limit_bytes: int) -> VoiceArchive:
+    """Read an archive; nothing of it is written anywhere.
+
+    Args:
+        content: The archive's bytes.
+        limit_bytes: Of its clip, unpacked.
+
+    Raises:
+        InvalidRequest: It is not an archive of a voice.
+        TooLarge: The clip is over the limit.
+    """
+    try:
+        with zipfile.ZipFile(BytesIO(content)) as archive:
+            fields = json.loads(_member(archive, _MANIFEST, _MAX_MANIFEST_BYTES))
+            (sample_name,) = [name for name in archive.namelist() if name.startswith("sample.")]
+            sample = _member(archive, sample_name, limit_bytes)
+        if fields["format"] != FORMAT or not is_name(fields["name"]):
+            raise ValueError("its format or its name cannot be used")
+        words = {key: _words(fields[key]) for key in ("text", "prompt", "consent")}
+    except TooLarge:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile) as error:
+        raise InvalidRequest(f"this is not an exported voice: {error}", param="file") from error
+    return VoiceArchive(fields["name"], sample, **words)
+
+
+def _member(archive: zipfile.ZipFile, name: str, limit_bytes: int) -> bytes:
+    """Unpack one file, trusting no size that the archive claims."""
+    with archive.open(name) as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise TooLarge(f"{name[:64]} is larger than {limit_bytes} bytes", param="file")
+    return content
+
+
+def _words(value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError("a text is none")
+    return value

@@ -1,0 +1,140 @@
+"""Check whether a clip is good enough to clone a voice. Pure: samples in, figures and faults out.
+
+A model takes worse clips than these; what comes out then sounds like the clip: cut, noisy, faint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from izwi.request import Float32
+
+# Less holds too few sounds of a voice; more adds nothing and takes room in every prompt.
+MIN_SPEECH_S = 2.0
+MAX_CLIP_S = 30.0
+# Loudness of the speech: below it the recording's own noise is near, above it peaks get cut.
+MIN_LEVEL_DBFS = -40.0
+MAX_LEVEL_DBFS = -6.0
+# Share of samples that stand at the clip's own peak. Speech alone reaches its peak once or twice.
+MAX_CLIPPED_SHARE = 1e-3
+# How far the speech is above what is heard between the words.
+MIN_SNR_DB = 20.0
+
+_FRAME_S = 0.02
+# A frame this far below the loud ones is no speech.
+_SPEECH_RANGE_DB = 25.0
+_FLOOR_DBFS = -100.0
+# Waves are flat where they were cut: neighbours at the peak differ by less than this share of it.
+_FLAT = 1e-3
+_CLIPPING_PEAK = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ClipFigures:
+    """What was measured of a clip.
+
+    Attributes:
+        duration_s: All of it.
+        speech_s: The frames that are loud enough to be speech.
+        level_dbfs: RMS of these, against full scale.
+        clipped_share: Of all samples, those in flat tops at the peak, where the wave was cut.
+        snr_db: From the noise between the words up to the speech. Where nothing is heard between
+            words, or there is no pause, it is what can be told: the range of the frames' loudness.
+    """
+
+    duration_s: float
+    speech_s: float
+    level_dbfs: float
+    clipped_share: float
+    snr_db: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClipFault:
+    """Something that will be heard in the cloned voice.
+
+    Attributes:
+        name: "length", "level", "clipping" or "noise".
+        message: What is wrong, with its figure, and what to do.
+    """
+
+    name: str
+    message: str
+
+
+def measure_clip(samples: Float32, rate: int) -> ClipFigures:
+    """Measure a clip.
+
+    Args:
+        samples: (n,) float32 mono, full scale 1.
+        rate: Of the samples, Hz.
+    """
+    duration_s = len(samples) / rate
+    frame = max(1, round(rate * _FRAME_S))
+    whole = samples[: len(samples) // frame * frame].astype(np.float64).reshape(-1, frame)
+    if len(whole) == 0:
+        return ClipFigures(duration_s, 0.0, _FLOOR_DBFS, 0.0, 0.0)
+    # A recording's constant offset is no sound.
+    power = np.square(whole - samples.mean(dtype=np.float64)).mean(axis=1)
+    level = 10 * np.log10(np.maximum(power, 10 ** (_FLOOR_DBFS / 10)))
+    loud = float(np.percentile(level, 95))
+    if loud <= _FLOOR_DBFS:
+        return ClipFigures(duration_s, 0.0, _FLOOR_DBFS, 0.0, 0.0)
+    is_speech = level > loud - _SPEECH_RANGE_DB
+    return ClipFigures(
+        duration_s=duration_s,
+        speech_s=float(is_speech.sum()) * frame / rate,
+        level_dbfs=10 * float(np.log10(power[is_speech].mean())),
+        clipped_share=_clipped_share(samples),
+        snr_db=loud - float(np.percentile(level, 5)),
+    )
+
+
+def clip_faults(figures: ClipFigures) -> list[ClipFault]:
+    """Return what is wrong with a clip of these figures, nothing if all is well."""
+    faults: list[ClipFault] = []
+
+    def add(name: str, message: str) -> None:
+        faults.append(ClipFault(name, message))
+
+    if figures.speech_s < MIN_SPEECH_S:
+        add(
+            "length",
+            f"it holds {figures.speech_s:.1f} s of speech; give at least {MIN_SPEECH_S:.0f} s",
+        )
+    elif figures.duration_s > MAX_CLIP_S:
+        add(
+            "length",
+            f"it is {figures.duration_s:.0f} s long; more than {MAX_CLIP_S:.0f} s slow every"
+            " sentence down and help no more",
+        )
+    if figures.level_dbfs < MIN_LEVEL_DBFS:
+        add("level", f"the speech is faint ({figures.level_dbfs:.0f} dBFS); record nearer")
+    elif figures.level_dbfs > MAX_LEVEL_DBFS:
+        add("level", f"the speech is too loud ({figures.level_dbfs:.0f} dBFS); turn it down")
+    if figures.clipped_share > MAX_CLIPPED_SHARE:
+        share = 100 * figures.clipped_share
+        add("clipping", f"{share:.1f} % of the samples are cut off at the top; record quieter")
+    if figures.speech_s > 0 and figures.snr_db < MIN_SNR_DB:
+        add(
+            "noise",
+            f"the speech is {figures.snr_db:.0f} dB above what is heard between the words, less"
+            f" than {MIN_SNR_DB:.0f}; record in a quieter room",
+        )
+    return faults
+
+
+def _clipped_share(samples: Float32) -> float:
+    """Share of samples in flat tops: runs of three or more that stand at the peak."""
+    size = np.abs(samples)
+    peak = float(size.max())
+    if peak < _CLIPPING_PEAK:
+        return 0.0
+    at_peak = size > peak * (1 - _FLAT)
+    inside = at_peak[:-2] & at_peak[1:-1] & at_peak[2:]
+    flat = np.zeros(len(samples), bool)
+    for shift in range(3):
+        flat[shift : len(flat) - 2 + shift] |= inside
+    return float(flat.mean())

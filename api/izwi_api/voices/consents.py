@@ -1,0 +1,175 @@
+"""Consent recordings, kept beside the voices.
+
+<root>/<consent id>/recording.<kind>   the recording as it was given
+                    consent.json       its row of the index
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from izwi.errors import InvalidRequest
+from izwi_api.voices.errors import ConsentNotFound, report_full_disk
+from izwi_api.voices.files import (
+    audio_kind,
+    is_id,
+    new_id,
+    replace_durably,
+    sync_folder,
+    throw_away,
+    unfinished_folder,
+    write_durably,
+)
+from izwi_api.voices.index import MANIFESTS, Fields, VoiceIndex, manifest_bytes
+
+_MAX_NAME_CHARS = 256
+_LANGUAGE = re.compile(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8}){0,8}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConsent:
+    """One consent recording.
+
+    Attributes:
+        id: "cons_..."; never given again. Ids sort by the time of their making.
+        name: A label; others may have the same.
+        language: BCP 47 tag of what is said.
+        created_at: Seconds since 1970.
+        folder: Where its files lie.
+        recording_name: Name of the recording's file in it.
+        recording_bytes: Size of that file.
+    """
+
+    id: str
+    name: str
+    language: str
+    created_at: int
+    folder: Path
+    recording_name: str
+    recording_bytes: int
+
+
+class ConsentStore:
+    """The consent recordings in one folder; as safe, and failing as, `VoiceStore`."""
+
+    def __init__(self, root: Path, index: VoiceIndex):
+        self._root = root
+        self._index = index
+
+    def create(self, name: str, language: str, recording: bytes) -> StoredConsent:
+        """Keep a recording.
+
+        Args:
+            name: Its label, 1 to 256 printable characters.
+            language: BCP 47 tag, like "en-US".
+            recording: A file of audio that was decoded before.
+
+        Raises:
+            InvalidRequest: The name or the language is against its rule.
+        """
+        check_label(name)
+        if not _LANGUAGE.fullmatch(language):
+            raise InvalidRequest("language is a BCP 47 tag, like 'en-US'", param="language")
+        consent = StoredConsent(
+            id=new_id("cons"),
+            name=name,
+            language=language,
+            created_at=int(time.time()),
+            folder=self._root,
+            recording_name="recording" + audio_kind(recording)[0],
+            recording_bytes=len(recording),
+        )
+        fields = _fields(consent)
+        with report_full_disk(), unfinished_folder(self._root) as folder:
+            write_durably(folder / consent.recording_name, recording)
+            write_durably(folder / MANIFESTS["consents"], manifest_bytes(fields))
+            sync_folder(folder)
+            self._index.publish("consents", folder, fields)
+        return self._consent(fields)
+
+    def get(self, consent_id: str) -> StoredConsent:
+        """Read a recording's row. Raises ConsentNotFound."""
+        rows = (
+            self._index.find("SELECT * FROM consents WHERE id = ?", consent_id)
+            if is_id(consent_id)
+            else []
+        )
+        if not rows or not (self._root / consent_id).is_dir():
+            raise _no_consent()
+        return self._consent(rows[0])
+
+    def page(self, after: str | None, limit: int) -> list[StoredConsent]:
+        """Return recordings, the latest first.
+
+        Args:
+            after: Those made before the one of this id, which may be deleted; None for all.
+            limit: At most so many.
+
+        Raises:
+            InvalidRequest: `after` is no id.
+        """
+        if after is not None and not is_id(after):
+            raise InvalidRequest("after must be the id of a consent recording", param="after")
+        query = "SELECT * FROM consents WHERE id < ? ORDER BY id DESC"
+        rows = self._index.find(query, after or "cons~")
+        found = (self._consent(row) for row in rows if (self._root / row["id"]).is_dir())
+        return list(islice(found, limit))
+
+    def rename(self, consent_id: str, name: str) -> StoredConsent:
+        """Give a recording another label. Raises ConsentNotFound and InvalidRequest."""
+        check_label(name)
+        with report_full_disk(), self._index.change() as db:
+            consent = replace(self.get(consent_id), name=name)
+            db.execute("UPDATE consents SET name = ? WHERE id = ?", (name, consent_id))
+            manifest = consent.folder / MANIFESTS["consents"]
+            try:
+                replace_durably(manifest, manifest_bytes(_fields(consent)))
+            except FileNotFoundError as error:
+                raise _no_consent() from error
+        return consent
+
+    def delete(self, consent_id: str) -> None:
+        """Forget a recording; voices that were made with it stay. Raises ConsentNotFound."""
+        try:
+            throw_away(self.get(consent_id).folder)
+        except FileNotFoundError as error:
+            raise _no_consent() from error
+        self._index.forget("consents", consent_id)
+
+    def _consent(self, row: Fields) -> StoredConsent:
+        return StoredConsent(
+            id=row["id"],
+            name=row["name"],
+            language=row["language"],
+            created_at=row["created_at"],
+            folder=self._root / row["id"],
+            recording_name=row["recording"],
+            recording_bytes=row["recording_bytes"],
+        )
+
+
+def check_label(name: str) -> None:
+    """Raise InvalidRequest unless a text can be a recording's label."""
+    if not 0 < len(name.strip()) <= len(name) <= _MAX_NAME_CHARS or not name.isprintable():
+        raise InvalidRequest(
+            f"name must be 1 to {_MAX_NAME_CHARS} printable characters", param="name"
+        )
+
+
+def _fields(consent: StoredConsent) -> Fields:
+    return {
+        "id": consent.id,
+        "name": consent.name,
+        "language": consent.language,
+        "created_at": consent.created_at,
+        "recording": consent.recording_name,
+        "recording_bytes": consent.recording_bytes,
+    }
+
+
+def _no_consent() -> ConsentNotFound:
+    return ConsentNotFound("there is no consent recording of that id", param="consent")

@@ -1,0 +1,321 @@
+"""The index of stored voices and consents: one SQLite file for many processes.
+
+It makes names unique and finds things quickly. What it says is also in the folders, so an index
+that is missing is made again from them, and folders of an older izwi are taken in.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Generator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from izwi.errors import IzwiError, Overloaded
+from izwi_api.voices.errors import StorageFull, no_room
+from izwi_api.voices.files import (
+    is_id,
+    is_name,
+    new_id,
+    replace_durably,
+    sweep,
+    sync_folder,
+    throw_away,
+)
+
+logger = logging.getLogger(__name__)
+
+INDEX_NAME = "index.sqlite3"
+# What a manifest calls its own form. The index has the same number.
+FORMAT = 1
+# Who writes holds the index for some milliseconds; dozens may queue.
+_BUSY_S = 20.0
+_PAUSE_S = 0.01
+
+# Columns are the manifest's keys.
+COLUMNS = {
+    "voices": (
+        *("id", "name", "created_at", "text", "prompt", "consent"),
+        *("sample", "sample_bytes"),
+    ),
+    "consents": ("id", "name", "language", "created_at", "recording", "recording_bytes"),
+}
+MANIFESTS = {"voices": "voice.json", "consents": "consent.json"}
+_SCHEMA = """
+CREATE TABLE voices (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, created_at INTEGER NOT NULL,
+    text TEXT, prompt TEXT, consent TEXT,
+    sample TEXT NOT NULL, sample_bytes INTEGER NOT NULL
+);
+CREATE TABLE consents (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL, language TEXT NOT NULL,
+    created_at INTEGER NOT NULL, recording TEXT NOT NULL, recording_bytes INTEGER NOT NULL
+);
+"""
+# A manifest may have been copied here by hand: what it names must lie in its own folder.
+_FILE_NAME = re.compile(r"[a-z]{1,16}\.[a-z0-9]{1,5}", re.ASCII)
+_LEGACY_SAMPLE = "reference.wav"
+
+Fields = dict[str, Any]
+
+
+class NameTaken(Exception):
+    """A row of that name is there already."""
+
+
+class VoiceIndex:
+    """The index of one folder of voices. Every call opens the file anew: threads share nothing.
+
+    Methods raise Overloaded if others keep the index busy for too long, StorageFull if the disk
+    has no room, and IzwiError if the file is damaged or of a newer izwi.
+    """
+
+    def __init__(self, root: Path):
+        self._root = root
+        self._path = root / INDEX_NAME
+        self._lock = threading.Lock()
+        self._is_settled = False
+
+    def find(self, query: str, *values: object) -> list[Fields]:
+        """Return the rows of a query; none where there is no folder yet."""
+        if not self._root.is_dir():
+            return []
+        self._settle()
+        with self._open() as db:
+            return [dict(row) for row in db.execute(query, values)]
+
+    @contextmanager
+    def change(self) -> Generator[sqlite3.Connection]:
+        """Yield a connection in an exclusive transaction; an error rolls it back."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._settle()
+        with self._open() as db, _transaction(db):
+            yield db
+
+    def publish(self, table: str, folder: Path, fields: Fields) -> None:
+        """Give a finished folder its place and its row, both or none.
+
+        Raises:
+            NameTaken: Another row has the name.
+            OSError: The folder cannot be renamed.
+        """
+        place = self._root / fields["id"]
+        try:
+            with self.change() as db:
+                self._forget_lost(db, fields["name"])
+                _insert(db, table, fields)
+                folder.rename(place)
+                sync_folder(self._root)
+        except BaseException:
+            if place.exists():
+                throw_away(place)
+            raise
+
+    def forget(self, table: str, row_id: str) -> None:
+        """Delete the row of a folder that is gone.
+
+        On a full disk the row stays until there is room: without its folder it is not found, and
+        its name is free.
+        """
+        with suppress(StorageFull), self.change() as db:
+            db.execute(f"DELETE FROM {table} WHERE id = ?", (row_id,))
+
+    def _forget_lost(self, db: sqlite3.Connection, name: str) -> None:
+        """Free a name whose voice is gone: who deleted it was killed before it was done."""
+        for row in db.execute("SELECT id FROM voices WHERE name = ?", (name,)).fetchall():
+            if not (self._root / row["id"]).is_dir():
+                db.execute("DELETE FROM voices WHERE id = ?", (row["id"],))
+
+    @contextmanager
+    def _open(self) -> Generator[sqlite3.Connection]:
+        try:
+            with closing(_connect(self._path)) as db:
+                db.row_factory = sqlite3.Row
+                # What was answered stays, whatever happens to the machine.
+                db.execute("PRAGMA synchronous = FULL")
+                yield db
+        except sqlite3.IntegrityError as error:
+            raise NameTaken("the name is taken") from error
+        except sqlite3.Error as error:
+            raise _reported(error, self._path) from error
+
+    def _settle(self) -> None:
+        """Once for each of us: make the index if there is none, and take in what is not in it."""
+        with self._lock:
+            # A damaged file may have been moved away, or the folder emptied.
+            if self._is_settled and self._path.exists():
+                return
+            self._prepare()
+            sweep(self._root)
+            try:
+                self._take_in()
+            except StorageFull as error:  # what the index has can be read
+                logger.warning("folders of voices are not taken in yet: %s", error)
+                return
+            self._is_settled = True
+
+    def _prepare(self) -> None:
+        until_s = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                with closing(_connect(self._path)) as db:
+                    _make_tables(db)
+                return
+            except sqlite3.OperationalError as error:
+                # Changing the journal's mode does not wait for others, so we do.
+                is_busy = error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+                if not is_busy or time.monotonic() > until_s:
+                    raise _reported(error, self._path) from error
+                time.sleep(_PAUSE_S)
+            except sqlite3.Error as error:
+                raise _reported(error, self._path) from error
+
+    def _take_in(self) -> None:
+        with self._open() as db:
+            known = _ids(db)
+        present = {path.name for path in self._root.iterdir() if _has_manifest(path)}
+        if known == present:
+            return
+        with self._open() as db, _transaction(db):
+            # Now no process is between renaming a folder and writing its row.
+            for lost in sorted(known):
+                if not (self._root / lost).is_dir():
+                    db.execute("DELETE FROM voices WHERE id = ?", (lost,))
+                    db.execute("DELETE FROM consents WHERE id = ?", (lost,))
+            for name in sorted(present - _ids(db)):
+                self._adopt(db, self._root / name)
+
+    def _adopt(self, db: sqlite3.Connection, folder: Path) -> None:
+        """Write the row of a folder, and give the folder its id for a name."""
+        for table, manifest in MANIFESTS.items():
+            if not (folder / manifest).is_file():
+                continue
+            try:
+                fields = _read_manifest(folder, table)
+                place = folder.with_name(fields["id"])
+                if place != folder and place.exists():
+                    raise ValueError(f"{place.name} is there already")
+                if place != folder:
+                    replace_durably(folder / manifest, manifest_bytes(fields))
+                _insert(db, table, fields)
+                folder.rename(place)
+            except (OSError, ValueError, KeyError, TypeError, sqlite3.IntegrityError) as error:
+                # It stays where it is.
+                logger.warning("%s is not taken in: %s", folder, error)
+            return
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open an index so that it can be read, also where the disk is full. Raises sqlite3.Error."""
+    # Transactions begin and end where we say so.
+    db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+    try:
+        _version(db)
+        return db
+    except sqlite3.OperationalError as error:
+        db.close()
+        if error.sqlite_errorcode != sqlite3.SQLITE_IOERR_SHMSIZE:
+            raise
+    except BaseException:
+        db.close()
+        raise
+    # There is no room for the file through which those who have the index open know of each other.
+    # One alone does without; it has the index to itself until it closes it, some milliseconds.
+    alone = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+    alone.execute("PRAGMA locking_mode = EXCLUSIVE")
+    return alone
+
+
+def _version(db: sqlite3.Connection) -> int:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _insert(db: sqlite3.Connection, table: str, fields: Fields) -> None:
+    columns = COLUMNS[table]
+    marks = ", ".join(f":{column}" for column in columns)
+    db.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", fields)
+
+
+def manifest_bytes(fields: Fields) -> bytes:
+    """Return what a folder's manifest holds: the row, and the number of the format."""
+    text = json.dumps({"format": FORMAT} | fields, ensure_ascii=False, indent=1)
+    return text.encode("utf-8") + b"\n"
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Generator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            db.execute("ROLLBACK")
+        raise
+
+
+def _make_tables(db: sqlite3.Connection) -> None:
+    """Bring a file to today's tables. Raises IzwiError if it is of a newer izwi."""
+    version = _version(db)
+    if version > FORMAT:
+        raise IzwiError("the voices were written by a newer izwi")
+    if version == FORMAT:
+        return
+    db.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait for each other
+    with _transaction(db):
+        if _version(db) == 0:  # no other process was quicker
+            for statement in filter(str.strip, _SCHEMA.split(";")):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def _ids(db: sqlite3.Connection) -> set[str]:
+    rows = db.execute("SELECT id FROM voices UNION ALL SELECT id FROM consents")
+    return {row[0] for row in rows}
+
+
+def _has_manifest(path: Path) -> bool:
+    if path.name.startswith("."):
+        return False
+    return any((path / manifest).is_file() for manifest in MANIFESTS.values())
+
+
+def _read_manifest(folder: Path, table: str) -> Fields:
+    """Return a folder's row.
+
+    Raises:
+        ValueError, KeyError, TypeError, OSError: The manifest cannot be used.
+    """
+    fields = json.loads((folder / MANIFESTS[table]).read_text("utf-8"))
+    if "format" not in fields:
+        # izwi 0.1 had a folder with the voice's name, and in it the clip as it was decoded.
+        fields |= {"id": new_id("voice"), "sample": _LEGACY_SAMPLE, "prompt": None}
+        fields |= {"consent": None}
+    elif fields["format"] != FORMAT:
+        raise ValueError(f"its format is {fields['format']!r}")
+    sound = "sample" if table == "voices" else "recording"
+    if not (is_id(fields["id"]) and _FILE_NAME.fullmatch(fields[sound])):
+        raise ValueError("its id or its file is not one of ours")
+    if table == "voices" and not is_name(fields["name"]):
+        raise ValueError("its name cannot be a voice's")
+    fields[f"{sound}_bytes"] = (folder / fields[sound]).stat().st_size
+    return {column: fields[column] for column in COLUMNS[table]}
+
+
+def _reported(error: sqlite3.Error, path: Path) -> IzwiError:
+    code = getattr(error, "sqlite_errorcode", None)
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE):
+        return no_room()
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return Overloaded("the index of the voices is busy", retry_after_s=1)
+    return IzwiError(
+        f"the index of the voices cannot be used ({error}); if it is damaged, move {path} away "
+        "and it is made again from the folders beside it"
+    )

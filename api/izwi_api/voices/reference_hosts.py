@@ -1,0 +1,170 @@
+"""Parse the hosts that reference clips may be fetched from. Pure.
+
+A URL is read once, strictly, into the parts that are then connected to. Nothing looks at its text
+again, so no second reader can see another host in it than the one that was checked.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+from izwi.errors import InvalidRequest
+
+PARAM = "ref_audio"
+OPTION = "--reference-host"
+
+_MAX_URL_CHARS = 4096
+_MAX_NAME_CHARS = 253
+_PORTS = {"https": 443, "http": 80}
+
+# "data:" aside: clips in base64, and data: URLs, hold no address.
+_ADDRESS = re.compile(r"\s*(?!data:)[a-z][a-z0-9+.-]*:", re.ASCII | re.IGNORECASE)
+_AUTHORITY = r"(\[[0-9a-f:.]+\]|[^\[\]:/?#@\\%\s]+)(?::([1-9][0-9]{0,4}))?"
+_ENTRY = re.compile(rf"(?:(https?)://)?{_AUTHORITY}", re.ASCII | re.IGNORECASE)
+# No fragment: it is for readers of pages, and other parsers look for the host behind it.
+_CHARACTER = r"(?:[a-z0-9\-._~:/@!$&'()*+,;=\[\]]|%[0-9a-f]{2})"
+_TARGET = rf"(?:/{_CHARACTER}*)?(?:\?(?:{_CHARACTER}|\?)*)?"
+_URL = re.compile(rf"(https?)://{_AUTHORITY}({_TARGET})", re.ASCII | re.IGNORECASE)
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+# Resolvers take "2130706433", "127.1" and "0x7f.1" for IPv4 addresses.
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+_PUBLIC_V6 = ip_network("2000::/3")
+_NAT64 = ip_network("64:ff9b::/96")
+# Special, or with an IPv4 address inside that a relay would send on to; `is_global` of older
+# Pythons does not know all of them.
+_SPECIAL = tuple(
+    map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "3fff::/20"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceHost:
+    """A server that clips may be fetched from.
+
+    Attributes:
+        scheme: "https", or "http" where the operator wrote so.
+        name: ASCII, lower case, as it is resolved; or an IP address as `ipaddress` writes it.
+        port: The only one that is connected to.
+    """
+
+    scheme: str
+    name: str
+    port: int
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether it is an IP address, which needs no resolving."""
+        return ":" in self.name or self.name.rpartition(".")[2].isdigit()
+
+    @property
+    def authority(self) -> str:
+        """Its name as the Host header has it."""
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        return name if self.port == _PORTS[self.scheme] else f"{name}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceUrl:
+    """The address of a clip.
+
+    Attributes:
+        host: Where it is.
+        target: Path and query, ASCII.
+    """
+
+    host: ReferenceHost
+    target: str
+
+
+def is_address(text: str) -> bool:
+    """Whether a `ref_audio` is an address, of any kind, and not the clip itself."""
+    return _ADDRESS.match(text[:64]) is not None
+
+
+def parse_host(text: str, param: str) -> ReferenceHost:
+    """Read an entry of the allow-list: HOST[:PORT], or with https:// or http:// before it.
+
+    Args:
+        text: The entry.
+        param: Where it stands, for the message.
+
+    Raises:
+        InvalidRequest: It is none, or could never be used.
+    """
+    match = _ENTRY.fullmatch(text)
+    host = _host_of(*match.groups()) if match else None
+    if host is None:
+        raise InvalidRequest(
+            f"{param} must be like 'clips.example', 'clips.example:8443' or "
+            f"'http://10.0.0.5:9000', without a path, got {text!r}",
+            param=param,
+        )
+    if f".{host.name}".endswith(".localhost"):
+        raise InvalidRequest(
+            f"{param}: a name never leads to this machine; give the address, like 127.0.0.1",
+            param=param,
+        )
+    return host
+
+
+def parse_url(text: str) -> ReferenceUrl:
+    """Read the address of a clip.
+
+    Raises:
+        InvalidRequest: It is not an http or https URL of a host and a path, or has anything else
+            in it: a user, a fragment, a backslash, white space, an IP address in another spelling.
+    """
+    match = _URL.fullmatch(text) if len(text) <= _MAX_URL_CHARS else None
+    host = _host_of(*match.groups()[:3]) if match else None
+    if match is None or host is None:
+        raise InvalidRequest(
+            "the address in ref_audio is not a plain https URL: a host and a path, "
+            f"{_MAX_URL_CHARS} characters at most",
+            param=PARAM,
+        )
+    target = match[4]
+    return ReferenceUrl(host, target if target.startswith("/") else "/" + target)
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is a public one, also within IPv6 forms of an IPv4 address."""
+    ip = ip_address(address)
+    if isinstance(ip, IPv6Address):
+        inner = ip.ipv4_mapped
+        if ip in _NAT64:
+            inner = IPv4Address(int(ip) & 0xFFFF_FFFF)
+        if inner is None and ip not in _PUBLIC_V6:
+            return False
+        ip = inner or ip
+    if any(ip in network for network in _SPECIAL if network.version == ip.version):
+        return False
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified)
+
+
+def _host_of(scheme: str | None, name: str, port: str | None) -> ReferenceHost | None:
+    scheme = (scheme or "https").lower()
+    number = int(port) if port else _PORTS[scheme]
+    canonical = _canonical_name(name)
+    if canonical is None or number > 65_535:
+        return None
+    return ReferenceHost(scheme, canonical, number)
+
+
+def _canonical_name(text: str) -> str | None:
+    """Spell a host in the one way in which it is compared, resolved and asked for."""
+    if len(text) > _MAX_NAME_CHARS:
+        return None
+    try:
+        if text.startswith("["):
+            return str(IPv6Address(text[1:-1]))
+        name = text.encode("idna").decode("ascii").lower()
+        labels = name.split(".")
+        if _NUMBER.fullmatch(labels[-1]):
+            return str(IPv4Address(name))
+    except ValueError:
+        return None
+    is_name = len(name) <= _MAX_NAME_CHARS and all(map(_LABEL.fullmatch, labels))
+    return name if is_name else None

@@ -1,0 +1,270 @@
+"""Fetch reference clips, only from hosts that the operator listed.
+
+Every caller of speech endpoints can make this server send requests. So the name is resolved once,
+all that it means must be public, and exactly that is connected to: a name server that says
+something else a moment later is not asked. Redirects are not followed, and no proxy is used. What
+the other side answers, and where it is, is for the log: the caller learns that it did not work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import h11
+
+from izwi.errors import InvalidRequest, Overloaded
+from izwi_api.http.fair_timeout import fair_timeout
+from izwi_api.http.request_pace import FetchPace
+from izwi_api.voices.reference_hosts import (
+    OPTION,
+    PARAM,
+    ReferenceHost,
+    ReferenceUrl,
+    is_public,
+    parse_url,
+)
+
+logger = logging.getLogger(__name__)
+
+# Name -> its IP addresses. Raises OSError where it has none.
+Resolve = Callable[[str], Awaitable[Sequence[str]]]
+
+# Each holds up to a clip in memory.
+MAX_FETCHES = 64
+_MAX_ADDRESSES = 3  # of one name that are tried
+_MAX_HEAD_BYTES = 16_384
+_READ_BYTES = 16_384
+_MAX_INTERIM = 8  # answers of status 1xx
+# A body in many small pieces costs more time than its bytes are worth, and this loop sends audio.
+_FREE_CHUNKS, _MIN_CHUNK_BYTES = 2048, 16
+
+
+class ReferenceNotFetched(InvalidRequest):
+    """The address may be asked, but no clip came from it."""
+
+    code = "reference_not_fetched"
+
+
+class _Refused(Exception):
+    """Why a fetch came to nothing, for the log."""
+
+
+class References:
+    """Fetches clips.
+
+    Args:
+        hosts: All that may be asked.
+        max_bytes: Of one clip.
+        pace: How fast it must come.
+        resolve: Finds the addresses of a name; the system's resolver, if none is given.
+        tls: How servers prove who they are; by the system's certificates, if not given.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[ReferenceHost] = (),
+        max_bytes: int = 10 << 20,
+        pace: FetchPace | None = None,
+        *,
+        resolve: Resolve | None = None,
+        tls: ssl.SSLContext | None = None,
+    ):
+        self._hosts = frozenset(hosts)
+        self._max_bytes = max_bytes
+        self._pace = pace or FetchPace()
+        self._resolve = resolve or self._ask_system
+        self._tls = tls
+        self._num_fetching = 0
+        # A separate pool: a slow name server must not delay other decoding.
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="resolve")
+
+    def stop(self) -> None:
+        """Resolve no more names."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def fetch(self, address: str) -> bytes:
+        """Fetch the file at an address.
+
+        Args:
+            address: A URL.
+
+        Raises:
+            InvalidRequest: It is no plain URL, or its host is not on the list.
+            ReferenceNotFetched: It leads to an address inside, or no clip came, or not in time, or
+                one that is too large.
+            Overloaded: Too many clips are being fetched.
+        """
+        url = parse_url(address)
+        if not self._hosts:
+            raise InvalidRequest(
+                "ref_audio is base64 or a data: URL; this server fetches addresses only from hosts "
+                f"that are named when it starts (izwi serve {OPTION})",
+                param=PARAM,
+            )
+        if url.host not in self._hosts:
+            raise InvalidRequest(
+                "the host, port or scheme of the address in ref_audio is not one that this server "
+                f"was started to fetch from (izwi serve {OPTION})",
+                param=PARAM,
+            )
+        if self._num_fetching >= MAX_FETCHES:
+            raise Overloaded("too many reference clips are being fetched")
+        self._num_fetching += 1
+        try:
+            return await self._fetch(url)
+        except (_Refused, OSError, ValueError, h11.RemoteProtocolError) as error:
+            # (ValueError: a length of thousands of digits.)
+            # A path may be a secret, so it is not written down.
+            logger.info("no clip came from %s: %s", url.host.authority, _reason(error))
+            raise ReferenceNotFetched(
+                f"no clip of at most {self._max_bytes} bytes came from the address in ref_audio "
+                "in time; redirects are not followed",
+                param=PARAM,
+            ) from None
+        finally:
+            self._num_fetching -= 1
+
+    async def _fetch(self, url: ReferenceUrl) -> bytes:
+        async with fair_timeout(self._pace.time_s(0)) as limit:
+            reader, writer = await self._connect(url.host)
+            try:
+                connection = h11.Connection(h11.CLIENT, _MAX_HEAD_BYTES)
+                request = h11.Request(method="GET", target=url.target, headers=_headers(url.host))
+                writer.write(connection.send(request) or b"")
+                connection.send(h11.EndOfMessage())
+                clip = _Clip(self._max_bytes)
+                while not clip.is_whole:
+                    event = connection.next_event()
+                    if event is h11.NEED_DATA:
+                        limit.allow(self._pace.time_s(clip.num_bytes))
+                        connection.receive_data(await reader.read(_READ_BYTES))
+                    else:
+                        clip.take(event)
+                return clip.content
+            finally:
+                # Not `close`, which would wait until the other side has read, and said goodbye.
+                writer.transport.abort()
+
+    async def _connect(
+        self, host: ReferenceHost
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to what a host means now. Raises _Refused, OSError and TimeoutError."""
+        # An address is on the list as itself, so that it may be one inside.
+        addresses = [host.name] if host.is_literal else await self._public_addresses(host.name)
+        is_tls = host.scheme == "https"
+        if is_tls and self._tls is None:
+            self._tls = await asyncio.to_thread(ssl.create_default_context)
+        failure: OSError | None = None
+        for address in addresses:
+            try:
+                async with fair_timeout(self._pace.grace_s / len(addresses)):
+                    return await asyncio.open_connection(
+                        address,
+                        host.port,
+                        ssl=self._tls if is_tls else None,
+                        server_hostname=host.name if is_tls else None,
+                    )
+            except OSError as error:
+                failure = error
+        raise _Refused(f"no connection, {_reason(failure)}")
+
+    async def _public_addresses(self, name: str) -> Sequence[str]:
+        """Return the addresses of a name. One that is not public spoils all."""
+        addresses = list(dict.fromkeys(await self._resolve(name)))
+        if not addresses:
+            raise _Refused("the name has no address")
+        for address in addresses:
+            if not is_public(address):
+                raise _Refused(
+                    f"the name means {address}, which is not public; {OPTION} with the address "
+                    "itself would let it be reached"
+                )
+        return addresses[:_MAX_ADDRESSES]
+
+    async def _ask_system(self, name: str) -> Sequence[str]:
+        def look_up() -> list[str]:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            return [str(where[0]) for family, _, _, _, where in found if family in families]
+
+        families = (socket.AF_INET, socket.AF_INET6)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+
+
+class _Clip:
+    """What has come of an answer.
+
+    Attributes:
+        is_whole: Its end has come.
+    """
+
+    def __init__(self, max_bytes: int):
+        self.is_whole = False
+        self._max_bytes = max_bytes
+        self._content = bytearray()
+        self._num_chunks = self._num_interim = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the clip so far."""
+        return len(self._content)
+
+    @property
+    def content(self) -> bytes:
+        """The clip."""
+        return bytes(self._content)
+
+    def take(self, event: object) -> None:
+        """Take the next event of the connection. Raises _Refused."""
+        if isinstance(event, h11.InformationalResponse):
+            self._num_interim += 1
+            if self._num_interim > _MAX_INTERIM:
+                raise _Refused("it keeps promising an answer")
+        elif isinstance(event, h11.Response):
+            self._check_head(event)
+        elif isinstance(event, h11.Data):
+            self._add(event)
+        elif isinstance(event, h11.EndOfMessage):
+            self.is_whole = True
+        else:
+            raise _Refused("the connection was closed, or the response is not HTTP")
+
+    def _check_head(self, head: h11.Response) -> None:
+        if head.status_code != 200:
+            raise _Refused(f"it answered {head.status_code}")
+        for name, value in head.headers:
+            # What is packed could be unpacked to anything.
+            if name == b"content-encoding" and value.strip().lower() != b"identity":
+                raise _Refused("the answer is packed")
+            if name == b"content-length" and int(value) > self._max_bytes:
+                raise _Refused(f"it has more than {self._max_bytes} bytes")
+
+    def _add(self, piece: h11.Data) -> None:
+        self._content += piece.data
+        if len(self._content) > self._max_bytes:
+            raise _Refused(f"it has more than {self._max_bytes} bytes")
+        self._num_chunks += piece.chunk_end
+        if self._num_chunks > _FREE_CHUNKS + len(self._content) / _MIN_CHUNK_BYTES:
+            raise _Refused("the response arrived in too many small pieces")
+
+
+def _headers(host: ReferenceHost) -> list[tuple[str, str]]:
+    return [
+        ("host", host.authority),
+        ("user-agent", "izwi"),
+        ("accept", "audio/*, */*;q=0.5"),
+        ("accept-encoding", "identity"),
+        ("connection", "close"),
+    ]
+
+
+def _reason(error: BaseException | None) -> str:
+    if isinstance(error, _Refused):
+        return str(error)
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,257 @@
+"""Stored voices: one folder each and one index. docs/voices.md has the format.
+
+<root>/index.sqlite3              names and ids; made again from the folders if it is missing
+<root>/<voice id>/sample.<kind>   the clip as it was given: with its text, the truth
+                  voice.json      the voice's row of the index
+                  prompts/        what checkpoints encoded the clip to; a cache of the truth
+<root>/<consent id>/              a consent recording, see `voice_consents`
+
+Knows no model: it keeps what models need. Voices belong to the server, not to who made them.
+"""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from izwi.errors import InvalidRequest, VoiceExists, VoiceNotFound
+from izwi.request import VoicePrompt
+from izwi_api.voices.consents import ConsentStore
+from izwi_api.voices.errors import report_full_disk
+from izwi_api.voices.files import (
+    audio_kind,
+    is_id,
+    is_name,
+    media_type_of,
+    new_id,
+    sync_folder,
+    throw_away,
+    unfinished_folder,
+    write_durably,
+)
+from izwi_api.voices.index import MANIFESTS, Fields, NameTaken, VoiceIndex, manifest_bytes
+from izwi_api.voices.prompts import PromptCache, encoding_turn, write_prompts
+
+REFERENCE_RATE = 24_000
+_NO_PROMPTS: Mapping[str, VoicePrompt] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVoice:
+    """One stored voice. It never changes; another one is made in its place.
+
+    Attributes:
+        id: "voice_..."; never given again.
+        name: What people call it; no other voice of the store has it.
+        text: What the clip says; None where only the speaker's sound is followed.
+        created_at: Seconds since 1970.
+        folder: Where its files lie.
+        sample_name: Name of the clip's file in it.
+        sample_bytes: Size of the clip's file.
+        prompt: The description that the voice was made from; None for a person's.
+        consent: What was said of the speaker's consent: a recording's id, or words.
+    """
+
+    id: str
+    name: str
+    text: str | None
+    created_at: int
+    folder: Path
+    sample_name: str
+    sample_bytes: int
+    prompt: str | None = None
+    consent: str | None = None
+
+    @property
+    def type(self) -> str:
+        """How it was made: "audio_sample" or "prompt"."""
+        return "audio_sample" if self.prompt is None else "prompt"
+
+    @property
+    def media_type(self) -> str:
+        """Media type of the clip's file."""
+        return media_type_of(self.folder / self.sample_name)
+
+    def sample(self) -> bytes:
+        """Return the clip's file. Raises VoiceNotFound if the voice was deleted meanwhile."""
+        try:
+            return (self.folder / self.sample_name).read_bytes()
+        except FileNotFoundError as error:
+            raise _no_voice(self.name) from error
+
+
+class VoiceStore:
+    """The voices in one folder. Safe among processes: a voice appears whole or not at all.
+
+    Any method raises as `VoiceIndex` does; those that write raise StorageFull.
+
+    Attributes:
+        consents: The consent recordings in the same folder.
+    """
+
+    def __init__(self, root: Path):
+        self._root = root
+        self._index = VoiceIndex(root)
+        self._prompts = PromptCache()
+        self.consents = ConsentStore(root, self._index)
+
+    def names(self) -> list[str]:
+        """Return the names of all voices, sorted."""
+        return [voice.name for voice in self.voices()]
+
+    def voices(self) -> list[StoredVoice]:
+        """Return all voices, sorted by name."""
+        rows = self._index.find("SELECT * FROM voices ORDER BY name")
+        return [self._voice(row) for row in rows if (self._root / row["id"]).is_dir()]
+
+    def get(self, key: str) -> StoredVoice:
+        """Read a voice by its id or its name.
+
+        Raises:
+            VoiceNotFound: There is none; a name against the rule is none.
+        """
+        key = unicodedata.normalize("NFC", key)
+        if is_id(key):
+            rows = self._index.find("SELECT * FROM voices WHERE id = ?", key)
+        elif is_name(key):
+            rows = self._index.find("SELECT * FROM voices WHERE name = ?", key)
+        else:
+            raise VoiceNotFound("there is no voice of that name", param="voice")
+        if not rows or not (self._root / rows[0]["id"]).is_dir():
+            raise _no_voice(key)
+        return self._voice(rows[0])
+
+    def check_free(self, name: str) -> None:
+        """Raise VoiceExists, or InvalidRequest as `check_name`, unless a voice can get the name."""
+        name = check_name(name)
+        try:
+            self.get(name)
+        except VoiceNotFound:
+            return
+        raise _taken(name)
+
+    def create(
+        self,
+        name: str,
+        sample: bytes,
+        text: str | None,
+        *,
+        consent: str | None = None,
+        prompt: str | None = None,
+        encoded: Mapping[str, VoicePrompt] = _NO_PROMPTS,
+    ) -> StoredVoice:
+        """Keep a new voice. It is on disk when this returns.
+
+        Args:
+            name: See `check_name`.
+            sample: A file of audio that was decoded before.
+            text: What it says, or None.
+            consent: A recording's id, or words.
+            prompt: The description that the sample was made from.
+            encoded: Checkpoint -> what it encoded the sample to, so far.
+
+        Raises:
+            InvalidRequest: The name is against the rule.
+            VoiceExists: The name is taken.
+        """
+        name = check_name(name)
+        voice = StoredVoice(
+            id=new_id("voice"),
+            name=name,
+            text=text,
+            created_at=int(time.time()),
+            folder=self._root,
+            sample_name="sample" + audio_kind(sample)[0],
+            sample_bytes=len(sample),
+            prompt=prompt,
+            consent=consent,
+        )
+        fields = _fields(voice)
+        with report_full_disk(), unfinished_folder(self._root) as folder:
+            write_durably(folder / voice.sample_name, sample)
+            write_durably(folder / MANIFESTS["voices"], manifest_bytes(fields))
+            write_prompts(folder, dict(encoded))
+            sync_folder(folder)
+            try:
+                self._index.publish("voices", folder, fields)
+            except NameTaken as error:
+                raise _taken(name) from error
+        return self._voice(fields)
+
+    def delete(self, key: str) -> StoredVoice:
+        """Forget a voice, by its id or its name, and return what it was. Raises VoiceNotFound."""
+        voice = self.get(key)
+        try:
+            # Before its row: on a full disk this makes the room to write in.
+            throw_away(voice.folder)
+        except FileNotFoundError as error:
+            raise _no_voice(key) from error
+        self._prompts.forget(voice.folder)
+        self._index.forget("voices", voice.id)
+        return voice
+
+    def load_prompt(self, voice: StoredVoice, checkpoint: str) -> VoicePrompt | None:
+        """Return what a checkpoint encoded the clip to, or None if that is not kept."""
+        return self._prompts.load(voice.folder, checkpoint, voice.text)
+
+    def save_prompt(self, voice: StoredVoice, checkpoint: str, prompt: VoicePrompt) -> None:
+        """Keep what a checkpoint encoded the clip to, beside those of others."""
+        self._prompts.save(voice.folder, checkpoint, prompt)
+
+    def encoding_turn(self, voice: StoredVoice, checkpoint: str) -> AbstractContextManager[bool]:
+        """Ask for the turn to encode the clip; see `voice_prompts.encoding_turn`."""
+        return encoding_turn(voice.folder, checkpoint)
+
+    def _voice(self, row: Fields) -> StoredVoice:
+        return StoredVoice(
+            id=row["id"],
+            name=row["name"],
+            text=row["text"],
+            created_at=row["created_at"],
+            folder=self._root / row["id"],
+            sample_name=row["sample"],
+            sample_bytes=row["sample_bytes"],
+            prompt=row["prompt"],
+            consent=row["consent"],
+        )
+
+
+def check_name(name: str) -> str:
+    """Return a voice's name as it is kept, in Unicode's composed form.
+
+    Raises:
+        InvalidRequest: It cannot be a voice's.
+    """
+    name = unicodedata.normalize("NFC", name)
+    if not is_name(name):
+        raise InvalidRequest(
+            "a voice's name is 1 to 64 letters, digits, spaces or any of _ . - ' ( ), and starts "
+            "with a letter or a digit",
+            param="name",
+        )
+    return name
+
+
+def _fields(voice: StoredVoice) -> Fields:
+    return {
+        "id": voice.id,
+        "name": voice.name,
+        "created_at": voice.created_at,
+        "text": voice.text,
+        "prompt": voice.prompt,
+        "consent": voice.consent,
+        "sample": voice.sample_name,
+        "sample_bytes": voice.sample_bytes,
+    }
+
+
+def _taken(name: str) -> VoiceExists:
+    return VoiceExists(f"voice {name!r} exists already", param="name")
+
+
+def _no_voice(key: str) -> VoiceNotFound:
+    return VoiceNotFound(f"there is no voice {key!r}", param="voice")

@@ -1,0 +1,256 @@
+"""How long does a server keep its users waiting, by the length of what they bring?
+
+Texts, clips of voices and files of sound are drawn anew for every request, so that nothing is found
+in a cache. Each length is asked for twice, one at a time: "first" is the first of that length that
+the server sees, "again" another one. Between them stand what many of them do to each other:
+
+* texts: short ones at a steady rate beside 16 long ones that begin together;
+* clips: clones at fixed rates, every clip of another length;
+* files: 1 s clips after the longest file.
+
+Each row says how many kernels were compiled or loaded and how many graphs were recorded during it.
+Run it with an empty TRITON_CACHE_DIR for what a new machine's first users meet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import io
+import random
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+import numpy as np
+import soundfile
+import torch
+
+from benchmarks.http_server import served
+from benchmarks.listeners import Listened, connect, figures, listen, milliseconds
+from benchmarks.measure import TEXTS, write_result
+from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER, NAMES
+from benchmarks.simulation.arrivals import poisson
+from benchmarks.uploads import transcribe_all, upload_of
+from izwi.audio.mel import WHISPER_RATE
+from izwi.request import Float32
+
+TEXT_CHARS = (50, 200, 500, 1000, 1500, 2000, 3000, 4000)
+CLIP_S = (1.3, 4.0, 5.7, 8.0, 12.0, 23.0)
+FILE_S = (1.0, 2.0, 4.0, 8.0, 15.0, 29.0, 60.0, 180.0, 600.0)
+RATES = (1.0, 10.0, 20.0)
+_VOICE_RATE = 24_000
+_SHORT_CHARS = 50
+_LONG_CHARS = 3000
+_NUM_LONG = 16
+_SHORTS_PER_S = 10.0
+_OUTLIER_CLIPS = 12
+_WORDS = sorted({word for text in TEXTS for word in text.lower().rstrip(".").split()})
+
+
+def drawn_text(chars: int, seed: int) -> str:
+    """Words that no other seed has in this order."""
+    rng, words, length = random.Random(seed), list[str](), 0
+    while length < chars:
+        words.append(rng.choice(_WORDS))
+        length += len(words[-1]) + 1
+    return " ".join(words)[: chars - 1].rstrip() + "."
+
+
+def drawn_sound(seconds: float, rate: int, seed: int) -> Float32:
+    """Noise that rises and falls like syllables, of which no other seed has the like."""
+    rng = np.random.default_rng(seed)
+    count = round(seconds * rate)
+    noise = rng.standard_normal(count)
+    syllables = 0.6 + 0.4 * np.sin(2 * np.pi * 4.0 * np.arange(count) / rate)
+    return (0.1 * noise * syllables).astype(np.float32)
+
+
+def drawn_voice(seconds: float, seed: int) -> dict[str, str]:
+    """`ref_audio` and `ref_text` of a clip."""
+    file = io.BytesIO()
+    samples = drawn_sound(seconds, _VOICE_RATE, seed)
+    soundfile.write(file, samples, _VOICE_RATE, format="WAV", subtype="PCM_16")
+    text = drawn_text(max(8, round(14 * seconds)), seed)
+    return {"ref_audio": base64.b64encode(file.getvalue()).decode(), "ref_text": text}
+
+
+class Asker:
+    """A client of one server that never asks for the same thing twice.
+
+    Args:
+        url: Of the server.
+        client: Its connections.
+        model: What is asked.
+        frames: Of each utterance.
+    """
+
+    def __init__(self, url: str, client: aiohttp.ClientSession, model: str, frames: int):
+        self.url, self._client, self._model, self._frames = url, client, model, frames
+        self._seed = 0
+        self.rows: list[dict[str, Any]] = []
+
+    def next_seed(self) -> int:
+        """A number that was not given before."""
+        self._seed += 1
+        return self._seed
+
+    async def say(self, chars: int, clip_s: float | None = None) -> Listened:
+        """Have a new text said, by a new voice if a clip's length is given."""
+        seed = self.next_seed()
+        clip = None if clip_s is None else drawn_voice(clip_s, seed)
+        text = drawn_text(chars, seed)
+        return await listen(
+            self._client, self._model, seed, text=text, frames=self._frames, clip=clip
+        )
+
+    async def write_down(self, seconds: float) -> float:
+        """Have a new sound written down; milliseconds until its text is there."""
+        sound = drawn_sound(seconds, WHISPER_RATE, self.next_seed())
+        taken_s, _ = await transcribe_all(self.url, [upload_of(self._model, sound)], 1)
+        return milliseconds(taken_s, 50)
+
+    async def delays(self) -> tuple[int, int]:
+        """Kernels compiled and graphs recorded since the server was ready."""
+        async with self._client.get("/metrics") as answer:
+            text = await answer.text()
+
+        def total(name: str) -> int:
+            values = re.findall(rf"^\w*{name}\w*(?:{{[^}}]*}})? ([0-9.e+]+)$", text, re.MULTILINE)
+            return round(sum(map(float, values)))
+
+        return total("compilations"), total("recordings")
+
+    async def add(self, what: str, before: tuple[int, int], began_s: float, **row: Any) -> None:
+        """Keep a row, with what was compiled and recorded since."""
+        await asyncio.sleep(0.15)  # the engine tells its figures every 0.1 s
+        after = await self.delays()
+        reported = {"what": what, "at_s": round(began_s, 3), **row}
+        reported |= {"compiled": after[0] - before[0], "recorded": after[1] - before[1]}
+        self.rows.append(reported)
+        print("  ".join(f"{key} {value}" for key, value in reported.items()), flush=True)
+
+
+async def measure_texts(asker: Asker, lengths: Sequence[int]) -> None:
+    """Texts one at a time, then short ones beside long ones, twice."""
+    for turn in ("first", "again"):
+        for chars in lengths:
+            before, began_s = await asker.delays(), time.time()
+            heard = await asker.say(chars)
+            row = {"chars": chars, "turn": turn, "ttfa_ms": milliseconds([heard.audible_s], 50)}
+            await asker.add("text", before, began_s, **row, gap_ms=round(heard.gap_s * 1e3, 1))
+        await _beside_long(asker, turn)
+
+
+async def _beside_long(asker: Asker, turn: str) -> None:
+    before, began_s = await asker.delays(), time.time()
+    short: list[asyncio.Task[Listened]] = []
+    long = [asyncio.create_task(asker.say(_LONG_CHARS)) for _ in range(_NUM_LONG)]
+    start_s = time.perf_counter()
+    for at_s in poisson(_SHORTS_PER_S, 0):
+        if at_s > 4.0:
+            break
+        await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
+        short.append(asyncio.create_task(asker.say(_SHORT_CHARS)))
+    heard = await asyncio.gather(*short)
+    slow = figures(await asyncio.gather(*long))
+    row = figures(heard) | {f"long_{key}": slow[key] for key in ("ttfa_ms_p50", "underruns")}
+    await asker.add("short beside 16 long", before, began_s, turn=turn, **row)
+
+
+async def measure_clips(asker: Asker, lengths: Sequence[float], rates: Sequence[float]) -> None:
+    """Clones one at a time, then arriving at random; in the end all again."""
+    for turn in ("first", "again"):
+        for clip_s in lengths:
+            before, began_s = await asker.delays(), time.time()
+            heard = await asker.say(_SHORT_CHARS, clip_s)
+            row = {"clip_s": clip_s, "turn": turn, "ttfa_ms": milliseconds([heard.audible_s], 50)}
+            await asker.add("clone", before, began_s, **row, gap_ms=round(heard.gap_s * 1e3, 1))
+    for clip_s in (4.0, 12.0):
+        for per_second in rates if clip_s < 5 else rates[:2]:
+            await _clones_at(asker, clip_s, per_second)
+
+
+async def _clones_at(asker: Asker, clip_s: float, per_second: float) -> None:
+    before, began_s = await asker.delays(), time.time()
+    tasks: list[asyncio.Task[Listened]] = []
+    rng, start_s = random.Random(1), time.perf_counter()
+    for at_s in poisson(per_second, 0):
+        if at_s > max(5.0, 6 / per_second):
+            break
+        await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
+        seconds = clip_s * rng.uniform(0.9, 1.1)
+        tasks.append(asyncio.create_task(asker.say(_SHORT_CHARS, seconds)))
+    row = figures(await asyncio.gather(*tasks))
+    await asker.add("clones", before, began_s, clip_s=clip_s, per_second=per_second, **row)
+
+
+async def measure_files(asker: Asker, lengths: Sequence[float]) -> None:
+    """Files one at a time; then short ones after the longest."""
+    for turn in ("first", "again"):
+        for seconds in lengths:
+            before, began_s = await asker.delays(), time.time()
+            took_ms = await asker.write_down(seconds)
+            await asker.add("file", before, began_s, seconds=seconds, turn=turn, ms=took_ms)
+        before, began_s = await asker.delays(), time.time()
+        taken = [await asker.write_down(1.0) for _ in range(_OUTLIER_CLIPS)]
+        row = {"turn": turn, "ms_most": max(taken), "ms_p50": float(np.median(taken))}
+        await asker.add("1 s after the longest", before, began_s, **row)
+
+
+async def measure(url: str, kind: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All rows of one kind."""
+    async with connect(url, 256) as client:
+        asker = Asker(url, client, options.size, options.frames)
+        if kind == "texts":
+            await measure_texts(asker, options.chars)
+        elif kind == "clips":
+            await measure_clips(asker, options.clip_s, options.rates)
+        else:
+            await measure_files(asker, options.file_s)
+    return asker.rows
+
+
+_SIZES = {
+    "texts": ("tts-1.7b", EMBEDDED),
+    "clips": ("tts-1.7b-base", EMBEDDED),
+    "files": ("asr-1.7b", EMBEDDED_LISTENER),
+}
+
+
+def main() -> None:
+    on_gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=_SIZES)
+    parser.add_argument("--size", choices=NAMES, help="of the model; a usual one for the kind")
+    parser.add_argument("--frames", type=int, default=52, help="of an utterance")
+    parser.add_argument("--chars", type=int, nargs="+", default=TEXT_CHARS)
+    parser.add_argument("--clip-s", type=float, nargs="+", default=CLIP_S)
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES)
+    parser.add_argument("--file-s", type=float, nargs="+", default=FILE_S)
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
+    parser.add_argument("--port", type=int, default=8100)
+    parser.add_argument("--api-servers", type=int, default=1, help="processes; 0: all in one")
+    parser.add_argument("--warm", action="store_true", help="the result of a second start")
+    options = parser.parse_args()
+    options.size = options.size or _SIZES[options.kind][0 if on_gpu else 1]
+    began = time.perf_counter()
+    with served(
+        *(options.size, options.frames, 64, options.port, options.device),
+        api_servers=options.api_servers,
+    ) as url:
+        start_s = round(time.perf_counter() - began, 1)
+        print(f"{options.size} is ready after {start_s} s", flush=True)
+        rows = [{"what": "ready", "start_s": start_s}]
+        rows += asyncio.run(measure(url, options.kind, options))
+    usual = options.size == _SIZES[options.kind][0]
+    name = f"by_length_{options.kind}" + ("" if usual else f"_{options.size}")
+    name += "_warm" if options.warm else ""
+    write_result(name, rows, size=options.size, api_servers=options.api_servers)
+
+
+if __name__ == "__main__":
+    main()

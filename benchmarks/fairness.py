@@ -1,0 +1,186 @@
+"""How soon do short requests speak beside callers who have long texts said?
+
+The server is a process of its own: a published size with random weights on a GPU, the embedded
+voice elsewhere. Each level keeps so many long texts going, each followed by another when it ends,
+and reads them as fast as they come. Once all of them speak, short requests arrive by Poisson at a
+fixed rate, the same times at every level. Texts are drawn from a seed and none comes twice, so that
+no prefix of a text is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count, islice
+from typing import Any
+
+import aiohttp
+import torch
+
+from benchmarks.listeners import (
+    Listened,
+    arguments,
+    connect,
+    figures,
+    listen,
+    measure_server,
+    request_body,
+)
+from benchmarks.random_checkpoint import EMBEDDED
+from benchmarks.simulation.arrivals import poisson
+
+LONG_CHARS = 4_000
+# Of a model that takes a long text as one piece, at the 14.5 characters and 12.5 frames a second of
+# English speech; the embedded one is given pieces, each of which lasts as long as a short text.
+_LONG_FRAMES = 3_450
+_BEGIN_S = 300.0  # in which all long texts must have begun
+_BYTES_PER_S = 2 * 24_000
+_WARM_UP = 8
+_NAMES = ("Anna", "Peter", "Maria", "Tom", "Helen", "Paul", "Rose", "Frank", "Clara", "Hugo")
+_VERBS = ("sees", "finds", "takes", "brings", "leaves", "likes", "needs", "keeps", "sells", "shows")
+_THINGS = ("book", "house", "garden", "table", "letter", "river", "train", "window", "road", "cup")
+_TIMES = (
+    "today",
+    "at seven",
+    "in the evening",
+    "every day",
+    "on Monday",
+    "after lunch",
+    "at night",
+)
+
+
+@dataclass(slots=True)
+class Texts:
+    """Draws texts that nobody has had before.
+
+    Attributes:
+        drawn: Every sentence so far.
+    """
+
+    rng: random.Random
+    drawn: set[str] = field(default_factory=set)
+
+    def sentence(self) -> str:
+        """One sentence that was not drawn before."""
+        pick = self.rng.choice
+        while True:
+            text = (
+                f"{pick(_NAMES)} {pick(_VERBS)} the {pick(_THINGS)} near the {pick(_THINGS)} of "
+                f"{pick(_NAMES)} {pick(_TIMES)}."
+            )
+            if text not in self.drawn:
+                self.drawn.add(text)
+                return text
+
+    def long(self, num_chars: int) -> str:
+        """Sentences, of so many characters together at most."""
+        text = self.sentence()
+        while len(longer := f"{text} {self.sentence()}") <= num_chars:
+            text = longer
+        return text
+
+
+@dataclass(slots=True, eq=False)
+class LongReader:
+    """Has one long text said after the other, and reads as fast as it can.
+
+    Attributes:
+        speaks: Set when the first sound of the first text is there.
+        num_bytes: Read so far.
+    """
+
+    client: aiohttp.ClientSession
+    model: str
+    texts: Texts
+    seeds: Iterator[int]
+    speaks: asyncio.Event = field(default_factory=asyncio.Event)
+    num_bytes: int = 0
+
+    async def run(self) -> None:
+        """Read for ever. Raises RuntimeError where the server answers with an error."""
+        frames = None if self.model == EMBEDDED else _LONG_FRAMES
+        while True:
+            text = self.texts.long(LONG_CHARS)
+            body = request_body(self.model, next(self.seeds), text, frames)
+            forever = aiohttp.ClientTimeout(total=None)
+            async with self.client.post("/v1/audio/speech", json=body, timeout=forever) as answer:
+                if answer.status != 200:
+                    raise RuntimeError(f"{answer.status}: {await answer.text()}")
+                async for part in answer.content.iter_any():
+                    self.num_bytes += len(part)
+                    self.speaks.set()
+
+
+async def run_level(url: str, options: argparse.Namespace, num_long: int) -> dict[str, Any]:
+    """Let short requests arrive beside so many long texts."""
+    texts, seeds = Texts(random.Random(num_long)), count(1_000 * (num_long + 1))
+    async with connect(url, num_long + options.requests) as client:
+        readers = [LongReader(client, options.size, texts, seeds) for _ in range(num_long)]
+        reading = [asyncio.create_task(reader.run()) for reader in readers]
+        try:
+            async with asyncio.timeout(_BEGIN_S):
+                await asyncio.gather(*(reader.speaks.wait() for reader in readers))
+            await asyncio.sleep(options.settle_s if readers else 0.0)
+            began_s, num_bytes = time.perf_counter(), sum(r.num_bytes for r in readers)
+            heard = await _short_requests(client, options, texts, seeds)
+            seconds = time.perf_counter() - began_s
+            num_bytes = sum(reader.num_bytes for reader in readers) - num_bytes
+            failed = [task for task in reading if task.done()]
+        finally:
+            for task in reading:
+                task.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
+    if failed:
+        failed[0].result()
+    return {
+        "long_texts": num_long,
+        **figures(heard),
+        "long_audio_s_per_s": round(num_bytes / _BYTES_PER_S / seconds, 1),
+    }
+
+
+async def _short_requests(
+    client: aiohttp.ClientSession, options: argparse.Namespace, texts: Texts, seeds: Iterator[int]
+) -> list[Listened]:
+    tasks, began_s = list[asyncio.Task[Listened]](), time.perf_counter()
+    for at_s in islice(poisson(options.rate, seed=0), options.requests):
+        await asyncio.sleep(max(0.0, began_s + at_s - time.perf_counter()))
+        one = listen(client, options.size, next(seeds), text=texts.sentence())
+        tasks.append(asyncio.create_task(one))
+    return await asyncio.gather(*tasks)
+
+
+async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Every level, after some requests that warm the server up."""
+    async with connect(url, _WARM_UP) as client:
+        await asyncio.gather(*(listen(client, options.size, n) for n in range(_WARM_UP)))
+    rows: list[dict[str, Any]] = []
+    for num_long in options.long:
+        row = await run_level(url, options, num_long)
+        if rows:
+            row["ttfa_p95_ratio"] = round(row["ttfa_ms_p95"] / rows[0]["ttfa_ms_p95"], 2)
+        rows.append(row)
+        print(row, flush=True)
+        await asyncio.sleep(1.0)  # what was left has ended
+    return rows
+
+
+def main() -> None:
+    on_gpu = torch.cuda.is_available()
+    parser = arguments(__doc__)
+    parser.add_argument("--long", type=int, nargs="+", default=[0, 1, 4, 8, 16], metavar="TEXTS")
+    parser.add_argument("--rate", type=float, default=5.0 if on_gpu else 1.0, help="a second")
+    parser.add_argument("--requests", type=int, default=100 if on_gpu else 40, help="short ones")
+    parser.add_argument("--settle-s", type=float, default=5.0, help="between long and short ones")
+    parser.add_argument("--max-running", type=int, default=64)
+    options = parser.parse_args()
+    measure_server("fairness", measure, options, options.max_running, rate=options.rate)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Steps in flight: their launch, and the predicted state that the next step is planned with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from izwi.model import Row
+from izwi.request import Sequence
+from izwi.runner.runner import Drawn, Forward
+from izwi.scheduler.cost import StepWork
+from izwi.scheduler.playback import frames_to_vocode
+from izwi.scheduler.work import Work
+
+
+class Launched:
+    """A step in flight.
+
+    Attributes:
+        work: What was planned.
+        failed: What failed, by arrival.
+        rows: What runs.
+        forward: Waits for what the rows gave; None: they do not run yet.
+        began_s: When it was launched, on the engine's clock.
+        seconds: Time that launching took.
+        num_compiled: `Runner.num_compiled` before it was launched.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        failed: dict[int, BaseException],
+        rows: Seq[Row],
+        forward: Forward | None,
+        began_s: float,
+        num_compiled: int,
+    ):
+        self.work, self.failed, self.rows = work, failed, rows
+        self.forward, self.began_s, self.seconds = forward, began_s, 0.0
+        self.num_compiled = num_compiled
+        self._epochs = [row.sequence.epoch for row in rows]
+        self._sounds: list[tuple[Sequence, int, int]] = []  # sequence, epoch, frames
+
+    @property
+    def size(self) -> StepWork:
+        """What runs before the step ends; sound is made beside the next one."""
+        lengths = [stop - start for _, start, stop in self.rows]
+        return StepWork.of(lengths, len(self.work.encode), ())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether a device has finished it, so that waiting for its results would not block."""
+        return self.forward is not None and self.forward.is_done
+
+    def fresh(self) -> list[bool]:
+        """Of each row, whether its sequence has not let go of its pages since the launch."""
+        pairs = zip(self.rows, self._epochs, strict=True)
+        return [row.sequence.epoch == epoch for row, epoch in pairs]
+
+    def predict(self, limit: Callable[[Sequence], int], ramp: Seq[int]) -> None:
+        """Predict the state of the sequences at the end of this step.
+
+        Args:
+            limit: Entries after which a sequence ends.
+            ramp: Frames of a stream's first, second, ... chunk of sound.
+        """
+        for sequence, _, stop in self.rows:  # no marks among them, whose steps are not recorded
+            sequence.num_computed = stop
+            pending = sequence.pending
+            entries = len(sequence.emitted) + pending.entries
+            if stop == sequence.num_prompt + entries:  # it emits
+                pending.entries += 1
+                pending.ends = entries + 1 >= limit(sequence)
+        for sequence in self.work.vocode:
+            pending = sequence.pending
+            frames = frames_to_vocode(
+                num_frames=sequence.num_entries,
+                num_vocoded=sequence.num_vocoded + pending.frames,
+                num_chunks=sequence.num_chunks + pending.chunks,
+                ended=sequence.ended or pending.ends,
+                ramp=ramp,
+            )
+            if frames:
+                pending.frames += frames
+                pending.chunks += 1
+                self._sounds.append((sequence, sequence.epoch, frames))
+
+    def reconcile(self, rows: Seq[Row], every: Seq[Drawn | BaseException]) -> None:
+        """Reconcile the prediction with the results.
+
+        Args:
+            rows: Those that are fresh.
+            every: What each of them gave.
+        """
+        for row, drawn in zip(rows, every, strict=True):
+            pending = row.sequence.pending
+            if isinstance(drawn, BaseException) or drawn.entries:
+                pending.entries -= 1
+                pending.ends = pending.ends and pending.entries > 0
+        for sequence, epoch, frames in self._sounds:
+            if sequence.epoch == epoch:
+                sequence.pending.frames -= frames
+                sequence.pending.chunks -= 1
+
+
+@dataclass(slots=True)
+class Results:
+    """What a step's execution gave.
+
+    Attributes:
+        work: What was planned.
+        failed: What failed, by arrival.
+        drawn: Rows that ran: sequence, entries drawn, positions computed.
+        seconds: Time that it took so far.
+        num_compiled: `Runner.num_compiled` before the step.
+    """
+
+    work: Work
+    failed: dict[int, BaseException] = field(default_factory=dict)
+    drawn: list[tuple[Sequence, Drawn, int]] = field(default_factory=list)
+    seconds: float = 0.0
+    num_compiled: int = 0

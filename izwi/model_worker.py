@@ -1,0 +1,371 @@
+"""A model worker: one model's queues and runner, and the results of its steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from itertools import compress
+from math import inf
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from izwi.cache.memory import PagedMemory
+from izwi.config import EngineConfig
+from izwi.errors import Overloaded
+from izwi.in_flight import Launched, Results
+from izwi.log import Log
+from izwi.model import Model, Row
+from izwi.ops.torch_ops import TorchOps
+from izwi.request import Chunk, Entries, Float32, Phase, Reason, Sequence
+from izwi.runner.budget import MemoryBudget
+from izwi.runner.codec_graphs import PendingAudio
+from izwi.runner.runner import Drawn, Runner
+from izwi.scheduler.cost import StepWork
+from izwi.scheduler.playback import frames_to_vocode
+from izwi.scheduler.scheduler import Scheduler
+from izwi.scheduler.work import Work
+
+# How often, in steps, prices are updated and requests that waited too long are refused.
+_CHECK_EVERY = 32
+# A step is launched when this share of the predicted time of the one before is left. The measured
+# lead time decays slowly, so that one slow step does not inflate later estimates.
+_MARGIN = 0.25
+# Planning and launching takes as long as the second longest of so many steps: one is an outlier.
+_LEADS = 32
+# While new requests can still join, the device is asked whether it has finished: after this share
+# of the time that it has run, so that a step that is wrongly predicted idles it no longer.
+_LEAST_POLL_S = 5e-4
+_POLL_SHARE = 0.25
+
+
+class ModelWorker:
+    """One model's queues and runner in the engine's loop."""
+
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, config: EngineConfig, clock: Callable[[], float]
+    ):
+        self.scheduler, self.runner = scheduler, runner
+        self._config, self._clock = config, clock
+        self._in_flight: deque[Launched] = deque()
+        self._vocoding: dict[int, tuple[Sequence, PendingAudio]] = {}  # by arrival
+        self._waits = True
+        self._ended_s = -inf  # when the last step in flight did
+        self._planned_s = 0.0  # when planning the last step began
+        self._leads_s: deque[float] = deque([0.0], _LEADS)  # of planning and launching, of late
+        self._nothing = np.zeros((0, runner.num_codebooks), dtype=np.int64)
+
+    @staticmethod
+    def of(
+        model: Model,
+        ops: TorchOps,
+        config: EngineConfig,
+        budget: MemoryBudget,
+        clock: Callable[[], float],
+    ) -> ModelWorker:
+        """Set up a model with its share of the memory."""
+        runner = Runner(model, ops, config, budget)
+        memory = PagedMemory(runner.num_pages, config.page_size, runner.page_tiers)
+        return ModelWorker(Scheduler(config, memory, runner.states, runner), runner, config, clock)
+
+    @property
+    def load(self) -> dict[str, float]:
+        """Sequences, pages and what happened to them: the keys of `izwi.metrics.FIGURES`."""
+        scheduler, memory = self.scheduler, self.scheduler.memory
+        counts = scheduler.counts
+        return {
+            "running": scheduler.num_running,
+            "waiting": scheduler.num_waiting,
+            "paused": scheduler.num_paused,
+            "pages": memory.num_pages,
+            "free_pages": memory.num_free,
+            "available_pages": memory.num_available,
+            "page_bytes": self.runner.page_bytes,
+            "host_pages": self.runner.store.num_host,
+            "disk_pages": self.runner.store.num_disk,
+            "step_seconds": scheduler.cost.cost.seconds(StepWork(scheduler.num_running)),
+            "prefix_positions_asked": memory.positions_asked,
+            "prefix_positions_hit": memory.positions_hit,
+            "pages_demoted": memory.num_demoted,
+            "pages_promoted": memory.num_promoted,
+            "steps": counts.steps,
+            "preempted": counts.preempted,
+            "pauses": counts.paused,
+            "resumes": counts.resumed,
+            "refused": counts.refused,
+            "compilations": self.runner.compilations.kernels,
+            "recordings": self.runner.compilations.graphs,
+            "shadow_steps": counts.shadow_steps,
+            "shadow_differences": sum(counts.shadow),
+        }
+
+    def schedule(self, now_s: float) -> Work:
+        """Decide what this step runs."""
+        self._planned_s = now_s
+        work = self.scheduler.schedule(now_s)
+        self._waits = not (work.encode or work.forward or work.vocode)
+        return work
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence runs or waits, or a step is in flight."""
+        return self.scheduler.has_work or bool(self._in_flight)
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a step is in flight."""
+        return bool(self._in_flight)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last step ran nothing and no step is in flight."""
+        return self._waits and not self._vocoding and not self._in_flight
+
+    def launch(self, work: Work) -> None:
+        """Run the encoders, and launch the forward pass; `results` waits for it."""
+        if self._waits and not work.rebuild and self._in_flight:
+            return  # there is nothing to do before these have ended
+        began_s, compiled = self._clock(), self.runner.num_compiled
+        failed = self.runner.rebuild(work.rebuild)
+        for (sequence, _), error in zip(work.encode, self.runner.encode(work.encode), strict=True):
+            if error is not None:
+                failed[sequence.arrival] = error
+        encoded_s = self._clock()
+        rows: Seq[Row] = work.forward
+        if failed:
+            rows = [row for row in rows if row.sequence.arrival not in failed]
+        forward = self.runner.launch(rows)
+        launched = Launched(work, failed, rows, forward, began_s, compiled)
+        if forward is not None:
+            launched.predict(self._limit, self._config.chunk_ramp)
+        now_s = self._clock()
+        launched.seconds = now_s - began_s
+        if self.runner.num_compiled == compiled:
+            self._leads_s.append(began_s - self._planned_s + now_s - encoded_s)
+        self._in_flight.append(launched)
+
+    @property
+    def spare_s(self) -> float:
+        """Seconds to wait for new requests before asking again; not above 0: plan the next step.
+
+        A request that arrives before the next step is planned takes part in it, instead of one
+        step later. The wait ends when the device is predicted to be nearly done, or is done.
+        """
+        launched = self._in_flight[0] if self._in_flight else None
+        if launched is None or not self._stays() or launched.is_done:
+            return 0.0
+        runs_s = self.scheduler.cost.cost.seconds(launched.size)
+        began_s, now_s = max(launched.began_s, self._ended_s), self._clock()
+        left_s = began_s + (1.0 - _MARGIN) * runs_s - self._lead_s() - now_s
+        # a prediction may be wrong: the device is asked now and then whether it has finished
+        return min(left_s, max(_LEAST_POLL_S, _POLL_SHARE * (now_s - began_s)))
+
+    def _lead_s(self) -> float:
+        """Seconds that planning and launching a step takes."""
+        return sorted(self._leads_s)[-2:][0]
+
+    def results(self) -> Iterator[Results]:
+        """Wait for the steps in flight, or run a step that could not be launched.
+
+        The newest step stays in flight: the next one is launched behind it first, so that the
+        device does not idle. Results must be processed before the next ones are taken.
+        """
+        while self._in_flight and (self._waits or not self._stays()):
+            yield self._results(self._in_flight.popleft())
+
+    def _stays(self) -> bool:
+        return len(self._in_flight) == 1 and self._in_flight[0].forward is not None
+
+    def _results(self, launched: Launched) -> Results:
+        began_s = self._clock()
+        results = Results(launched.work, launched.failed, num_compiled=launched.num_compiled)
+        fresh = launched.fresh()
+        rows = list(compress(launched.rows, fresh))
+        if launched.forward is None:
+            every = self.runner.forward(rows)
+            results.seconds = launched.seconds + self._clock() - began_s
+        else:
+            every = list(compress(launched.forward(), fresh))
+            launched.reconcile(rows, every)
+            ended_s = self._clock()  # the device began when it had ended the step before
+            results.seconds = ended_s - max(launched.began_s, self._ended_s)
+            self._ended_s = ended_s
+        for row, drawn in zip(rows, every, strict=True):
+            if isinstance(drawn, BaseException):
+                results.failed[row.sequence.arrival] = drawn
+            else:
+                results.drawn.append((row.sequence, drawn, row.stop))
+        return results
+
+    def process(self, results: Results, now_s: float) -> list[Chunk]:
+        """Append to the logs, start due vocoder work, finish and free sequences, and return chunks.
+
+        A stream's first audio is waited for. Where a device can vocode beside the next step, later
+        audio leaves with that step's results.
+        """
+        fresh = set[int]()
+        writes = self.runner.frame_s is None
+        for sequence, drawn, stop in results.drawn:
+            self.scheduler.computed(sequence, stop)
+            if drawn.entries:
+                sequence.phase = Phase.DECODE
+                if self._append(sequence, drawn) and writes:
+                    fresh.add(sequence.arrival)
+        begun = [sequence for sequence, _ in self._vocoding.values()]
+        earlier = [sequence for sequence in begun if sequence.phase is not Phase.FINISHED]
+        sounds = self._sounds(results)
+        chunks: list[Chunk] = []
+        for sequence in dict.fromkeys([*results.work.sequences(), *earlier]):
+            if sequence.phase is Phase.FINISHED:  # it left while the step was in flight
+                continue
+            is_delivered, sound = sequence.arrival in fresh, sounds.get(sequence.arrival)
+            failure = results.failed.get(sequence.arrival)
+            if sound is not None or is_delivered:
+                frames = 0 if sound is None else len(sound) // self.runner.frame_samples
+                self.scheduler.delivered(sequence, frames, now_s)
+            if failure is not None:
+                chunks.append(self.finish(sequence, Reason.ERROR, error=failure))
+            elif (sequence.ended or sequence.request.encode_only) and self._is_done(sequence):
+                assert sequence.reason is not None
+                chunks.append(self.finish(sequence, sequence.reason, sound))
+            elif is_delivered or sound is not None:
+                chunks.append(self._chunk(sequence, sound))
+        return chunks + self._check(now_s)
+
+    def restore(self, sequence: Sequence, log: Log) -> None:
+        """Set a new sequence to where another engine's log of its request ends."""
+        log.put_into(sequence, self.runner.frame_samples if self.runner.frame_s else 0)
+        if sequence.emitted and len(sequence.emitted) >= self._limit(sequence):
+            sequence.emitted.pop()  # drawn again, the same, it ends the sequence
+            sequence.num_vocoded = min(sequence.num_vocoded, len(sequence.emitted))
+
+    def finish(
+        self,
+        sequence: Sequence,
+        reason: Reason,
+        sound: Float32 | None = None,
+        error: BaseException | None = None,
+    ) -> Chunk:
+        """End a request, free what it holds, and make its last chunk."""
+        encoded: tuple[npt.NDArray[Any], ...] = ()
+        if sequence.request.encode_only and reason is Reason.STOP:
+            encoded = tuple(self.runner.to_host(result) for result in sequence.encoded)
+        self.scheduler.finish(sequence, reason)
+        return self._chunk(sequence, sound, reason=reason, error=error, encoded=encoded)
+
+    def close(self) -> None:
+        """Free the tiers below the device. Nothing may run."""
+        self.runner.store.close()
+
+    def _append(self, sequence: Sequence, drawn: Drawn) -> Entries:
+        """Put entries into the log; returns them, without a stop id, which is not emitted."""
+        request, entries = sequence.request, drawn.entries
+        stops = entries[-1][0] in request.stop_ids
+        kept = entries[:-1] if stops else entries
+        sequence.emitted += kept
+        if drawn.logprobs:
+            sequence.logprobs += drawn.logprobs[: len(kept)]
+        if stops:
+            self.scheduler.end(sequence, Reason.STOP)
+        elif len(sequence.emitted) >= self._limit(sequence):
+            self.scheduler.end(sequence, Reason.LENGTH)
+        return kept
+
+    def _limit(self, sequence: Sequence) -> int:
+        """Entries after which a sequence ends."""
+        if sequence.limit is not None:
+            return sequence.limit
+        limit, request = self.runner.max_entries(sequence), sequence.request
+        if not request.output_positions:  # entries take positions
+            limit = min(limit, self.scheduler.capacity - sequence.num_prompt)
+        if not request.open_input:  # else it grows with what is written
+            sequence.limit = limit
+        return limit
+
+    def _sounds(self, results: Results) -> dict[int, Float32]:
+        """Begin the chunks of sound that are due; those that are there, or waited for."""
+        began_s = self._clock()
+        sounds = _awaited(self._vocoding, results)  # first, since their buffers are used again
+        self._vocoding = {}
+        first: dict[int, tuple[Sequence, PendingAudio]] = {}
+        due = self._due(results)
+        for (sequence, frames), sound in zip(due, self.runner.vocode(due), strict=True):
+            if isinstance(sound, BaseException):
+                results.failed[sequence.arrival] = sound
+                continue
+            waits = sequence.num_chunks == 0 or not self.runner.works_beside
+            (first if waits else self._vocoding)[sequence.arrival] = sequence, sound
+            sequence.num_vocoded += frames
+            sequence.num_chunks += 1
+        sounds |= _awaited(first, results)
+        seconds = results.seconds
+        if not self._in_flight:
+            seconds += self._clock() - began_s
+        work = results.work
+        lengths = [row.stop - row.start for row in work.forward]
+        ran = StepWork.of(lengths, len(work.encode), [frames for _, frames in due])
+        if self.runner.num_compiled == results.num_compiled:  # else it never takes as long again
+            self.scheduler.cost.add(ran, seconds)
+        return sounds
+
+    def _due(self, results: Results) -> list[tuple[Sequence, int]]:
+        """Chunks of sound that were planned and have their frames, and how many each."""
+        due = []
+        for sequence in results.work.vocode:
+            if not self.scheduler.runs(sequence):  # it was taken out since
+                continue
+            frames = frames_to_vocode(
+                num_frames=len(sequence.emitted),
+                num_vocoded=sequence.num_vocoded,
+                num_chunks=sequence.num_chunks,
+                ended=sequence.ended,
+                ramp=self._config.chunk_ramp,
+            )
+            if frames and sequence.arrival not in results.failed:
+                due.append((sequence, frames))
+        return due
+
+    def _is_done(self, sequence: Sequence) -> bool:
+        """Whether the last entry, and its sound, are out."""
+        if sequence.request.encode_only:
+            sequence.reason = Reason.STOP
+            return all(result is not None for result in sequence.encoded)
+        if sequence.arrival in self._vocoding:
+            return False
+        silent = self.runner.frame_s is None or sequence.num_vocoded == len(sequence.emitted)
+        return sequence.ended and silent
+
+    def _check(self, now_s: float) -> list[Chunk]:
+        """Every so many steps: update prices, and refuse requests that could not start in time."""
+        if self.scheduler.counts.steps % _CHECK_EVERY:
+            return []
+        self.runner.learn(self.scheduler.cost.cost)
+        waited = f"no room to start within {self._config.max_wait_s:.0f} s"
+        refused = self.scheduler.overdue(now_s)
+        self.scheduler.counts.refused += len(refused)
+        return [self.finish(s, Reason.ERROR, error=Overloaded(waited)) for s in refused]
+
+    def _chunk(self, sequence: Sequence, sound: Float32 | None, **rest: Any) -> Chunk:
+        """What its reader has not been told: frames come with their sound, text at once."""
+        first = sequence.num_delivered
+        new = sequence.emitted[first:]
+        sequence.num_delivered = len(sequence.emitted)
+        log = np.array(new, dtype=np.int64) if new else self._nothing
+        if sequence.request.logprobs:
+            rest["logprobs"] = np.array(sequence.logprobs[first:], dtype=np.float32)
+        return Chunk(sequence.request.request_id, log, sound, **rest)
+
+
+def _awaited(
+    begun: dict[int, tuple[Sequence, PendingAudio]], results: Results
+) -> dict[int, Float32]:
+    """Wait for sounds, by arrival; what failed is noted in the results."""
+    sounds: dict[int, Float32] = {}
+    for arrival, (_, sound) in begun.items():
+        try:
+            sounds[arrival] = sound()
+        except Exception as error:  # the engine must outlive any one request
+            results.failed[arrival] = error
+    return sounds

@@ -1,0 +1,163 @@
+"""Quantized weights (8 or 4 bits): half or a quarter of the bytes that a decode step reads.
+
+8 bits have one scale for each output, 4 bits one for each group of inputs. Activations stay as they
+are, so that a product is that of the rounded weights, exactly summed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from izwi.config import WEIGHTS
+from izwi.errors import InvalidRequest
+
+_LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+# In which numbers of 4 bits are stored, two of them.
+FOUR_BITS = torch.uint8
+# Inputs of a group, at most: with a float32 scale each, a weight takes 4.5 bits.
+_GROUP = 64
+# Outputs that are rounded at once: float32 copies of a whole head would take gigabytes.
+_BLOCK = 4096
+# Of a CUDA device whose kernels read e4m3.
+_FP8_CAPABILITY = (8, 9)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizedWeight:
+    """A (out, in) weight that only products take: values * scale[:, None].
+
+    Attributes:
+        values: (out, in) int8 or float8_e4m3fn, contiguous.
+        scale: (out,) float32.
+    """
+
+    values: Tensor
+    scale: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """(out, in)."""
+        return self.values.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of values and scales."""
+        return self.values.nbytes + self.scale.nbytes
+
+    def wide(self, dtype: torch.dtype) -> Tensor:
+        """The weight in another dtype, (out, in): every number rounded once more."""
+        # one output in place of two buffers: this runs for every product of many rows
+        return self.values.to(dtype).mul_(self.scale[:, None])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedWeight(QuantizedWeight):
+    """A (out, in) weight in 4 bits, two a byte.
+
+    Attributes:
+        values: (out, in / 2) uint8, contiguous: byte j holds input j in its lower half and input
+            in / 2 + j in its upper half, each plus 8. So the inputs of neighbouring bytes are
+            neighbours, and a product takes either half as it comes.
+        scale: (out, groups) float32; input k is in group k // group, and no group has inputs of
+            both halves.
+    """
+
+    @property
+    def shape(self) -> torch.Size:
+        """(out, in)."""
+        outputs, halves = self.values.shape
+        return torch.Size((outputs, 2 * halves))
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale, a power of two."""
+        return self.shape[1] // self.scale.shape[1]
+
+    def wide(self, dtype: torch.dtype) -> Tensor:
+        """The weight in another dtype, (out, in): every number rounded once more."""
+        whole = torch.cat([self.values & 15, self.values >> 4], 1).to(dtype).sub_(8)
+        return whole.view(*self.scale.shape, self.group).mul_(self.scale[..., None]).flatten(1)
+
+
+Weight: TypeAlias = Tensor | QuantizedWeight
+
+
+def quantized_weight(weight: Tensor, stored: torch.dtype) -> QuantizedWeight:
+    """Round a weight; the largest number of each output, or of each group, decides its scale.
+
+    Args:
+        weight: (out, in), finite.
+        stored: torch.int8, torch.float8_e4m3fn, or FOUR_BITS.
+
+    Raises:
+        ValueError: An odd number of inputs does not go into 4 bits.
+    """
+    if stored == FOUR_BITS:
+        return _packed(weight)
+    largest = _LARGEST[stored]
+    values = torch.empty(weight.shape, dtype=stored, device=weight.device)
+    scale = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
+    for start in range(0, weight.shape[0], _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        block = weight[rows].float()
+        peak = block.abs().amax(1)
+        scale[rows] = torch.where(peak > 0, peak / largest, 1.0)
+        scaled = (block / scale[rows, None]).clamp_(-largest, largest)
+        values[rows] = (scaled.round_() if stored == torch.int8 else scaled).to(stored)
+    return QuantizedWeight(values, scale)
+
+
+def _packed(weight: Tensor) -> PackedWeight:
+    outputs, inputs = weight.shape
+    if inputs % 2:
+        raise ValueError(f"{inputs} inputs do not go two into a byte")
+    half = inputs // 2
+    group = min(_GROUP, half & -half)  # the largest power of two that divides a half
+    values = torch.empty((outputs, half), dtype=torch.uint8, device=weight.device)
+    scale = torch.empty((outputs, inputs // group), dtype=torch.float32, device=weight.device)
+    for start in range(0, outputs, _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        block = weight[rows].float().view(-1, inputs // group, group)
+        # there is one more number below 0 than above it: the largest takes it, whatever its sign
+        peak = block.gather(2, block.abs().argmax(2, keepdim=True))[..., 0]
+        scale[rows] = torch.where(peak != 0, peak / -8, 1.0)
+        whole = (block / scale[rows, :, None]).round_().clamp_(-8, 7).add_(8).flatten(1)
+        lower, upper = whole.to(torch.uint8).chunk(2, 1)
+        values[rows] = lower | upper << 4
+    return PackedWeight(values, scale)
+
+
+def widen(weight: Weight, dtype: torch.dtype) -> Tensor:
+    """A weight as the library's products take it."""
+    return weight if isinstance(weight, Tensor) else weight.wide(dtype)
+
+
+def quantized_dtype(weights: str, device: torch.device) -> torch.dtype | None:
+    """The dtype in which weights of products are kept, or None to leave them as they are.
+
+    Args:
+        weights: One of WEIGHTS. "int8" and "int4" work on every device; "fp8" (e4m3) on CUDA
+            devices of capability 8.9 and up and, by conversion, on a CPU.
+        device: Where they are.
+
+    Raises:
+        InvalidRequest: It is unknown, or the device cannot hold it.
+    """
+    if weights not in WEIGHTS:
+        raise InvalidRequest(
+            f"weights must be one of {', '.join(WEIGHTS)}, got {weights!r}", param="weights"
+        )
+    if weights == "fp8" and not _has_fp8(device):
+        raise InvalidRequest("weights 'fp8' are not available on this device", param="weights")
+    kinds = {"int8": torch.int8, "fp8": torch.float8_e4m3fn, "int4": FOUR_BITS}
+    return kinds.get(weights)
+
+
+def _has_fp8(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= _FP8_CAPABILITY
+    return device.type == "cpu"

@@ -1,0 +1,248 @@
+"""Record requests and their output. `izwi.replay` checks that they are reproduced.
+
+A request is its log: what was asked, prepared anew and run in any batch, gives the same entries.
+`izwi.recording_line` says what a line holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import queue
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from izwi.audio.pcm import to_s16le
+from izwi.chat import ChatInput
+from izwi.model import ChatModel, SpeechModel, TranscriptionModel
+from izwi.recording_line import (
+    VERSION,
+    ChatLine,
+    Line,
+    Prepared,
+    SpeechAsk,
+    SpeechLine,
+    TranscriptionAsk,
+    TranscriptionLine,
+)
+from izwi.request import Chunk, Reason, Request, SpeechInput, TranscriptionInput
+
+logger = logging.getLogger(__name__)
+
+# Submissions and chunks that may wait for a slow disk; more and recording stops.
+_MAX_PENDING = 16_384
+_CLOSE_S = 10.0
+
+
+class Models(Protocol):
+    """The models that are served, by name; `izwi.registry.Registry` is one."""
+
+    def speech(self, name: str) -> SpeechModel:
+        """Return a model that speaks. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def transcription(self, name: str) -> TranscriptionModel:
+        """Return a model that transcribes. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def chat(self, name: str) -> ChatModel:
+        """Return a model that answers in text. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def fingerprint(self, name: str) -> str:
+        """Return a short text that changes with the checkpoint behind a name."""
+        ...
+
+
+class Observer(Protocol):
+    """Told by the stepping thread what happens; must be quick, and must not raise."""
+
+    def submitted(self, request: Request) -> None:
+        """Hear that the engine took a request."""
+        ...
+
+    def chunk(self, chunk: Chunk) -> None:
+        """Hear what leaves the engine, for all requests, in order."""
+        ...
+
+
+def platform_of(
+    device: object, dtype: object, weights: str = "auto", attention: str = "auto"
+) -> str:
+    """Name what decides the last bits: the device, its dtype, torch, its kernels, its threads."""
+    import torch  # reading recordings needs no torch
+
+    kernels = torch.backends.cpu.get_cpu_capability()
+    threads = torch.get_num_threads()
+    name = str(dtype).removeprefix("torch.")
+    name += "" if weights == "auto" else f" with {weights} weights"
+    name += "" if attention == "auto" else f" with attention by {attention}"
+    return f"{device} {name}, torch {torch.__version__}, {kernels}, threads: {threads}"
+
+
+@dataclass(slots=True)
+class _OpenRecord:
+    """A request in flight and what it gave so far."""
+
+    request: Request
+    entries: list[tuple[int, ...]] = field(default_factory=list)
+    num_samples: int = 0
+    sound: Any = field(default_factory=hashlib.sha256)
+
+    def take(self, chunk: Chunk) -> None:
+        self.entries += map(tuple, chunk.entries.tolist())
+        if chunk.pcm is not None and chunk.pcm.size:
+            self.num_samples += chunk.pcm.size
+            self.sound.update(to_s16le(chunk.pcm))
+
+
+class RequestRecorder:
+    """Appends every request that ends to a trace. An `Observer` that costs the loop a queue put.
+
+    A thread of its own packs and writes. What goes wrong there, a full disk or a slow one, ends
+    the recording with one line in the log, and never the serving.
+
+    Attributes:
+        num_lines: Requests written.
+    """
+
+    def __init__(self, path: Path, models: Models, platform: str):
+        """Open the file, new or to go on with.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self._path, self._models, self._platform = path, models, platform
+        self._pending: queue.Queue[Request | Chunk | None] = queue.Queue(_MAX_PENDING)
+        self._open: dict[str, _OpenRecord] = {}
+        self._stopped = False
+        self.num_lines = 0
+        self._file = _open_to_append(path)
+        self._thread = threading.Thread(target=self._run, name="izwi-trace", daemon=True)
+        self._thread.start()
+
+    @property
+    def recording(self) -> bool:
+        """Whether requests are still written."""
+        return not self._stopped
+
+    def submitted(self, request: Request) -> None:
+        """Remember a request, if it can be rebuilt from what was asked.
+
+        Alignments are left out: nothing follows from an earlier entry.
+        """
+        kinds = SpeechInput | TranscriptionInput | ChatInput
+        if isinstance(request.ask, kinds) and not request.open_input:
+            self._tell(request)
+
+    def chunk(self, chunk: Chunk) -> None:
+        """Add to a request; its last chunk writes it."""
+        self._tell(chunk)
+
+    def close(self) -> None:
+        """Write what has ended, and close the file. Call it when the engine has stopped."""
+        with suppress(queue.Full):
+            self._pending.put(None, timeout=_CLOSE_S)
+        self._thread.join(_CLOSE_S)
+        self._stopped = True
+
+    def _tell(self, item: Request | Chunk) -> None:
+        if self._stopped:
+            return
+        try:
+            self._pending.put_nowait(item)
+        except queue.Full:  # what is in the queue is whole, so it is still written
+            self._stop("the disk is too slow")
+
+    def _stop(self, why: object) -> None:
+        self._stopped = True
+        logger.error("recording to %s has stopped: %s", self._path, why)
+
+    def _run(self) -> None:
+        failed = False
+        with self._file:
+            while (item := self._pending.get()) is not None:
+                if failed:  # what was in flight is let go
+                    continue
+                try:
+                    self._take(item)
+                except Exception as error:  # a trace is never worth a request
+                    failed = True
+                    self._open.clear()
+                    self._stop(error)
+
+    def _take(self, item: Request | Chunk) -> None:
+        if isinstance(item, Request):
+            self._open[item.request_id] = _OpenRecord(item)
+            return
+        record = self._open.get(item.request_id)
+        if record is None:
+            return
+        record.take(item)
+        if item.reason is not None:
+            del self._open[item.request_id]
+            if item.reason is not Reason.ERROR:
+                self._write(msgspec.json.encode(self._line(record, item.reason)) + b"\n")
+
+    def _line(self, record: _OpenRecord, reason: Reason) -> Line:
+        request, ask = record.request, record.request.ask
+        known: dict[str, Any] = {
+            "version": VERSION,
+            "model": request.model,
+            "fingerprint": self._models.fingerprint(request.model),
+            "platform": self._platform,
+            "request": Prepared.of(request),
+            "entries": tuple(record.entries),
+            "reason": reason,
+        }
+        if isinstance(ask, TranscriptionInput):
+            text = transcribed(self._models, request.model, record.entries, ask.language)
+            return TranscriptionLine(ask=TranscriptionAsk.of(ask), text=text, **known)
+        if isinstance(ask, ChatInput):
+            return ChatLine(ask=ask, text=answered(self._models, request, record.entries), **known)
+        assert isinstance(ask, SpeechInput)
+        digest = record.sound.hexdigest() if record.num_samples else ""
+        return SpeechLine(
+            ask=SpeechAsk.of(ask), num_samples=record.num_samples, pcm_sha256=digest, **known
+        )
+
+    def _write(self, line: bytes) -> None:
+        whole, num_written = self._file.tell(), 0
+        try:
+            while num_written < len(line):  # a disk that is nearly full takes a part
+                num_written += self._file.write(line[num_written:])
+            self.num_lines += 1
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(whole)
+            raise
+
+
+def _open_to_append(path: Path) -> FileIO:
+    """Open a file that only its owner may read, without what a killed writer left of a line."""
+    if path.is_file():  # a pipe has no lines to cut
+        with path.open("r+b") as file:
+            file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
+    return FileIO(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def transcribed(
+    models: Models, name: str, entries: list[tuple[int, ...]], language: str | None
+) -> str:
+    """Read the text of a transcription's entries."""
+    tokens = [token for (token,) in entries]
+    return models.transcription(name).read(tokens, language).text
+
+
+def answered(models: Models, request: Request, entries: list[tuple[int, ...]]) -> str:
+    """Read what is said in the answer of a request's entries."""
+    reader = models.chat(request.model).open_answer(request)
+    said = reader.read([token for (token,) in entries])
+    return said.content + reader.close().content

@@ -1,0 +1,169 @@
+"""The playback clocks: what was played of each answer, and when it runs dry. Knows no tensor.
+
+Requests of one listener (the pieces of one text) play one after the other, so they share a clock.
+A piece is due when those before it have been played: sound that was made of a later piece does not
+help a listener who waits for an earlier one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import inf
+
+from izwi.request import Sequence
+from izwi.scheduler.playback import slack_s
+
+# A piece that is not complete is taken to go on for at least so long.
+_TURN_S = 1.0
+# Text is read as fast as it comes; it is wanted soon, and no gap in it is heard.
+_TEXT_SLACK_S = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class PlaybackClock:
+    """One playback clock.
+
+    Attributes:
+        submitted_s: When its first request came.
+        first_sound_s: When its first sound left, or None.
+        played_s: Sound of the pieces before the queue, seconds.
+        gaps_s: Silence that was heard because sound came too late, seconds.
+        queue: Its pieces, in the order in which they are played; the first has not ended.
+        end_s: When all that was delivered has been played.
+    """
+
+    name: str
+    submitted_s: float
+    first_sound_s: float | None = None
+    played_s: float = 0.0
+    gaps_s: float = 0.0
+    queue: list[_Piece] = field(default_factory=list)
+    end_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """One request of a listener.
+
+    Attributes:
+        audio_s: Sound of it that left, seconds.
+        dry_s: When its listener hears a gap, or, before the first sound, when that is late.
+        ended: Nothing follows.
+    """
+
+    clock: PlaybackClock
+    audio_s: float = 0.0
+    dry_s: float = 0.0
+    ended: bool = False
+
+
+class PlaybackClocks:
+    """The clocks of one model's requests."""
+
+    def __init__(self, frame_s: float | None, target_s: float):
+        """Start without requests.
+
+        Args:
+            frame_s: Seconds of sound in a frame, or None for a model that writes text.
+            target_s: After so long without a first sound a listener is served late.
+        """
+        self._frame_s, self._target_s = frame_s, target_s
+        self._clocks: dict[str, PlaybackClock] = {}
+        self._pieces: dict[int, _Piece] = {}  # by arrival
+        # clocks without a piece, by the time at which playback ends: the next one may still come
+        self._resting: list[tuple[float, str]] = []
+
+    def knows(self, sequence: Sequence) -> bool:
+        """Whether its listener was given something that is in the making or still plays."""
+        clock = self._clocks.get(_name(sequence))
+        return clock is not None and clock.first_sound_s is not None
+
+    def add(self, sequence: Sequence) -> None:
+        """Add a request."""
+        self._forget_played(sequence.submitted_s)
+        name = _name(sequence)
+        clock = self._clocks.get(name)
+        if clock is None:
+            clock = self._clocks[name] = PlaybackClock(name, sequence.submitted_s)
+        piece = self._pieces[sequence.arrival] = _Piece(clock)
+        clock.queue.append(piece)
+        self._foresee(clock)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a request that has ended; its listener once all that was delivered has played."""
+        piece = self._pieces.pop(sequence.arrival, None)
+        if piece is None:
+            return
+        clock, piece.ended = piece.clock, True
+        while clock.queue and clock.queue[0].ended:
+            clock.played_s += clock.queue.pop(0).audio_s
+        self._foresee(clock)
+        if clock.queue:
+            return
+        if clock.first_sound_s is None or self._frame_s is None:
+            del self._clocks[clock.name]
+        else:
+            heappush(self._resting, (clock.end_s, clock.name))
+
+    def delivered(self, sequence: Sequence, frames: int, now_s: float) -> None:
+        """Record that audio, or for text an entry, was delivered."""
+        piece = self._pieces[sequence.arrival]
+        clock = piece.clock
+        if clock.queue[0] is piece or self._frame_s is None:
+            if clock.first_sound_s is None:
+                clock.first_sound_s = now_s
+            elif self._frame_s is not None:
+                clock.gaps_s += max(0.0, now_s - piece.dry_s)
+        piece.audio_s += frames * (self._frame_s or 0.0)
+        self._foresee(clock)
+
+    def shift(self, sequence: Sequence, pause_s: float) -> None:
+        """Move a clock on by the time for which its listener was paused."""
+        clock = self._pieces[sequence.arrival].clock
+        clock.submitted_s += pause_s
+        if clock.first_sound_s is not None:
+            clock.first_sound_s += pause_s
+        self._foresee(clock)
+
+    def urgency(self, sequence: Sequence, now_s: float) -> tuple[float, bool]:
+        """Slack in seconds, and whether its listener has heard something of it or before it."""
+        if not sequence.request.streams:
+            return inf, True
+        piece = self._pieces[sequence.arrival]
+        clock = piece.clock
+        started = clock.first_sound_s is not None
+        if started and self._frame_s is None:
+            return _TEXT_SLACK_S, True
+        first = clock.queue[0]
+        if first is piece:
+            return piece.dry_s - now_s, started
+        # one whose turn comes after others is not urgent before they are over, however late that is
+        return piece.dry_s - min(now_s, first.dry_s), True
+
+    def _foresee(self, clock: PlaybackClock) -> None:
+        # kept, since it is asked for every sequence in every step and changes with sound alone
+        start_s = slack_s(
+            0.0,
+            clock.submitted_s,
+            clock.first_sound_s,
+            clock.played_s,
+            self._target_s,
+            gaps_s=clock.gaps_s,
+        )
+        for piece in clock.queue:
+            audio_s = piece.audio_s
+            piece.dry_s = start_s + audio_s
+            start_s += audio_s if piece.ended else audio_s + _TURN_S
+        clock.end_s = start_s
+
+    def _forget_played(self, now_s: float) -> None:
+        while self._resting and self._resting[0][0] < now_s:
+            end_s, name = heappop(self._resting)
+            clock = self._clocks.get(name)
+            if clock is not None and clock.end_s <= end_s:  # and nothing followed
+                del self._clocks[name]
+
+
+def _name(sequence: Sequence) -> str:
+    return sequence.request.listener or sequence.request.request_id

@@ -1,0 +1,338 @@
+"""Build one step within its budgets; shared by all policies. Pure: no clock, no tensor, no I/O.
+
+A policy says which sequence is next and which may be preempted for it; the step builder knows what
+each part of a step costs and how room is made. Its rules hold whatever the policy asks:
+
+* what is given out never exceeds the budgets and what preemption frees;
+* no sequence of the step is preempted, and no preempted sequence joins it;
+* a row takes pages only from sequences worth less than its own, in one fixed order a step;
+* a new request starts only if its whole prompt and one more position fit beside what prompts in
+  flight still need, so that starting alone never leads to preemption; it has a part in the step in
+  which it starts, and never takes pages of sequences worth more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import inf
+
+from izwi.cache.pages import pages_for
+from izwi.scheduler.plan import Budgets, Forward, Plan, Rank, View
+
+# Shorter stretches of a prompt are not worth a row, unless it ends with them.
+LEAST_CHUNK_TOKENS = 64
+
+_Grade = tuple[bool, tuple[float, ...]]
+
+
+def is_decode(view: View) -> bool:
+    """Whether its share of a step is one position that emits."""
+    return (
+        view.num_positions - view.num_computed == 1
+        and not view.backpressured
+        and not view.num_encodes
+        and not view.ended
+        and not view.encode_only
+    )
+
+
+def is_due(view: View) -> bool:
+    """Whether it has the frames for its next chunk of sound."""
+    return 0 < view.chunk <= view.frames or (view.ended and view.frames > 0)
+
+
+def is_stuck(view: View) -> bool:
+    """Whether it holds pages and can run nothing, because it may not emit."""
+    return (
+        view.backpressured and view.num_positions - view.num_computed <= 1 and not view.num_encodes
+    )
+
+
+class StepBuilder:
+    """A plan in the making.
+
+    Args:
+        running: Sequences that hold pages, in any order.
+        budgets: What the step may spend.
+        worth: Who keeps its pages; the largest gives them first. It must not change while
+            sequences wait for each other's pages, or they would take them in turns for ever.
+    """
+
+    def __init__(self, running: Sequence[View], budgets: Budgets, worth: Rank):
+        self._preempted: list[int] = []
+        self._admitted: list[int] = []
+        self._slots = budgets.running - len(running)
+        self._tokens = budgets.tokens
+        self.seconds = 0.0
+        self._budgets, self._running, self._worth = budgets, running, worth
+        self._cost, self._page_size = budgets.cost, budgets.page_size
+        self._free_pages, self._encodes = budgets.free_pages, budgets.encodes
+        self._encode: list[tuple[int, int]] = []
+        self._forward: list[Forward] = []
+        self._has_prompt = False
+        self._due: list[tuple[View, int]] = []
+        self._chunk_sizes: set[int] = set()
+        self._settled: set[int] = set()  # preempted, or with a part in the step
+        self._victims: list[tuple[_Grade, View]] | None = None
+        self._best_preempted: _Grade | None = None
+        self._owed: dict[int, int] = {}  # pages that prompts in flight still need
+        self._num_owed = 0
+
+    def finish(self, sounds: Rank) -> Plan:
+        """Give the codec's places to the chunks that are due, in the order `sounds`."""
+        due = self._due
+        if len(due) > self._budgets.vocodes:
+            due = sorted(due, key=lambda piece: sounds(piece[0]))[: self._budgets.vocodes]
+        return Plan(
+            tuple(self._preempted),
+            tuple(self._admitted),
+            tuple(self._encode),
+            tuple(self._forward),
+            tuple([(view.key, frames) for view, frames in due]),
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing runs yet."""
+        return not (self._forward or self._encode or self._due)
+
+    @property
+    def num_admitted(self) -> int:
+        """New requests so far."""
+        return len(self._admitted)
+
+    def set_aside(self, view: View) -> None:
+        """Keep new requests off the pages that a running sequence still needs for its prompt."""
+        computing = view.num_positions - view.num_computed > 1 or view.num_encodes
+        if computing and not view.encode_only and not view.ended:
+            self._owe(view.key, self._pages_short(view, view.num_positions + 1))
+
+    def take(
+        self, view: View, limit_s: float = inf, least_tokens: int = 0, sound: bool = True
+    ) -> bool:
+        """Plan a running sequence's share: encode, a row, and the sound that comes due by it.
+
+        Args:
+            view: The sequence.
+            limit_s: Leave out what would make the step longer than this, as predicted.
+            least_tokens: If not 0, it gets a share whatever the limit: of a prompt, so many
+                positions or one piece of audio.
+            sound: False leaves the sound that its row makes due to another step.
+
+        Returns:
+            Whether anything was planned.
+        """
+        if view.key in self._settled:
+            return False
+        if is_decode(view):
+            return self.take_row(view, inf if least_tokens else limit_s, sound)
+        if view.ended or is_stuck(view):
+            return self._take_sound(view, inf if least_tokens else limit_s)
+        return self._take_prompt(view, limit_s, least_tokens, sound)
+
+    def take_row(self, view: View, limit_s: float = inf, sound: bool = True) -> bool:
+        """`take` of what is known to decode; where it finds no page, of the sound that is there."""
+        if self._tokens <= 0 or view.key in self._settled:
+            return False
+        due = view.chunk if sound and 0 < view.chunk <= view.frames + 1 else 0
+        cost = self._cost
+        seconds = self.seconds + cost.decode_row_s + (0.0 if self._forward else cost.base_s)
+        if due:
+            seconds += self._sound_s(due)
+        if seconds > limit_s:
+            return False
+        if view.num_positions > view.num_pages * self._page_size:
+            pages = self._pages_short(view, view.num_positions)
+            if pages > self._free_pages and not self._make_room(view, pages):
+                return sound and self._take_sound(view, limit_s)
+            self._free_pages -= pages
+        self._tokens -= 1
+        self.seconds = seconds
+        self._settled.add(view.key)
+        self._forward.append(Forward(view.key, view.num_computed, view.num_positions))
+        if due:
+            self._due.append((view, due))
+            self._chunk_sizes.add(due)
+        return True
+
+    def take_sound(self, view: View, limit_s: float = inf) -> bool:
+        """Plan the chunk of sound alone that a running sequence has the frames for, if any."""
+        return view.key not in self._settled and self._take_sound(view, limit_s)
+
+    def admit(
+        self,
+        view: View,
+        victims: Iterable[View] = (),
+        limit_s: float = inf,
+        least_tokens: int = 0,
+        sound: bool = True,
+    ) -> bool:
+        """Start a waiting sequence with its first share, if there is room for both.
+
+        Args:
+            view: The sequence.
+            victims: Who is preempted for it, in order, where there is no room otherwise. Nobody
+                is if it would not help.
+            limit_s: As for `take`.
+            least_tokens: As for `take`.
+            sound: As for `take`.
+        """
+        overtakes = self._best_preempted is not None and self._best_preempted < self._grade(view)
+        if overtakes or not self._has_share(view, limit_s, least_tokens):
+            return False
+        if not self._make_way(view, victims):
+            return False
+        free_before = self._free_pages
+        self._take_prompt(view, limit_s, least_tokens, sound)
+        self._admitted.append(view.key)
+        self._slots -= 1
+        self._owe(view.key, self._pages_to_start(view) - (free_before - self._free_pages))
+        return True
+
+    def _make_way(self, view: View, victims: Iterable[View]) -> bool:
+        slots = 1 - self._slots
+        pages = self._pages_to_start(view) - (self._free_pages - self._num_owed)
+        if slots <= 0 and pages <= 0:
+            return True
+        chosen: dict[int, View] = {}
+        for victim in victims:
+            frees = victim.num_pages - victim.num_shared + self._owed.get(victim.key, 0)
+            spoken_for = victim.ended or victim.key in self._settled or victim.key in chosen
+            if spoken_for or (slots <= 0 and frees <= 0):
+                continue
+            chosen[victim.key] = victim
+            slots -= 1
+            pages -= frees
+            if slots <= 0 and pages <= 0:
+                for one in chosen.values():
+                    self._preempt(one)
+                return True
+        return False
+
+    def _take_sound(self, view: View, limit_s: float, emitted: int = 0) -> bool:
+        frames = view.frames + emitted
+        sound = min(frames, view.chunk) if view.ended or frames >= view.chunk else 0
+        if sound <= 0 or self.seconds + self._sound_s(sound) > limit_s:
+            return False
+        self.seconds += self._sound_s(sound)
+        self._settled.add(view.key)
+        self._due.append((view, sound))
+        self._chunk_sizes.add(sound)
+        return True
+
+    def _take_prompt(self, view: View, limit_s: float, least_tokens: int, with_sound: bool) -> bool:
+        """Encode what is left of the audio, then run as much of the prompt as there is room for."""
+        if view.num_encodes:
+            count = self._encodes_within(view, limit_s, least_tokens)
+            if count <= 0:
+                return False
+            self._encodes -= count
+            self.seconds += self._encode_call_s + count * self._cost.encode_s
+            self._settled.add(view.key)
+            self._encode.append((view.key, count))
+            if count < view.num_encodes:
+                return True
+        stop = view.num_computed + self._tokens_within(view, limit_s, least_tokens)
+        pages = self._pages_short(view, stop)
+        if pages > self._free_pages:
+            self._make_room(view, pages)
+            stop = min(stop, (view.num_pages + self._free_pages) * self._page_size)
+            pages = self._pages_short(view, stop)
+        tokens = stop - view.num_computed
+        if tokens <= 0:
+            return view.num_encodes > 0
+        cost = self._cost
+        self.seconds += 0.0 if self._forward else cost.base_s
+        if tokens == 1:
+            self.seconds += cost.decode_row_s
+        else:
+            self.seconds += self._prefill_call_s + cost.prefill_token_s * tokens
+            self._has_prompt = True
+        self._free_pages -= pages
+        self._tokens -= tokens
+        self._owe(view.key, max(0, self._owed.get(view.key, 0) - pages))
+        self._settled.add(view.key)
+        self._forward.append(Forward(view.key, view.num_computed, stop))
+        if with_sound and stop == view.num_positions:
+            self._take_sound(view, inf, emitted=1)
+        return True
+
+    def _has_share(self, view: View, limit_s: float, least_tokens: int) -> bool:
+        if view.num_encodes:
+            return self._encodes_within(view, limit_s, least_tokens) > 0
+        return self._tokens_within(view, limit_s, least_tokens) > 0
+
+    def _encodes_within(self, view: View, limit_s: float, least_tokens: int) -> int:
+        count = min(view.num_encodes, self._encodes)
+        encode_s = self._cost.encode_s
+        if encode_s == 0.0 or limit_s == inf:
+            return count
+        affordable = int((limit_s - self.seconds - self._encode_call_s) / encode_s)
+        return min(count, max(affordable, 1 if least_tokens else 0))
+
+    def _tokens_within(self, view: View, limit_s: float, least_tokens: int) -> int:
+        """Positions of a prompt that may run; 0 where a chunk would be too short for a row."""
+        if view.encode_only:
+            return 0
+        # the last position emits, so a held sequence runs all but that
+        most = min(self._tokens, view.num_positions - view.backpressured - view.num_computed)
+        cost = self._cost
+        spare_s = limit_s - self.seconds - (0.0 if self._forward else cost.base_s)
+        spare_s -= self._prefill_call_s
+        if spare_s < 0.0:
+            tokens = least_tokens
+        elif limit_s == inf or cost.prefill_token_s == 0.0:
+            return max(0, most)
+        else:
+            tokens = max(int(spare_s / cost.prefill_token_s), least_tokens)
+        return min(tokens, most) if tokens >= min(most, LEAST_CHUNK_TOKENS) else 0
+
+    @property
+    def _prefill_call_s(self) -> float:
+        return 0.0 if self._has_prompt else self._cost.prefill_call_s
+
+    @property
+    def _encode_call_s(self) -> float:
+        return 0.0 if self._encode else self._cost.encode_call_s
+
+    def _sound_s(self, frames: int) -> float:
+        cost = self._cost
+        call_s = 0.0 if frames in self._chunk_sizes else cost.vocode_call_s
+        return call_s + frames * cost.vocode_frame_s
+
+    def _pages_short(self, view: View, stop: int) -> int:
+        return max(0, pages_for(stop, self._page_size) - view.num_pages)
+
+    def _pages_to_start(self, view: View) -> int:
+        return 0 if view.encode_only else self._pages_short(view, view.num_positions + 1)
+
+    def _owe(self, key: int, pages: int) -> None:
+        self._num_owed += pages - self._owed.get(key, 0)
+        self._owed[key] = pages
+
+    def _grade(self, view: View) -> _Grade:
+        """Who keeps its pages: what cannot run gives them first."""
+        return (is_stuck(view), self._worth(view))
+
+    def _make_room(self, view: View, pages: int) -> bool:
+        """Preempt sequences worth less than `view` until `pages` are free. False: too few are."""
+        if self._victims is None:
+            self._victims = sorted([(self._grade(v), v) for v in self._running if not v.ended])
+        mine = self._grade(view)
+        while pages > self._free_pages:
+            if not self._victims or self._victims[-1][0] <= mine:
+                return False
+            _, victim = self._victims.pop()
+            if victim.num_pages and victim.key not in self._settled:
+                self._preempt(victim)
+        return True
+
+    def _preempt(self, victim: View) -> None:
+        self._preempted.append(victim.key)
+        self._settled.add(victim.key)
+        self._free_pages += victim.num_pages - victim.num_shared
+        self._slots += 1
+        self._owe(victim.key, 0)
+        grade = self._grade(victim)
+        if self._best_preempted is None or grade < self._best_preempted:
+            self._best_preempted = grade

@@ -1,0 +1,147 @@
+"""The waiting queue, and the prompts in flight. Knows no tensor and no clock."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from heapq import nsmallest
+from itertools import islice
+
+from izwi.request import Phase, Sequence
+from izwi.scheduler.plan import Order
+
+# Steps over which starts are averaged.
+_STARTS_STEPS = 32
+# Sequences that are shown for having been idle longest, where the order is that of priority.
+_OLDEST = 4
+
+
+class WaitingQueue:
+    """Sequences that wait to run: interactive and background ones in separate queues.
+
+    A policy is shown the head of each queue alone, however long they are. What cannot run is not
+    part of a head: sequences that lack text would otherwise hide all that came after them.
+
+    Args:
+        order: Of the queues.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._lines: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+        self._sequences: dict[int, Sequence] = {}
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._sequences.values())
+
+    def __getitem__(self, arrival: int) -> Sequence:
+        return self._sequences[arrival]
+
+    def add(self, sequence: Sequence) -> None:
+        """Let a sequence wait at the place that the order and its arrival give it."""
+        self._sequences[sequence.arrival] = sequence
+        insort(self._lines[sequence.request.streams], self._place(sequence))
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out; nothing if it does not wait."""
+        if self._sequences.pop(sequence.arrival, None) is not None:
+            line = self._lines[sequence.request.streams]
+            del line[bisect_left(line, self._place(sequence))]
+
+    def heads(
+        self,
+        count: int,
+        can_run: Callable[[Sequence], bool],
+        slack_s: Callable[[Sequence], float],
+    ) -> list[Sequence]:
+        """Return the first of each queue that can run, in no order.
+
+        Args:
+            count: Of each queue, at most.
+            can_run: Whether a sequence could run if it had a place.
+            slack_s: Slack of a stream; asked where the order is that of slack.
+        """
+        found: list[Sequence] = []
+        for streams, line in self._lines.items():
+            ready = filter(can_run, [self._sequences[arrival] for _, arrival in line])
+            if len(line) <= count:
+                found += ready
+            elif streams and self._order is Order.SLACK:
+                found += nsmallest(count, ready, key=slack_s)
+            else:
+                first = list(islice(ready, count))
+                found += first
+                if self._order is Order.PRIORITY:
+                    found += nsmallest(_OLDEST, ready, key=lambda sequence: sequence.last_step)
+        return found
+
+    def _place(self, sequence: Sequence) -> tuple[int, int]:
+        priority = sequence.request.priority if self._order is Order.PRIORITY else 0
+        return -priority, sequence.arrival
+
+    def never_started(self) -> Iterable[Sequence]:
+        """Those that have not run yet, in no order."""
+        return (s for s in self._sequences.values() if s.phase is Phase.WAITING)
+
+
+class Starts:
+    """How often sequences start."""
+
+    def __init__(self) -> None:
+        self.per_step = 0.0
+        self.far_per_step = 0.0
+        self.steps_since = 0
+
+    def step(self, count: int, num_far: int = 0) -> None:
+        """Note how many started in a step, and how many of them need not have started soon."""
+        self.per_step += (count - self.per_step) / _STARTS_STEPS
+        self.far_per_step += (num_far - self.far_per_step) / _STARTS_STEPS
+        self.steps_since = 0 if count else self.steps_since + 1
+
+
+class PromptsInFlight:
+    """Pages of prompts that are being computed.
+
+    A new request that begins with such a page is deferred until the page can be shared.
+    """
+
+    def __init__(self) -> None:
+        self._pages: Counter[int] = Counter()
+        self._of: dict[int, list[int]] = {}  # arrival -> digests not computed yet
+
+    def start(self, sequence: Sequence, first_page: int) -> None:
+        """Note that a sequence computes its prompt from a page on."""
+        assert sequence.page_chain is not None
+        missing = list(sequence.page_chain[first_page:])
+        if missing:
+            self._of[sequence.arrival] = missing
+            self._pages.update(missing)
+
+    def reached(self, sequence: Sequence, num_pages: int) -> None:
+        """Note how many of its prompt's pages are computed."""
+        missing = self._of.get(sequence.arrival)
+        if missing is None:
+            return
+        assert sequence.page_chain is not None
+        done = len(missing) - (len(sequence.page_chain) - num_pages)
+        self._forget(missing[: max(0, done)])
+        del missing[: max(0, done)]
+        if not missing:
+            del self._of[sequence.arrival]
+
+    def stop(self, sequence: Sequence) -> None:
+        """Note that a sequence no longer runs."""
+        self._forget(self._of.pop(sequence.arrival, []))
+
+    def __contains__(self, digest: int) -> bool:
+        return digest in self._pages
+
+    def _forget(self, digests: Iterable[int]) -> None:
+        for digest in digests:
+            self._pages[digest] -= 1
+            if self._pages[digest] == 0:
+                del self._pages[digest]

@@ -1,0 +1,64 @@
+"""Weightless models: configuration and tokenizer without tensors, for API servers without torch.
+
+A process that prepares requests and reads results loads its models with this backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from izwi.ops.protocol import Ops, Weights
+
+
+class NoArray:
+    """Stands where an array would be: of any shape, and all that is made of it is the same."""
+
+    shape = (0, 0, 0, 0)
+
+    def __getitem__(self, _: object) -> NoArray:
+        return self
+
+    def _of(self, *_: object, **__: object) -> NoArray:
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _of
+    __truediv__ = __rtruediv__ = __matmul__ = __pow__ = __neg__ = _of
+    __gt__ = __ge__ = __lt__ = __le__ = _of
+
+    def __getattr__(self, name: str) -> Callable[..., NoArray]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._of
+
+
+_NO_ARRAY = NoArray()
+
+
+class NoOps:
+    """Implements `izwi.ops.protocol.Ops`: every operation is there, and gives no array."""
+
+    def fold_norm(self, norm: NoArray, weight: NoArray) -> tuple[NoArray, NoArray]:
+        """The one whose result a loader takes apart."""
+        return norm, weight
+
+    def __getattr__(self, name: str) -> Callable[..., NoArray]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _NO_ARRAY._of
+
+
+class WeightlessBackend:
+    """A backend that reads no weights."""
+
+    ops: Ops = cast(Ops, NoOps())
+
+    def load_weights(
+        self,
+        folder: Path,  # noqa: ARG002
+        shapes: Mapping[str, tuple[int, ...]],
+    ) -> Weights:
+        """Nothing of each name; what a file lacks is told by the process that runs the model."""
+        none: dict[str, Any] = dict.fromkeys(shapes, _NO_ARRAY)
+        return none

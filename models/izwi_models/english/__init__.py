@@ -1,0 +1,1 @@
+"""English text as it is said: for checkpoints that were trained on plain words alone."""

@@ -1,0 +1,215 @@
+"""Money, units, phone numbers and plain numbers in words."""
+
+from __future__ import annotations
+
+import re
+from re import Match
+
+from izwi_models.english.numbers import cardinal, digits, fraction, ordinal
+
+_CURRENCIES = {
+    "$": ("dollar", "dollars", "cent", "cents"),
+    "£": ("pound", "pounds", "penny", "pence"),
+    "€": ("euro", "euros", "cent", "cents"),
+    "¥": ("yen", "yen", "sen", "sen"),
+}
+_CURRENCY_CODES = {"USD": "$", "GBP": "£", "EUR": "€", "JPY": "¥"}
+_MAGNITUDES = {
+    "k": "thousand",
+    "m": "million",
+    "mn": "million",
+    "bn": "billion",
+    "b": "billion",
+    "tn": "trillion",
+}
+# What follows a number: one, several.
+_UNITS = {
+    "%": ("percent", "percent"),
+    "km": ("kilometer", "kilometers"),
+    "m": ("meter", "meters"),
+    "cm": ("centimeter", "centimeters"),
+    "mm": ("millimeter", "millimeters"),
+    "mi": ("mile", "miles"),
+    "ft": ("foot", "feet"),
+    "yd": ("yard", "yards"),
+    "kg": ("kilogram", "kilograms"),
+    "g": ("gram", "grams"),
+    "mg": ("milligram", "milligrams"),
+    "lb": ("pound", "pounds"),
+    "lbs": ("pound", "pounds"),
+    "oz": ("ounce", "ounces"),
+    "l": ("liter", "liters"),
+    "L": ("liter", "liters"),
+    "ml": ("milliliter", "milliliters"),
+    "mph": ("mile per hour", "miles per hour"),
+    "km/h": ("kilometer per hour", "kilometers per hour"),
+    "kph": ("kilometer per hour", "kilometers per hour"),
+    "m/s": ("meter per second", "meters per second"),
+    "°C": ("degree Celsius", "degrees Celsius"),
+    "°F": ("degree Fahrenheit", "degrees Fahrenheit"),
+    "°": ("degree", "degrees"),
+    "B": ("byte", "bytes"),
+    "KB": ("kilobyte", "kilobytes"),
+    "kB": ("kilobyte", "kilobytes"),
+    "MB": ("megabyte", "megabytes"),
+    "GB": ("gigabyte", "gigabytes"),
+    "TB": ("terabyte", "terabytes"),
+    "GiB": ("gibibyte", "gibibytes"),
+    "MiB": ("mebibyte", "mebibytes"),
+    "Hz": ("hertz", "hertz"),
+    "kHz": ("kilohertz", "kilohertz"),
+    "MHz": ("megahertz", "megahertz"),
+    "GHz": ("gigahertz", "gigahertz"),
+    "ms": ("millisecond", "milliseconds"),
+    "s": ("second", "seconds"),
+    "sec": ("second", "seconds"),
+    "min": ("minute", "minutes"),
+    "h": ("hour", "hours"),
+    "hr": ("hour", "hours"),
+    "hrs": ("hour", "hours"),
+    "W": ("watt", "watts"),
+    "kW": ("kilowatt", "kilowatts"),
+    "kWh": ("kilowatt hour", "kilowatt hours"),
+    "V": ("volt", "volts"),
+    "A": ("amp", "amps"),
+    "mA": ("milliamp", "milliamps"),
+    "dB": ("decibel", "decibels"),
+    "px": ("pixel", "pixels"),
+    "m2": ("square meter", "square meters"),
+    "km2": ("square kilometer", "square kilometers"),
+    "m3": ("cubic meter", "cubic meters"),
+}
+# Behind a space these are more often something else: "grade 5 A".
+_GLUED_UNITS = frozenset(("A", "B"))
+_NUMBER = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
+_MAGNITUDE_WORD = r"(?: (?:hundred|thousand|million|billion|trillion))"
+# A regular expression of all units.
+UNIT = "|".join(re.escape(unit) for unit in sorted(_UNITS, key=len, reverse=True))
+_SAID_DENOMINATORS = frozenset((*range(2, 11), 16, 32, 64, 100))
+
+_PRICE = re.compile(
+    rf"([$£€¥]|\b(?:USD|GBP|EUR|JPY)) ?({_NUMBER})(?:({_MAGNITUDE_WORD})|(k|m|mn|bn|b|tn)\b)?",
+    re.IGNORECASE,
+)
+_PRICE_RANGE = re.compile(rf"([$£€¥])({_NUMBER}) ?[-–] ?[$£€¥]?({_NUMBER})(?![\w-])")
+_PRICE_BEHIND = re.compile(rf"({_NUMBER}) ?([$£€¥](?!\w)|\b(?:USD|GBP|EUR|JPY)\b)")
+_CENTS = re.compile(r"(\d+)¢")
+_PHONE = re.compile(
+    r"(?<![\w.])(\+\d{1,3}[ .-]?)?(?:\((\d{3})\) ?|(\d{3})[ .-])(\d{3})[ .-](\d{4})(?![\w-]|\.\d)"
+)
+_FOREIGN_PHONE = re.compile(r"(?<!\w)\+(\d{1,3}(?:[ .-]?\d{2,5}){2,5})(?!\w)")
+_LOCAL_PHONE = re.compile(r"(?<![\w.,$-])(\d{3})-(\d{4})(?![\w-])")
+_SIZED = re.compile(rf"(?<![A-Za-z])({_NUMBER})( ?)({UNIT})(?![\w°/])")
+_DOTTED_UNIT = re.compile(r"(?<=\d)( ?(?:ft|lbs?|oz|hrs?|min|sec))\.(?= [a-z])")
+_MIXED = re.compile(r"(?<![\d/.])(\d+)[ -](\d{1,2})[/⁄](\d{1,3})(?![\d/])")
+_FRACTION = re.compile(r"(?<![\d/.])(\d{1,3})[/⁄](\d{1,3})(?![\d/])")
+_RANGE = re.compile(rf"(?<![\w.-])({_NUMBER}) ?[-–] ?({_NUMBER})(?![\w-]|\.\d)")
+_PRODUCT = re.compile(r"(?<=\d) ?[x×] ?(?=\d)")
+_DOTTED = re.compile(r"\bv?(\d+(?:\.\d+){2,})\b|\bv(\d+(?:\.\d+)?)\b")
+_ORDINAL = re.compile(r"\b(\d{1,3}(?:,\d{3})+|\d+)(?:st|nd|rd|th)\b")
+# "4K" is a size of pictures
+_THOUSANDS = re.compile(r"\b(\d+(?:\.\d+)?)k\b|\b(\d{2,}(?:\.\d+)?)K\b")
+_TIMES = re.compile(r"(?<=\d)x\b")
+_HEIGHT = re.compile(r"(?<![\w.])(\d)' ?(\d{1,2})(?:\"|'')")
+_RATIO = re.compile(r"(?<![\d:])(\d+):(\d+)(?![\d:])")
+_CHAIN = re.compile(r"(?<=\d)[-–](?=\d)")
+_JOINED = re.compile(r"(?<=[A-Za-z])-(?=\d)|(?<=\d)-(?=[A-Za-z])")
+_MINUS = re.compile(r"(?<![\w)])[-−](?=\d|\.\d)")
+_ABOUT = re.compile(r"~ ?(?=\d)")
+_POINT = re.compile(r"(?<!\d)\.(\d+)")
+_ANY = re.compile(_NUMBER)
+
+
+def say_quantities(text: str) -> str:
+    """Write all digits that are left in a text as words."""
+    text = _CENTS.sub(lambda m: _counted(m[1], "cent", "cents"), text)
+    text = _PRICE_RANGE.sub(
+        lambda m: f"{cardinal(m[2])} to {cardinal(m[3])} {_CURRENCIES[m[1]][1]}", text
+    )
+    text = _PRICE.sub(_price, text)
+    text = _PRICE_BEHIND.sub(_price_behind, text)
+    if not any(character.isdigit() for character in text):
+        return text
+    text = _PHONE.sub(_phone, text)
+    text = _FOREIGN_PHONE.sub(lambda m: "plus " + _groups(re.split(r"[ .-]", m[1])), text)
+    text = _LOCAL_PHONE.sub(lambda m: _groups([m[1], m[2]]), text)
+    text = _JOINED.sub(" ", text)
+    text = _MINUS.sub("minus ", text)
+    text = _ABOUT.sub("about ", text)
+    text = _DOTTED.sub(_version, text)
+    text = _ORDINAL.sub(lambda m: ordinal(int(m[1].replace(",", ""))), text)
+    text = _MIXED.sub(_mixed, text)
+    text = _FRACTION.sub(_fraction, text)
+    text = _RANGE.sub(r"\1 to \2", _HEIGHT.sub(r"\1 foot \2", text))
+    text = _CHAIN.sub(" ", _RATIO.sub(r"\1 to \2", text))
+    text = _SIZED.sub(_sized, _DOTTED_UNIT.sub(r"\1", text))
+    text = _PRODUCT.sub(" by ", text)
+    text = _THOUSANDS.sub(lambda m: f"{cardinal(m[1] or m[2])} thousand", text)
+    text = _TIMES.sub(" times", text)
+    text = _POINT.sub(lambda m: f" point {digits(m[1])}", text)
+    return _ANY.sub(lambda m: f" {cardinal(m[0])} ", text)
+
+
+def _counted(number: str, one: str, many: str) -> str:
+    return f"{cardinal(number)} {one if number == '1' else many}"
+
+
+def _price(match: Match[str]) -> str:
+    sign, number = match[1].upper(), match[2]
+    one, many, cent, cents = _CURRENCIES[_CURRENCY_CODES.get(sign, sign)]
+    magnitude = match[3] or (match[4] and f" {_MAGNITUDES[match[4].lower()]}")
+    if magnitude:
+        return f"{cardinal(number)}{magnitude} {many}"
+    whole, _, small = number.partition(".")
+    if len(small) != 2:
+        return _counted(number, one, many)
+    if not int(small):
+        return _counted(whole, one, many)
+    rest = _counted(str(int(small)), cent, cents)
+    if not int(whole.replace(",", "")):
+        return rest
+    return f"{_counted(whole, one, many)} and {rest}"
+
+
+def _price_behind(match: Match[str]) -> str:
+    sign = _CURRENCY_CODES.get(match[2], match[2])
+    return _PRICE.sub(_price, f"{sign}{match[1]}")
+
+
+def _phone(match: Match[str]) -> str:
+    country = match[1] or ""
+    groups = [match[2] or match[3], match[4], match[5]]
+    spoken = _groups(groups)
+    return f"plus {digits(country)}, {spoken}" if country else spoken
+
+
+def _groups(groups: list[str]) -> str:
+    return ", ".join(digits(group) for group in groups)
+
+
+def _version(match: Match[str]) -> str:
+    parts = (match[1] or match[2]).split(".")
+    said = f" {'dot' if match[1] else 'point'} ".join(cardinal(part) for part in parts)
+    return f"version {said}" if match[0].startswith("v") else said
+
+
+def _mixed(match: Match[str]) -> str:
+    whole, above, below = match[1], int(match[2]), int(match[3])
+    if not 0 < above < below:
+        return match[0]
+    part = fraction(above, below)
+    return f"{cardinal(whole)} and {'a ' + part[4:] if above == 1 else part}"
+
+
+def _fraction(match: Match[str]) -> str:
+    above, below = int(match[1]), int(match[2])
+    if 0 < above < below and below in _SAID_DENOMINATORS:
+        return fraction(above, below)
+    return f"{cardinal(match[1])} {cardinal(match[2])}"
+
+
+def _sized(match: Match[str]) -> str:
+    number, space, unit = match.groups()
+    if space and unit in _GLUED_UNITS:
+        return match[0]
+    return _counted(number, *_UNITS[unit])

@@ -1,0 +1,259 @@
+"""English text as it is said: no digits, abbreviations, addresses or marks of a text editor.
+
+What is written is ambiguous where only meaning decides ("9/11", "St."): the rules take the more
+common reading, and prefer one that is always understood over one that is sometimes elegant.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from re import Match
+
+from izwi_models.english.dates import DATE_WORDS, say_dates
+from izwi_models.english.numbers import cardinal
+from izwi_models.english.quantities import say_quantities
+
+# Their point ends no sentence.
+_TITLES = {
+    "Mr": "Mister",
+    "Mrs": "Missus",
+    "Ms": "Miss",
+    "Dr": "Doctor",
+    "Prof": "Professor",
+    "Gen": "General",
+    "Capt": "Captain",
+    "Lt": "Lieutenant",
+    "Sgt": "Sergeant",
+    "Gov": "Governor",
+    "Sen": "Senator",
+    "Rev": "Reverend",
+    "Mt": "Mount",
+    "vs": "versus",
+    "Approx": "Approximately",
+    "approx": "approximately",
+    "vol": "volume",
+    "Vol": "Volume",
+    "Ch": "Chapter",
+    "pp": "pages",
+    "Fig": "Figure",
+    "fig": "figure",
+}
+# Their point ends one where a capital follows, or the line ends.
+_ENDINGS = {
+    "Jr": "Junior",
+    "Sr": "Senior",
+    "etc": "et cetera",
+    "dept": "department",
+    "Dept": "Department",
+    "Inc": "Incorporated",
+    "Ltd": "Limited",
+    "Corp": "Corporation",
+    "Ave": "Avenue",
+    "Blvd": "Boulevard",
+    "Rd": "Road",
+}
+_DOTTED_WORDS = {
+    "e.g.": "for example",
+    "i.e.": "that is",
+    "a.k.a.": "also known as",
+    "Ph.D.": "P H D",
+}
+_SHARP_NAMES = {"C#": "C sharp", "F#": "F sharp"}
+_SYMBOLS = {
+    "&": " and ",
+    "+": " plus ",
+    "=": " equals ",
+    "@": " at ",
+    "#": " number ",
+    "%": " percent ",
+    "°": " degrees ",
+    "§": " section ",
+    "÷": " divided by ",
+    "×": " times ",
+    "≈": " about ",
+    "≤": " at most ",
+    "≥": " at least ",
+    "→": ", ",
+}
+_SMALL_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        """AM AN AND ANY ARE AS AT BAD BE BIG BUT BY CAN DAY DID DO END FAR FEW FOR GET GO GOT HAD
+        HAS HE HER HIM HIS HOT HOW IF IN IS IT ITS LET MAN MAY ME MY NEW NO NOR NOT NOW OF OFF OH
+        OLD ON ONE OR OUR OUT OWN RED RUN SAW SAY SEE SHE SIT SO TEN THE TO TOO TOP TRY TWO UP WAS
+        WAY WE WHO WHY WIN YES YET YOU""",
+    )
+)
+_LONGEST_SPELLED = 3
+_ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50}
+
+_UNSEEN = re.compile("[\u00ad\u200b-\u200f\u2060\ufe00-\ufe0f\ufeff™®©]")
+_FENCE = re.compile(r"^[ \t]*(?:```|~~~)\S*", re.MULTILINE)
+_BULLETS = re.compile(r"^(?:[ \t]*(?:#{1,6}|>+|[-*•+])[ \t]+)+", re.MULTILINE)
+_NUMBERED = re.compile(r"^[ \t]*(\d{1,3})[.)][ \t]+", re.MULTILINE)
+_SPACED_RANGE = re.compile(r"(?<=\d) [-–] (?=\d)")
+_DASH = re.compile(r"(?:(?<=\s)|^)-+(?=\s)|-{2,}")
+_LINK = re.compile(r"!?\[([^\[\]\n]{0,80})\]\([^)\s]{0,200}\)")
+# a link, or the beginning of one, whose last word is not written yet
+_OPEN_LINK = re.compile(r"!?\[[^\[\]\n]{0,80}(?:\](?:\([^)\s]{0,200}(?:\)\S*)?)?)?$")
+_TAG = re.compile(r"</?[A-Za-z][\w-]{0,20}/?>")
+_EMAIL = re.compile(r"\b([\w.+-]+)@([\w-]+(?:\.[\w-]+)+)\b")
+_TOP_LEVEL = "com|org|net|edu|gov|io|dev|ai|co|uk|us|ca|de|fr|info|app|example|test"
+_URL = re.compile(
+    r"\b(?:https?://|www\.)[^\s<>\"]+"
+    rf"|\b(?:[a-z\d-]+\.)+(?:{_TOP_LEVEL})\b(?!\.?\w)(?:/[^\s<>\"]*)?"
+)
+_FILE = re.compile(r"(?<=[a-z\d])\.(?=[a-z])")
+_SNAKE = re.compile(r"(?<=[^\W_])_+(?=[^\W_])")
+_LETTERS = re.compile(r"\b(?:[A-Za-z]\.){2,}(?!\w)(?=(\n)?)")
+_TITLE = re.compile(rf"\b({'|'.join(_TITLES)})\.(?=[^\S\n])")
+_ENDING = re.compile(rf"\b({'|'.join(_ENDINGS)})\.(?=(\s+[A-Z]|\n)?)")
+_STREET = re.compile(r"\bSt\.(?= ([A-Z][a-z])?|\n)")
+_NUMERO = re.compile(r"\b[Nn]o\. *(?=\d)")
+_ROMAN_NUMBER = re.compile(
+    r"\b((?:[Cc]hapter|[Pp]art|[Ss]ection|[Aa]ct|[Vv]olume|[Ww]orld [Ww]ar|[Pp]hase|[Ll]evel) )"
+    r"([IVXL]+)\b"
+)
+_INITIAL = re.compile(r"\b([B-HJ-Z])\.(?= [A-Z])")
+_JOINED_LETTERS = re.compile(r"\b([A-Z]{1,3})&([A-Z]{1,3})\b")
+_WITH = re.compile(r"(?<!\S)w/(o)?(?:[^\S\n]|(?=\w))")
+_CAPITALS = re.compile(r"\b([A-Z]{2,})(s)?\b")
+_COMPARED = re.compile(r"(?:(?<=\s)|^)([<>])(=?)(?=\s)")
+_HASHTAG = re.compile(r"#(?=[A-Za-z])")
+
+# Words of which, or beside which, the next word may be read differently: "5 km", "(555) 123-4567".
+_OPEN = re.compile(r"[\d$£€¥~№]|[-–+<>=(]$|^[B-HJ-Z]\.$|^[^\w\s]{1,3}$|^x$")
+_OPENERS = (
+    DATE_WORDS
+    | frozenset(_ENDINGS)
+    | frozenset(("No", "no", "St", "USD", "EUR", "GBP", "JPY", "w/", "w/o"))
+    | {"Chapter", "chapter", "Part", "part", "Section", "section", "Act", "act", "Volume", "volume"}
+    | {"ft", "lb", "lbs", "oz", "hr", "hrs", "min", "sec"}  # with a point behind
+    | {"World", "world", "War", "war", "Phase", "phase", "Level", "level"}
+)
+# A run of such words longer than this is read in parts.
+_LONGEST_OPEN = 400
+
+
+def say_english(text: str, *, begins_line: bool = True) -> str:
+    """Write text in words and marks of punctuation.
+
+    Args:
+        text: Any; all of it, or cut where `settled` says.
+        begins_line: Nothing but white space is before it in its line.
+
+    Returns:
+        Letters, white space and marks. What is no English stays, without its accents.
+    """
+    text = text.replace("’", "'").replace("‘", "'").replace("№", "No. ")
+    text = _UNSEEN.sub("", text)
+    text = unicodedata.normalize("NFKD", text)
+    text = re.sub(r"[^\S\n]", " ", text)
+    text = _without_markup(text, begins_line)
+    text = _EMAIL.sub(lambda m: f"{_address(m[1])} at {_address(m[2])}", text)
+    text = _URL.sub(_url, text)
+    text = _say_abbreviations(text)
+    text = say_dates(text)
+    text = _HASHTAG.sub(" hashtag ", text)
+    text = say_quantities(text)
+    text = _COMPARED.sub(_compared, text)
+    for symbol, words in _SYMBOLS.items():
+        text = text.replace(symbol, words)
+    text = _FILE.sub(" dot ", _SNAKE.sub(" ", text))
+    return _CAPITALS.sub(_read_capitals, text)
+
+
+def settled(text: str) -> int:
+    """Up to where `say_english` says a text the same whatever is written after it.
+
+    That is behind the white space before the last words that could belong to what follows.
+    """
+    link = text.rfind("[")
+    if link > 0 and text[link - 1] == "!":
+        link -= 1
+    end = len(text)
+    if link >= 0 and _OPEN_LINK.match(text, link):
+        end = link
+    stop = end
+    while stop > end - _LONGEST_OPEN:
+        while stop and not text[stop - 1].isspace():
+            stop -= 1
+        if not stop:
+            return 0
+        before = text[:stop].rstrip()
+        if "\n" in text[len(before) : stop]:
+            return stop
+        word = re.split(r"\s", before)[-1]
+        if not word or not _is_open(word):
+            return stop
+        stop = len(before) - len(word)
+    return stop
+
+
+def _is_open(word: str) -> bool:
+    plain = unicodedata.normalize("NFKD", word)
+    name = plain.rstrip(".,")
+    return bool(_OPEN.search(plain)) or name in _OPENERS or name.lower() in DATE_WORDS
+
+
+def _without_markup(text: str, begins_line: bool) -> str:
+    first = "" if begins_line else "\0 "  # so that what is cut there does not begin a line
+    text = _BULLETS.sub("", _FENCE.sub("", first + text))
+    text = _NUMBERED.sub(r"\1, ", text)
+    text = _TAG.sub(" ", _LINK.sub(r"\1", text))
+    text = _SPACED_RANGE.sub(" to ", text)
+    return _DASH.sub(",", text).removeprefix(first)
+
+
+def _say_abbreviations(text: str) -> str:
+    text = _NUMERO.sub("number ", text)
+    for short, words in (*_DOTTED_WORDS.items(), *_SHARP_NAMES.items()):
+        text = text.replace(short, words)
+    text = _STREET.sub(lambda m: "Saint" if m[1] else "Street", text)
+    text = _ROMAN_NUMBER.sub(lambda m: f"{m[1]}{cardinal(str(_roman(m[2])))}", text)
+    text = _TITLE.sub(lambda m: _TITLES[m[1]], text)
+    text = _ENDING.sub(lambda m: _ENDINGS[m[1]] + ("." if m[2] else ""), text)
+    text = _WITH.sub(lambda m: "without " if m[1] else "with ", text)
+    text = _JOINED_LETTERS.sub(lambda m: f"{' '.join(m[1])} and {' '.join(m[2])}", text)
+    return _INITIAL.sub(r"\1", _LETTERS.sub(_dotted_letters, text))
+
+
+def _dotted_letters(match: Match[str]) -> str:
+    if match[0].lower() in ("a.m.", "p.m."):
+        return match[0]
+    return match[0].replace(".", " ").upper().rstrip() + ("." if match[1] else "")
+
+
+def _address(text: str) -> str:
+    for mark, word in ((".", "dot"), ("-", "dash"), ("_", "underscore"), ("+", "plus")):
+        text = text.replace(mark, f" {word} ")
+    return re.sub(r"(?<=[a-z])(?=\d)|(?<=\d)(?=[a-z])", " ", text)
+
+
+def _url(match: Match[str]) -> str:
+    url = match[0].rstrip(".,;:!?)'")
+    rest = match[0][len(url) :]
+    bare = re.sub(r"^(?:https?://)?(?:www\.)?", "", url)
+    place = re.split(r"[?#]", bare)[0].rstrip("/")
+    return _address(place).replace("/", " slash ").replace(":", " colon ") + rest
+
+
+def _compared(match: Match[str]) -> str:
+    words = "less than" if match[1] == "<" else "more than"
+    return f"{words} or equal to" if match[2] else words
+
+
+def _roman(letters: str) -> int:
+    values = [_ROMAN[letter] for letter in letters]
+    after = (*values[1:], 0)
+    return sum(-v if v < n else v for v, n in zip(values, after, strict=True))
+
+
+def _read_capitals(match: Match[str]) -> str:
+    word, plural = match[1], match[2]
+    if word in _SMALL_WORDS:
+        return match[0].lower()
+    if len(word) <= _LONGEST_SPELLED or not set(word) & set("AEIOUY"):
+        return " ".join(word) + ("'s" if plural else "")
+    return match[0].lower()

@@ -1,0 +1,140 @@
+"""What a transcriber hears beside clean speech: noise, rooms, telephones, and no speech at all.
+
+Everything draws from the device's generator and reads nothing back, so a training step that calls
+it can be captured.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+RATE = 16_000
+_TAIL = 8192  # samples that a room's reverberation lasts at most
+_NOTES = 5
+_PARTIALS = 4
+
+
+def draw(low: float, high: float, rows: int, *shape: int, device: torch.device) -> Tensor:
+    """Uniform numbers, (rows, *shape)."""
+    return low + (high - low) * torch.rand(rows, *shape, device=device)
+
+
+def level(sound: Tensor) -> Tensor:
+    """Root mean square of each row, (rows, 1)."""
+    return sound.square().mean(1, keepdim=True).add(1e-12).sqrt()
+
+
+def coloured_noise(rows: int, samples: int, device: torch.device) -> Tensor:
+    """Noise of level 1 whose power falls with f to the power of 0 (white) to 2 (brown)."""
+    frequencies = torch.arange(samples // 2 + 1, device=device).clamp_min(20)
+    shape = frequencies.float() ** -(draw(0, 2, rows, 1, device=device) / 2)
+    spectrum = torch.fft.rfft(torch.randn(rows, samples, device=device)) * shape
+    noise = torch.fft.irfft(spectrum, samples)
+    return noise / level(noise)
+
+
+def babble(sound: Tensor, speakers: int = 5) -> Tensor:
+    """The other rows' speech added up, at level 1."""
+    mixed = torch.zeros_like(sound)
+    for speaker in range(1, speakers + 1):
+        mixed = mixed + sound.roll((speaker, 3001 * speaker), (0, 1))
+    return mixed / level(mixed)
+
+
+def through_rooms(sound: Tensor) -> Tensor:
+    """Put a fifth of the rows into small rooms, and send a fifth through a telephone."""
+    rows, samples, device = *sound.shape, sound.device
+    size = samples + _TAIL
+    time = torch.arange(_TAIL, device=device) / RATE
+    decay = draw(0.12, 0.5, rows, 1, device=device)  # seconds until it is 60 dB down
+    tail = torch.randn(rows, _TAIL, device=device) * torch.exp(-6.9 * time / decay)
+    tail = tail / tail.norm(dim=1, keepdim=True) * draw(0.2, 1.0, rows, 1, device=device)
+    tail = tail * (draw(0, 1, rows, 1, device=device) < 0.2)
+    tail[:, 0] = 1.0
+    low, high = (draw(a, b, rows, 1, device=device) for a, b in ((200, 400), (3000, 3600)))
+    frequencies = torch.fft.rfftfreq(size, 1 / RATE, device=device)
+    band = torch.sigmoid((frequencies - low) / 30) * torch.sigmoid((high - frequencies) / 60)
+    wide = draw(0, 1, rows, 1, device=device) > 0.2
+    band = torch.where(wide, torch.ones_like(band), band)
+    spectrum = torch.fft.rfft(sound, size) * torch.fft.rfft(tail, size) * band
+    return torch.fft.irfft(spectrum, size)[:, :samples]
+
+
+def disturbed(sound: Tensor) -> Tensor:
+    """Speech of (rows, samples) at 16 kHz in rooms, with noise and babble, at any loudness."""
+    rows, samples, device = *sound.shape, sound.device
+
+    def chance(share: float) -> Tensor:
+        return draw(0, 1, rows, 1, device=device) < share
+
+    speech = through_rooms(sound)
+    loud = level(speech)
+    noise = coloured_noise(rows, samples, device) * 10 ** (
+        -draw(5, 45, rows, 1, device=device) / 20
+    )
+    others = babble(sound) * 10 ** (-draw(5, 30, rows, 1, device=device) / 20)
+    speech = speech + loud * (noise * chance(0.55) + others * chance(0.15))
+    return speech * 10 ** draw(-1.2, 0.1, rows, 1, device=device)
+
+
+def _music(rows: int, samples: int, device: torch.device) -> Tensor:
+    """Plucked chords of five notes that change a few times a second."""
+    time = torch.arange(samples, device=device) / RATE
+    beat = draw(0.15, 0.8, rows, 1, device=device)
+    bar = (time / beat).long()
+    since = time - bar * beat
+    made = torch.zeros(rows, samples, device=device)
+    table = torch.randint(-24, 25, (rows, _NOTES, 256), device=device)
+    for note in range(_NOTES):
+        pitch = table[:, note].gather(1, bar.clamp_max(255))
+        hertz = 261.6 * 2 ** (pitch / 12)
+        for partial in range(1, _PARTIALS + 1):
+            wave = torch.sin(2 * math.pi * partial * hertz * since)
+            made = made + wave * torch.exp(-since * (1 + partial)) / partial
+    return made / level(made)
+
+
+def _hum(rows: int, samples: int, device: torch.device) -> Tensor:
+    """Harmonics of the mains, or any steady tone."""
+    time = torch.arange(samples, device=device) / RATE
+    mains = 50.0 + 10.0 * (draw(0, 1, rows, 1, device=device) < 0.5)
+    any_tone = 10 ** draw(1.8, 3.6, rows, 1, device=device)
+    hertz = torch.where(draw(0, 1, rows, 1, device=device) < 0.6, mains, any_tone)
+    made = torch.zeros(rows, samples, device=device)
+    for partial in range(1, 7):
+        strength = draw(0, 1, rows, 1, device=device) / partial
+        made = made + strength * torch.sin(2 * math.pi * partial * hertz * time)
+    return made / level(made)
+
+
+def _clicks(rows: int, samples: int, device: torch.device) -> Tensor:
+    """Sparse impulses that ring for some milliseconds."""
+    rare = 10 ** draw(-4.6, -3.2, rows, 1, device=device)
+    hits = (torch.rand(rows, samples, device=device) < rare) * torch.randn(
+        rows, samples, device=device
+    )
+    time = torch.arange(2048, device=device) / RATE
+    ring = torch.exp(-time / 10 ** draw(-3.3, -1.7, rows, 1, device=device))
+    ring = ring * torch.cos(2 * math.pi * 10 ** draw(2, 3.7, rows, 1, device=device) * time)
+    size = samples + 2048
+    made = torch.fft.irfft(torch.fft.rfft(hits, size) * torch.fft.rfft(ring, size), size)
+    return made[:, :samples] / (made.abs().amax(1, keepdim=True) + 1e-3)
+
+
+def no_speech(rows: int, samples: int, device: torch.device) -> Tensor:
+    """(rows, samples) at 16 kHz of silence, noise, music, hum and clicks, or several of them."""
+    time = torch.arange(samples, device=device) / RATE
+    pace = 10 ** draw(-0.7, 0.9, rows, 1, device=device)
+    waving = 0.5 + 0.5 * torch.sin(2 * math.pi * pace * time)
+    steady = draw(0, 1, rows, 1, device=device) < 0.5
+    noise = coloured_noise(rows, samples, device)
+    noise = noise * torch.where(steady, torch.ones_like(waving), waving**2)
+    kinds = [noise, *(make(rows, samples, device) for make in (_music, _hum, _clicks))]
+    made = torch.zeros(rows, samples, device=device)
+    for kind in kinds:
+        heard = draw(0, 1, rows, 1, device=device) < 0.35
+        made = made + kind * heard * 10 ** (-draw(0, 30, rows, 1, device=device) / 20)
+    return made * 10 ** draw(-4, -0.7, rows, 1, device=device)

@@ -1,0 +1,95 @@
+"""What a change of a key's limits, a refund and counts of other processes do to what is left."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from izwi_api.http import shared_counts
+from izwi_api.http.limits import KeyLimits, Meter, QuotaExceeded, RateLimited
+from izwi_api.http.shared_counts import CountsFile
+from tests.api.test_limits import Clock
+from tests.api.test_shared_counts import locked
+
+LEFT = "x-ratelimit-remaining-"
+
+
+def shared_meter(folder, clock, limits):
+    return Meter(limits, clock, clock, CountsFile(folder, "ann"))
+
+
+def test_a_limit_that_was_taken_away_does_not_hold_any_more():
+    clock = Clock()
+    meter = Meter(KeyLimits(1), clock, clock)
+    meter.admit()
+    with pytest.raises(RateLimited):
+        meter.admit()
+    meter.change(KeyLimits())
+    for _ in range(3):
+        meter.admit()
+    assert meter.headers() == {}
+
+
+def test_a_refund_is_of_what_it_names():
+    clock = Clock()
+    meter = Meter(KeyLimits(None, 100, 100.0), clock, clock)
+    meter.charge({"characters": 60, "audio-seconds": 60})
+    meter.give_back({"characters": 10})
+    assert meter.headers()[f"{LEFT}characters"] == "50"
+    assert meter.headers()[f"{LEFT}audio-seconds"] == "40"
+    meter.give_back({"audio-seconds": 20})
+    assert meter.headers()[f"{LEFT}characters"] == "50"
+    assert meter.headers()[f"{LEFT}audio-seconds"] == "60"
+
+
+def test_requests_that_others_made_long_ago_leave_a_full_bucket_and_no_more(tmp_path):
+    clock = Clock()
+    one, other = (shared_meter(tmp_path, clock, KeyLimits(2)) for _ in range(2))
+    one.admit()
+    one.admit()
+    clock.now_s += 3600
+    other.admit()
+    assert other.headers()[f"{LEFT}requests"] == "1"
+    other.admit()
+    with pytest.raises(RateLimited):
+        other.admit()
+
+
+def test_a_quota_that_others_did_not_count_is_whole(tmp_path):
+    clock = Clock()
+    characters = shared_meter(tmp_path, clock, KeyLimits(None, 100))
+    characters.charge({"characters": 30})
+    both = shared_meter(tmp_path, clock, KeyLimits(None, 100, 2.0))
+    both.charge({"audio-seconds": 2.0})
+    assert both.headers()[f"{LEFT}characters"] == "70"
+    with pytest.raises(QuotaExceeded):
+        both.charge({"audio-seconds": 0.5})
+
+
+def test_a_refund_cannot_leave_more_than_the_limit(tmp_path):
+    clock = Clock()
+    one, other = (shared_meter(tmp_path, clock, KeyLimits(None, 100)) for _ in range(2))
+    one.charge({"characters": 30})
+    other.charge({"characters": 5})
+    for _ in range(3):
+        one.give_back({"characters": 30})
+    with pytest.raises(QuotaExceeded):
+        other.charge({"characters": 101})
+    other.charge({"characters": 100})
+
+
+def test_a_refund_while_the_counts_cannot_be_used_is_told_later(tmp_path, monkeypatch):
+    clock = Clock()
+    one, other = (shared_meter(tmp_path, clock, KeyLimits(None, 100)) for _ in range(2))
+    one.charge({"characters": 10})
+    (path,) = tmp_path.iterdir()
+    monkeypatch.setattr(shared_counts, "_LOCK_WAIT_S", 0.01)
+    with locked(path):
+        one.charge({"characters": 50})
+        one.give_back({"characters": 30})
+    begun_s = time.monotonic()
+    monkeypatch.setattr(shared_counts.time, "monotonic", lambda: begun_s + 60)
+    one.charge({"characters": 1})
+    other.charge({"characters": 1})
+    assert other.headers()[f"{LEFT}characters"] == "68"

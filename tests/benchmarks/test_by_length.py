@@ -1,0 +1,53 @@
+"""What `benchmarks.by_length` draws never repeats, and its counts are those of /metrics."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import soundfile
+
+from benchmarks.by_length import Asker, drawn_text, drawn_voice
+
+
+def test_texts_have_their_length_and_differ() -> None:
+    texts = [drawn_text(400, seed) for seed in range(20)]
+    assert all(380 <= len(text) <= 400 for text in texts)
+    assert len({text[:40] for text in texts}) == 20
+
+
+def test_voices_have_their_length_and_differ() -> None:
+    first, second = drawn_voice(1.5, 1), drawn_voice(1.5, 2)
+    sound, rate = soundfile.read(io.BytesIO(base64.b64decode(first["ref_audio"])))
+    assert len(sound) / rate == 1.5
+    assert first != second
+
+
+class _Metrics:
+    """A client whose server tells these figures."""
+
+    def __init__(self, text: str):
+        self._text = text
+
+    def get(self, _: str) -> _Metrics:
+        return self
+
+    async def __aenter__(self) -> _Metrics:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    async def text(self) -> str:
+        return self._text
+
+
+async def test_delays_are_read_from_the_metrics() -> None:
+    client: Any = _Metrics(
+        "# HELP izwi_engine_compilations_total Kernels.\n"
+        'izwi_engine_compilations_total{model="a"} 3.0\n'
+        'izwi_engine_compilations_total{model="b"} 2.0\n'
+        'izwi_engine_recordings_total{model="a"} 1.0\n'
+    )
+    assert await Asker("", client, "a", 1).delays() == (5, 1)

@@ -1,0 +1,180 @@
+"""What codec and transcriber are trained on beside clean sentences, and the losses of the codec."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from izwi.ops.torch_ops import TorchOps
+from izwi.registry import embedded
+from izwi_models.qwen3_asr.config import read_config
+from izwi_models.tiny.recipes.augment import (
+    babble,
+    coloured_noise,
+    disturbed,
+    level,
+    no_speech,
+    through_rooms,
+)
+from izwi_models.tiny.recipes.codec_folder import load_codec, write_codec
+from izwi_models.tiny.recipes.fused import FusedNorms
+from izwi_models.tiny.recipes.perception import Perception
+from izwi_models.tiny.recipes.settings import ASR, asr_config
+from izwi_models.tiny.recipes.short import (
+    HELDOUT_SHORT,
+    draw_heldout,
+    punctuated,
+    short_utterances,
+)
+from izwi_models.tiny.recipes.spectral import gap_loss
+
+CPU = torch.device("cpu")
+SAMPLES = 16_000
+_PREPROCESSOR = "preprocessor_config.json"
+
+
+def voices(rows: int = 8, rate: int = 16_000, seconds: float = 1.0) -> torch.Tensor:
+    """Buzzes of different pitches, silent at first."""
+    time = torch.arange(int(rate * seconds)) / rate
+    pitch = 100.0 + 10.0 * torch.arange(rows)[:, None]
+    sound = sum(torch.sin(2 * torch.pi * n * pitch * time) / n for n in range(1, 9))
+    assert isinstance(sound, torch.Tensor)
+    return 0.1 * sound * (time > 0.1)
+
+
+# -- noise, rooms, no speech ----------------------------------------------------------------------
+@pytest.mark.parametrize("make", [disturbed, lambda sound: no_speech(*sound.shape, CPU)])
+def test_what_the_transcriber_hears_is_finite_and_not_silent_throughout(make) -> None:
+    torch.manual_seed(0)
+    heard = make(voices())
+    assert heard.shape == (8, SAMPLES)
+    assert heard.isfinite().all()
+    assert (level(heard) > 1e-4).any()
+    assert heard.abs().max() < 20
+
+
+def test_a_step_that_draws_noise_reads_nothing_back() -> None:
+    # a CUDA graph cannot capture a value that the host waits for, and a fake tensor has none
+    with FakeTensorMode():
+        assert disturbed(torch.zeros(4, SAMPLES)).shape == (4, SAMPLES)
+        assert no_speech(4, SAMPLES, CPU).shape == (4, SAMPLES)
+
+
+def test_noise_is_of_level_one_and_of_every_colour() -> None:
+    torch.manual_seed(0)
+    noise = coloured_noise(64, SAMPLES, CPU)
+    assert torch.allclose(level(noise), torch.ones(64, 1), atol=1e-3)
+    power = torch.fft.rfft(noise).abs().square()
+    low = power[:, :1000].sum(1) / power.sum(1)  # white: an eighth of the power
+    assert low.min() < 0.2
+    assert low.max() > 0.9
+
+
+def test_nobody_babbles_over_himself() -> None:
+    sound = torch.zeros(8, SAMPLES)
+    sound[3] = voices()[3]
+    mixed = babble(sound)
+    assert mixed[3].abs().max() == 0
+    assert (level(mixed)[4:] > 0.5).all()
+
+
+def test_a_room_delays_nothing() -> None:
+    torch.manual_seed(0)
+    sound = torch.zeros(64, SAMPLES)
+    sound[:, 4000] = 1.0
+    power = through_rooms(sound).square()
+    # a telephone's filter has no delay either, and rings a little to both sides
+    assert (power[:, :3600].sum(1) < 0.02 * power.sum(1)).all()
+    assert (power[:, 4000] == power.amax(1)).all()
+    assert (power[:, 4400:].sum(1) > 0.01 * power.sum(1)).any(), "no room at all"
+
+
+# -- short utterances -----------------------------------------------------------------------------
+def test_held_out_utterances_of_several_words_are_never_trained() -> None:
+    heldout = HELDOUT_SHORT.read_text().splitlines()
+    secret = {text.lower().rstrip(".?!") for text in heldout if " " in text}
+    made = short_utterances(["table", "yes", "a"], ["Put it on the table, now."], 3000, 0)
+    assert len(secret) > 100
+    assert len(made) > 1000
+    assert not secret & {text.lower().rstrip(".?!") for text in made}
+
+
+def test_each_frequent_word_is_said_alone() -> None:
+    made = short_utterances(["gravel", "harness"], ["Put it on the table, now."], 200, 0)
+    alone = {text.rstrip(".?!") for text in made if " " not in text}
+    assert {"Gravel", "Harness"} <= alone
+    assert all(text[0].isupper() and text[-1] in ".?!" for text in made)
+
+
+def test_the_held_out_utterances_are_those_of_the_recipe() -> None:
+    assert draw_heldout() == HELDOUT_SHORT.read_text().splitlines()
+
+
+def test_a_question_ends_in_its_sign() -> None:
+    assert punctuated("how are you", random.Random(0)) == "How are you?"
+    assert punctuated("well done", random.Random(0))[-1] in ".!"
+
+
+# -- what the codec is pulled towards -------------------------------------------------------------
+def test_what_is_heard_the_same_is_no_distance_apart_and_noise_is() -> None:
+    perception = Perception(embedded()["izwi-tiny-asr"], CPU)
+    true = voices(2, 24_000, 1.04)[:, : 13 * 1920]
+    torch.manual_seed(0)
+    noise = torch.randn_like(true)
+    near, far = (perception.distance(true + size * noise, true) for size in (0.001, 0.1))
+    assert perception.distance(true, true) == 0
+    assert 0 < near < far / 3
+
+
+def test_the_gradient_of_what_is_heard_reaches_the_sound() -> None:
+    perception = Perception(embedded()["izwi-tiny-asr"], CPU)
+    true = voices(1, 24_000, 1.04)[:, : 13 * 1920]
+    made = (0.5 * true).requires_grad_()
+    (gradient,) = torch.autograd.grad(perception.distance(made, true), [made])
+    assert gradient.isfinite().all()
+    assert gradient.abs().max() > 0
+
+
+def test_only_sound_in_silence_counts_as_a_hiss() -> None:
+    true = torch.zeros(1, 24_000)
+    true[:, 12_000:] = 0.1
+    made = torch.full_like(true, 0.002)
+    assert gap_loss(made, true).item() == pytest.approx(0.002)
+    made[:, 12_000:] = 0.5
+    assert gap_loss(made, true).item() == pytest.approx(0.002)
+    assert gap_loss(made, torch.full_like(true, 0.1)).item() == 0
+
+
+def test_norms_of_one_kernel_are_those_that_are_served() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(6, 64).bfloat16() * 3, torch.rand(64).bfloat16() + 0.5
+    fused = FusedNorms(CPU, torch.bfloat16).rms_norm(x, weight, 1e-6)
+    served = TorchOps(CPU, torch.bfloat16).rms_norm(x, weight, 1e-6)
+    assert fused.dtype == torch.bfloat16
+    torch.testing.assert_close(fused, served, rtol=0.01, atol=0)
+
+
+def test_a_codec_is_written_as_it_was_read(tmp_path) -> None:
+    folder = embedded()["izwi-tiny-tts"] / "speech_tokenizer"
+    _, weights = load_codec(folder, CPU)
+    write_codec(weights, tmp_path)
+    written = tmp_path / "speech_tokenizer"
+    config, again = load_codec(written, CPU)
+    assert config == load_codec(folder, CPU)[0]
+    assert again.keys() == weights.keys()
+    assert all(again[name].equal(weights[name]) for name in weights)
+    theirs, ours = (json.loads((f / _PREPROCESSOR).read_text()) for f in (folder, written))
+    assert ours == theirs
+
+
+# -- a judge that is no relative ------------------------------------------------------------------
+def test_a_second_judge_has_layers_of_its_own_number(tmp_path) -> None:
+    assert asr_config() is ASR
+    (tmp_path / "config.json").write_text(json.dumps(asr_config(3)))
+    config = read_config(tmp_path)
+    assert (config.audio.encoder_layers, config.text.num_hidden_layers) == (3, 3)
+    assert ASR["thinker_config"]["audio_config"]["encoder_layers"] == 5

@@ -1,0 +1,148 @@
+"""Where pure decisions turn: the values on both sides of each border, worked out by hand."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from izwi.scheduler.batching_delay import should_delay_requests, should_delay_vocoding
+from izwi.scheduler.cost import OnlineCost, StepCost, StepWork, _weights
+from izwi.scheduler.plan import Budgets, View
+from izwi.scheduler.playback import chunk_frames, find_gaps, frames_to_vocode
+
+# Powers of two, so that a border can be met exactly. A step of decodes takes 4/1024 s, prompts in
+# a step cost 8/1024 s beside their length.
+UNIT_S = 1 / 1024
+COST = StepCost(base_s=4 * UNIT_S, prefill_call_s=8 * UNIT_S)
+SPEND = Budgets(16, 1000, 2048, 16, 64, 64, 1.0, COST, new_requests=1.0, since_start=0)
+HEARD, SILENT = View(99, 16, slack_s=10.0), View(99, 16)
+
+
+def waits(new: View = HEARD, num_rows: int = 100, limit_s: float = 1.0, **budget: object) -> bool:
+    return should_delay_requests([new], num_rows, SPEND._replace(**budget), limit_s)
+
+
+# -- the cost of a step --------------------------------------------------------------------------
+def test_what_a_step_runs_is_counted() -> None:
+    assert StepWork.of([1, 5, 1], 2, [4, 4, 8]) == StepWork(2, 5, 2, 2, 16)
+    assert StepWork.of([], 0, []) == StepWork(0, 0, 0, 0, 0)
+
+
+def test_prices_are_learnt_soon_at_first_and_then_every_64_steps() -> None:
+    online, learnt = OnlineCost(), []
+    for step in range(1, 200):
+        before = online.cost
+        online.add(StepWork(decode_rows=step % 7 + 1), 0.01)
+        online.add(StepWork(), 5.0)  # a step without work is none
+        if online.cost is not before:
+            learnt.append(step)
+    assert learnt == [8, 16, 32, 64, 128, 192]
+
+
+def test_a_row_far_off_pulls_no_harder_than_one_at_three_deviations() -> None:
+    from izwi.scheduler.cost import _Row
+
+    errors = [0.0, 0.1, 0.1, 0.1, 1.0]
+    rows = [_Row(((0, 1.0),), 1.0 + error) for error in errors]
+    limit = 3.0 * 1.4826 * 0.1
+    assert _weights(rows, [1.0]) == pytest.approx([1.0, 1.0, 1.0, 1.0, limit])
+    # where all is explained, what a clock cannot tell apart is not called far off
+    exact = [_Row(((0, 1.0),), 1.0)] * 4 + [_Row(((0, 1.0),), 1.0 + 0.0025)]
+    assert _weights(exact, [1.0]) == [1.0] * 5
+
+
+# -- new requests that wait for others -----------------------------------------------------------
+def test_new_requests_wait_three_steps_and_seven_where_there_is_no_listener() -> None:
+    assert waits(since_start=2)
+    assert not waits(since_start=3)
+    assert waits(SILENT, since_start=6)
+    assert not waits(SILENT, since_start=7)
+
+
+def test_they_wait_only_where_enough_of_them_come() -> None:
+    # 4 steps of 0.375 new requests are 1.5 of them
+    assert waits(new_requests=0.375)
+    assert not waits(new_requests=0.374)
+
+
+def test_they_wait_no_longer_than_pays() -> None:
+    # sqrt(2 * 8 * 9 / (4 * 4)) = 3 steps
+    assert waits(num_rows=9, new_requests=4.0, since_start=1)
+    assert not waits(num_rows=9, new_requests=4.0, since_start=2)
+    # sqrt(2 * 16 * 9 / (4.5 * 4)) = 4 steps where pieces of audio cost as much again
+    spoken = HEARD._replace(num_encodes=1)
+    dear = StepCost(base_s=4 * UNIT_S, prefill_call_s=8 * UNIT_S, encode_call_s=8 * UNIT_S)
+    assert waits(spoken, num_rows=9, new_requests=4.5, since_start=2, cost=dear)
+    assert not waits(num_rows=9, new_requests=4.5, since_start=2, cost=dear)
+
+
+def test_they_wait_only_where_more_would_fit() -> None:
+    begun = HEARD._replace(num_computed=6)  # 10 positions are left
+    assert not waits(begun, tokens=110)
+    assert waits(begun, tokens=111)
+    spoken = HEARD._replace(num_encodes=2)
+    assert not waits(spoken, encodes=2)
+    assert waits(spoken, encodes=3)
+
+
+def test_a_listener_waits_only_with_twice_the_time_of_two_steps_left() -> None:
+    cost = StepCost(4 * UNIT_S, prefill_token_s=UNIT_S, encode_s=UNIT_S, prefill_call_s=8 * UNIT_S)
+    # 2 * (2 * 4 + 8 for the call + 16 positions + 1 piece of audio)
+    least_s = 2 * (2 * 4 + 8 + 16 + 1) * UNIT_S
+    spoken = HEARD._replace(num_encodes=1)
+    assert not waits(spoken._replace(slack_s=least_s), cost=cost)
+    assert waits(spoken._replace(slack_s=least_s + UNIT_S), cost=cost)
+    # without a listener one step of all of it must stay below the limit
+    silent = SILENT._replace(num_encodes=1)
+    step_s = (4 + 8 + 16 + 1) * UNIT_S
+    assert not waits(silent, cost=cost, limit_s=step_s)
+    assert waits(silent, cost=cost, limit_s=step_s + UNIT_S)
+
+
+def test_without_new_requests_nothing_waits() -> None:
+    assert not should_delay_requests([], 100, SPEND, 1.0)
+    assert not waits(num_rows=0)
+
+
+# -- sound that waits for others -----------------------------------------------------------------
+def row(frames: int, chunk: int = 4) -> View:
+    return View(1, 10, 9, slack_s=inf, frames=frames, chunk=chunk)
+
+
+def test_sound_waits_two_steps_beside_another_row() -> None:
+    # two frames more than its chunk, with the next
+    assert should_delay_vocoding([row(5), row(0)], [], False)
+    assert not should_delay_vocoding([row(6), row(0)], [], False)
+    assert not should_delay_vocoding([row(5)], [], False)
+    assert should_delay_vocoding([row(0), row(9, chunk=0)], [], False), "the second makes no sound"
+
+
+def test_a_stream_that_ended_waits_one_step_where_its_place_is_wanted_and_three_elsewhere() -> None:
+    rows = [row(0), row(0)]
+
+    def ended(idle: int) -> list[View]:
+        return [row(2)._replace(ended=True, idle_steps=idle), row(2)._replace(ended=True)]
+
+    assert should_delay_vocoding(rows, ended(2), False)
+    assert not should_delay_vocoding(rows, ended(3), False)
+    assert should_delay_vocoding(rows, ended(0), True)
+    assert not should_delay_vocoding(rows, ended(1), True)
+
+
+# -- playback ------------------------------------------------------------------------------------
+def test_sound_that_arrives_as_the_last_ends_leaves_no_gap() -> None:
+    assert find_gaps([(1.0, 0.5), (1.5, 0.5)]) == []
+
+
+def test_the_last_chunk_of_the_ramp_repeats_and_a_chunk_is_due_when_it_is_whole() -> None:
+    ramp = (1, 2, 4)
+    assert [chunk_frames(count, ramp) for count in range(5)] == [1, 2, 4, 4, 4]
+
+    def due(frames: int, ended: bool = False) -> int:
+        return frames_to_vocode(
+            num_frames=frames, num_vocoded=3, num_chunks=2, ended=ended, ramp=ramp
+        )
+
+    assert [due(frames) for frames in (3, 6, 7, 8)] == [0, 0, 4, 4]
+    assert [due(frames, True) for frames in (3, 6, 7, 8)] == [0, 3, 4, 4]

@@ -1,0 +1,109 @@
+"""Playback clocks: what a listener has in hand, piece by piece, and for how long it is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.simulation.device import PaperPrompt
+from izwi.request import Request, Sequence
+from izwi.scheduler.playback_clocks import PlaybackClocks
+
+FRAME_S, TARGET_S = 0.1, 0.5
+
+
+def piece(arrival: int, listener: str = "ann", at_s: float = 0.0) -> Sequence:
+    request = Request(f"{arrival}", "m", PaperPrompt(4, 0, arrival), listener=listener)
+    return Sequence(request, arrival, at_s)
+
+
+def opened(*sequences: Sequence) -> PlaybackClocks:
+    listeners = PlaybackClocks(FRAME_S, TARGET_S)
+    for sequence in sequences:
+        listeners.add(sequence)
+    return listeners
+
+
+def test_sound_of_a_later_piece_does_not_help_who_waits_for_an_earlier_one() -> None:
+    first, second = piece(0), piece(1)
+    listeners = opened(first, second)
+    listeners.delivered(second, 50, now_s=0.1)
+    assert listeners.urgency(first, 0.2) == (pytest.approx(0.3), False)
+    listeners.delivered(first, 2, now_s=0.2)
+    assert listeners.urgency(first, 0.2) == (pytest.approx(0.2), True)
+    # the first goes on for a second at least, then 5 s of the second are there
+    assert listeners.urgency(second, 0.2) == (pytest.approx(6.2), True)
+    listeners.delivered(first, 28, now_s=0.3)
+    listeners.remove(first)
+    assert listeners.urgency(second, 0.2) == (pytest.approx(8.0), True)
+
+
+def test_a_piece_that_ended_out_of_turn_counts_once_those_before_it_have() -> None:
+    first, second, third = piece(0), piece(1), piece(2)
+    listeners = opened(first, second, third)
+    listeners.delivered(first, 1, now_s=0.0)
+    listeners.delivered(second, 4, now_s=0.0)
+    listeners.remove(second)
+    assert listeners.urgency(first, 0.0)[0] == pytest.approx(0.1)
+    assert listeners.urgency(third, 0.0)[0] == pytest.approx(1.5), "0.4 s and no more"
+    listeners.remove(first)
+    assert listeners.urgency(third, 0.0) == (pytest.approx(0.5), True)
+    listeners.delivered(third, 1, now_s=2.0)
+    assert listeners.urgency(third, 2.0)[0] == pytest.approx(0.1), "a gap of 1.5 s was heard"
+
+
+def test_a_gap_moves_the_clock_on_and_is_counted_in_the_first_piece_alone() -> None:
+    first, second = piece(0), piece(1)
+    listeners = opened(first, second)
+    listeners.delivered(first, 1, now_s=0.0)
+    listeners.delivered(second, 1, now_s=1.0)
+    assert listeners.urgency(first, 1.0)[0] == pytest.approx(-0.9)
+    listeners.delivered(first, 1, now_s=1.0)
+    assert listeners.urgency(first, 1.0)[0] == pytest.approx(0.1)
+
+
+def test_a_listener_is_known_until_all_has_been_played() -> None:
+    first = piece(0)
+    listeners = opened(first)
+    listeners.delivered(first, 30, now_s=0.0)
+    listeners.remove(first)
+    second = piece(1, at_s=1.0)
+    listeners.add(second)
+    assert listeners.knows(second)
+    assert listeners.urgency(second, 1.0) == (pytest.approx(2.0), True)
+    listeners.delivered(second, 10, now_s=1.0)
+    listeners.remove(second)
+    late = piece(2, at_s=4.5)
+    listeners.add(late)
+    assert not listeners.knows(late)
+    assert listeners.urgency(late, 4.5) == (pytest.approx(0.5), False)
+
+
+def test_listeners_are_forgotten() -> None:
+    listeners = opened()
+    for number in range(100):
+        sequence = piece(number, f"{number}", at_s=float(number))
+        listeners.add(sequence)
+        if number % 2:
+            listeners.delivered(sequence, 5, now_s=float(number))
+        listeners.remove(sequence)
+    assert len(listeners._clocks) == len(listeners._resting) == 1
+    assert not listeners._pieces
+
+
+def test_a_pause_counts_against_nobody() -> None:
+    first, second = piece(0), piece(1)
+    listeners = opened(first, second)
+    listeners.delivered(first, 10, now_s=0.0)
+    listeners.shift(first, 5.0)
+    assert listeners.urgency(first, 5.0)[0] == pytest.approx(1.0)
+    assert listeners.urgency(second, 5.0)[0] == pytest.approx(2.0)
+
+
+def test_only_the_piece_that_is_played_is_late() -> None:
+    first, second, third = piece(0), piece(1), piece(2)
+    listeners = opened(first, second, third)
+    listeners.delivered(first, 5, now_s=0.0)
+    listeners.delivered(third, 5, now_s=0.0)
+    assert listeners.urgency(first, 10.5)[0] == pytest.approx(-10.0)
+    assert listeners.urgency(second, 10.5)[0] == pytest.approx(1.0)
+    assert listeners.urgency(third, 10.5)[0] == pytest.approx(2.5)

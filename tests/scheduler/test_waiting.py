@@ -1,0 +1,49 @@
+"""What a policy is shown of those that wait."""
+
+from __future__ import annotations
+
+from benchmarks.simulation.device import PaperPrompt
+from izwi.request import Request, Sequence
+from izwi.scheduler.plan import Order
+from izwi.scheduler.waiting_queue import WaitingQueue
+
+
+def room(order: Order, priorities: list[int], streams: bool = True) -> WaitingQueue:
+    waiting = WaitingQueue(order)
+    for arrival, priority in enumerate(priorities):
+        prompt = PaperPrompt(4, 0, arrival)
+        request = Request(f"{arrival}", "m", prompt, priority=priority, streams=streams)
+        waiting.add(Sequence(request, arrival, last_step=100 - arrival))
+    return waiting
+
+
+def arrivals(waiting: WaitingQueue, count: int, *, stuck: int = 0) -> list[int]:
+    """Arrivals of the heads; the first `stuck` cannot run, and the last is late first."""
+    heads = waiting.heads(count, lambda s: s.arrival >= stuck, lambda s: -s.arrival)
+    return [sequence.arrival for sequence in heads]
+
+
+def test_each_order_shows_its_own_first() -> None:
+    priorities = [0, 2, 0, 2, 1, 0, 0, 0, 0]
+    assert arrivals(room(Order.ARRIVAL, priorities), 2) == [0, 1]
+    assert arrivals(room(Order.SLACK, priorities), 2) == [8, 7]
+    assert arrivals(room(Order.SLACK, priorities, streams=False), 2) == [0, 1]
+    shown = arrivals(room(Order.PRIORITY, priorities), 2)
+    assert shown[:2] == [1, 3]
+    assert set(shown[2:]) == {8, 7, 6, 5}, "those that have been idle longest"
+
+
+def test_what_cannot_run_is_not_counted() -> None:
+    for order in Order:
+        assert set(arrivals(room(order, [0] * 40), 2, stuck=30)) >= (
+            {39, 38} if order is Order.SLACK else {30, 31}
+        )
+        assert arrivals(room(order, [0] * 8), 8, stuck=6) == [6, 7]
+
+
+def test_who_leaves_is_not_shown() -> None:
+    waiting = room(Order.PRIORITY, [0, 1, 0])
+    for sequence in list(waiting)[:2]:
+        waiting.remove(sequence)
+        waiting.remove(sequence)
+    assert arrivals(waiting, 3) == [2]
