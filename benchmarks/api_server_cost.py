@@ -26,7 +26,8 @@ import httpx
 import numpy as np
 
 from benchmarks.measure import write_result
-from izwi.request import Chunk, Reason, Request, SpeechInput, Task
+from izwi.inputs import SpeechInput
+from izwi.request import Chunk, Reason, Request, Task
 from izwi_api.http.keys import add_key
 from izwi_api.http.limits import KeyLimits
 

@@ -18,12 +18,13 @@ import numpy as np
 import soxr
 
 from benchmarks.measure import TEXTS, arguments, write_result
+from izwi.arrays import Float32
 from izwi.async_engine import AsyncEngine
 from izwi.audio.decode import decode_audio
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import SpeechInput
 from izwi.registry import Registry
-from izwi.request import Float32, SpeechInput
 from izwi.runner.device import TorchBackend, torch_backend
 from izwi_api.services.live_transcribe import (
     LiveTranscription,

@@ -28,13 +28,14 @@ from benchmarks.listeners import milliseconds
 from benchmarks.measure import write_result
 from benchmarks.random_checkpoint import EMBEDDED_LISTENER, LISTENING, load_listening
 from benchmarks.uploads import transcribe_all, upload_of
+from izwi.arrays import Float32
 from izwi.async_engine import AsyncEngine
 from izwi.audio.mel import WHISPER_RATE
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import TranscriptionInput
 from izwi.model import TranscriptionModel
 from izwi.model_worker import ModelWorker
-from izwi.request import Float32, TranscriptionInput
 from izwi.threads import compute, use_few_threads
 
 _PARTS = ("schedule", "encode", "launch", "results", "process")

@@ -35,8 +35,8 @@ from benchmarks.measure import TEXTS, write_result
 from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER, NAMES
 from benchmarks.simulation.arrivals import poisson
 from benchmarks.uploads import transcribe_all, upload_of
+from izwi.arrays import Float32
 from izwi.audio.mel import WHISPER_RATE
-from izwi.request import Float32
 
 TEXT_CHARS = (50, 200, 500, 1000, 1500, 2000, 3000, 4000)
 CLIP_S = (1.3, 4.0, 5.7, 8.0, 12.0, 23.0)

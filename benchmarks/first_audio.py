@@ -8,7 +8,7 @@ import asyncio
 import numpy as np
 
 from benchmarks.measure import TEXTS, arguments, speak, start, write_result
-from izwi.request import TextMode
+from izwi.inputs import TextMode
 
 
 async def main(options: argparse.Namespace) -> None:

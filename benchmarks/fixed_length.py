@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from izwi.audio.mel import WHISPER_RATE
+from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.model import SpeechModel, TranscriptionModel
 from izwi.registry import Registry
-from izwi.request import Request, SpeechInput, Task, TranscriptionInput
+from izwi.request import Request, Task
 
 FRAMES = "BENCHMARK_FRAMES"  # environment variable: frames of all that a server's process says
 

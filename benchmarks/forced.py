@@ -8,7 +8,7 @@ from torch import Tensor
 
 from izwi.model import Model, Row
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import Sequence
+from izwi.sequence import Sequence
 
 
 @torch.inference_mode()

@@ -16,8 +16,8 @@ from benchmarks.measure import TEXTS, write_result
 from benchmarks.random_checkpoint import EMBEDDED, SPEAKING, load
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
-from izwi.request import SpeechInput
 from izwi.runner.codec_graphs import CodecGraphs
 from izwi.runner.decode_graphs import DecodeGraphs, Variant
 

@@ -20,9 +20,10 @@ import torch
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
 from izwi.registry import Registry
-from izwi.request import Reason, SpeechInput
+from izwi.request import Reason
 from izwi.runner.device import TorchBackend, torch_backend
 
 RESULTS = Path(__file__).parent / "results"

@@ -25,9 +25,10 @@ from benchmarks.simulation.live import play
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
 from izwi.registry import Registry
-from izwi.request import Chunk, Request, SpeechInput
+from izwi.request import Chunk, Request
 from izwi.runner.device import torch_backend
 
 LEAST_S = 10.0  # of speech in a long request

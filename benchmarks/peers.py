@@ -28,9 +28,9 @@ from benchmarks.measure import TEXTS, write_result
 from benchmarks.random_checkpoint import RandomBackend, write_folder
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
 from izwi.registry import Registry
-from izwi.request import SpeechInput
 from izwi.runner.device import torch_backend
 from tests.models.tiny_tts import write_tiny_tts
 

@@ -14,9 +14,10 @@ import numpy as np
 from benchmarks.measure import arguments, write_result
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import TranscriptionInput
 from izwi.model import TranscriptionModel
 from izwi.registry import Registry
-from izwi.request import Request, TranscriptionInput
+from izwi.request import Request
 from izwi.runner.device import torch_backend
 
 POSITIONS = 500

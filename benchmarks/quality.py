@@ -20,18 +20,12 @@ import soxr
 import torch
 
 from benchmarks.measure import RESULTS, write_result
+from izwi.arrays import Float32
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import AlignmentInput, ReferenceClip, SpeechInput, TextMode, TranscriptionInput
 from izwi.registry import Registry
-from izwi.request import (
-    AlignmentInput,
-    Float32,
-    ReferenceClip,
-    SpeechInput,
-    TextMode,
-    TranscriptionInput,
-)
 from izwi.runner.device import torch_backend
 from izwi_api.services.align import find_aligner
 from izwi_api.services.context import chunks_of

@@ -22,7 +22,8 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.model import KVSpec, Pick, Row, StateSpec
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import EncodeInput, Request, SamplingParams, Sequence, Task
+from izwi.request import EncodeInput, Request, SamplingParams, Task
+from izwi.sequence import Sequence
 
 CODEBOOKS = 16
 PROMPT = 40

@@ -15,8 +15,8 @@ from izwi.async_engine import AsyncEngine
 from izwi.audio.decode import decode_audio
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.registry import Registry
-from izwi.request import SpeechInput, TranscriptionInput
 from izwi.runner.device import torch_backend
 from izwi_api.services.speech import open_speech
 

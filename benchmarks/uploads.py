@@ -15,8 +15,8 @@ import httpx
 import soundfile
 
 from benchmarks.listeners import connect, open_connections
+from izwi.arrays import Float32
 from izwi.audio.mel import WHISPER_RATE
-from izwi.request import Float32
 
 
 def upload_of(model: str, samples: Float32) -> httpx.Request:

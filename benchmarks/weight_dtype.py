@@ -27,11 +27,12 @@ from benchmarks.measure import TEXTS, arguments, write_result
 from benchmarks.random_checkpoint import load
 from izwi.config import WEIGHTS, EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
 from izwi.ops.torch_ops import TorchOps
 from izwi.registry import Registry
-from izwi.request import Sequence, SpeechInput
 from izwi.runner.device import torch_backend
+from izwi.sequence import Sequence
 
 Log = Seq[Seq[int]]
 Sound = npt.NDArray[np.float32]

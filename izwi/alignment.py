@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from izwi.arrays import Samples
+from izwi.inputs import AlignmentInput
 from izwi.model import Model
-from izwi.request import AlignmentInput, Request, Samples
+from izwi.request import Request
 
 
 @dataclass(frozen=True, slots=True)

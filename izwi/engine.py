@@ -17,8 +17,9 @@ from izwi.log import Log
 from izwi.model import Model
 from izwi.model_worker import ModelWorker
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import Chunk, PauseReason, Reason, Request, Sequence
+from izwi.request import Chunk, Reason, Request
 from izwi.runner.budget import divide, report_full_device, share_of_added_model
+from izwi.sequence import PauseReason, Sequence
 
 
 class Engine:

@@ -7,11 +7,11 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from izwi.model import Row
-from izwi.request import Sequence
 from izwi.runner.runner import Drawn, Forward
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
 from izwi.scheduler.work import Work
+from izwi.sequence import Sequence
 
 
 class Launched:

@@ -9,7 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from izwi.request import Request, SpeechInput
+from izwi.inputs import SpeechInput
+from izwi.request import Request
 
 
 @dataclass(frozen=True, slots=True, eq=False)

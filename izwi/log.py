@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from izwi.request import Float32, Int64, Sequence
+from izwi.arrays import Float32, Int64
+from izwi.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True, eq=False)

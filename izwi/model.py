@@ -11,19 +11,12 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from izwi.arrays import Samples
 from izwi.chat import AnswerReader, ChatInput
+from izwi.inputs import SpeechInput, Transcript, TranscriptionInput, VoicePrompt
 from izwi.ops.protocol import Array, AttentionContext, Ops, Weights
-from izwi.request import (
-    EncodeInput,
-    Request,
-    Samples,
-    Sequence,
-    SpeechInput,
-    Task,
-    Transcript,
-    TranscriptionInput,
-    VoicePrompt,
-)
+from izwi.request import EncodeInput, Request, Task
+from izwi.sequence import Sequence
 
 # In `Model.inputs`, ids of an entry that the host does not know yet.
 UNKNOWN = -1

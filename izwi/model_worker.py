@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from izwi.arrays import Float32
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.errors import Overloaded
@@ -19,7 +20,7 @@ from izwi.in_flight import Launched, Results
 from izwi.log import Log
 from izwi.model import Model, Row
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import Chunk, Entries, Float32, Phase, Reason, Sequence
+from izwi.request import Chunk, Entries, Reason
 from izwi.runner.budget import MemoryBudget
 from izwi.runner.codec_graphs import PendingAudio
 from izwi.runner.runner import Drawn, Runner
@@ -27,6 +28,7 @@ from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
 from izwi.scheduler.scheduler import Scheduler
 from izwi.scheduler.work import Work
+from izwi.sequence import Phase, Sequence
 
 # How often, in steps, prices are updated and requests that waited too long are refused.
 _CHECK_EVERY = 32

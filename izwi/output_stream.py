@@ -8,7 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from izwi.request import Chunk, Int64, Reason
+from izwi.arrays import Int64
+from izwi.request import Chunk, Reason
 
 
 class Source(Protocol):

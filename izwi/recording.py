@@ -21,6 +21,7 @@ import msgspec
 
 from izwi.audio.pcm import to_s16le
 from izwi.chat import ChatInput
+from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.model import ChatModel, SpeechModel, TranscriptionModel
 from izwi.recording_line import (
     VERSION,
@@ -32,7 +33,7 @@ from izwi.recording_line import (
     TranscriptionAsk,
     TranscriptionLine,
 )
-from izwi.request import Chunk, Reason, Request, SpeechInput, TranscriptionInput
+from izwi.request import Chunk, Reason, Request
 
 logger = logging.getLogger(__name__)
 

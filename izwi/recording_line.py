@@ -41,16 +41,8 @@ from msgspec import Struct
 
 from izwi.chat import ChatInput
 from izwi.errors import InvalidRequest
-from izwi.request import (
-    Reason,
-    ReferenceClip,
-    Request,
-    SamplingParams,
-    SpeechInput,
-    TextMode,
-    TranscriptionInput,
-    VoicePrompt,
-)
+from izwi.inputs import ReferenceClip, SpeechInput, TextMode, TranscriptionInput, VoicePrompt
+from izwi.request import Reason, Request, SamplingParams
 
 logger = logging.getLogger(__name__)
 

@@ -1,33 +1,22 @@
-"""Requests, and their logs while they run. Knows no model and no HTTP.
+"""Requests, and the chunks that answer them. Knows no model and no HTTP.
 
-A request is frozen. A `Sequence` is the request's life: its log (what was emitted so far) and the
-caches of that log (encoded audio, KV pages, codec row), which may be dropped and rebuilt from it.
+A request is frozen. `izwi.sequence` is the request while it runs.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
+from izwi.arrays import Float32, Int64
 from izwi.chat import ChatInput
 from izwi.digests import digest_array
+from izwi.inputs import AlignmentInput, SpeechInput, TranscriptionInput
 
-Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
 Entries = tuple[tuple[int, ...], ...]
-
-
-class Samples(Protocol):
-    """(n,) float32 mono, read in parts: an array, or a sound that does not lie in memory."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, part: slice, /) -> Float32: ...
 
 
 class Task(StrEnum):
@@ -37,13 +26,6 @@ class Task(StrEnum):
     TRANSCRIPTION = "transcription"
     ALIGNMENT = "alignment"
     CHAT = "chat"
-
-
-class TextMode(StrEnum):
-    """How text reaches a speech model: all of it first, or one token a frame beside the sound."""
-
-    FULL = "full"
-    STREAMING = "streaming"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,24 +129,6 @@ class Request:
     ask: SpeechInput | TranscriptionInput | AlignmentInput | ChatInput | None = None
 
 
-class Phase(StrEnum):
-    """Where a sequence stands."""
-
-    WAITING = "waiting"
-    PREFILL = "prefill"
-    DECODE = "decode"
-    PAUSED = "paused"
-    FINISHED = "finished"
-
-
-class PauseReason(StrEnum):
-    """Why a sequence does not run although it has not ended."""
-
-    TURN = "turn"  # asked for: the user speaks over it
-    INPUT = "input"  # its next frame needs text that is not written yet
-    MEMORY = "memory"  # its pages went to others
-
-
 class Reason(StrEnum):
     """Why a sequence ended."""
 
@@ -172,122 +136,6 @@ class Reason(StrEnum):
     LENGTH = "length"
     ABORTED = "aborted"
     ERROR = "error"
-
-
-@dataclass(slots=True)
-class Pending:
-    """What steps in flight will add to a sequence."""
-
-    entries: int = 0  # 1 at most when a step is planned
-    frames: int = 0  # that go through the codec, in so many chunks
-    chunks: int = 0
-    ends: bool = False  # no more entries follow
-
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """A request and its log, and the caches of that log.
-
-    The log is `emitted`, `written`, and how far sound was made of it; all else is rebuilt from it.
-
-    Attributes:
-        arrival: Number of arrivals before it, in the whole engine.
-        submitted_s: When, on the engine's clock.
-        emitted: The log: one entry a step, (codebooks,) ids; a token is an entry of one id.
-        written: The log of its input: text ids written after the prompt.
-        input_open: More may be written.
-        logprobs: Of each entry emitted, where the request asks for them; else empty.
-        num_vocoded: Frames that went through the codec.
-        num_delivered: Entries delivered to its reader.
-        num_chunks: Chunks of sound that left, for the chunk ramp.
-        ended: It emits no more; its last sound may still be owed.
-        reason: Why it ended.
-        paused: Why it does not run, or None.
-        backpressured: Its reader is behind; it emits nothing until the reader catches up.
-        encoded: Results of the prompt's encode inputs, None where not run yet.
-        num_computed: Positions whose keys and values are in the pages.
-        pages: Page ids, in position order.
-        keys: Content keys of the first positions, as far as they were asked for.
-        page_chain: A running digest of each whole page of the prompt's keys.
-        num_published: Whole pages that were offered to the prefix tree.
-        num_reused: Positions that the prefix tree gave when it was last admitted.
-        state_row: Row of the codec state arena, or None.
-        saved_state: The codec's state while it holds no row, or None: rebuilt from the log.
-        last_step: The scheduler's step in which it last had a row, or arrived.
-        seen: What the sampler keeps of the log: how much of it, and the ids in it.
-        limit: Entries after which it ends, once that is known for good.
-        pending: What steps in flight will add to it.
-        epoch: How often it has let go of its pages. What was launched before is dropped.
-        num_prompt: Positions of the prompt.
-        output_positions: Positions of the prompt where entries are drawn, if not behind it.
-    """
-
-    request: Request
-    arrival: int
-    submitted_s: float = 0.0
-    phase: Phase = Phase.WAITING
-    emitted: list[tuple[int, ...]] = field(default_factory=list)
-    written: list[int] = field(default_factory=list)
-    input_open: bool = False
-    logprobs: list[float] = field(default_factory=list)
-    num_vocoded: int = 0
-    num_delivered: int = 0
-    num_chunks: int = 0
-    ended: bool = False
-    reason: Reason | None = None
-    paused: PauseReason | None = None
-    backpressured: bool = False
-    encoded: list[Any] = field(default_factory=list)
-    num_computed: int = 0
-    pages: list[int] = field(default_factory=list)
-    keys: list[int] = field(default_factory=list)
-    page_chain: tuple[int, ...] | None = None
-    num_published: int = 0
-    num_reused: int = 0
-    state_row: int | None = None
-    saved_state: Any = None
-    last_step: int = 0
-    seen: Any = None
-    limit: int | None = None
-    pending: Pending = field(default_factory=Pending)
-    epoch: int = 0
-    num_prompt: int = field(init=False)
-    output_positions: tuple[int, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.num_prompt, self.output_positions = (
-            self.request.prompt.num_positions,
-            self.request.output_positions,
-        )
-        self.encoded = [None] * len(self.request.prompt.encode_inputs)
-        self.input_open = self.request.open_input
-
-    @property
-    def num_entries(self) -> int:
-        """Entries emitted, and those that a step in flight draws."""
-        return len(self.emitted) + self.pending.entries
-
-    @property
-    def num_positions(self) -> int:
-        """Positions of the prompt, and one for each entry after it."""
-        return self.num_prompt + (0 if self.output_positions else self.num_entries)
-
-    @property
-    def next_drawn(self) -> int:
-        """The position whose output gives the next entry: a mark, or the last one known."""
-        count = len(self.emitted)
-        return (
-            self.output_positions[count] if self.output_positions else self.num_prompt + count - 1
-        )
-
-    def drawn_before(self, stop: int) -> tuple[int, ...]:
-        """Positions before `stop` whose outputs give the next entries, one each."""
-        if self.output_positions:
-            return self.output_positions[
-                len(self.emitted) : bisect_left(self.output_positions, stop)
-            ]
-        last = self.num_prompt + len(self.emitted) - 1
-        return (last,) if last < stop else ()
 
 
 class Chunk(NamedTuple):
@@ -310,90 +158,3 @@ class Chunk(NamedTuple):
     reason: Reason | None = None
     error: BaseException | None = None
     logprobs: Float32 | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class VoicePrompt:
-    """A voice to speak with: what a reference clip was encoded to, once.
-
-    Attributes:
-        speaker_embedding: (hidden,) float32.
-        codes: (frames, codebooks) int64 of the clip, or None for the embedding alone.
-        text: What the clip says; needed with codes.
-    """
-
-    speaker_embedding: Float32
-    codes: Int64 | None = None
-    text: str | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ReferenceClip:
-    """A clip whose voice is to be followed.
-
-    Attributes:
-        samples: (n,) float32 mono at 24 kHz.
-        text: What it says; None follows the speaker embedding alone.
-    """
-
-    samples: Float32
-    text: str | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SpeechInput:
-    """What an API server asks of a speech model. None takes the checkpoint's default."""
-
-    text: str
-    voice: str | VoicePrompt | ReferenceClip | None = None
-    language: str | None = None
-    instruct: str | None = None
-    text_mode: TextMode | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int = 0
-    max_new_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TranscriptionInput:
-    """What an API server asks of a transcription model.
-
-    Attributes:
-        samples: At 16 kHz.
-        language: Forced language name or code, None detects it.
-        context: Text that the transcription follows on or whose words are likely.
-        logprobs: As in `Request`.
-    """
-
-    samples: Samples
-    language: str | None = None
-    context: str = ""
-    temperature: float = 0.0
-    seed: int = 0
-    max_new_tokens: int | None = None
-    logprobs: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AlignmentInput:
-    """What an API server asks of an alignment model.
-
-    Attributes:
-        samples: At 16 kHz.
-        text: What they say.
-        language: Name or code; None cuts words at white space, and between Chinese characters.
-    """
-
-    samples: Samples
-    text: str
-    language: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Transcript:
-    """What a transcription model's tokens say."""
-
-    language: str
-    text: str

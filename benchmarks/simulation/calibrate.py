@@ -15,9 +15,10 @@ from benchmarks.simulation.machine import Machine
 from benchmarks.simulation.step_log import RecordedEngine
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
+from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
 from izwi.registry import Registry
-from izwi.request import Chunk, Request, SpeechInput
+from izwi.request import Chunk, Request
 from izwi.runner.device import TorchBackend
 
 

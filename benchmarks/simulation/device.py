@@ -17,14 +17,16 @@ import numpy as np
 
 from benchmarks.simulation.machine import Machine
 from benchmarks.simulation.step_log import Kind
+from izwi.arrays import Float32
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.model import Row
 from izwi.model_worker import ModelWorker
-from izwi.request import Chunk, Float32, Request, Sequence
+from izwi.request import Chunk, Request
 from izwi.runner.runner import Drawn
 from izwi.scheduler.cost import StepCost, StepWork
 from izwi.scheduler.scheduler import Scheduler, Work
+from izwi.sequence import Sequence
 
 # What a request will say: its entries, after which it stops by itself if it can.
 Script = Seq[tuple[int, ...]]

@@ -15,10 +15,10 @@ from typing import Any
 import av
 import numpy as np
 
+from izwi.arrays import Float32
 from izwi.audio.pcm import mix_down, to_float
 from izwi.audio.resample import StreamResampler
 from izwi.errors import InvalidAudio, TooLarge
-from izwi.request import Float32
 
 # Plain audio containers only. FFmpeg also reads playlists that open other files and addresses.
 DEMUXERS = "aac,aiff,amr,au,caf,flac,matroska,webm,mov,mp4,m4a,mp3,ogg,w64,wav"

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import av
 import numpy as np
 
+from izwi.arrays import Float32
 from izwi.audio.pcm import to_s16le
 from izwi.audio.resample import StreamResampler
 from izwi.errors import InvalidRequest
-from izwi.request import Float32
 
 # Clients of `pcm` hard-code this rate: the bytes carry no header that could say another.
 PCM_RATE = 24_000

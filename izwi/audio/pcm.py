@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from izwi.request import Float32
+from izwi.arrays import Float32
 
 # Integer PCM of n bits covers [-2^(n-1), 2^(n-1)), so full scale is a power of two when read.
 _FULL_SCALE = {"i2": 2.0**15, "i4": 2.0**31}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import soxr
 
-from izwi.request import Float32
+from izwi.arrays import Float32
 
 # librosa's default, which the reference packages resample with: parity needs the same filter.
 QUALITY = "HQ"

@@ -13,8 +13,8 @@ from typing import Self
 
 import numpy as np
 
+from izwi.arrays import Float32, Samples
 from izwi.errors import IzwiError, Overloaded
-from izwi.request import Float32, Samples
 
 # A minute at 16 kHz, 4 MB; an hour is 230 MB.
 MAX_MEMORY_SAMPLES = 60 * 16_000
@@ -26,7 +26,7 @@ _BLOCK_SAMPLES = 1 << 20
 
 
 class DecodedAudio:
-    """Mono samples that are written once and then read in parts; an `izwi.request.Samples`.
+    """Mono samples that are written once and then read in parts; an `izwi.arrays.Samples`.
 
     Up to `MAX_MEMORY_SAMPLES` are held in memory. More lie in a file that has no name, so it is
     gone with the process, however that ends. It is read, not mapped: mapped pages would count as
@@ -128,7 +128,7 @@ class DecodedAudio:
 
 
 class _TurnedDown:
-    """Samples divided by their peak as they are read; an `izwi.request.Samples`."""
+    """Samples divided by their peak as they are read; an `izwi.arrays.Samples`."""
 
     def __init__(self, samples: Samples, peak: float):
         self._samples, self._peak = samples, np.float32(peak)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import webrtcvad
 
-from izwi.request import Float32
+from izwi.arrays import Float32
 
 SAMPLE_RATE = 16_000
 

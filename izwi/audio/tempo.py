@@ -8,7 +8,7 @@ import av
 import av.filter
 import numpy as np
 
-from izwi.request import Float32
+from izwi.arrays import Float32
 
 MIN_SPEED = 0.25
 MAX_SPEED = 4.0

@@ -18,10 +18,10 @@ from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, rope_tabl
 from izwi.ops.attention.triton_prompt import PagedPrompt
 from izwi.ops.protocol import AttentionContext
 from izwi.ops.triton_sampling import draw, log_probabilities, take_last
-from izwi.request import Sequence
 from izwi.runner.recorder import GraphRecorder, Recorded, fitting
 from izwi.runner.sampler import Suppressed
 from izwi.runner.staging import StagedPositions, StagedRows
+from izwi.sequence import Sequence
 
 # Batch sizes. Between them a step takes as long as the next larger one.
 _SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)

@@ -20,7 +20,7 @@ from izwi.model import EncodesPadded, Model, Row, SpeechModel, last_positions
 from izwi.ops.attention.triton_decode import takes_heads
 from izwi.ops.torch_ops import TorchOps
 from izwi.ops.transfer import HostCopy
-from izwi.request import EncodeInput, Sequence, Task
+from izwi.request import EncodeInput, Task
 from izwi.runner.codec_graphs import CodecGraphs, PendingAudio
 from izwi.runner.compilations import watch_triton
 from izwi.runner.compiling import Rehearsal, rehearse
@@ -31,6 +31,7 @@ from izwi.runner.prompt_graphs import PromptGraphs
 from izwi.runner.recorder import GraphRecorder
 from izwi.runner.sampler import Suppressed
 from izwi.runner.side_stream import SideStream
+from izwi.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True, eq=False)

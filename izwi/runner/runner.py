@@ -19,7 +19,7 @@ from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
 from izwi.model import Model, Row, SpeechModel, step
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import EncodeInput, Entries, Sequence, Task
+from izwi.request import EncodeInput, Entries, Task
 from izwi.runner.batch import run_each
 from izwi.runner.budget import MemoryBudget
 from izwi.runner.codec_graphs import PendingAudio
@@ -32,6 +32,7 @@ from izwi.runner.side_stream import SideStream
 from izwi.runner.tiered import TieredPages, TieredStates
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.playback import chunk_frames
+from izwi.sequence import Sequence
 
 if TYPE_CHECKING:
     from izwi.runner.graphs import Graphs

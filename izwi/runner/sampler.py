@@ -16,7 +16,7 @@ from torch import Tensor
 
 from izwi.model import Pick
 from izwi.request import SamplingParams
-from izwi.request import Sequence as RequestSequence
+from izwi.sequence import Sequence as RequestSequence
 
 _MASK = (1 << 64) - 1
 # Logits divided by less than this leave float32.

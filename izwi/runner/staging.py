@@ -15,8 +15,9 @@ from torch import Tensor
 
 from izwi.model import Row
 from izwi.ops.triton_sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
-from izwi.request import Request, Sequence
+from izwi.request import Request
 from izwi.runner.sampler import Suppressed, is_greedy, seen_ids
+from izwi.sequence import Sequence
 
 _ALIGN = 16  # bytes; what a kernel's vector loads want
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from izwi.request import Sequence
+from izwi.sequence import Sequence
 
 
 class StateRows(Protocol):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
-from izwi.request import Sequence
 from izwi.scheduler.playback import slack_s
+from izwi.sequence import Sequence
 
 # A piece that is not complete is taken to go on for at least so long.
 _TURN_S = 1.0

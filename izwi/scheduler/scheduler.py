@@ -13,7 +13,7 @@ from izwi.cache.radix import page_chain
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.model import Row
-from izwi.request import PauseReason, Pending, Phase, Reason, Sequence
+from izwi.request import Reason
 from izwi.scheduler.codec_rows import CodecRows, StateRows
 from izwi.scheduler.cost import OnlineCost
 from izwi.scheduler.playback import FAR_S, chunk_frames
@@ -22,6 +22,7 @@ from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
 from izwi.scheduler.shadow import add, compare
 from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
 from izwi.scheduler.work import Counts, ModelFacts, Work
+from izwi.sequence import PauseReason, Pending, Phase, Sequence
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import nsmallest
 from itertools import islice
 
-from izwi.request import Phase, Sequence
 from izwi.scheduler.plan import Order
+from izwi.sequence import Phase, Sequence
 
 # Steps over which starts are averaged.
 _STARTS_STEPS = 32

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from izwi.model import Row
-from izwi.request import Sequence
 from izwi.scheduler.shadow import Difference
+from izwi.sequence import Sequence
 
 _SAME = Difference()
 

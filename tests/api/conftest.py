@@ -20,8 +20,9 @@ from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi.chat import AnswerText
 from izwi.errors import CheckpointError, InvalidRequest, IzwiError, ModelNotFound, Overloaded
+from izwi.inputs import Transcript, VoicePrompt
 from izwi.metrics import FIGURES
-from izwi.request import Chunk, Reason, Request, Task, Transcript, VoicePrompt
+from izwi.request import Chunk, Reason, Request, Task
 from izwi_api.cli.main import app as command_line
 from izwi_api.http.app import create_app
 from izwi_api.serve import local_services

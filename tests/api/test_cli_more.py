@@ -22,8 +22,8 @@ from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import InvalidRequest
+from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.registry import Registry
-from izwi.request import SpeechInput, TranscriptionInput
 from izwi.runner.device import torch_backend
 from izwi_api.cli import doctor, sound_out, transcribe, transcription_clients
 from izwi_api.cli.remote import Server

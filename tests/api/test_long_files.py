@@ -15,7 +15,7 @@ import pytest
 
 from izwi.audio import sound as sound_module
 from izwi.audio.encode import wav_header
-from izwi.request import TranscriptionInput
+from izwi.inputs import TranscriptionInput
 from izwi_api.http.app import create_app
 from izwi_api.services import transcribe
 from izwi_api.services.decoding import InProcess

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from izwi.errors import EngineStopped, Overloaded
-from izwi.request import Request, SpeechInput
+from izwi.inputs import SpeechInput
+from izwi.request import Request
 from izwi_api.http.usage import CountedEngine, Usage, current_usage
 from izwi_api.services.speech import PIECES_AHEAD, Speech, open_speech
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from izwi.request import TranscriptionInput
+from izwi.inputs import TranscriptionInput
 from izwi_api.http.limits import QuotaExceeded
 from izwi_api.http.usage import CountedEngine, Usage, current_usage
 from izwi_api.services import transcribe

@@ -15,7 +15,7 @@ import pytest
 
 from izwi.audio.decode import decode_audio
 from izwi.audio.encode import CONTENT_TYPES
-from izwi.request import ReferenceClip, VoicePrompt
+from izwi.inputs import ReferenceClip, VoicePrompt
 
 ASK = {"model": "tts", "input": "hello there", "voice": "Ann"}
 FRAME_BYTES = 1920 * 2

@@ -15,7 +15,8 @@ from izwi.audio.decode import decode_audio
 from izwi.audio.encode import FORMATS
 from izwi.audio.pcm import to_s16le
 from izwi.errors import InvalidRequest
-from izwi.request import Request, SpeechInput, TextMode
+from izwi.inputs import SpeechInput, TextMode
+from izwi.request import Request
 from izwi_api.http.app import create_app
 from izwi_api.http.limits import QuotaExceeded
 from izwi_api.routes import speech_stream

@@ -16,7 +16,8 @@ from izwi.alignment import AlignedWord
 from izwi.audio.decode import decode_audio
 from izwi.audio.encode import stream_encoder
 from izwi.errors import TooLarge
-from izwi.request import Chunk, Reason, SpeechInput
+from izwi.inputs import SpeechInput
+from izwi.request import Chunk, Reason
 from izwi_api.cli.main import app as izwi
 from izwi_api.http.app import create_app
 from izwi_api.runtime_options import RuntimeOptions

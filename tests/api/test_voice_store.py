@@ -23,7 +23,7 @@ from izwi.audio.decode import decode_audio
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi.errors import InvalidRequest, IzwiError, TooLarge, VoiceExists, VoiceNotFound
-from izwi.request import VoicePrompt
+from izwi.inputs import VoicePrompt
 from izwi_api.settings import read_settings
 from izwi_api.voices import files as voice_files
 from izwi_api.voices.archive import VoiceArchive, pack_voice, unpack_voice

@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from izwi.errors import ModelNotFound
-from izwi.request import VoicePrompt
+from izwi.inputs import VoicePrompt
 from izwi_api.http.app import create_app
 from izwi_api.services.context import Services
 from izwi_api.settings import Settings

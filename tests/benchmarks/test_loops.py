@@ -19,7 +19,7 @@ from benchmarks.gpu_table import TABLE
 from benchmarks.listeners import Listened, connect, figures, listen
 from benchmarks.measure import RESULTS, TEXTS
 from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER, load
-from izwi.request import SpeechInput, TranscriptionInput
+from izwi.inputs import SpeechInput, TranscriptionInput
 
 FRAME = 1920
 SILENCE, SOUND = bytes(2 * FRAME), np.full(FRAME, 9000, "<i2").tobytes()

@@ -8,7 +8,8 @@ import pytest
 
 from izwi.engine import Engine
 from izwi.errors import InvalidRequest, Overloaded
-from izwi.request import PauseReason, Phase, Reason, Request
+from izwi.request import Reason, Request
+from izwi.sequence import PauseReason, Phase
 from tests.engine.toy import CLONE, ToyCodec, toy_request
 from tests.engine.world import SPEECH, World, alone
 

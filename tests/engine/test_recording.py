@@ -17,6 +17,14 @@ from hypothesis import strategies as st
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import InvalidRequest
+from izwi.inputs import (
+    ReferenceClip,
+    SpeechInput,
+    TextMode,
+    Transcript,
+    TranscriptionInput,
+    VoicePrompt,
+)
 from izwi.recording import RequestRecorder, platform_of
 from izwi.recording_line import (
     Line,
@@ -29,17 +37,7 @@ from izwi.recording_line import (
 )
 from izwi.registry import Registry
 from izwi.replay import Difference, replay
-from izwi.request import (
-    Chunk,
-    Reason,
-    ReferenceClip,
-    Request,
-    SpeechInput,
-    TextMode,
-    Transcript,
-    TranscriptionInput,
-    VoicePrompt,
-)
+from izwi.request import Chunk, Reason, Request
 from izwi.runner.device import TorchBackend
 from tests.golden.make_recordings import RECORDINGS, SPEAKER, loaded, run_alone
 

@@ -14,18 +14,13 @@ import numpy as np
 import soxr
 import torch
 
+from izwi.arrays import Float32
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import ReferenceClip, SpeechInput, TextMode, TranscriptionInput
 from izwi.recording import RequestRecorder, platform_of
 from izwi.registry import Registry
-from izwi.request import (
-    Float32,
-    ReferenceClip,
-    Request,
-    SpeechInput,
-    TextMode,
-    TranscriptionInput,
-)
+from izwi.request import Request
 from izwi.runner.device import TorchBackend, torch_backend
 
 RECORDINGS = Path(__file__).parent / "recordings"

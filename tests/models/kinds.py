@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from izwi.chat import ChatInput, ChatMessage, Role
+from izwi.inputs import ReferenceClip, SpeechInput, TranscriptionInput
 from izwi.model import Family
-from izwi.request import ReferenceClip, Request, SpeechInput, TranscriptionInput
+from izwi.request import Request
 from izwi_models.qwen3_asr.model import FAMILY as ASR
 from izwi_models.qwen3_chat.model import FAMILY as CHAT
 from izwi_models.qwen3_tts import FAMILY as TTS

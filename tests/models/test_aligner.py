@@ -16,9 +16,11 @@ import torch
 
 from izwi.checkpoint import parse_config
 from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge
+from izwi.inputs import AlignmentInput
 from izwi.model import Row, step
-from izwi.request import AlignmentInput, Request, Sequence, Task
+from izwi.request import Request, Task
 from izwi.runner.device import torch_backend
+from izwi.sequence import Sequence
 from izwi_models import FAMILIES
 from izwi_models.qwen3_aligner import FAMILY, Qwen3Aligner
 from izwi_models.qwen3_aligner.config import AlignerConfig, tensor_shapes

@@ -14,8 +14,9 @@ import torch
 
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import AlignmentInput
 from izwi.registry import Registry
-from izwi.request import AlignmentInput, Reason, Task
+from izwi.request import Reason, Task
 from izwi.runner.device import torch_backend
 from izwi_models.qwen3_aligner import FAMILY, Qwen3Aligner
 from tests.models.tiny_aligner import write_tiny_aligner

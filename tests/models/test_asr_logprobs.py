@@ -10,9 +10,10 @@ import torch
 
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import TranscriptionInput
 from izwi.model import Row, step
-from izwi.request import Sequence, TranscriptionInput
 from izwi.runner.device import torch_backend
+from izwi.sequence import Sequence
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.text import TEXT_TAG, parse_answer
 from tests.models.test_asr import CASES, FullContext, greedy

@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge
+from izwi.inputs import TranscriptionInput
 from izwi.model import KVSpec
-from izwi.request import Task, TranscriptionInput
+from izwi.request import Task
 from izwi.runner.device import torch_backend
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from tests.models.tiny_asr import sound, write_tiny_asr

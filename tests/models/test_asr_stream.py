@@ -18,8 +18,10 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import InvalidRequest, TooLarge
 from izwi.input_stream import PartialTranscript
-from izwi.request import Request, Sequence, TranscriptionInput
+from izwi.inputs import TranscriptionInput
+from izwi.request import Request
 from izwi.runner.device import torch_backend
+from izwi.sequence import Sequence
 from izwi_models.qwen3_asr.features import SegmentFeatures
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.prefix import StablePrefix, StreamRules

@@ -20,8 +20,9 @@ from izwi.engine import Engine
 from izwi.errors import CheckpointError, ContextTooLong, InvalidRequest
 from izwi.model import Row, step
 from izwi.ops.quantized import QuantizedWeight
-from izwi.request import Reason, Request, SamplingParams, Sequence
+from izwi.request import Reason, Request, SamplingParams
 from izwi.runner.device import torch_backend
+from izwi.sequence import Sequence
 from izwi_models import FAMILIES
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat.config import HEAD, ChatConfig, tensor_shapes

@@ -14,15 +14,9 @@ from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import WEIGHTS, EngineConfig
 from izwi.engine import Engine
 from izwi.errors import IzwiError
+from izwi.inputs import ReferenceClip, SpeechInput, TranscriptionInput
 from izwi.model import Family
-from izwi.request import (
-    EncodeInput,
-    Reason,
-    ReferenceClip,
-    Request,
-    SpeechInput,
-    TranscriptionInput,
-)
+from izwi.request import EncodeInput, Reason, Request
 from izwi.runner.compilations import Compilation, cause, observers
 from izwi.runner.device import torch_backend
 from izwi_models.qwen3_chat.model import FAMILY as CHAT

@@ -16,8 +16,8 @@ from benchmarks.forced import logits_of
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.model import Family
-from izwi.request import Sequence
 from izwi.runner.device import TorchBackend, torch_backend
+from izwi.sequence import Sequence
 from tests.models.kinds import KINDS, TEXTS, request_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

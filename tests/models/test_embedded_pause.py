@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from izwi.arrays import Float32
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import SpeechInput
 from izwi.registry import Registry
-from izwi.request import Float32, Request, SpeechInput
+from izwi.request import Request
 from izwi.runner.device import torch_backend
 
 MODEL = "izwi-tiny-tts"

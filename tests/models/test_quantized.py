@@ -13,12 +13,14 @@ from torch.nn.functional import cosine_similarity
 
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.model import Model, Row
 from izwi.ops.quantized import QuantizedWeight
 from izwi.ops.torch_ops import TorchOps
 from izwi.registry import Registry
-from izwi.request import Request, Sequence, SpeechInput, TranscriptionInput
+from izwi.request import Request
 from izwi.runner.device import torch_backend
+from izwi.sequence import Sequence
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from tests.models.tiny_tts import write_tiny_tts

@@ -13,7 +13,8 @@ import torch
 
 from izwi.config import EngineConfig
 from izwi.engine import Engine
-from izwi.request import Chunk, Reason, ReferenceClip, Request, SpeechInput
+from izwi.inputs import ReferenceClip, SpeechInput
+from izwi.request import Chunk, Reason, Request
 from izwi.runner.device import torch_backend
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS

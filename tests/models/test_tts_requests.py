@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge, VoiceNotFound
-from izwi.request import ReferenceClip, Request, SpeechInput, TextMode, VoicePrompt
+from izwi.inputs import ReferenceClip, SpeechInput, TextMode, VoicePrompt
+from izwi.request import Request
 from izwi.runner.device import torch_backend
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.cutting import split_text

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from izwi.errors import InvalidRequest, TooLarge, VoiceNotFound
 from izwi.input_stream import TextPart
+from izwi.inputs import ReferenceClip, SpeechInput, TextMode, VoicePrompt
 from izwi.model import Row, step
-from izwi.request import ReferenceClip, Request, Sequence, SpeechInput, TextMode, VoicePrompt
+from izwi.request import Request
 from izwi.runner.device import torch_backend
 from izwi.runner.sampler import Sampler, Suppressed
+from izwi.sequence import Sequence
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prompt import SpeechPrompt

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from izwi.model import UNKNOWN, Row
-from izwi.request import Sequence
 from izwi.runner.device import torch_backend
+from izwi.sequence import Sequence
 from tests.models.kinds import KINDS, request_of
 
 

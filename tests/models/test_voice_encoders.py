@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from izwi.arrays import Float32
 from izwi.audio.mel import speaker_log_mel
 from izwi.model import EncodesPadded
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import EncodeInput, Float32
+from izwi.request import EncodeInput
 from izwi.runner.device import TorchBackend
 from izwi_models import FAMILIES
 from izwi_models.qwen3_codec import codec_config, encoder, prepare, tensor_shapes

@@ -12,7 +12,8 @@ from torch import Tensor
 from izwi.model import Row, step
 from izwi.ops.attention.torch_dense import attend, rope_table
 from izwi.ops.protocol import AttentionSpec
-from izwi.request import Request, Sequence
+from izwi.request import Request
+from izwi.sequence import Sequence
 from izwi_models.qwen3_tts.model import Qwen3TTS
 
 Cache = dict[tuple[int, int], tuple[Tensor, Tensor]]  # (sequence, layer) -> keys, values

@@ -17,9 +17,10 @@ from izwi.model import step
 from izwi.ops.attention.triton_decode import PagedDecode
 from izwi.ops.torch_ops import TorchOps
 from izwi.ops.triton_ops import TritonOps
-from izwi.request import SamplingParams, Sequence
+from izwi.request import SamplingParams
 from izwi.runner.compiling import Rehearsal
 from izwi.runner.decode_graphs import DecodeGraphs, Variant
+from izwi.sequence import Sequence
 from izwi_models.qwen3.decoder import DecoderConfig
 from tests.engine import toy
 from tests.engine.toy import toy_request

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from izwi.ops import triton_sampling
 from izwi.ops.triton_sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
-from izwi.request import Request, SamplingParams, Sequence
+from izwi.request import Request, SamplingParams
 from izwi.runner.sampler import Sampler, Suppressed, uniforms
+from izwi.sequence import Sequence
 from tests.ops.devices import DEVICE, normal
 
 VOCABULARY = 90

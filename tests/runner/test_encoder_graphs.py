@@ -13,9 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from izwi.audio.mel import whisper_log_mel
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import AlignmentInput, TranscriptionInput
 from izwi.model import EncodesPadded
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import AlignmentInput, EncodeInput, TranscriptionInput
+from izwi.request import EncodeInput
 from izwi.runner.device import TorchBackend
 from izwi_models.qwen3_aligner.model import FAMILY as ALIGNER
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR

@@ -16,8 +16,9 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from izwi.request import SamplingParams, Sequence
+from izwi.request import SamplingParams
 from izwi.runner.sampler import Sampler, Suppressed, draw
+from izwi.sequence import Sequence
 from tests.engine.toy import toy_request
 
 VOCAB, STOP = 50, 49

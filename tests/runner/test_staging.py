@@ -11,8 +11,9 @@ import torch
 pytest.importorskip("triton")  # the kernels that read it are there on CUDA
 
 from izwi.model import UNKNOWN, Row
-from izwi.request import Request, SamplingParams, Sequence
+from izwi.request import Request, SamplingParams
 from izwi.runner.staging import StagedPositions, StagedRows
+from izwi.sequence import Sequence
 from tests.engine.toy import ToyPrompt
 
 VOCABULARY = 100

@@ -16,8 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from izwi.audio.mel import speaker_log_mel
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import ReferenceClip, SpeechInput
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import EncodeInput, ReferenceClip, SpeechInput
+from izwi.request import EncodeInput
 from izwi.runner.device import TorchBackend
 from izwi.runner.padded import encode_together, padded_batches
 from izwi_models.qwen3_tts import FAMILY

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.simulation.device import PaperPrompt
-from izwi.request import Request, Sequence
+from izwi.request import Request
 from izwi.scheduler.playback_clocks import PlaybackClocks
+from izwi.sequence import Sequence
 
 FRAME_S, TARGET_S = 0.1, 0.5
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from benchmarks.simulation.device import PaperPrompt
-from izwi.request import Request, Sequence
+from izwi.request import Request
 from izwi.scheduler.plan import Order
 from izwi.scheduler.waiting_queue import WaitingQueue
+from izwi.sequence import Sequence
 
 
 def room(order: Order, priorities: list[int], streams: bool = True) -> WaitingQueue:

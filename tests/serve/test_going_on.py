@@ -13,8 +13,9 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import EngineStopped
 from izwi.registry import Registry
-from izwi.request import PauseReason, Reason
+from izwi.request import Reason
 from izwi.runner.device import torch_backend
+from izwi.sequence import PauseReason
 from izwi_api.serve.wire import RequestCodec
 from tests.engine.toy import toy_request
 from tests.serve.over_sockets import EngineSide, OverSockets, toy_engine, until

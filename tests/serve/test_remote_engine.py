@@ -13,8 +13,9 @@ from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import EngineStopped, InvalidRequest
+from izwi.inputs import ReferenceClip, SpeechInput, TextMode, TranscriptionInput
 from izwi.registry import Registry
-from izwi.request import Reason, ReferenceClip, SpeechInput, TextMode, TranscriptionInput
+from izwi.request import Reason
 from izwi.runner.device import torch_backend
 from izwi_api.serve import wire
 from izwi_api.serve.engine_process import MAX_UNACKNOWLEDGED

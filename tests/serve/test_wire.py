@@ -15,20 +15,16 @@ from typing_extensions import TypeAliasType
 from izwi import errors
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.errors import ContextTooLong, InvalidRequest, IzwiError, Overloaded
-from izwi.registry import Registry, families
-from izwi.request import (
+from izwi.inputs import (
     AlignmentInput,
-    Chunk,
-    EncodeInput,
-    Reason,
     ReferenceClip,
-    Request,
-    SamplingParams,
     SpeechInput,
     TextMode,
     TranscriptionInput,
     VoicePrompt,
 )
+from izwi.registry import Registry, families
+from izwi.request import Chunk, EncodeInput, Reason, Request, SamplingParams
 from izwi.weightless import WeightlessBackend
 from izwi_api.http.limits import RateLimited
 from izwi_api.serve import wire

@@ -94,7 +94,7 @@ async def _align_locally(
     runtime: RuntimeOptions, model: str, content: bytes, text: str, language: str | None
 ) -> list[AlignedWord]:
     from izwi.audio.decode import decode_audio
-    from izwi.request import AlignmentInput
+    from izwi.inputs import AlignmentInput
     from izwi_api.serve.local_services import running_services
     from izwi_api.services.align import find_aligner
     from izwi_api.services.transcribe import SAMPLE_RATE

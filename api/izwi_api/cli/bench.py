@@ -17,7 +17,7 @@ from izwi_api.console import messages, report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
-    from izwi.request import Float32
+    from izwi.arrays import Float32
     from izwi_api.cli.bench_clients import BenchClient
     from izwi_api.cli.remote import Server
     from izwi_api.runtime_options import RuntimeOptions

@@ -6,8 +6,10 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from izwi.arrays import Float32
 from izwi.errors import ModelNotFound
-from izwi.request import Float32, SpeechInput, Task, TranscriptionInput
+from izwi.inputs import SpeechInput, TranscriptionInput
+from izwi.request import Task
 from izwi_api.cli.remote import Server, Upload
 from izwi_api.services.transcribe import SAMPLE_RATE, open_transcription
 

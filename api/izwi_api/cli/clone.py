@@ -147,7 +147,7 @@ def _tell_faults(clip: Path) -> None:
 
 async def _clone_locally(runtime: RuntimeOptions, wish: _Wish) -> None:
     from izwi.errors import InvalidRequest
-    from izwi.request import SpeechInput
+    from izwi.inputs import SpeechInput
     from izwi_api.serve.local_services import running_services
     from izwi_api.services.speech import open_speech
     from izwi_api.voices.encoding import encoded_voice, keep_voice
@@ -174,7 +174,7 @@ async def _clone_locally(runtime: RuntimeOptions, wish: _Wish) -> None:
 
 async def _heard(services: Services, client: str, clip: Path) -> str:
     from izwi.audio.decode import decode_audio
-    from izwi.request import TranscriptionInput
+    from izwi.inputs import TranscriptionInput
     from izwi_api.services.transcribe import SAMPLE_RATE, open_transcription
 
     ask = TranscriptionInput(decode_audio(clip, SAMPLE_RATE))

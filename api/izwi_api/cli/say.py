@@ -15,7 +15,7 @@ from izwi_api.console import report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
-    from izwi.request import SpeechInput
+    from izwi.inputs import SpeechInput
     from izwi_api.cli.remote import Server
     from izwi_api.cli.sound_out import Saved, Speech
     from izwi_api.cli.target import Target
@@ -129,7 +129,8 @@ def say(
     """Say a text aloud, or write it to a file or a pipe."""
     import asyncio
 
-    from izwi.request import SpeechInput, Task, TextMode
+    from izwi.inputs import SpeechInput, TextMode
+    from izwi.request import Task
     from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.target import choose_target
@@ -137,9 +138,8 @@ def say(
 
     with report_failures():
         runtime = RuntimeOptions(device, dtype, offline)
-        timed = {} if words is None else {Task.ALIGNMENT: None}
         local_only = runtime != RuntimeOptions() or save_codes is not None or aligner is not None
-        serves = {Task.SPEECH: model} | timed
+        serves = {Task.SPEECH: model} | ({} if words is None else {Task.ALIGNMENT: None})
         server = running_server(server, api_key, local_only=local_only, serves=serves)
         _check(text, seed, save_codes, server)
         ask = SpeechInput(
@@ -159,8 +159,8 @@ def say(
             there = Server(server, api_key)
             saved = asyncio.run(_say_remotely(there, model, ask, clip, target, timing))
         else:
-            source = model or DEFAULT_MODELS[0]
-            saved = asyncio.run(_say_locally(runtime, source, ask, clip, target, timing))
+            model = model or DEFAULT_MODELS[0]
+            saved = asyncio.run(_say_locally(runtime, model, ask, clip, target, timing))
         _tell(saved, target, save_codes)
 
 
@@ -231,7 +231,7 @@ async def _say_locally(
     """Load the model and say it. An empty text is on stdin."""
     from dataclasses import replace
 
-    from izwi.request import ReferenceClip
+    from izwi.inputs import ReferenceClip
     from izwi_api.cli.sound_files import decode_clip
     from izwi_api.cli.sound_out import AtSpeed
     from izwi_api.cli.text_in import ArrivingText, stdin_reader

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from izwi.arrays import Float32
 from izwi.errors import InvalidAudio, InvalidRequest
-from izwi.request import Float32
 
 # What is taken from a folder. A file that is named is tried whatever its ending.
 ENDINGS = frozenset(

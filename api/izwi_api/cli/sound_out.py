@@ -16,10 +16,11 @@ from typing import BinaryIO, Protocol
 
 import numpy as np
 
+from izwi.arrays import Int64
 from izwi.audio.encode import FORMATS, StreamEncoder, stream_encoder, with_length
 from izwi.audio.tempo import StreamTempo
 from izwi.errors import InvalidRequest
-from izwi.request import Chunk, Int64
+from izwi.request import Chunk
 from izwi_api.console import messages
 from izwi_api.services.speech import AudioSource
 

@@ -90,7 +90,8 @@ def transcribe(
     """Print what audio files say, or write it to a file for each."""
     import numpy as np
 
-    from izwi.request import Task, TranscriptionInput
+    from izwi.inputs import TranscriptionInput
+    from izwi.request import Task
     from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.sound_files import find_sounds

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 from izwi.errors import EngineStopped
-from izwi.request import Task, TranscriptionInput
+from izwi.inputs import TranscriptionInput
+from izwi.request import Task
 from izwi_api.cli.remote import Server, Upload
 from izwi_api.cli.sound_files import SoundFile
 from izwi_api.runtime_options import RuntimeOptions

@@ -13,8 +13,9 @@ from typing import Any
 
 from izwi.chat import ChatInput
 from izwi.errors import Overloaded
+from izwi.inputs import AlignmentInput, SpeechInput, TranscriptionInput
 from izwi.model import Model
-from izwi.request import AlignmentInput, Chunk, Request, SpeechInput, Task, TranscriptionInput
+from izwi.request import Chunk, Request, Task
 from izwi_api.http.limits import Meter
 from izwi_api.services.context import Engine, Registry, Stream
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from izwi.request import AlignmentInput
+from izwi.inputs import AlignmentInput
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import Form, read_form
 from izwi_api.http.live_response import unless_left

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from izwi.alignment import AlignedWord
 from izwi.audio.encode import CONTENT_TYPES, stream_encoder
 from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, TooLarge
-from izwi.request import ReferenceClip, SpeechInput, TextMode, VoicePrompt
+from izwi.inputs import ReferenceClip, SpeechInput, TextMode, VoicePrompt
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line

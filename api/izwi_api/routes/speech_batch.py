@@ -19,10 +19,11 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
+from izwi.arrays import Float32
 from izwi.audio.encode import CONTENT_TYPES, stream_encoder, with_length
 from izwi.audio.tempo import StreamTempo
 from izwi.errors import IzwiError, TooLarge
-from izwi.request import Float32, Task
+from izwi.request import Task
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import body_of, error_body, invalid_body

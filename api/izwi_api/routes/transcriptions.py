@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from izwi.alignment import AlignedWord
 from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, ModelNotFound
-from izwi.request import TranscriptionInput
+from izwi.inputs import TranscriptionInput
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import Form, read_form
 from izwi_api.http.errors import error_line

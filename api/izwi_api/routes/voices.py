@@ -8,7 +8,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from izwi.errors import InvalidRequest, ModelNotFound, VoiceNotFound
-from izwi.request import Task, TranscriptionInput
+from izwi.inputs import TranscriptionInput
+from izwi.request import Task
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import Form
 from izwi_api.http.live_response import unless_left

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi import errors
+from izwi.arrays import Samples
 from izwi.errors import IzwiError
-from izwi.request import Samples
 
 Frame = bytes | memoryview
 

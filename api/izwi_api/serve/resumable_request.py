@@ -7,9 +7,10 @@ from weakref import ref
 
 import numpy as np
 
+from izwi.arrays import Float32, Int64
 from izwi.log import Log
 from izwi.output_stream import Stream
-from izwi.request import Chunk, Float32, Int64, Request
+from izwi.request import Chunk, Request
 
 
 @dataclass(slots=True, eq=False)

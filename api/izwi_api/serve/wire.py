@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
+from izwi.inputs import SpeechInput
 from izwi.log import Log
 from izwi.registry import families
-from izwi.request import Chunk, Reason, Request, SpeechInput
+from izwi.request import Chunk, Reason, Request
 from izwi_api.serve.packing import (
     Frame,
     PackedArray,

@@ -12,8 +12,10 @@ from typing import cast
 from uuid import uuid4
 
 from izwi.alignment import AlignedWord, AlignmentModel
+from izwi.arrays import Samples
 from izwi.errors import InvalidRequest, ModelNotFound
-from izwi.request import AlignmentInput, Request, Samples, Task
+from izwi.inputs import AlignmentInput
+from izwi.request import Request, Task
 from izwi.threads import compute
 from izwi_api.services.context import Engine, Registry, Stream, chunks_of
 from izwi_api.services.transcribe import SAMPLE_RATE, Segment, num_together

@@ -24,12 +24,12 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from izwi.arrays import Float32
 from izwi.audio.decode import DecodeLimits, decode_audio, decode_blocks
 from izwi.audio.decode_worker import BLOCK, END, HEAD, JOB, READY, REFUSED, Job, Refusal
 from izwi.audio.decode_worker import read_exactly as _read_exactly
 from izwi.audio.sound import DecodedAudio
 from izwi.errors import EngineStopped, InvalidAudio, IzwiError, Overloaded, TooLarge
-from izwi.request import Float32
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from izwi.arrays import Float32
 from izwi.errors import EngineStopped, InvalidAudio, InvalidRequest, Overloaded
 from izwi.input_stream import (
     DecodingStep,
@@ -24,7 +25,7 @@ from izwi.input_stream import (
     TranscriptionStream,
 )
 from izwi.model import TranscriptionModel
-from izwi.request import Float32, Request
+from izwi.request import Request
 from izwi_api.services.context import Engine, Registry, Stream, chunks_of
 
 SAMPLE_RATE = 16_000

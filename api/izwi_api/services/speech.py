@@ -16,8 +16,9 @@ from uuid import uuid4
 from izwi.audio.encode import StreamEncoder
 from izwi.audio.tempo import StreamTempo
 from izwi.errors import InvalidRequest, Overloaded
+from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
-from izwi.request import Chunk, Request, SpeechInput
+from izwi.request import Chunk, Request
 from izwi_api.http.usage import current_usage
 from izwi_api.services.context import Engine, Registry, Stream, chunks_of
 

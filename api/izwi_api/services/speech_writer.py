@@ -14,7 +14,8 @@ from functools import partial
 
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi.input_stream import TextPart, TextStream, WritableModel
-from izwi.request import Chunk, Request, SpeechInput
+from izwi.inputs import SpeechInput
+from izwi.request import Chunk, Request
 from izwi_api.services.context import Engine, Registry, Stream, chunks_of
 from izwi_api.services.speech import PIECES_AHEAD, new_speech_id, piece_seed
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from izwi.request import Float32
+from izwi.arrays import Float32
 
 _FRAME_S = 0.02
 # Of the level of loud frames; quieter ones are pauses.

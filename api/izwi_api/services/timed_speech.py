@@ -19,9 +19,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from izwi.alignment import AlignedWord, AlignmentModel
+from izwi.arrays import Float32
 from izwi.audio.resample import resample
 from izwi.errors import InvalidAudio, InvalidRequest, ModelNotFound
-from izwi.request import AlignmentInput, Chunk, Float32
+from izwi.inputs import AlignmentInput
+from izwi.request import Chunk
 from izwi.threads import compute
 from izwi_api.services.align import Aligner, find_aligner
 from izwi_api.services.context import Engine, Registry

@@ -18,8 +18,9 @@ from izwi.alignment import AlignmentModel
 from izwi.audio.sound import within_full_scale
 from izwi.audio.speech_detection import no_speech_probability
 from izwi.errors import InvalidAudio
+from izwi.inputs import Transcript, TranscriptionInput
 from izwi.model import TranscriptionModel
-from izwi.request import Request, Transcript, TranscriptionInput
+from izwi.request import Request
 from izwi.threads import compute
 from izwi_api.http.usage import current_usage
 from izwi_api.services.context import Engine, Registry, Stream, chunks_of

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from izwi.request import SpeechInput
+from izwi.inputs import SpeechInput
 from izwi_api.schemas.speech_stream import SessionConfig, has_word, unit_end
 from izwi_api.services.align import Aligner
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from izwi.request import Float32
+from izwi.arrays import Float32
 
 # Less holds too few sounds of a voice; more adds nothing and takes room in every prompt.
 MIN_SPEECH_S = 2.0

@@ -14,7 +14,7 @@ import numpy as np
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi.errors import InvalidRequest
-from izwi.request import SpeechInput
+from izwi.inputs import SpeechInput
 from izwi_api.services.context import Services
 from izwi_api.services.speech import open_speech
 from izwi_api.voices.clip_check import MAX_CLIP_S, MIN_SPEECH_S

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from uuid import uuid4
 
+from izwi.arrays import Float32
 from izwi.audio.decode import DecodeLimits
 from izwi.errors import InvalidRequest, IzwiError, VoiceExists
-from izwi.request import Float32, Task, VoicePrompt
+from izwi.inputs import VoicePrompt
+from izwi.request import Task
 from izwi.threads import compute
 from izwi_api.services.context import Services, chunks_of
 from izwi_api.voices.store import REFERENCE_RATE, StoredVoice

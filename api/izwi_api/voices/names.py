@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from izwi.errors import VoiceNotFound
+from izwi.inputs import VoicePrompt
 from izwi.model import SpeechModel
-from izwi.request import VoicePrompt
 from izwi_api.services.context import Services
 from izwi_api.settings import OPENAI_VOICES, Settings
 from izwi_api.voices.encoding import encoded_voice

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from izwi.errors import InvalidRequest, VoiceExists, VoiceNotFound
-from izwi.request import VoicePrompt
+from izwi.inputs import VoicePrompt
 from izwi_api.voices.consents import ConsentStore
 from izwi_api.voices.errors import report_full_disk
 from izwi_api.voices.files import (

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from izwi.model import UNKNOWN, KVSpec, Pick, Row
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi.request import Sequence
+from izwi.sequence import Sequence
 from izwi_models.qwen3.decoder import TextConfig, decode
 
 

@@ -14,18 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.alignment import AlignedWord
+from izwi.arrays import Samples
 from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
 from izwi.errors import InvalidRequest, TooLarge
+from izwi.inputs import AlignmentInput
 from izwi.model import Backend, Family, Row
 from izwi.ops import Array, Ops, Weights
-from izwi.request import (
-    AlignmentInput,
-    EncodeInput,
-    Request,
-    Samples,
-    Sequence,
-    Task,
-)
+from izwi.request import EncodeInput, Request, Task
+from izwi.sequence import Sequence
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.token_model import TokenModel
 from izwi_models.qwen3.tokenizer import QwenTokenizer

@@ -7,9 +7,10 @@ from collections.abc import Sequence as Seq
 
 import numpy as np
 
+from izwi.arrays import Int64
 from izwi.model import Row
 from izwi.ops import Array, Ops, Weights
-from izwi.request import EncodeInput, Int64
+from izwi.request import EncodeInput
 from izwi_models.qwen3.token_model import logged_tokens
 from izwi_models.qwen3_asr.config import EMBEDDING, AudioConfig
 from izwi_models.qwen3_asr.encoder import (

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from izwi.arrays import Float32
 from izwi.audio.mel import (
     WHISPER_HOP,
     WHISPER_MELS,
@@ -18,7 +19,7 @@ from izwi.audio.mel import (
     whisper_closing_frames,
     whisper_scaled,
 )
-from izwi.request import EncodeInput, Float32
+from izwi.request import EncodeInput
 from izwi_models.qwen3_asr.config import AudioConfig
 from izwi_models.qwen3_asr.prompt import window_kind
 

@@ -10,21 +10,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from izwi.arrays import Samples
 from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
 from izwi.checkpoint import tensor_names
 from izwi.errors import InvalidRequest, TooLarge
+from izwi.inputs import Transcript, TranscriptionInput
 from izwi.model import Backend, Family, Row
 from izwi.ops import Array, Ops, Weights
-from izwi.request import (
-    EncodeInput,
-    Request,
-    Samples,
-    SamplingParams,
-    Sequence,
-    Task,
-    Transcript,
-    TranscriptionInput,
-)
+from izwi.request import EncodeInput, Request, SamplingParams, Task
+from izwi.sequence import Sequence
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
 from izwi_models.qwen3.token_model import TokenModel, last_tokens, token_head

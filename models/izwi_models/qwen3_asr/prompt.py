@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from izwi.request import EncodeInput, Float32, Int64
+from izwi.arrays import Float32, Int64
+from izwi.request import EncodeInput
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr.config import AudioConfig, ThinkerConfig
 from izwi_models.qwen3_asr.text import TEXT_TAG

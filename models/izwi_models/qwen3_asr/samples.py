@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from izwi.arrays import Float32, Samples
 from izwi.audio.mel import WHISPER_MIN_SAMPLES, WHISPER_RATE
 from izwi.errors import InvalidAudio, TooLarge
-from izwi.request import Float32, Samples
 
 
 def checked_samples(samples: Samples, limit_s: float) -> Float32:

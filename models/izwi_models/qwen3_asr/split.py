@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from izwi.request import Float32, Samples
+from izwi.arrays import Float32, Samples
 
 _ENERGY_SECONDS = 0.1  # the quietest stretch of this length is looked for
 _MIN_PIECE_SECONDS = 0.5

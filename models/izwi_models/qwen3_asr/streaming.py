@@ -22,10 +22,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from izwi.arrays import Float32
 from izwi.audio.mel import WHISPER_HOP, WHISPER_LOOKAHEAD, WHISPER_MIN_SAMPLES, WHISPER_RATE
 from izwi.errors import InvalidRequest
 from izwi.input_stream import PartialTranscript
-from izwi.request import EncodeInput, Float32
+from izwi.request import EncodeInput
 from izwi_models.qwen3_asr.config import AsrConfig, AudioConfig
 from izwi_models.qwen3_asr.features import SegmentFeatures
 from izwi_models.qwen3_asr.prefix import AnswerTokens, StablePrefix, StreamRules

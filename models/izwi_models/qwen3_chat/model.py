@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from izwi.arrays import Int64
 from izwi.chat import ChatInput
 from izwi.checkpoint import tensor_names
 from izwi.errors import ContextTooLong, InvalidRequest
 from izwi.model import Backend, Family, Row
 from izwi.ops import Array, Ops, Weights
-from izwi.request import EncodeInput, Int64, Request, SamplingParams, Sequence, Task
+from izwi.request import EncodeInput, Request, SamplingParams, Task
+from izwi.sequence import Sequence
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
 from izwi_models.qwen3.token_model import TokenModel, last_tokens, logged_tokens, token_head

@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.errors import InvalidRequest
+from izwi.inputs import SpeechInput, VoicePrompt
 from izwi.model import UNKNOWN, KVSpec, PaddedEncoder, Pick, Row, StateSpec
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi.request import EncodeInput, Request, Sequence, SpeechInput, Task, VoicePrompt
+from izwi.request import EncodeInput, Request, Task
+from izwi.sequence import Sequence
 from izwi_models import qwen3_codec as codec
 from izwi_models.qwen3_tts import prepare, speaker, talker
 from izwi_models.qwen3_tts.config import CONTROL_IDS

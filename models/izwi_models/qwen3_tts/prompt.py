@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.digests import digest_array, digest_ints
-from izwi.request import EncodeInput, TextMode, VoicePrompt
+from izwi.inputs import TextMode, VoicePrompt
+from izwi.request import EncodeInput
 from izwi_models.qwen3_tts.config import TTSConfig
 
 Int64 = npt.NDArray[np.int64]

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from izwi.errors import InvalidRequest
 from izwi.input_stream import TextPart
-from izwi.request import Request, SpeechInput, TextMode
+from izwi.inputs import SpeechInput, TextMode
+from izwi.request import Request
 from izwi_models.qwen3_tts.cutting import Cutter, Part
 from izwi_models.qwen3_tts.prepare import Checkpoint, draft
 from izwi_models.qwen3_tts.spoken import SpokenStream

@@ -1,0 +1,147 @@
+"""A request while it runs: its log, and the caches of that log. Knows no model.
+
+The caches (encoded audio, KV pages, codec row) may be dropped and rebuilt from the log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from izwi.request import Reason, Request
+
+
+class Phase(StrEnum):
+    """Where a sequence stands."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    PAUSED = "paused"
+    FINISHED = "finished"
+
+
+class PauseReason(StrEnum):
+    """Why a sequence does not run although it has not ended."""
+
+    TURN = "turn"  # asked for: the user speaks over it
+    INPUT = "input"  # its next frame needs text that is not written yet
+    MEMORY = "memory"  # its pages went to others
+
+
+@dataclass(slots=True)
+class Pending:
+    """What steps in flight will add to a sequence."""
+
+    entries: int = 0  # 1 at most when a step is planned
+    frames: int = 0  # that go through the codec, in so many chunks
+    chunks: int = 0
+    ends: bool = False  # no more entries follow
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request and its log, and the caches of that log.
+
+    The log is `emitted`, `written`, and how far sound was made of it; all else is rebuilt from it.
+
+    Attributes:
+        arrival: Number of arrivals before it, in the whole engine.
+        submitted_s: When, on the engine's clock.
+        emitted: The log: one entry a step, (codebooks,) ids; a token is an entry of one id.
+        written: The log of its input: text ids written after the prompt.
+        input_open: More may be written.
+        logprobs: Of each entry emitted, where the request asks for them; else empty.
+        num_vocoded: Frames that went through the codec.
+        num_delivered: Entries delivered to its reader.
+        num_chunks: Chunks of sound that left, for the chunk ramp.
+        ended: It emits no more; its last sound may still be owed.
+        reason: Why it ended.
+        paused: Why it does not run, or None.
+        backpressured: Its reader is behind; it emits nothing until the reader catches up.
+        encoded: Results of the prompt's encode inputs, None where not run yet.
+        num_computed: Positions whose keys and values are in the pages.
+        pages: Page ids, in position order.
+        keys: Content keys of the first positions, as far as they were asked for.
+        page_chain: A running digest of each whole page of the prompt's keys.
+        num_published: Whole pages that were offered to the prefix tree.
+        num_reused: Positions that the prefix tree gave when it was last admitted.
+        state_row: Row of the codec state arena, or None.
+        saved_state: The codec's state while it holds no row, or None: rebuilt from the log.
+        last_step: The scheduler's step in which it last had a row, or arrived.
+        seen: What the sampler keeps of the log: how much of it, and the ids in it.
+        limit: Entries after which it ends, once that is known for good.
+        pending: What steps in flight will add to it.
+        epoch: How often it has let go of its pages. What was launched before is dropped.
+        num_prompt: Positions of the prompt.
+        output_positions: Positions of the prompt where entries are drawn, if not behind it.
+    """
+
+    request: Request
+    arrival: int
+    submitted_s: float = 0.0
+    phase: Phase = Phase.WAITING
+    emitted: list[tuple[int, ...]] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
+    input_open: bool = False
+    logprobs: list[float] = field(default_factory=list)
+    num_vocoded: int = 0
+    num_delivered: int = 0
+    num_chunks: int = 0
+    ended: bool = False
+    reason: Reason | None = None
+    paused: PauseReason | None = None
+    backpressured: bool = False
+    encoded: list[Any] = field(default_factory=list)
+    num_computed: int = 0
+    pages: list[int] = field(default_factory=list)
+    keys: list[int] = field(default_factory=list)
+    page_chain: tuple[int, ...] | None = None
+    num_published: int = 0
+    num_reused: int = 0
+    state_row: int | None = None
+    saved_state: Any = None
+    last_step: int = 0
+    seen: Any = None
+    limit: int | None = None
+    pending: Pending = field(default_factory=Pending)
+    epoch: int = 0
+    num_prompt: int = field(init=False)
+    output_positions: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.num_prompt, self.output_positions = (
+            self.request.prompt.num_positions,
+            self.request.output_positions,
+        )
+        self.encoded = [None] * len(self.request.prompt.encode_inputs)
+        self.input_open = self.request.open_input
+
+    @property
+    def num_entries(self) -> int:
+        """Entries emitted, and those that a step in flight draws."""
+        return len(self.emitted) + self.pending.entries
+
+    @property
+    def num_positions(self) -> int:
+        """Positions of the prompt, and one for each entry after it."""
+        return self.num_prompt + (0 if self.output_positions else self.num_entries)
+
+    @property
+    def next_drawn(self) -> int:
+        """The position whose output gives the next entry: a mark, or the last one known."""
+        count = len(self.emitted)
+        return (
+            self.output_positions[count] if self.output_positions else self.num_prompt + count - 1
+        )
+
+    def drawn_before(self, stop: int) -> tuple[int, ...]:
+        """Positions before `stop` whose outputs give the next entries, one each."""
+        if self.output_positions:
+            return self.output_positions[
+                len(self.emitted) : bisect_left(self.output_positions, stop)
+            ]
+        last = self.num_prompt + len(self.emitted) - 1
+        return (last,) if last < stop else ()
