@@ -246,7 +246,7 @@ class FakeStream:
             await self._run_open()
             return
         for index, character in enumerate(prompt.text[:limit]):
-            await asyncio.sleep(self.engine.step_s)
+            await self.engine.step()
             if character == "\x01":
                 error = IzwiError("the tensor broke")
                 self._put([], reason=Reason.ERROR, error=error)
@@ -263,7 +263,7 @@ class FakeStream:
         count = 0
         while text := await self.written.get():
             for character in text:
-                await asyncio.sleep(self.engine.step_s)
+                await self.engine.step()
                 if character == "\x01":
                     self._put([], reason=Reason.ERROR, error=IzwiError("the tensor broke"))
                     return
@@ -286,6 +286,12 @@ class FakeEngine:
     live: dict = field(default_factory=dict)
     aborted: list = field(default_factory=list)
     num_submitted: int = 0
+    holds_at: int | None = None  # no more frames than these are made while it is set
+
+    async def step(self):
+        await asyncio.sleep(self.step_s)
+        while self.holds_at is not None and self.num_frames >= self.holds_at:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
     @property
     def load(self):
@@ -386,7 +392,7 @@ def listening(app, ws="none"):
         yield runner.servers[0].sockets[0].getsockname()[1]
     finally:
         runner.should_exit = True
-        thread.join(10)
+        thread.join(60)
 
 
 @pytest.fixture(scope="session")
@@ -407,13 +413,13 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def client(server):
-    with httpx.Client(base_url=server.url, timeout=20) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         yield http
     server.engine.step_s = 0.001
     wait_for(lambda: not server.engine.live)
 
 
-def wait_for(condition, seconds=5.0):
+def wait_for(condition, seconds=60.0):
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "waited too long"

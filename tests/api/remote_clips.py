@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
@@ -36,7 +37,7 @@ class RemoteClips:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(5)
+        self._thread.join(60)
 
     def _accept(self):
         while True:
@@ -50,7 +51,7 @@ class RemoteClips:
 
     def _serve(self, stream):
         with stream, suppress(OSError):
-            stream.settimeout(10)
+            stream.settimeout(60)
             if self._tls is not None:
                 stream = self._tls.wrap_socket(stream, server_side=True)
             head = b""
@@ -60,12 +61,17 @@ class RemoteClips:
                 self.asked.append(head)
                 path = head.split(b" ", 2)[1].decode().partition("?")[0]
                 for piece in self._answers[path]():
-                    if self._is_over.is_set():
+                    if self._is_over.is_set() or has_left(stream):
                         break
                     stream.sendall(piece)
         with suppress(OSError):
             stream.close()
         self.num_open -= 1
+
+
+def has_left(stream):
+    """Whether the other side has hung up; it says nothing more."""
+    return bool(select.select([stream], [], [], 0)[0])
 
 
 MEGABYTE = bytes(1 << 20)
@@ -118,8 +124,9 @@ def small_pieces():
 
 
 def silent():
-    yield b""
-    time.sleep(3)
+    while True:
+        yield b""
+        time.sleep(0.1)
 
 
 def answers(clip):

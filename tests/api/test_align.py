@@ -68,7 +68,7 @@ def world(tmp_path_factory):
 
 @pytest.fixture
 def client(world):
-    with httpx.Client(base_url=f"http://127.0.0.1:{world[1]}", timeout=20) as http:
+    with httpx.Client(base_url=f"http://127.0.0.1:{world[1]}", timeout=60) as http:
         yield http
 
 

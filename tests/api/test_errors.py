@@ -139,7 +139,7 @@ def test_what_is_left_of_a_refused_body_is_not_read(client, server, path):
     chunk = b"100000\r\n" + bytes(1 << 20) + b"\r\n"
     sent_mb = 0
     with (
-        socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw,
+        socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw,
         suppress(ConnectionError),
     ):
         raw.sendall((head + content_type).encode() + b"%x\r\n%b\r\n" % (len(part), part))
@@ -153,7 +153,7 @@ def test_what_is_left_of_a_refused_body_is_not_read(client, server, path):
 def test_a_body_with_two_lengths_ends_the_connection(client, server):
     ask = b"POST /v1/audio/speech HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n"
     hidden = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
         raw.sendall(ask + b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n" + hidden)
         answer = raw.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 400")

@@ -16,8 +16,9 @@ import signal
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPConnection
 
 import httpx
@@ -27,6 +28,7 @@ import pytest
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from tests.api.bad_sounds import flac_of, forged_flac, nested_mp4, opus_bomb, wav_that_claims
+from tests.api.conftest import wait_for
 from tests.api.remote_clips import RemoteClips
 from tests.api.served import served
 
@@ -45,27 +47,55 @@ ASK = {
 INT64 = 2**63
 MEGABYTE = 1 << 20
 SLACK = 1.1
+ENDLESS_PATHS = ("/drops", "/drops-of-a-head")  # of hosts that are waited for as long as allowed
 TRIMMED_S = 3.0  # an idle server gives memory back after 2 s
 _ERROR_KEYS = {"message", "type", "param", "code"}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    pace = {"IZWI_MAX_HEAD_S": "2", "IZWI_BODY_GRACE_S": "1", "IZWI_MAX_BODY_S": "30"}
-    pace |= {"IZWI_MAX_REFERENCE_FETCH_S": "2"}
-    with RemoteClips(tone(2.0)) as remote:
-        listed = f"{remote.entry},http://good.example,good.example"
-        options = pace | {"IZWI_API_KEY": KEY, "IZWI_REFERENCE_HOSTS": listed}
-        with served(tmp_path_factory.mktemp("faults"), **options) as running:
-            running.remote = remote
-            yield running
+def remote():
+    with RemoteClips(tone(2.0)) as running:
+        yield running
+
+
+@contextmanager
+def serving(folder, remote, **environ):
+    """A server with our key that fetches from hosts, and a client of it."""
+    listed = f"{remote.entry},http://good.example,good.example"
+    options = {"IZWI_API_KEY": KEY, "IZWI_REFERENCE_HOSTS": listed} | environ
+    headers = {"authorization": f"Bearer {KEY}"}
+    with served(folder, **options) as running:
+        running.remote = remote
+        with httpx.Client(base_url=running.url, headers=headers, timeout=60) as http:
+            yield running, http
 
 
 @pytest.fixture(scope="module")
-def client(server):
-    headers = {"authorization": f"Bearer {KEY}"}
-    with httpx.Client(base_url=server.url, headers=headers, timeout=60) as http:
-        yield http
+def server_and_client(tmp_path_factory, remote):
+    with serving(tmp_path_factory.mktemp("faults"), remote) as both:
+        yield both
+
+
+@pytest.fixture(scope="module")
+def server(server_and_client):
+    return server_and_client[0]
+
+
+@pytest.fixture(scope="module")
+def client(server_and_client):
+    return server_and_client[1]
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory, remote):
+    """A server that waits a second for clients and hosts, and is asked by slow ones alone.
+
+    On a busy machine each client may seem slow to it.
+    """
+    pace = {"IZWI_MAX_HEAD_S": "1", "IZWI_BODY_GRACE_S": "1", "IZWI_MAX_BODY_S": "30"}
+    pace |= {"IZWI_MAX_REFERENCE_FETCH_S": "1"}
+    with serving(tmp_path_factory.mktemp("hasty"), remote, **pace) as both:
+        yield both
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +109,17 @@ def baseline_mib(server, client):
         send_file(client, WRITE, {"model": ASR}, bytes(24 * MEGABYTE))
         client.post(SPEECH, json=ASK | {"input": "x" * MEGABYTE})
     client.post(SPEECH, json=ASK | {"input": ("This is it. " * 342)[:4096]})
+    time.sleep(TRIMMED_S)
+    return server.rss_mib()
+
+
+@pytest.fixture(scope="module")
+def hasty_baseline_mib(hasty):
+    """The memory of the hasty server after the first requests."""
+    server, client = hasty
+    for _ in range(5):
+        ask_of_host(client, server, "/clip.wav")
+        normal(client)
     time.sleep(TRIMMED_S)
     return server.rss_mib()
 
@@ -114,7 +155,8 @@ class Fault:
     statuses: tuple
     param: str | None = None
     code: str | None = None
-    within_s: float = 10.0
+    cpu_s: float = 20.0  # of all processes of the server
+    hasty: bool = False  # asked of the server that waits a second for what is slow
     headers: dict = field(default_factory=dict)
 
 
@@ -140,32 +182,33 @@ def clip(statuses, text, param="ref_audio", **fields):
     return speech(statuses, param, ref_audio=text, voice=..., **({"ref_text": "a"} | fields))
 
 
+def ask_of_host(client, server, path):
+    given = ASK | {"ref_audio": server.remote.entry + path, "ref_text": "a"}
+    del given["voice"]
+    return client.post(SPEECH, json=given)
+
+
 def fetched(statuses, path, code=None):
     """A clip at an address that may be asked."""
-
-    def ask(client, server):
-        given = ASK | {"ref_audio": server.remote.entry + path, "ref_text": "a"}
-        del given["voice"]
-        return client.post(SPEECH, json=given)
-
-    return Fault(ask, statuses, "ref_audio", code, within_s=5.0)
+    ask = partial(ask_of_host, path=path)
+    return Fault(ask, statuses, "ref_audio", code, hasty=path in ENDLESS_PATHS)
 
 
 def upload(statuses, content, param="file", code=None, path=WRITE, name="a.wav", **fields):
-    fields = {"model": ASR} | {key: v for key, v in fields.items() if key != "within_s"}
+    fields = {"model": ASR} | fields
     return Fault(
         lambda c, _: send_file(c, path, fields, made(content), name), statuses, param, code
     )
 
 
-def raw(statuses, content, *, end=False, within_s=10.0):
-    return Fault(lambda _, s: s.raw(made(content), end=end), statuses, within_s=within_s)
+def raw(statuses, content, *, end=False):
+    return Fault(lambda _, s: s.raw(made(content), end=end), statuses)
 
 
 def drips(head, drip=b" "):
     """A client that sends its head at once, and the rest in drops, for as long as it may."""
     return Fault(
-        lambda _, s: s.drip(head, drip), (408,), code="request_timeout", headers=CLOSED, within_s=9
+        lambda _, s: s.drip(head, drip), (408,), code="request_timeout", headers=CLOSED, hasty=True
     )
 
 
@@ -227,22 +270,20 @@ ADDRESSES = (
 NO_CLIP = "reference_not_fetched"
 FAULTS = {
     # A. JSON and speech
-    "A1 empty": body(BAD, b"", within_s=1),
-    "A1 brace": body(BAD, b"{", within_s=1),
-    "A1 list": body(BAD, b"[]", within_s=1),
-    "A1 null": body(BAD, b"null", within_s=1),
-    "A1 NaN": body(BAD, b'{"speed": NaN}', within_s=1),
-    "A1 1e999": body(BAD, b'{"speed": 1e999}', within_s=1),
-    "A1 no UTF-8": body(BAD, b'{"model": "\xff"}', within_s=1),
+    "A1 empty": body(BAD, b"", cpu_s=1),
+    "A1 brace": body(BAD, b"{", cpu_s=1),
+    "A1 list": body(BAD, b"[]", cpu_s=1),
+    "A1 null": body(BAD, b"null", cpu_s=1),
+    "A1 NaN": body(BAD, b'{"speed": NaN}', cpu_s=1),
+    "A1 1e999": body(BAD, b'{"speed": 1e999}', cpu_s=1),
+    "A1 no UTF-8": body(BAD, b'{"model": "\xff"}', cpu_s=1),
     "A1 a lone surrogate": body(
-        (400, 404), b'{"model": "\\ud800", "input": "a", "voice": "a"}', within_s=1
+        (400, 404), b'{"model": "\\ud800", "input": "a", "voice": "a"}', cpu_s=1
     ),
-    "A1 10 MB of nesting": body(BAD, lambda: b"[" * (10 * MEGABYTE), within_s=2),
-    "A1 10 MB of objects": body(BAD, lambda: b'{"a":' * (2 * MEGABYTE), within_s=2),
+    "A1 10 MB of nesting": body(BAD, lambda: b"[" * (10 * MEGABYTE), cpu_s=2),
+    "A1 10 MB of objects": body(BAD, lambda: b'{"a":' * (2 * MEGABYTE), cpu_s=2),
     "A1 17 MB": body(BIG, lambda: b" " * (17 * MEGABYTE), code="too_large"),
-    "A1 a number of a megabyte": body(
-        BAD, lambda: b'{"seed": ' + b"9" * MEGABYTE + b"}", within_s=2
-    ),
+    "A1 a number of a megabyte": body(BAD, lambda: b'{"seed": ' + b"9" * MEGABYTE + b"}", cpu_s=2),
     "A3 no model": speech(BAD, "model", model=...),
     "A3 no input": speech(BAD, "input", input=...),
     "A3 no voice": speech(BAD, "voice", voice=...),
@@ -461,15 +502,21 @@ def status_and_error(answer):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault(server, client, baseline_mib, name):
+def test_fault(request, name):
     fault = FAULTS[name]
+    if fault.hasty:
+        server, client = request.getfixturevalue("hasty")
+        baseline_mib = request.getfixturevalue("hasty_baseline_mib")
+    else:
+        server, client = request.getfixturevalue("server_and_client")
+        baseline_mib = request.getfixturevalue("baseline_mib")
     server.forget_peak()
-    begun_s = time.monotonic()
+    before_s = server.cpu_s()
     answer = fault.ask(client, server)
-    took_s = time.monotonic() - begun_s
+    took_s = server.cpu_s() - before_s
     status, error, headers = status_and_error(answer)
     assert status in fault.statuses, (status, error)
-    assert took_s < fault.within_s
+    assert took_s < fault.cpu_s
     if error is not None:
         assert set(error) == _ERROR_KEYS
         assert error["type"] == "invalid_request_error"
@@ -484,7 +531,7 @@ def test_fault(server, client, baseline_mib, name):
         assert headers["allow"]
     assert server.peak_mib() < baseline_mib + 300
     normal(client)
-    until_s = time.monotonic() + 2 * TRIMMED_S
+    until_s = time.monotonic() + 60
     while server.rss_mib() > baseline_mib * SLACK:
         assert time.monotonic() < until_s, f"{server.rss_mib():.0f} MiB, was {baseline_mib:.0f}"
         time.sleep(0.05)
@@ -493,7 +540,7 @@ def test_fault(server, client, baseline_mib, name):
 @pytest.mark.parametrize(
     "name", ["C33 the bomb", "C33 forged rate", "C33 655350 Hz, 8 channels", "C33 WAV of 4 GB"]
 )
-def test_bombs_are_told_in_two_seconds(server, client, baseline_mib, name):
+def test_bombs_are_refused_within_two_seconds_of_work(server, client, baseline_mib, name):
     content = {
         "C33 the bomb": lambda: opus_bomb(25 * MEGABYTE),
         "C33 forged rate": forged_flac,
@@ -501,9 +548,9 @@ def test_bombs_are_told_in_two_seconds(server, client, baseline_mib, name):
         "C33 WAV of 4 GB": lambda: wav_that_claims(2**32 - 1, content=bytes(32_000)),
     }[name]()
     server.forget_peak()
-    before_mib, begun_s = server.rss_mib(), time.monotonic()
+    before_mib, before_s = server.rss_mib(), server.cpu_s()
     answer = send_file(client, WRITE, {"model": ASR}, content)
-    took_s, grown_mib = time.monotonic() - begun_s, server.peak_mib() - before_mib
+    took_s, grown_mib = server.cpu_s() - before_s, server.peak_mib() - before_mib
     print(f"{name}: {answer.status_code} in {took_s:.2f} s, {grown_mib:.0f} MiB more at the most")
     assert 400 <= answer.status_code < 500
     assert took_s < 2
@@ -531,34 +578,39 @@ def test_a_burst_is_answered_or_told_when_to_come_again(server, client):
         if answer.status_code != 200:
             assert 1 <= int(answer.headers["retry-after"]) <= 120
             assert set(answer.json()["error"]) == _ERROR_KEYS
-    begun_s = time.monotonic()
     normal(client)
-    assert time.monotonic() - begun_s < 5
 
 
 def test_a_decoder_that_is_killed_costs_one_request(server, client):
     normal(client)
     for process in server.children():
         os.kill(process, signal.SIGKILL)
-    until_s = time.monotonic() + 5
-    while set(server.children().values()) - {"Z"}:
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
+    wait_for(lambda: not set(server.children().values()) - {"Z"})
     answer = send_file(client, WRITE, {"model": ASR}, tone(1.0))
     assert answer.status_code == 200, answer.text
 
 
-def test_nothing_is_left_behind(server, client, baseline_mib):
+NOTHING_LEFT_OF = {
+    "server_and_client": (
+        *("A1 list", "B23 html", "C33 forged rate", "C31 without a length", "E47 no HTTP"),
+        *("B21 /10-GB", "B21 /302", "B21 a clip"),
+    ),
+    "hasty": ("B21 /drops",),
+}
+
+
+@pytest.mark.parametrize("which", NOTHING_LEFT_OF)
+def test_nothing_is_left_behind(request, which):
+    server, client = request.getfixturevalue(which)
+    normal(client)
     threads, descriptors = server.num_threads(), server.num_descriptors()
-    names = ("A1 list", "B23 html", "C33 forged rate", "C31 without a length", "E47 no HTTP")
-    for name in (*names, "B21 /10-GB", "B21 /drops", "B21 /302", "B21 a clip"):
+    for name in NOTHING_LEFT_OF[which]:
         for _ in range(5):
             FAULTS[name].ask(client, server)
     normal(client)
-    time.sleep(0.3)
-    assert server.num_threads() <= threads + 1
-    assert server.num_descriptors() <= descriptors + 2
-    assert "Z" not in server.children().values()
+    wait_for(lambda: server.num_threads() <= threads + 1)
+    wait_for(lambda: server.num_descriptors() <= descriptors + 2)
+    wait_for(lambda: "Z" not in server.children().values())
     assert len(server.children()) <= 2
     assert "izwi_http_in_flight 1.0" in client.get("/metrics").text  # the one that asks
     log = server.log.read_text()

@@ -117,7 +117,7 @@ def test_two_who_add_the_same_name_take_turns(tmp_path):
         first.flush()
         fcntl.flock(first, fcntl.LOCK_UN)
         with pytest.raises(InvalidRequest, match="already"):
-            second.result(timeout=5)
+            second.result(timeout=60)
     assert list(tomllib.loads(path.read_text())) == ["alice"]
 
 
@@ -238,7 +238,7 @@ def guarded(tmp_path_factory):
     registry = FakeRegistry(**{"tts": AskedSpeech(), "org/asr": AskedTranscription()})
     with listening(create_app(FakeEngine(), registry, settings)) as port:
         url = f"http://127.0.0.1:{port}"
-        with httpx.Client(base_url=url, timeout=20) as client:
+        with httpx.Client(base_url=url, timeout=60) as client:
             yield SimpleNamespace(url=url, client=client, keys=keys, audit=access.audit_log)
 
 

@@ -260,7 +260,7 @@ async def test_feeding_waits_for_a_model_that_is_behind(reported):
     reported.engine.answers_at_once = True
     for stream in reported.engine.streams:
         stream.end()
-    await asyncio.wait_for(fed, 30)
+    await asyncio.wait_for(fed, 60)
 
 
 async def test_unusable_sound_is_refused_and_changes_nothing(reported):

@@ -128,9 +128,11 @@ def test_who_leaves_leaves_no_file(client, world, long_wav, in_file):
         assert len(nameless_files(world.home)) == 1
     wait_for(lambda: not nameless_files(world.home))
     assert not list(world.home.iterdir())
-    world.engine.step_s = 1.0
+    world.engine.step_s = 30.0
     with pytest.raises(httpx.ReadTimeout):
-        client.post(URL, **(fields | {"data": {"model": "org/asr"}}), timeout=2.0)
+        client.post(
+            URL, **(fields | {"data": {"model": "org/asr"}}), timeout=httpx.Timeout(60, read=2)
+        )
     wait_for(lambda: not nameless_files(world.home) and not world.engine.live)
 
 

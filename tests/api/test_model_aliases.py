@@ -103,7 +103,7 @@ def test_a_server_speaks_under_the_names_that_it_was_given(tmp_path):
 
         def said(name):
             ask = {"model": name, "input": "Hello there.", "voice": "amber", "seed": 1}
-            answer = httpx.post(server.url + "/v1/audio/speech", json=ask, timeout=30)
+            answer = httpx.post(server.url + "/v1/audio/speech", json=ask, timeout=60)
             assert answer.status_code == 200, answer.text
             return hashlib.sha256(answer.content).hexdigest()
 

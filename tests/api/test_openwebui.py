@@ -28,7 +28,7 @@ USER = {
 def openwebui(server, client):
     base_url = f"{server.url}/v1"
     with httpx.Client(
-        base_url=base_url, headers={"User-Agent": "Python/3.11 aiohttp/3.12"}, timeout=20
+        base_url=base_url, headers={"User-Agent": "Python/3.11 aiohttp/3.12"}, timeout=60
     ) as http:
         yield http
 

@@ -87,7 +87,7 @@ async def test_the_voice_is_the_one_that_was_asked_for(there):
 )
 async def test_what_a_server_refuses_is_told(there, fields, message):
     with pytest.raises(InvalidRequest, match=message):
-        await asyncio.wait_for(dictated(there[0], (b"One.",), fields=FIELDS | fields), 20)
+        await asyncio.wait_for(dictated(there[0], (b"One.",), fields=FIELDS | fields), 60)
 
 
 async def test_text_that_breaks_off_is_the_reason_that_is_told(there):

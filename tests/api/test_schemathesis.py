@@ -55,7 +55,7 @@ def operation(method: str, path: str) -> Callable[..., None]:
         case.call_and_validate(
             base_url=str(client.base_url),
             excluded_checks=excluded,
-            timeout=20,
+            timeout=60,
         )
 
     return test

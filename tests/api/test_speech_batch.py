@@ -183,13 +183,15 @@ def test_results_leave_while_others_are_made(client, server):
 @pytest.mark.parametrize("num_read", [0, 1])
 def test_a_client_who_leaves_ends_all_of_it(client, server, num_read):
     server.engine.step_s = 0.05
+    num_aborted = len(server.engine.aborted)
     ask = {"model": "tts", "voice": "Ann", "items": [{"input": "x" * 200}] * 6}
     with client.stream("POST", BATCH, json=ask) as answer:
         pieces = answer.iter_raw()
         for _ in range(num_read):
             next(pieces)
         server.wait_for(lambda: len(server.engine.live) == 6)
-    server.wait_for(lambda: not server.engine.live, 1.0)
+    server.wait_for(lambda: not server.engine.live)
+    assert len(server.engine.aborted) == num_aborted + 6
 
 
 def test_the_embedded_voice_says_what_it_says_alone(tmp_path, monkeypatch):

@@ -44,7 +44,7 @@ def test_it_serves_https_and_nothing_else(tmp_path, files, options):
     options = ("--tls-cert", str(cert), "--tls-key", str(key), *options)
     with served(tmp_path, *options, verify=trusting, IZWI_DECODE_WORKERS="1") as server:
         assert server.url.startswith("https://")
-        answer = httpx.post(server.url + SPEECH, json=ASK, verify=trusting, timeout=30)
+        answer = httpx.post(server.url + SPEECH, json=ASK, verify=trusting, timeout=60)
         assert answer.status_code == 200
         assert answer.content
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
@@ -54,7 +54,7 @@ def test_it_serves_https_and_nothing_else(tmp_path, files, options):
         url = server.url.replace("https", "wss") + SPEECH + "/stream"
         with connect(url, ssl=trusting, proxy=None) as session:
             session.send("{}")
-            assert "error" in session.recv(timeout=10)
+            assert "error" in session.recv(timeout=60)
         # one that does not finish its handshake holds up nobody
         with closing(socket.create_connection(("127.0.0.1", server.port))):
             begun_s = time.monotonic()

@@ -161,6 +161,7 @@ def test_languages_are_told_to_those_who_asked(client, tone_wav):
 
 def test_a_client_who_leaves_ends_the_work(client, server, tone_wav):
     server.engine.step_s = 0.05
+    num_aborted = len(server.engine.aborted)
     with client.stream(
         "POST",
         URL,
@@ -168,7 +169,8 @@ def test_a_client_who_leaves_ends_the_work(client, server, tone_wav):
         files={"file": ("a.wav", tone_wav(30.0))},
     ) as answer:
         next(answer.iter_raw())
-    server.wait_for(lambda: not server.engine.live, 1.0)
+    server.wait_for(lambda: not server.engine.live)
+    assert len(server.engine.aborted) > num_aborted
 
 
 def noise_wav(seconds, rate=16_000):

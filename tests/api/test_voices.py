@@ -73,7 +73,7 @@ def api_servers(tmp_path):
             settings = Settings(home=tmp_path, decode_workers=0, require_consent=require_consent)
             port = stack.enter_context(listening(create_app(engine, registry, settings)))
             url = f"http://127.0.0.1:{port}"
-            client = stack.enter_context(httpx.Client(base_url=url, timeout=30))
+            client = stack.enter_context(httpx.Client(base_url=url, timeout=60))
             sdk = stack.enter_context(
                 openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
             )
@@ -287,7 +287,7 @@ def test_a_clip_over_ten_mebibytes_is_not_read_to_its_end(services, upload, tmp_
     for path, param in ((VOICES, "audio_sample"), (CONSENTS, "recording")):
         sent.clear()
         try:
-            answer = httpx.post(services.url + path, content=endless(), headers=headers, timeout=30)
+            answer = httpx.post(services.url + path, content=endless(), headers=headers, timeout=60)
             check(answer, 413, "too_large", param)
         except httpx.WriteError:
             pass  # it hung up before we had sent all
@@ -327,7 +327,7 @@ def test_a_voice_that_is_deleted_in_use_is_heard_to_the_end(services, upload):
     assert begun.wait(10)
     assert services.client.delete(f"{VOICES}/me").status_code == 200
     check(say(services.client, "me"), 404, "voice_not_found", "voice")
-    listener.join(20)
+    listener.join(60)
     assert sum(heard) == 20 * 1920 * 2
 
 
@@ -441,7 +441,7 @@ async def test_who_leaves_while_encoding_gives_the_turn_away(tmp_path, tone_wav)
     second = asyncio.create_task(encoded_voice(services, "tts", made))
     await asyncio.sleep(0.05)
     first.cancel()
-    assert (await asyncio.wait_for(second, 10)).text == "la"
+    assert (await asyncio.wait_for(second, 60)).text == "la"
     assert services.engine.aborted == ["slow"]
     assert model.num_encoded == 2
     store.delete("me")

@@ -53,7 +53,9 @@ def serving(environment: dict[str, str], *options: str) -> Iterator[int]:
     try:
         for _ in range(600):
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{free}/readyz", timeout=5) as answer:
+                with urllib.request.urlopen(
+                    f"http://127.0.0.1:{free}/readyz", timeout=60
+                ) as answer:
                     assert answer.status == 200
                     break
             except OSError:
@@ -62,7 +64,7 @@ def serving(environment: dict[str, str], *options: str) -> Iterator[int]:
         yield free
     finally:
         server.terminate()
-        assert server.wait(20) == 0, "the server did not leave cleanly"
+        assert server.wait(60) == 0, "the server did not leave cleanly"
 
 
 @pytest.fixture(scope="module")

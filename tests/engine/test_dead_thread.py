@@ -54,18 +54,18 @@ async def test_streams_end_and_nothing_more_is_taken(
         await anext(stream)
     engine._thread.tell(lambda: breaks(engine))
     for stream in streams:
-        last = (await asyncio.wait_for(read(stream), 10))[-1]
+        last = (await asyncio.wait_for(read(stream), 60))[-1]
         assert last.reason is Reason.ERROR
         assert isinstance(last.error, EngineStopped | RuntimeError)
     with pytest.raises(EngineStopped):
-        await asyncio.wait_for(leaving, 10)
+        await asyncio.wait_for(leaving, 60)
     await asyncio.to_thread(engine._thread._thread.join, 10)
     assert not engine.alive
     with pytest.raises(EngineStopped):
         engine.submit(toy_request("late", 4, seed=1, frames=3))
     with pytest.raises(EngineStopped):
         await engine.add("more", ToySpeech())
-    await asyncio.wait_for(engine.stop(), 10)
+    await asyncio.wait_for(engine.stop(), 60)
 
 
 async def test_what_was_asked_just_before_its_death_ends_too() -> None:
@@ -74,7 +74,7 @@ async def test_what_was_asked_just_before_its_death_ends_too() -> None:
 
     def die() -> None:
         stepping.set()
-        asked.wait(10)
+        asked.wait(60)
         raise RuntimeError("a bug")
 
     engine._thread._step_until_notified = die  # type: ignore[method-assign]
@@ -84,10 +84,10 @@ async def test_what_was_asked_just_before_its_death_ends_too() -> None:
     removed = asyncio.ensure_future(engine.remove("toy"))
     await asyncio.sleep(0)
     asked.set()
-    (last,) = await asyncio.wait_for(read(stream), 10)
+    (last,) = await asyncio.wait_for(read(stream), 60)
     assert isinstance(last.error, EngineStopped)
     with pytest.raises(EngineStopped):
-        await asyncio.wait_for(removed, 10)
+        await asyncio.wait_for(removed, 60)
 
 
 async def test_an_observer_that_fails_costs_the_recording_alone() -> None:
@@ -106,7 +106,7 @@ async def test_an_observer_that_fails_costs_the_recording_alone() -> None:
     engine.observe(observer)
     engine.start()
     for name in ("a", "b"):
-        chunks = await asyncio.wait_for(read(engine.submit(toy_request(name, 4, 1, 9))), 10)
+        chunks = await asyncio.wait_for(read(engine.submit(toy_request(name, 4, 1, 9))), 60)
         assert chunks[-1].reason in (Reason.STOP, Reason.LENGTH)
     assert observer.reported == 2
     assert engine.alive
@@ -124,9 +124,9 @@ async def test_an_id_that_is_taken_is_refused_and_the_first_goes_on(leaves: bool
     if leaves:
         second.abort()
     for refused in (second, *engine.submit_all([toy_request(n, 3, 1, 5) for n in "bab"])):
-        (last,) = await asyncio.wait_for(read(refused), 10)
+        (last,) = await asyncio.wait_for(read(refused), 60)
         assert isinstance(last.error, InvalidRequest)
-    rest = await asyncio.wait_for(read(first), 10)
+    rest = await asyncio.wait_for(read(first), 60)
     assert rest[-1].reason is alone[-1].reason
     frames = 1 + sum(len(chunk.entries) for chunk in rest)
     assert frames >= sum(len(chunk.entries) for chunk in alone)

@@ -229,7 +229,7 @@ def blocked(recorder: RequestRecorder):
     gate, write = threading.Event(), recorder._write
 
     def slow(line: bytes) -> None:
-        gate.wait(20)
+        gate.wait(60)
         write(line)
 
     recorder._write = slow  # type: ignore[method-assign]

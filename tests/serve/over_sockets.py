@@ -50,7 +50,7 @@ class EngineSide:
 
     def stop(self) -> None:
         self.supervisor.finish()
-        self._receiving.join(5)
+        self._receiving.join(60)
         self.lines.thread.stop()
         for line in self.lines._lines.values():
             line.socket.close(linger=0)
@@ -87,7 +87,7 @@ def toy_engine(**settings: int) -> Engine:
     return Engine({"toy": model}, model.ops, EngineConfig(page_size=4, **settings))  # type: ignore[arg-type]
 
 
-async def until(condition, seconds: float = 5.0) -> None:
+async def until(condition, seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 (what is waited for sets no event)
             await asyncio.sleep(0.002)

@@ -28,7 +28,7 @@ def test_only_who_goes_on_says_so(monkeypatch, tmp_path, alive, busy_s, reported
     for module in (engine_process, control):
         monkeypatch.setattr(module, "BEAT_S", BEAT_S)
     ours, theirs = socket.socketpair()
-    ours.settimeout(5 * BEAT_S)
+    ours.settimeout(60 if reported else 5 * BEAT_S)
     commands = open_socket(zmq.Context.instance(), zmq.PULL)
     commands.bind(f"ipc://{tmp_path / 'c'}")
     lines = SimpleNamespace(thread=SimpleNamespace(alive=alive, busy_s=busy_s))
@@ -45,7 +45,7 @@ def test_only_who_goes_on_says_so(monkeypatch, tmp_path, alive, busy_s, reported
                 ours.recv(1)
     finally:
         ours.shutdown(socket.SHUT_WR)
-        thread.join(10)
+        thread.join(60)
         for one in (ours, theirs, commands):
             one.close()
     assert not thread.is_alive()
@@ -71,10 +71,8 @@ def test_nobody_waits_for_a_supervisor_that_reads_nothing(monkeypatch):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         child, supervisor = Control(theirs), Control(ours)
-        begun_s = time.monotonic()
-        for _ in range(5000):  # more than the socket holds
+        for _ in range(5000):  # more than the socket holds: a beat that waited would wait for ever
             child.beat()
-        assert time.monotonic() - begun_s < 5
         heard = supervisor.receive()
         assert heard
         assert set(heard) == {Alive()}

