@@ -1,0 +1,348 @@
+"""Whose turn it is to speak: a state machine from events to actions. Pure: no clock, no I/O.
+
+    speech frames, words heard, playback, commits, cancels ──▶ advance ──▶ actions
+
+Speech over an answer pauses it within `Rules.pause_ms`. When it turns out to be an interruption,
+the answer is cancelled at what was played, and a turn begins; otherwise the answer resumes. While
+an answer plays, `SpeechStarted` comes only with the confirmed interruption: clients flush their
+playback when they see it. Times are milliseconds of input sound, but for `Tick`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from izwi_api.realtime.turn_events import (
+    Action,
+    Cancel,
+    Clear,
+    Commit,
+    CommitInput,
+    Configure,
+    Create,
+    Discard,
+    Event,
+    Failed,
+    Finish,
+    Frame,
+    Generated,
+    Heard,
+    Pause,
+    Playback,
+    Refuse,
+    Respond,
+    Resume,
+    Speculate,
+    SpeechStarted,
+    SpeechStopped,
+    Status,
+    Tick,
+    TimedOut,
+    Truncate,
+)
+from izwi_api.realtime.turn_rules import Detection, Rules, ServerVad, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The last response: in progress until it is `done`, audible while some of it is played."""
+
+    number: int
+    done: bool = False
+    paused: bool = False
+    played_ms: int = 0
+    sent_ms: int = 0
+
+    @property
+    def is_audible(self) -> bool:
+        """Whether speech would be over it."""
+        return not self.done or self.played_ms < self.sent_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """A stretch of speech, with the gaps in it."""
+
+    onset_ms: int
+    speech_ms: int = 0
+    silence_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that turns depend on.
+
+    Attributes:
+        now_ms: Where the input sound ends.
+        buffer_ms: Where what is not committed begins.
+        speech: The stretch of speech in progress.
+        turn_ms: Where the user's turn begins that was announced, or None.
+        heard: Words since speech began.
+        answer: The last response, while it is in progress or audible.
+        speculation: Number of the response that is prepared.
+        wanted: A turn ended while a response was in progress.
+        idle_ms: When an answer had been played, on the clock of `Tick`.
+        next_number: Of the next response.
+    """
+
+    detection: Detection | None = field(default_factory=ServerVad)
+    rules: Rules = field(default_factory=Rules)
+    now_ms: int = 0
+    buffer_ms: int = 0
+    speech: Speech | None = None
+    turn_ms: int | None = None
+    heard: str = ""
+    answer: Answer | None = None
+    speculation: int | None = None
+    wanted: bool = False
+    clock_ms: int = 0
+    idle_ms: int | None = None
+    idle_from_ms: int = 0
+    next_number: int = 0
+
+
+def advance(state: State, event: Event) -> tuple[State, list[Action]]:
+    """Take one event in, and return the state after it and what is to be done, in order."""
+    step = _Step(state)
+    match event:
+        case Frame():
+            step.frame(event)
+        case Heard(text):
+            step.hear(text)
+        case Commit(end_ms):
+            step.commit(end_ms)
+        case Clear(end_ms):
+            step.clear(end_ms)
+        case Create():
+            step.create()
+        case Cancel(number):
+            step.cancel(number)
+        case Generated(number):
+            step.finish(number, Status.COMPLETED)
+        case Failed(number):
+            step.finish(number, Status.FAILED)
+        case Playback():
+            step.playback(event)
+        case Tick(now_ms):
+            step.tick(now_ms)
+        case Configure(detection):
+            step.configure(detection)
+    return step.state, step.actions
+
+
+class _Step:
+    """One call of `advance`: the state as it changes, and the actions so far."""
+
+    def __init__(self, state: State):
+        self.state = state
+        self.actions: list[Action] = []
+
+    # -- input sound -----------------------------------------------------------------------------
+    def frame(self, frame: Frame) -> None:
+        state, detection = self.state, self.state.detection
+        length_ms = max(0, frame.end_ms - state.now_ms)
+        self._set(now_ms=max(state.now_ms, frame.end_ms))
+        if detection is None:
+            return
+        if frame.speech >= detection.threshold:
+            speech = state.speech or Speech(frame.end_ms - length_ms)
+            self._set(
+                speech=replace(speech, speech_ms=speech.speech_ms + length_ms, silence_ms=0),
+                idle_ms=None,
+            )
+            self._drop_speculation()  # the speaker goes on
+        elif state.speech is not None:
+            silence_ms = state.speech.silence_ms + length_ms
+            self._set(speech=replace(state.speech, silence_ms=silence_ms))
+        self._judge()
+
+    def hear(self, text: str) -> None:
+        if self.state.speech is not None:
+            self._set(heard=text)
+            self._judge()
+
+    def _judge(self) -> None:
+        """Decide what the speech so far means."""
+        state, detection = self.state, self.state.detection
+        if detection is None or state.speech is None:
+            return
+        if state.turn_ms is not None:
+            self._judge_turn(detection, state.speech)
+        elif detection.interrupt_response and state.answer and state.answer.is_audible:
+            self._judge_overlap(state.answer, state.speech)
+        elif state.speech.speech_ms >= state.rules.start_ms:
+            self._begin_turn(detection, state.speech)
+        elif state.speech.silence_ms >= state.rules.refute_ms:
+            self._set(speech=None, heard="")
+
+    def _judge_turn(self, detection: Detection, speech: Speech) -> None:
+        state = self.state
+        wait_ms = detection.wait_ms(state.heard)
+        if speech.silence_ms >= wait_ms:
+            self._end_turn(detection)
+        elif self._may_speculate(detection, speech, wait_ms):
+            self._set(speculation=state.next_number, next_number=state.next_number + 1)
+            self.actions.append(Speculate(state.next_number))
+
+    def _may_speculate(self, detection: Detection, speech: Speech, wait_ms: int) -> bool:
+        early_ms = self.state.rules.speculate_ms
+        if early_ms is None or not detection.create_response or self._is_responding():
+            return False
+        is_probable = speech.silence_ms >= max(1, min(early_ms, wait_ms // 2))
+        return is_probable and self.state.speculation is None
+
+    def _judge_overlap(self, answer: Answer, speech: Speech) -> None:
+        state = self.state
+        since_ms = state.now_ms - speech.onset_ms
+        verdict = state.rules.judge(speech.speech_ms, speech.silence_ms, since_ms, state.heard)
+        if verdict is Verdict.CONFIRMED:
+            self._interrupt(answer)
+            assert state.detection is not None
+            self._begin_turn(state.detection, speech)
+        elif verdict is Verdict.REFUTED:
+            self._set(speech=None, heard="")
+            self._resume()
+        elif speech.speech_ms >= state.rules.pause_ms and not (answer.paused or answer.done):
+            self._set(answer=replace(answer, paused=True))
+            self.actions.append(Pause(answer.number))
+
+    def _begin_turn(self, detection: Detection, speech: Speech) -> None:
+        start_ms = max(self.state.buffer_ms, speech.onset_ms - detection.prefix_padding_ms)
+        self._set(turn_ms=start_ms, idle_ms=None)
+        self.actions.append(SpeechStarted(start_ms))
+
+    def _end_turn(self, detection: Detection) -> None:
+        state = self.state
+        assert state.turn_ms is not None
+        self.actions += [
+            SpeechStopped(state.now_ms),
+            CommitInput(state.turn_ms, state.now_ms),
+        ]
+        self._set(buffer_ms=state.now_ms, turn_ms=None, speech=None, heard="")
+        if detection.create_response:
+            self._respond_when_free()
+
+    # -- the client ------------------------------------------------------------------------------
+    def commit(self, end_ms: int) -> None:
+        state = self.state
+        start_ms = state.buffer_ms if state.turn_ms is None else state.turn_ms
+        if end_ms - start_ms < state.rules.least_commit_ms:
+            self.actions.append(Refuse("input_audio_buffer_commit_empty"))
+            return
+        self._drop_turn(end_ms)
+        self.actions.append(CommitInput(start_ms, end_ms))
+
+    def clear(self, end_ms: int) -> None:
+        self._drop_turn(end_ms)
+
+    def create(self) -> None:
+        if self._is_responding():
+            self.actions.append(Refuse("conversation_already_has_active_response"))
+            return
+        self._drop_speculation()
+        self._respond()
+
+    def cancel(self, number: int | None) -> None:
+        answer = self.state.answer
+        if answer is None or answer.done or number not in (None, answer.number):
+            self.actions.append(Refuse("response_cancel_not_active"))
+            return
+        self._stop(answer, "client_cancelled")
+
+    def configure(self, detection: Detection | None) -> None:
+        self._set(detection=detection, turn_ms=None, speech=None, heard="", idle_ms=None)
+        self._drop_speculation()
+        self._resume()
+
+    # -- the answer ------------------------------------------------------------------------------
+    def finish(self, number: int, status: Status) -> None:
+        answer = self.state.answer
+        if answer is None or answer.done or answer.number != number:
+            return  # it was cancelled in the meantime
+        self.actions.append(Finish(number, status))
+        self._set(answer=replace(answer, done=True, paused=False))
+        self._forget_if_silent()
+        self._answer_wanted()
+
+    def playback(self, event: Playback) -> None:
+        answer = self.state.answer
+        if answer is None or answer.number != event.number:
+            return
+        self._set(answer=replace(answer, played_ms=event.played_ms, sent_ms=event.sent_ms))
+        self._forget_if_silent()
+
+    def tick(self, now_ms: int) -> None:
+        self._set(clock_ms=now_ms)
+        state, detection = self.state, self.state.detection
+        if detection is None or detection.idle_timeout_ms is None or state.idle_ms is None:
+            return
+        if state.turn_ms is None and now_ms - state.idle_ms >= detection.idle_timeout_ms:
+            start_ms = max(state.buffer_ms, state.idle_from_ms)
+            self.actions.append(TimedOut(start_ms, state.now_ms))
+            self._set(buffer_ms=state.now_ms, idle_ms=None, speech=None, heard="")
+            self._respond_when_free()
+
+    def _respond_when_free(self) -> None:
+        if self._is_responding():
+            self._set(wanted=True)
+        else:
+            self._respond()
+
+    def _respond(self) -> None:
+        state = self.state
+        number = state.speculation
+        if number is None:
+            number = state.next_number
+            self._set(next_number=number + 1)
+        self._set(answer=Answer(number), speculation=None, wanted=False, idle_ms=None)
+        self.actions.append(Respond(number))
+
+    def _interrupt(self, answer: Answer) -> None:
+        """The user takes the turn."""
+        self._set(wanted=False)
+        if answer.done:
+            self.actions.append(Truncate(answer.number, answer.played_ms))
+            self._set(answer=None)
+        else:
+            self._stop(answer, "turn_detected")
+
+    def _stop(self, answer: Answer, reason: str) -> None:
+        self.actions += [
+            Finish(answer.number, Status.CANCELLED, reason),
+            Truncate(answer.number, answer.played_ms),
+        ]
+        self._set(answer=None)
+        self._answer_wanted()
+
+    def _resume(self) -> None:
+        answer = self.state.answer
+        if answer is not None and answer.paused:
+            self._set(answer=replace(answer, paused=False))
+            self.actions.append(Resume(answer.number))
+
+    def _drop_turn(self, end_ms: int) -> None:
+        self._set(now_ms=max(self.state.now_ms, end_ms), buffer_ms=end_ms)
+        self._set(turn_ms=None, speech=None, heard="")
+        self._drop_speculation()
+        self._resume()
+
+    def _drop_speculation(self) -> None:
+        if self.state.speculation is not None:
+            self.actions.append(Discard(self.state.speculation))
+            self._set(speculation=None)
+
+    def _answer_wanted(self) -> None:
+        if self.state.wanted and self.state.turn_ms is None:
+            self._respond()
+
+    def _forget_if_silent(self) -> None:
+        """An answer that was played to its end is over, and nobody speaks from now on."""
+        state = self.state
+        if state.answer is not None and not state.answer.is_audible:
+            self._set(answer=None, idle_ms=state.clock_ms, idle_from_ms=state.now_ms)
+
+    def _is_responding(self) -> bool:
+        return self.state.answer is not None and not self.state.answer.done
+
+    def _set(self, **changes: object) -> None:
+        self.state = replace(self.state, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,84 @@
+"""What words say about a turn: backchannels, words that stop an answer, finished sentences. Pure.
+
+The lists are of English; text in another language is judged by its punctuation alone.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+_WORD = re.compile(r"[\w'’-]+")
+# A listener says them without wanting the turn.
+_BACKCHANNELS = frozenset(
+    _WORD.findall(
+        """ah aha alright cool gotcha great hm hmm hmmm huh m'hm mhm mhmm mm mmhm mm-hm mm-hmm mmm
+        nice oh ok okay really right sure uh uhhuh uh-huh uh-hum uhm um wow yeah yep yes yup"""
+    )
+)
+# One of them is enough to stop an answer, however short it was.
+_STOPS = frozenset(("stop", "wait", "hold", "cancel", "quiet", "enough", "no", "pause"))
+# A speaker who ends with one of them has not finished.
+_CONTINUED = frozenset(
+    _WORD.findall(
+        """a about an and are as at because but by can could do for from how i if in into is it's
+        like my of on or our so than that the their then there these they this those to um uh was
+        we were what when where which who will with would you your"""
+    )
+)
+_QUESTION_WORDS = frozenset(
+    _WORD.findall(
+        """what when where which who whom whose why how is are was were do does did can could will
+        would should may have has am"""
+    )
+)
+_SENTENCE_END = re.compile(r"[.!。！]+[\"'”’)\]]*\s*$")
+_QUESTION_END = re.compile(r"[?？]+[\"'”’)\]]*\s*$")
+_OPEN_END = re.compile(r"(?:\.{3}|…|[,;:–—-])\s*$")
+# Fewer words than this without punctuation may be the beginning of anything.
+_LEAST_WORDS = 3
+
+
+class Ending(Enum):
+    """How what was heard so far ends."""
+
+    UNFINISHED = "unfinished"  # more follows: "I would like to"
+    UNKNOWN = "unknown"  # it may be complete
+    FINISHED = "finished"  # a whole sentence
+    QUESTION = "question"  # a whole question
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text in lower case, without punctuation."""
+    return [word.strip("'’-").replace("’", "'") for word in _WORD.findall(text.lower())]
+
+
+def is_backchannel(text: str) -> bool:
+    """Whether a text has words, and all of them are backchannels ("mm-hm", "yeah, okay")."""
+    words = words_of(text)
+    return bool(words) and all(word in _BACKCHANNELS for word in words)
+
+
+def interrupts(text: str) -> bool:
+    """Whether words alone show that the speaker wants the turn.
+
+    That is a word that stops an answer ("wait"), or two words that are no backchannel.
+    """
+    others = [word for word in words_of(text) if word not in _BACKCHANNELS]
+    return len(others) >= 2 or any(word in _STOPS for word in others)
+
+
+def ending_of(text: str) -> Ending:
+    """Judge how a text ends, by punctuation and else by its first and last words."""
+    words = words_of(text)
+    if not words:
+        return Ending.UNKNOWN
+    if _QUESTION_END.search(text):
+        return Ending.QUESTION
+    if _OPEN_END.search(text) or words[-1] in _CONTINUED:
+        return Ending.UNFINISHED
+    if _SENTENCE_END.search(text):
+        return Ending.FINISHED
+    if len(words) < _LEAST_WORDS:
+        return Ending.UNKNOWN
+    return Ending.QUESTION if words[0] in _QUESTION_WORDS else Ending.UNKNOWN

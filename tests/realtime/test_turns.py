@@ -1,0 +1,477 @@
+"""Turns: what speech, silence, words and clients lead to, and what no stream of events can."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from izwi_api.realtime.turn_events import (
+    Action,
+    Cancel,
+    Clear,
+    Commit,
+    CommitInput,
+    Configure,
+    Create,
+    Discard,
+    Event,
+    Failed,
+    Finish,
+    Frame,
+    Generated,
+    Heard,
+    Pause,
+    Playback,
+    Refuse,
+    Respond,
+    Resume,
+    Speculate,
+    SpeechStarted,
+    SpeechStopped,
+    Status,
+    Tick,
+    TimedOut,
+    Truncate,
+)
+from izwi_api.realtime.turn_rules import Detection, Rules, SemanticVad, ServerVad
+from izwi_api.realtime.turns import State, advance
+
+FRAME_MS = 20
+NO_SPECULATION = Rules(speculate_ms=None, hears_words=False)
+
+
+@dataclass
+class Session:
+    """A session around the state machine: a client that plays 250 ms behind, and a log."""
+
+    state: State = field(default_factory=State)
+    log: list[Action] = field(default_factory=list)
+
+    def tell(self, event: Event) -> list[Action]:
+        self.state, actions = advance(self.state, event)
+        self.log += actions
+        return actions
+
+    def frames(self, duration_ms: int, speech: float) -> list[Action]:
+        made = []
+        for _ in range(duration_ms // FRAME_MS):
+            made += self.tell(Frame(self.state.now_ms + FRAME_MS, speech))
+        return made
+
+    def speak(self, duration_ms: int) -> list[Action]:
+        return self.frames(duration_ms, 0.9)
+
+    def be_silent(self, duration_ms: int) -> list[Action]:
+        return self.frames(duration_ms, 0.1)
+
+
+SERVER_VAD = ServerVad()
+
+
+def session(detection: Detection | None = SERVER_VAD, rules: Rules = NO_SPECULATION) -> Session:
+    return Session(State(detection=detection, rules=rules))
+
+
+def answering(detection: Detection = SERVER_VAD, rules: Rules = NO_SPECULATION) -> Session:
+    """A session in which a question was asked, and two seconds of the answer were played."""
+    made = session(detection, rules)
+    made.be_silent(400)
+    made.speak(600)
+    made.be_silent(500)
+    assert made.log[-1] == Respond(0)
+    made.tell(Playback(0, 2000, 2250))
+    made.log.clear()
+    return made
+
+
+# -- turns ---------------------------------------------------------------------------------------
+def test_a_turn_begins_before_its_speech_and_ends_after_the_silence():
+    turn = session()
+    assert turn.be_silent(1000) == []
+    assert turn.speak(600) == [SpeechStarted(1000 - 300)]
+    assert turn.be_silent(480) == []
+    assert turn.be_silent(20) == [SpeechStopped(2100), CommitInput(700, 2100), Respond(0)]
+
+
+def test_a_pause_within_a_sentence_ends_nothing():
+    turn = session()
+    turn.speak(400)
+    turn.be_silent(480)
+    assert turn.speak(400) == []
+    assert turn.be_silent(500)[-1] == Respond(0)
+
+
+def test_a_click_begins_no_turn():
+    turn = session()
+    for _ in range(10):
+        turn.speak(40)
+        turn.be_silent(400)
+    assert turn.log == []
+
+
+def test_what_is_committed_is_not_committed_again():
+    turn = session(ServerVad(silence_duration_ms=100))
+    turn.speak(200)
+    turn.be_silent(100)
+    turn.tell(Generated(0))
+    turn.speak(200)
+    turn.be_silent(100)
+    first, second = [action for action in turn.log if isinstance(action, CommitInput)]
+    assert first.end_ms == second.start_ms == 300
+
+
+@pytest.mark.parametrize(
+    ("eagerness", "text", "wait_ms"),
+    [
+        ("medium", "What time is it?", 400),
+        ("auto", "what time is it", 400),
+        ("medium", "It is late.", 600),
+        ("medium", "it was all very nice", 1200),
+        ("medium", "I would like to", 4000),
+        ("low", "I would like to", 8000),
+        ("high", "I would like, ", 2000),
+        ("high", "What time is it?", 240),
+        ("medium", "", 1200),
+    ],
+)
+def test_semantic_detection_waits_by_the_words(eagerness, text, wait_ms):
+    turn = session(SemanticVad(eagerness))
+    turn.speak(600)
+    turn.tell(Heard(text))
+    turn.be_silent(wait_ms + 20)
+    stopped = next(action for action in turn.log if isinstance(action, SpeechStopped))
+    assert wait_ms <= stopped.end_ms - 600 <= wait_ms + 20
+
+
+def test_words_that_come_in_the_silence_count():
+    turn = session(SemanticVad("medium"))
+    turn.speak(600)
+    turn.be_silent(1000)
+    assert turn.tell(Heard("what is the"))[:1] == []
+    turn.be_silent(1000)
+    assert SpeechStopped(2600) in turn.tell(Heard("What is the time?"))
+
+
+def test_push_to_talk():
+    turn = session(None)
+    turn.speak(1000)
+    turn.be_silent(1000)
+    assert turn.log == []
+    assert turn.tell(Commit(2010)) == [CommitInput(0, 2010)]
+    assert turn.tell(Commit(2050)) == [Refuse("input_audio_buffer_commit_empty")]
+    assert turn.tell(Create()) == [Respond(0)]
+    assert turn.tell(Create()) == [Refuse("conversation_already_has_active_response")]
+    assert turn.tell(Generated(0)) == [Finish(0, Status.COMPLETED)]
+    assert turn.tell(Create()) == [Respond(1)]
+
+
+def test_a_client_that_answers_itself():
+    turn = session(ServerVad(create_response=False))
+    turn.speak(600)
+    assert turn.be_silent(500)[-1] == CommitInput(0, 1100)
+
+
+def test_clear_forgets_the_turn():
+    turn = session()
+    turn.speak(600)
+    turn.tell(Clear(600))
+    assert turn.be_silent(1000) == []
+    turn.speak(600)
+    assert turn.log[-1] == SpeechStarted(1600 - 300)
+
+
+def test_nobody_speaks():
+    turn = session(ServerVad(idle_timeout_ms=6000))
+    turn.tell(Tick(100_000))
+    assert turn.be_silent(200) == []  # there was no answer yet
+    turn.tell(Create())
+    turn.tell(Playback(0, 1000, 1250))
+    turn.tell(Generated(0))
+    turn.tell(Tick(110_000))
+    turn.tell(Playback(0, 1250, 1250))
+    assert turn.tell(Tick(115_900)) == []
+    turn.be_silent(400)
+    assert turn.tell(Tick(116_000)) == [TimedOut(200, 600), Respond(1)]
+
+
+# -- an answer prepared early --------------------------------------------------------------------
+def test_an_answer_is_prepared_at_a_probable_end():
+    turn = session(rules=Rules(hears_words=False))
+    turn.speak(600)
+    assert turn.be_silent(500) == [
+        Speculate(0),
+        SpeechStopped(1100),
+        CommitInput(0, 1100),
+        Respond(0),
+    ]
+
+
+def test_and_thrown_away_when_the_speaker_goes_on():
+    turn = session(rules=Rules(hears_words=False))
+    turn.speak(600)
+    turn.be_silent(300)
+    assert turn.speak(20) == [Discard(0)]
+    assert turn.be_silent(500)[-1] == Respond(1)
+
+
+# -- speech over an answer -----------------------------------------------------------------------
+def test_a_cough_pauses_and_the_answer_goes_on():
+    turn = answering()
+    assert turn.speak(200) == [Pause(0)]
+    assert turn.be_silent(240) == [Resume(0)]
+    assert turn.speak(200) == [Pause(0)]
+
+
+def test_pausing_takes_two_frames():
+    turn = answering()
+    assert turn.speak(20) == []
+    assert turn.speak(20) == [Pause(0)]
+
+
+def test_speech_that_goes_on_is_an_interruption():
+    turn = answering()
+    turn.speak(280)
+    assert turn.speak(20) == [
+        Finish(0, Status.CANCELLED, "turn_detected"),
+        Truncate(0, 2000),
+        SpeechStarted(1500),  # the prefix would reach into the turn before
+    ]
+    turn.speak(600)
+    assert turn.be_silent(500)[-1] == Respond(1)
+
+
+HEARS = Rules(speculate_ms=None)
+
+
+@pytest.mark.parametrize("text", ["Mm-hm.", "yeah", "Uh-huh, okay."])
+def test_a_backchannel_is_no_interruption(text):
+    turn = answering(rules=HEARS)
+    turn.speak(300)
+    turn.tell(Heard(text))
+    turn.speak(300)
+    assert turn.be_silent(240)[-1] == Resume(0)
+    assert turn.log == [Pause(0), Resume(0)]
+
+
+@pytest.mark.parametrize("text", ["Stop", "no wait", "but I said"])
+def test_words_interrupt_before_the_time_is_up(text):
+    turn = answering(rules=HEARS)
+    turn.speak(100)
+    assert Finish(0, Status.CANCELLED, "turn_detected") in turn.tell(Heard(text))
+
+
+def test_one_word_that_is_no_backchannel_needs_its_time():
+    turn = answering(rules=HEARS)
+    turn.speak(200)
+    assert turn.tell(Heard("Tomorrow")) == []
+    assert SpeechStarted(1500) in turn.speak(100)
+
+
+def test_words_are_not_waited_for_without_end():
+    turn = answering(rules=HEARS)
+    turn.speak(580)
+    assert turn.log == [Pause(0)]
+    assert SpeechStarted(1500) in turn.speak(20)
+
+
+def test_without_interruptions_the_turn_waits_for_the_answer():
+    turn = answering(ServerVad(interrupt_response=False))
+    turn.speak(600)
+    turn.be_silent(500)
+    assert [type(action) for action in turn.log] == [SpeechStarted, SpeechStopped, CommitInput]
+    assert turn.tell(Generated(0)) == [Finish(0, Status.COMPLETED), Respond(1)]
+
+
+def test_an_answer_that_is_sent_but_not_played_can_be_interrupted():
+    turn = answering()
+    turn.tell(Generated(0))
+    turn.tell(Playback(0, 2100, 2250))
+    turn.log.clear()
+    assert turn.speak(300) == [Truncate(0, 2100), SpeechStarted(1500)]
+    turn = answering()
+    turn.tell(Generated(0))
+    turn.tell(Playback(0, 2250, 2250))
+    turn.log.clear()
+    assert turn.speak(300) == [SpeechStarted(1500)]
+
+
+def test_a_client_cancels():
+    turn = answering()
+    assert turn.tell(Cancel(7)) == [Refuse("response_cancel_not_active")]
+    assert turn.tell(Cancel()) == [
+        Finish(0, Status.CANCELLED, "client_cancelled"),
+        Truncate(0, 2000),
+    ]
+    assert turn.tell(Cancel()) == [Refuse("response_cancel_not_active")]
+    assert turn.tell(Generated(0)) == []
+
+
+@pytest.mark.parametrize("event", [Clear(1700), Commit(1700)])
+def test_a_client_that_takes_the_buffer_lets_a_paused_answer_go_on(event):
+    turn = answering()
+    turn.speak(100)
+    assert Resume(0) in turn.tell(event)
+
+
+def test_other_settings_let_a_paused_answer_go_on():
+    turn = answering()
+    turn.speak(100)
+    assert turn.tell(Configure(None)) == [Resume(0)]
+
+
+# -- any stream of events ------------------------------------------------------------------------
+DETECTIONS = st.one_of(
+    st.none(),
+    st.builds(
+        ServerVad,
+        silence_duration_ms=st.integers(20, 600),
+        prefix_padding_ms=st.integers(0, 600),
+        idle_timeout_ms=st.none() | st.integers(100, 2000),
+        create_response=st.booleans(),
+        interrupt_response=st.booleans(),
+    ),
+    st.builds(
+        SemanticVad, eagerness=st.sampled_from(["low", "high"]), interrupt_response=st.booleans()
+    ),
+)
+WORDS = st.sampled_from(["", "mm-hm", "stop", "what is it?", "I would like to", "one two"])
+HAPPENS = st.one_of(
+    st.tuples(st.just("speech"), st.integers(1, 40)),
+    st.tuples(st.just("silence"), st.integers(1, 60)),
+    st.tuples(st.just("send"), st.integers(1, 30)),
+    st.tuples(st.just("play"), st.integers(1, 40)),
+    st.tuples(st.just("heard"), WORDS),
+    st.tuples(st.just("configure"), DETECTIONS),
+    st.tuples(st.sampled_from(["commit", "clear", "create", "cancel", "end", "fail"]), st.just(0)),
+)
+
+
+class Played:
+    """A driver and a client that do as they are told, and check that they may."""
+
+    def __init__(self, detection: Detection | None):
+        self.session = Session(State(detection=detection))
+        self.active: int | None = None
+        self.paused = False
+        self.prepared: int | None = None
+        self.sent: dict[int, int] = {}
+        self.played: dict[int, int] = {}
+        self.history: dict[int, int] = {}
+        self.ended: dict[int, Status] = {}
+        self.turn: int | None = None
+        self.clock_ms = 0
+
+    def tell(self, event: Event) -> None:
+        for action in self.session.tell(event):
+            self.do(action)
+
+    def do(self, action: Action) -> None:
+        match action:
+            case Speculate(number):
+                assert self.prepared is None
+                assert self.active is None
+                assert number not in self.sent
+                self.prepared = number
+            case Discard(number):
+                assert self.prepared == number
+                self.prepared = None
+            case Respond(number):
+                assert self.active is None, "two responses are active"
+                assert self.prepared in (None, number)
+                assert number not in self.sent, "a number is used again"
+                self.prepared, self.active, self.paused = None, number, False
+                self.sent[number] = self.played[number] = 0
+            case Pause(number):
+                assert self.active == number
+                assert not self.paused
+                self.paused = True
+            case Resume(number):
+                assert self.active == number
+                assert self.paused
+                self.paused = False
+            case Finish(number, status):
+                assert self.active == number
+                assert number not in self.ended
+                self.ended[number], self.active, self.paused = status, None, False
+                self.history[number] = self.sent[number]
+            case Truncate(number, played_ms):
+                assert number in self.ended
+                self.history[number] = played_ms
+            case SpeechStarted(start_ms):
+                assert self.turn is None
+                assert start_ms <= self.session.state.now_ms
+                self.turn = start_ms
+            case SpeechStopped():
+                assert self.turn is not None
+            case CommitInput(start_ms, end_ms):
+                assert start_ms <= end_ms
+                self.turn = None
+
+    def happen(self, kind: str, value: object) -> None:
+        state = self.session.state
+        match kind, value:
+            case (("speech" | "silence"), int(count)):
+                for _ in range(count):
+                    speech = 0.9 if kind == "speech" else 0.0
+                    self.tell(Frame(self.session.state.now_ms + FRAME_MS, speech))
+                    self.clock_ms += FRAME_MS
+                    self.tell(Tick(self.clock_ms))
+            case "send", int(count):
+                if self.active is not None and not self.paused:
+                    self.sent[self.active] += count * FRAME_MS
+                    self.report(self.active)
+            case "play", int(count):
+                for number in self.sent:
+                    if self.history.get(number, 10**9) > self.played[number]:
+                        limit = min(self.sent[number], self.history.get(number, 10**9))
+                        self.played[number] = min(limit, self.played[number] + count * FRAME_MS)
+                        self.report(number)
+            case "heard", str(text):
+                self.tell(Heard(text))
+            case "configure", _:
+                self.turn = None
+                self.tell(Configure(value))  # type: ignore[arg-type]
+            case "commit", _:
+                self.tell(Commit(state.now_ms))
+            case "clear", _:
+                self.turn = None
+                self.tell(Clear(state.now_ms))
+            case "create", _:
+                self.tell(Create())
+            case "cancel", _:
+                self.tell(Cancel())
+            case (("end" | "fail"), _):
+                if self.active is not None and not self.paused:
+                    number = self.active
+                    self.tell(Generated(number) if kind == "end" else Failed(number))
+                    assert number in self.ended
+
+    def report(self, number: int) -> None:
+        self.tell(Playback(number, self.played[number], self.sent[number]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(DETECTIONS, st.lists(HAPPENS, max_size=40))
+def test_any_events(detection, happens):
+    world = Played(detection)
+    for kind, value in happens:
+        world.happen(kind, value)
+        answer = world.session.state.answer
+        assert (answer is not None and not answer.done) == (world.active is not None)
+        if world.active is not None:
+            assert answer is not None
+            assert (answer.number, answer.paused) == (world.active, world.paused)
+    # a session that goes on in silence leaves nothing paused and nothing prepared for ever
+    world.happen("silence", 500)
+    assert not world.paused
+    assert world.prepared is None or world.session.state.turn_ms is not None
+    # exactly one end of each response, and the history holds what was played of those cut off
+    assert set(world.ended) | ({world.active} - {None}) == set(world.sent)
+    for number, status in world.ended.items():
+        if status is Status.CANCELLED:
+            assert world.history[number] == world.played[number]
+        else:
+            assert world.history[number] in (world.sent[number], world.played[number])
