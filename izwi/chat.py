@@ -14,6 +14,22 @@ class Role(StrEnum):
     SYSTEM = "system"
     USER = "user"
     ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function that an assistant calls.
+
+    Attributes:
+        call_id: By which the answer of the function refers to the call.
+        name: Of the function.
+        arguments: JSON, as the model wrote it: it need not be valid.
+    """
+
+    call_id: str
+    name: str
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +38,25 @@ class ChatMessage:
 
     Attributes:
         reasoning: What an assistant thought before it said this; None where that is not known.
+        tool_calls: What an assistant calls.
+        call_id: Of the call that this is the answer of, for the role `tool`.
+        name: Of the speaker or the function, if it is told.
     """
 
     role: Role
     content: str
     reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    call_id: str | None = None
+    name: str | None = None
+
+
+class ToolChoice(StrEnum):
+    """Whether functions are called."""
+
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +66,11 @@ class ChatInput:
     Attributes:
         messages: The conversation so far; the answer is the assistant's next turn.
         thinking: Whether it thinks before it answers. Where it can do both, it does not by itself:
-            who listens would wait.
+            a listener would wait.
+        tools: JSON: a list of functions as OpenAI describes them; empty for none.
+        tool_choice: Whether one of them is called.
+        tool_name: The one function that must be called.
+        parallel_tool_calls: Whether an answer may have more than one call.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -46,13 +80,42 @@ class ChatInput:
     top_p: float | None = None
     seed: int = 0
     max_new_tokens: int | None = None
+    tools: str = ""
+    tool_choice: ToolChoice = ToolChoice.AUTO
+    tool_name: str | None = None
+    parallel_tool_calls: bool = True
+
+
+def num_characters(ask: ChatInput) -> int:
+    """Characters of a conversation and its tools: what the prompt is made of."""
+    return len(ask.tools) + sum(
+        len(message.content)
+        + len(message.reasoning or "")
+        + sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
+        for message in ask.messages
+    )
+
+
+class CallText(NamedTuple):
+    """Text that a call of a function grows by.
+
+    Attributes:
+        place: Which call of the answer, from 0.
+        name: Of the function, the first time; else empty.
+        arguments: What the JSON of its arguments grows by.
+    """
+
+    place: int
+    name: str = ""
+    arguments: str = ""
 
 
 class AnswerText(NamedTuple):
-    """Text that an answer grows by: what is thought, and what is said."""
+    """Text that an answer grows by: what is thought, what is said, and what is called."""
 
     reasoning: str = ""
     content: str = ""
+    calls: tuple[CallText, ...] = ()
 
 
 class AnswerReader(Protocol):
@@ -61,6 +124,16 @@ class AnswerReader(Protocol):
     @property
     def num_reasoning_tokens(self) -> int:
         """Tokens that were thought so far, with those around the thought."""
+        ...
+
+    @property
+    def num_calls(self) -> int:
+        """Calls of functions that are complete."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing that follows is read: all calls that were asked for are complete."""
         ...
 
     def read(self, token_ids: Sequence[int]) -> AnswerText:

@@ -19,13 +19,8 @@ no secret: its parent starts it with a small environment. It ends when its socke
 from __future__ import annotations
 
 import contextlib
-import math
-import os
 import socket
-import struct
 import sys
-import time
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -33,9 +28,9 @@ import numpy as np
 from izwi.audio.decode import DecodeLimits, decode_blocks
 from izwi.audio.encode import wav_header
 from izwi.errors import InvalidRequest, TooLarge
+from izwi.limited_process import HEAD, READY, limit_process, limit_time, read_exactly
 
-HEAD = struct.Struct("<cI")
-JOB, READY, BLOCK, END, REFUSED = b"J", b"R", b"B", b"E", b"X"
+JOB, BLOCK, END, REFUSED = b"J", b"B", b"E", b"X"
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -68,18 +63,6 @@ class Refusal(msgspec.Struct, frozen=True):
     message: str
 
 
-def read_exactly(stream: socket.socket, num_bytes: int) -> bytearray:
-    """Read so many bytes. Raises EOFError where the other side has left."""
-    content = bytearray(num_bytes)
-    view = memoryview(content)
-    while view:
-        num_read = stream.recv_into(view)
-        if num_read == 0:
-            raise EOFError
-        view = view[num_read:]
-    return content
-
-
 def main(memory_bytes: int) -> None:
     """Decode one file after the other until the socket closes."""
     stream = socket.socket(fileno=0)
@@ -89,7 +72,7 @@ def main(memory_bytes: int) -> None:
         pass
     with contextlib.suppress(InvalidRequest):
         list(decode_blocks(b"this is not audio", 16_000, DecodeLimits()))
-    _limit(memory_bytes)
+    limit_process(memory_bytes)
     stream.sendall(HEAD.pack(READY, 0))
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
@@ -101,7 +84,7 @@ def _answer(stream: socket.socket) -> None:
     assert kind == JOB
     job = msgspec.json.decode(read_exactly(stream, size), type=Job)
     content = bytes(read_exactly(stream, job.num_bytes))
-    _limit_time(job.cpu_s)
+    limit_time(job.cpu_s)
     limits = DecodeLimits(job.max_audio_s, job.max_decoded_bytes)
     try:
         for block in decode_blocks(content, job.rate, limits):
@@ -112,39 +95,6 @@ def _answer(stream: socket.socket) -> None:
         stream.sendall(HEAD.pack(REFUSED, len(reported)) + reported)
     else:
         stream.sendall(HEAD.pack(END, 0))
-
-
-def _limit(memory_bytes: int) -> None:
-    """Give up what decoding does not need. Platforms differ; what they cannot limit stays free."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
-    try:
-        import resource
-    except ImportError:
-        return
-    used_bytes = 0
-    with contextlib.suppress(OSError):
-        pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
-        used_bytes = pages * os.sysconf("SC_PAGE_SIZE")
-    wanted = {
-        "RLIMIT_AS": used_bytes + memory_bytes,
-        "RLIMIT_CORE": 0,
-        "RLIMIT_FSIZE": 0,
-        "RLIMIT_NPROC": 0,
-        "RLIMIT_NOFILE": 3,
-    }
-    for name, value in wanted.items():
-        with contextlib.suppress(AttributeError, OSError, ValueError):
-            resource.setrlimit(getattr(resource, name), (value, value))
-
-
-def _limit_time(cpu_s: int) -> None:
-    """Let the system end this process when a file has taken so much more of the processor."""
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource
-
-        until_s = math.ceil(time.process_time()) + cpu_s
-        resource.setrlimit(resource.RLIMIT_CPU, (until_s, resource.RLIM_INFINITY))
 
 
 if __name__ == "__main__":

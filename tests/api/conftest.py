@@ -149,6 +149,9 @@ class FakeChat:
 class FakeAnswerReader:
     """What stands in braces is thought."""
 
+    num_calls = 0
+    ended = False
+
     def __init__(self):
         self.num_reasoning_tokens, self.thinks = 0, False
 

@@ -82,15 +82,64 @@ GENERATION = {
     "top_p": 0.95,
 }
 
-# Our own words, with what tells one of the published templates from another.
-_TURNS = (
-    "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
-)
+# Our own programs with the rules of the published templates.
+_TOOLS = """{%- if tools %}
+{{- '<|im_start|>system\\n' }}
+{%- if messages and messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
+{{- 'functions:' }}
+{%- for tool in tools %}{{- '\\n' ~ (tool | tojson) }}{%- endfor %}
+{{- '\\ncall: <tool_call></tool_call><|im_end|>\\n' }}
+{%- endif %}"""
+_LAST_ASKED = """{%- set state = namespace(asked=messages | length - 1, found=false) %}
+{%- for message in messages[::-1] %}
+{%- set answers = message.content.startswith('<tool_response>')
+    and message.content.endswith('</tool_response>') %}
+{%- if message.role == 'user' and not answers and not state.found %}
+{%- set state.asked = messages | length - 1 - loop.index0 %}{%- set state.found = true %}
+{%- endif %}{%- endfor %}"""
+_TURNS = """{%- for message in messages %}
+{%- if message.role == 'assistant' %}
+{%- set said = message.content %}{%- set thought = message.reasoning_content %}
+{%- if thought is not defined or thought is none %}{%- set thought = '' %}
+{%- if '</think>' in said %}
+{%- set parts = said.split('</think>') %}{%- set said = parts[-1].lstrip('\\n') %}
+{%- set thought = parts[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+{%- endif %}{%- endif %}
+{{- '<|im_start|>assistant\\n' }}
+{%- if loop.index0 > state.asked and (thought or (loop.last and thinks)) %}
+{{- '<think>\\n' + thought.strip('\\n') + '\\n</think>\\n\\n' + said.lstrip('\\n') }}
+{%- else %}{{- said }}{%- endif %}
+{%- for call in message.tool_calls or [] %}
+{{- '\\n' if said or not loop.first }}
+{{- '<tool_call>\\n{"name": "' ~ call.function.name ~ '", "arguments": ' }}
+{{- call.function.arguments if call.function.arguments is string
+    else call.function.arguments | tojson }}
+{{- '}\\n</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- elif message.role == 'tool' %}
+{%- if loop.first or loop.previtem.role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
+{{- '\\n<tool_response>\\n' ~ message.content ~ '\\n</tool_response>' }}
+{%- if loop.last or loop.nextitem.role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
+{%- elif not (tools and loop.first and message.role == 'system') %}
+{{- '<|im_start|>' ~ message.role ~ '\\n' ~ message.content ~ '<|im_end|>\\n' }}
+{%- endif %}{%- endfor %}"""
+_ANSWERS = {
+    "ASKED": "{%- if enable_thinking is defined and enable_thinking is false %}"
+    "{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}",
+    "ALWAYS": "",
+    "NEVER": "",
+}
+_BEGINS = {"ASKED": "", "ALWAYS": "<think>\\n", "NEVER": ""}
 TEMPLATES = {
-    "ASKED": _TURNS + "{%- endfor %}{{ '<|im_start|>assistant\\n' }}"
-    "{%- if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{%- endif %}",
-    "ALWAYS": _TURNS + "{%- endfor %}{{ '<|im_start|>assistant\\n<think>\\n' }}",
-    "NEVER": _TURNS + "{%- endfor %}{{ '<|im_start|>assistant\\n' }}",
+    name: f"{{%- set thinks = {str(name != 'NEVER').lower()} %}}"
+    + _TOOLS
+    + _LAST_ASKED
+    + _TURNS
+    + "{%- if add_generation_prompt %}"
+    + f"{{{{- '<|im_start|>assistant\\n{_BEGINS[name]}' }}}}"
+    + f"{_ANSWERS[name]}{{%- endif %}}"
+    for name in _ANSWERS
 }
 
 

@@ -159,7 +159,8 @@ class RemoteAnswer:
             self.reason = Reason(choice["finish_reason"])
         delta = choice["delta"]
         names = ("reasoning_content", "content")
-        return AnswerText(*(str(delta.get(name) or "") for name in names))
+        reasoning, content = (str(delta.get(name) or "") for name in names)
+        return AnswerText(reasoning, content)
 
 
 def _message_json(message: ChatMessage) -> dict[str, object]:

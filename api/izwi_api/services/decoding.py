@@ -9,11 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import queue
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,10 +22,10 @@ import numpy as np
 
 from izwi.arrays import Float32
 from izwi.audio.decode import DecodeLimits, decode_audio, decode_blocks
-from izwi.audio.decode_worker import BLOCK, END, HEAD, JOB, READY, REFUSED, Job, Refusal
-from izwi.audio.decode_worker import read_exactly as _read_exactly
+from izwi.audio.decode_worker import BLOCK, END, JOB, REFUSED, Job, Refusal
 from izwi.audio.sound import DecodedAudio
 from izwi.errors import EngineStopped, InvalidAudio, IzwiError, Overloaded, TooLarge
+from izwi.limited_process import HEAD, READY, read_exactly, start_process
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +39,6 @@ _MAX_REFUSAL_BYTES = 4096
 _MAX_BLOCK_BYTES = 4 << 20
 # What FFmpeg leaks, it leaks for so many files.
 _FILES_A_PROCESS = 500
-# Of this process's environment; no key, no token, no proxy.
-_ENVIRONMENT = (
-    *("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
-    *("DYLD_FALLBACK_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT"),
-)
 
 
 class Decoder(Protocol):
@@ -260,28 +251,15 @@ class _Worker:
     """One process, asked by one thread at a time."""
 
     def __init__(self, memory_bytes: int):
-        ours, theirs = socket.socketpair()
-        self._stream = ours
+        self._stream, self._process = start_process("izwi.audio.decode_worker", memory_bytes)
         self.num_files = 0
         self._is_ready = False
-        kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "izwi.audio.decode_worker", str(memory_bytes)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                # each thread of a numerical library reserves address space
-                env=kept | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-                # Ctrl+C in the terminal is for the server, which lets its work finish
-                start_new_session=True,
-            )
 
     def ask(self, content: bytes, rate: int, limits: DecodeLimits, time_limit_s: float) -> None:
         """Give it a file. Raises OSError and EOFError where it has ended, or never began."""
         if not self._is_ready:
             self._stream.settimeout(_START_LIMIT_S)
-            self._is_ready = HEAD.unpack(_read_exactly(self._stream, HEAD.size)) == (READY, 0)
+            self._is_ready = HEAD.unpack(read_exactly(self._stream, HEAD.size)) == (READY, 0)
         self.num_files += 1
         job = Job(
             num_bytes=len(content),
@@ -352,4 +330,4 @@ class _Worker:
         if left_s <= 0:
             raise _WorkerLost("it took too long")
         self._stream.settimeout(left_s)
-        return _read_exactly(self._stream, num_bytes)
+        return read_exactly(self._stream, num_bytes)

@@ -99,6 +99,16 @@ class QwenTokenizer:
             return self._vocab[special]
         raise CheckpointError(f"{self._folder}: the tokenizer lacks the token {special!r}")
 
+    @property
+    def added_tokens(self) -> dict[str, int]:
+        """Ids of the tokens outside the merges, by their text."""
+        return {piece: entry.index for piece, entry in self._added.items()}
+
+    @property
+    def control_tokens(self) -> dict[str, int]:
+        """Those of them that are special: no part of what is written."""
+        return {piece: entry.index for piece, entry in self._added.items() if entry.is_special}
+
     def encode(self, text: str) -> list[int]:
         """Ids of plain text; special tokens in it are spelled out as text."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)

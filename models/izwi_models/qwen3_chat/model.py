@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.arrays import Int64
-from izwi.chat import ChatInput
+from izwi.chat import ChatInput, num_characters
 from izwi.checkpoint import tensor_names
 from izwi.errors import ContextTooLong, InvalidRequest
 from izwi.model import Backend, Family, Row
@@ -40,6 +40,8 @@ _UNTHINKING_TEMPERATURE, _UNTHINKING_TOP_P = 0.7, 0.8
 # A token of text has four characters or so. Who sends many more than fit is told at once: cutting
 # megabytes into tokens, to count them, takes seconds.
 _MAX_CHARACTERS_PER_POSITION = 32
+# What a template may write of its own around messages that are as long as they may be.
+_TEMPLATE_CHARACTERS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,19 +120,20 @@ class Qwen3Chat(TokenModel):
             raise InvalidRequest("max_new_tokens must be at least 1", param="max_tokens")
         thinks = self._template.thinks(ask.thinking)
         sampling = self._sampling(ask, thinks=thinks)
-        size = sum(len(message.content) + len(message.reasoning or "") for message in ask.messages)
+        size = num_characters(ask)
         if size > _MAX_CHARACTERS_PER_POSITION * self.max_positions:
             raise self._too_long(f"{size} characters")
         if len(ask.messages) > self.max_positions:
             raise self._too_long(f"{len(ask.messages)} messages")
-        ids = self._template.encode(ask.messages, thinks=thinks)
-        room = self.max_positions - len(ids)
+        max_chars = _MAX_CHARACTERS_PER_POSITION * self.max_positions + _TEMPLATE_CHARACTERS
+        chat = self._template.encode(ask, thinks=thinks, max_chars=max_chars)
+        room = self.max_positions - len(chat.ids)
         if room < 1:
-            raise self._too_long(f"{len(ids)} tokens")
+            raise self._too_long(f"{len(chat.ids)} tokens")
         return Request(
             request_id,
             model,
-            ChatPrompt(np.array(ids, np.int64), self._template.opens_thought),
+            ChatPrompt(np.array(chat.ids, np.int64), chat.in_thought),
             sampling=sampling,
             seed=ask.seed,
             max_entries=min(room, ask.max_new_tokens or room),

@@ -1,38 +1,35 @@
-r"""The templates of Qwen3 chat: how a conversation becomes the ids that an answer follows.
+"""How a conversation becomes the ids that an answer follows: the checkpoint's own template.
 
-    <|im_start|>{role}\n{content}<|im_end|>\n                        for each message
-    <|im_start|>assistant\n[<think>\n[\n</think>\n\n]]               for the answer
-
-What was thought before an earlier answer is left out, but for answers after the last user's turn.
-There is no system message unless the caller writes one. Control tokens go in by id; whoever types
-one has typed text.
-
-The published checkpoints have one of three templates: the first ones think or not, as they are
-asked; of the later ones (2507) some always think and some never do. Which one is told by the text
-of the checkpoint's own template, whose rules are followed here; the text itself is a program of
-strangers and is not run. Source: `chat_template` of Qwen3-0.6B, Qwen3-4B-Instruct-2507 and
-Qwen3-4B-Thinking-2507.
+The template is executed as transformers does it (`izwi.chat_template`), with the variables of
+`apply_chat_template`. In the text that it makes, tokens outside the merges count as tokens, with
+one exception: a control token (one flagged `special`, like <|im_end|>) that stands in a message, a
+tool or a name is text, so a caller can end no turn and begin none. Tokens that are not special,
+like <think>, count wherever they stand, as in transformers.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence as Seq
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
-from izwi.chat import ChatMessage, Role
+from izwi.chat import ChatInput, ChatMessage, ToolChoice
+from izwi.chat_template import ChatTemplate as JinjaTemplate
 from izwi.checkpoint import read_json
 from izwi.errors import CheckpointError, InvalidRequest
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 
-START, END = "<|im_start|>", "<|im_end|>"
 THINK, END_THINK = "<think>", "</think>"
+CALL, END_CALL = "<tool_call>", "</tool_call>"
 
 _OPENS_THOUGHT = re.compile(r"assistant(\\n|\n)<think>")
-# A user's turn between these is the answer of a tool, so it is not what the assistant is asked.
-_TOOL_ANSWER, _END_TOOL_ANSWER = "<tool_response>", "</tool_response>"
+# One of these, which no text has, is put into what looks like a control token while the template
+# is executed.
+_NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
 class Thinking(Enum):
@@ -44,23 +41,52 @@ class Thinking(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class EncodedChat:
+    """A conversation in the template.
+
+    Attributes:
+        ids: Of its tokens.
+        in_thought: It ends where the answer's thought has begun.
+    """
+
+    ids: list[int]
+    in_thought: bool
+
+
 class ChatTemplate:
-    """One checkpoint's template."""
+    """One checkpoint's template.
 
-    tokenizer: QwenTokenizer
-    thinking: Thinking
+    Attributes:
+        tokenizer: The checkpoint's.
+        thinking: When it thinks.
+    """
 
-    @property
-    def opens_thought(self) -> bool:
-        """Whether what it encodes ends within a thought."""
-        return self.thinking is Thinking.ALWAYS
+    def __init__(
+        self, tokenizer: QwenTokenizer, source: str | None, names: Mapping[str, str] | None = None
+    ):
+        """Parse the template.
+
+        Args:
+            tokenizer: The checkpoint's.
+            source: The template's text; None: the checkpoint has none, and takes no conversations.
+            names: Tokens that templates know by name: bos_token, eos_token and so on.
+
+        Raises:
+            ValueError: It is not valid Jinja.
+        """
+        self.tokenizer, self._names = tokenizer, dict(names or {})
+        self._template = None if source is None else JinjaTemplate(source)
+        self.thinking = _thinking(source or "", tokenizer)
+        self._ids, control = tokenizer.added_tokens, tokenizer.control_tokens
+        self._added, self._control = _any_of(self._ids), _any_of(control)
+        self._control_ids = set(control.values())
 
     @property
     def thought_ids(self) -> tuple[int, int] | None:
         """Ids around a thought; None where there is none."""
         if self.thinking is Thinking.NEVER:
             return None
-        return self.tokenizer.id_of(THINK), self.tokenizer.id_of(END_THINK)
+        return self._ids[THINK], self._ids[END_THINK]
 
     def thinks(self, wanted: bool | None) -> bool:
         """Whether an answer begins with a thought.
@@ -80,85 +106,155 @@ class ChatTemplate:
             raise InvalidRequest(f"before it answers this model {when}", param="enable_thinking")
         return wanted
 
-    def encode(self, messages: Seq[ChatMessage], *, thinks: bool) -> list[int]:
-        """Ids of a conversation and of the beginning of its answer.
+    def render(self, ask: ChatInput, *, thinks: bool, max_chars: int) -> str:
+        """Return the text of a conversation and of the beginning of its answer.
 
         Args:
-            messages: The turns in order, at least one.
+            ask: The conversation and the tools.
             thinks: As `thinks` says.
+            max_chars: Of the text.
+
+        Raises:
+            InvalidRequest: The checkpoint has no template, or the template takes no such
+                conversation, or was stopped.
         """
-        last_query = _last_query(messages)
-        ids: list[int] = []
-        for place, message in enumerate(messages):
-            if message.role is Role.ASSISTANT:
-                is_last = place == len(messages) - 1
-                ids += self._answer(message, asked=place > last_query, is_last=is_last)
-            else:
-                ids += self._ids(START, f"{message.role}\n{message.content}", END, "\n")
-        if self.opens_thought:
-            return ids + self._ids(START, "assistant\n", THINK, "\n")
-        if self.thinking is Thinking.ASKED and not thinks:
-            return ids + self._ids(START, "assistant\n", THINK, "\n\n", END_THINK, "\n\n")
-        return ids + self._ids(START, "assistant\n")
+        text, filler = self._rendered(ask, thinks, max_chars)
+        return text.replace(filler, "")
 
-    def _answer(self, message: ChatMessage, *, asked: bool, is_last: bool) -> list[int]:
-        """Ids of an earlier answer; with its thought where it answers what is still asked."""
-        content, reasoning = message.content, message.reasoning
-        if reasoning is None:
-            reasoning, content = _parted(content)
-        empty_too = is_last and self.thinking is not Thinking.NEVER
-        if asked and (reasoning or empty_too):
-            thought, said = reasoning.strip("\n"), content.lstrip("\n")
-            inside = (THINK, f"\n{thought}\n", END_THINK, f"\n\n{said}")
-            return self._ids(START, "assistant\n", *inside, END, "\n")
-        return self._ids(START, f"assistant\n{content}", END, "\n")
-
-    def _ids(self, *parts: str) -> list[int]:
-        """Ids of control tokens, each with the text after it."""
+    def encode(self, ask: ChatInput, *, thinks: bool, max_chars: int) -> EncodedChat:
+        """Ids of a conversation and of the beginning of its answer; as `render`."""
+        text, filler = self._rendered(ask, thinks, max_chars)
         ids: list[int] = []
-        for control, text in zip(parts[::2], parts[1::2], strict=True):
-            ids += [self.tokenizer.id_of(control), *self.tokenizer.encode(text)]
-        return ids
+        for part in self._added.split(text):
+            if part in self._ids:
+                ids.append(self._ids[part])
+            elif part:
+                ids += self.tokenizer.encode(part.replace(filler, ""))
+        return EncodedChat(ids, self._in_thought(ids))
+
+    def _in_thought(self, ids: list[int]) -> bool:
+        """Whether a thought is open behind the last control token, which is the template's."""
+        begin, end = self.thought_ids or (None, None)
+        borders = {begin, end, *self._control_ids}
+        return next((index for index in reversed(ids) if index in borders), end) == begin != end
+
+    def _rendered(self, ask: ChatInput, thinks: bool, max_chars: int) -> tuple[str, str]:
+        """The text, and the character that stands in what is no control token."""
+        if self._template is None:
+            raise InvalidRequest(
+                "the model's checkpoint has no chat template, so it takes no conversations; "
+                "POST /generate takes text",
+                param="model",
+            )
+        variables = self._variables(ask)
+        if self.thinking is Thinking.ASKED:
+            variables["enable_thinking"] = thinks
+        spelled = json.dumps(variables, ensure_ascii=False)
+        filler = next((mark for mark in _NONCHARACTERS if mark not in spelled), None)
+        if filler is None:
+            raise InvalidRequest("a message has all of Unicode's noncharacters", param="messages")
+        if self._control.search(spelled):  # JSON escapes nothing of a control token
+            variables = _filled(variables, self._control, filler)
+        return self._template.render(variables | self._names, max_chars), filler
+
+    def _variables(self, ask: ChatInput) -> dict[str, Any]:
+        tools = (
+            json.loads(ask.tools) if ask.tools and ask.tool_choice is not ToolChoice.NONE else []
+        )
+        return {
+            "messages": [_message(message) for message in ask.messages],
+            "tools": tools or None,
+            "documents": None,
+            "add_generation_prompt": True,
+        }
 
 
 def read_template(folder: Path, tokenizer: QwenTokenizer) -> ChatTemplate:
-    """Tell which of the published templates a checkpoint has; the first one where it says nothing.
+    """Read a checkpoint's template: chat_template.jinja, or a key of tokenizer_config.json.
+
+    Of several templates the one called `default` is taken.
 
     Raises:
-        CheckpointError: It has another, or its tokenizer lacks one of the control tokens.
+        CheckpointError: It is not valid Jinja.
     """
-    path, config = folder / "chat_template.jinja", folder / "tokenizer_config.json"
-    text: object = None
+    path, config_path = folder / "chat_template.jinja", folder / "tokenizer_config.json"
+    config = read_json(config_path) if config_path.is_file() else {}
+    source: object = config.get("chat_template")
     if path.is_file():
-        text = path.read_text(encoding="utf-8", errors="replace")
-    elif config.is_file():
-        path, text = config, read_json(config).get("chat_template")
-    if text is not None and not (isinstance(text, str) and START in text):
-        raise CheckpointError(f"{path}: the chat_template is not one of Qwen3's")
-    template = ChatTemplate(tokenizer, _thinking(text))
-    _ = tokenizer.id_of(START), tokenizer.id_of(END), template.thought_ids
-    return template
+        source = path.read_text(encoding="utf-8", errors="replace")
+    else:
+        path = config_path
+    if isinstance(source, list):
+        named = {entry.get("name"): entry.get("template") for entry in source if entry}
+        source = named.get("default")
+    if source is not None and not isinstance(source, str):
+        raise CheckpointError(f"{path}: chat_template must be text")
+    try:
+        return ChatTemplate(tokenizer, source, _token_names(config))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: the chat_template is {error}") from error
 
 
-def _thinking(text: str | None) -> Thinking:
-    if text is None or "enable_thinking" in text:
+def _token_names(config: Mapping[str, Any]) -> dict[str, str]:
+    """Tokens by the names that templates use: bos_token, eos_token, pad_token and so on."""
+    named = {key: value for key, value in config.items() if key.endswith("_token")}
+    contents = {
+        key: value.get("content") if isinstance(value, dict) else value
+        for key, value in named.items()
+    }
+    return {key: content for key, content in contents.items() if isinstance(content, str)}
+
+
+def _thinking(source: str, tokenizer: QwenTokenizer) -> Thinking:
+    if not {THINK, END_THINK} <= tokenizer.added_tokens.keys():
+        return Thinking.NEVER
+    if "enable_thinking" in source:
         return Thinking.ASKED
-    return Thinking.ALWAYS if _OPENS_THOUGHT.search(text) else Thinking.NEVER
+    return Thinking.ALWAYS if _OPENS_THOUGHT.search(source) else Thinking.NEVER
 
 
-def _last_query(messages: Seq[ChatMessage]) -> int:
-    """Index of the last user turn; the last index if there is none."""
-    for place in range(len(messages) - 1, -1, -1):
-        text = messages[place].content
-        is_tools = text.startswith(_TOOL_ANSWER) and text.endswith(_END_TOOL_ANSWER)
-        if messages[place].role is Role.USER and not is_tools:
-            return place
-    return len(messages) - 1
+def _message(message: ChatMessage) -> dict[str, Any]:
+    """A message as templates read it. Arguments are an object where they are one."""
+    values: dict[str, Any] = {"role": str(message.role), "content": message.content}
+    if message.reasoning is not None:
+        values |= {"reasoning_content": message.reasoning, "thinking": message.reasoning}
+    if message.tool_calls:
+        values["tool_calls"] = [
+            {
+                "type": "function",
+                "id": call.call_id,
+                "function": {"name": call.name, "arguments": _object(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.call_id is not None:
+        values["tool_call_id"] = message.call_id
+    if message.name is not None:
+        values["name"] = message.name
+    return values
 
 
-def _parted(content: str) -> tuple[str, str]:
-    """Part an answer into what was thought, if anything was, and what was said."""
-    if END_THINK not in content:
-        return "", content
-    thought, said = content.split(END_THINK)[0], content.split(END_THINK)[-1]
-    return thought.rstrip("\n").split(THINK)[-1].lstrip("\n"), said.lstrip("\n")
+def _object(arguments: str) -> object:
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):  # as it was written
+        return arguments
+
+
+def _any_of(names: Mapping[str, int]) -> re.Pattern[str]:
+    longest_first = sorted(map(re.escape, names), key=len, reverse=True)
+    return re.compile(f"({'|'.join(longest_first) or '(?!)'})")
+
+
+def _filled(value: Any, control: re.Pattern[str], filler: str) -> Any:
+    """The same JSON, with the filler behind the first character of each control token in it."""
+    if isinstance(value, str):
+        return control.sub(lambda found: found[0][0] + filler + found[0][1:], value)
+    if isinstance(value, list):
+        return [_filled(item, control, filler) for item in value]
+    if isinstance(value, dict):
+        return {
+            _filled(key, control, filler): _filled(item, control, filler)
+            for key, item in value.items()
+        }
+    return value

@@ -1,0 +1,212 @@
+"""A process that executes one checkpoint's chat template, which is a program of strangers.
+
+    python -P -m izwi.chat_template_worker MEMORY_BYTES
+
+It talks in the frames of `izwi.limited_process`.
+
+    in    T  the template's text; once, first
+          J  a `Job` in JSON
+    out   R  it is ready, empty; once, at its start
+          O  the text that the template makes of a job
+          X  a `Refusal` in JSON
+
+The environment is that of transformers' `apply_chat_template` (utils/chat_template_utils.py of
+5.23): Jinja's immutable sandbox, `trim_blocks` and `lstrip_blocks`, loop controls, the tag
+`generation`, the functions `raise_exception` and `strftime_now`, a `tojson` that escapes no HTML,
+and stand-ins for `dict` and `namespace` that give access to no internals of Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import jinja2.debug  # imports what reporting an error needs, while files can be opened
+import jinja2.ext
+import msgspec
+from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.parser import Parser
+from jinja2.runtime import Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from izwi.limited_process import HEAD, READY, limit_process, limit_time, read_exactly
+
+TEMPLATE, JOB, OUTPUT, REFUSED = b"T", b"J", b"O", b"X"
+_MAX_MESSAGE_CHARS = 300
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A conversation to put into the template.
+
+    Attributes:
+        variables: What the template sees: messages, tools and so on, plain JSON.
+        max_chars: Of the text that it makes.
+        cpu_s: Processor time that it may take.
+    """
+
+    variables: dict[str, Any]
+    max_chars: int
+    cpu_s: int
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why there is no text.
+
+    Attributes:
+        message: For the caller.
+        out_of_memory: The process is of no use any more.
+    """
+
+    message: str
+    out_of_memory: bool = False
+
+
+class _Raised(TemplateError):
+    """What a template raises itself: it does not take this conversation."""
+
+
+class _Generation(jinja2.ext.Extension):
+    """The tag around what an assistant said, which only training looks at."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Keep the text and drop the tag; a block of its own is a scope, as in transformers."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_same"), [], [], body).set_lineno(line)
+
+    def _same(self, caller: Macro) -> str:
+        return str(caller())
+
+
+class _Dict:
+    """`dict` without its attributes."""
+
+    def __call__(self, *args: Any, **values: Any) -> dict[Any, Any]:
+        return dict(*args, **values)
+
+    def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
+        """As `dict.fromkeys`."""
+        return dict.fromkeys(keys, value)
+
+
+class _Namespace(Namespace):
+    """A namespace whose names do not begin with an underscore."""
+
+    def __init__(*args: Any, **values: Any) -> None:
+        self, rest = args[0], args[1:]
+        named = dict(*rest, **values)
+        for name in named:
+            _check_name(name)
+        Namespace.__init__(self, named)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a name in a namespace must not begin with an underscore: {name!r}")
+
+
+def environment() -> ImmutableSandboxedEnvironment:
+    """Return the environment in which a template is parsed and executed."""
+    extensions = [_Generation, jinja2.ext.loopcontrols]
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=extensions
+    )
+    made.filters["tojson"] = _to_json
+    made.globals |= {
+        "raise_exception": _raise,
+        "strftime_now": _now,
+        "dict": _Dict(),
+        "namespace": _Namespace,
+    }
+    return made
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise(message: object) -> None:
+    raise _Raised(str(message))
+
+
+def _now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)
+
+
+def main(memory_bytes: int) -> None:
+    """Execute the template for one job after the other until the socket closes."""
+    stream = socket.socket(fileno=0)
+    made = environment()
+    with contextlib.suppress(TemplateError):  # loads what is loaded once
+        made.from_string("{{ strftime_now('%Y') | tojson }}{{ none.x.y }}").render()
+    limit_process(memory_bytes)
+    stream.sendall(HEAD.pack(READY, 0))
+    with contextlib.suppress(EOFError, ConnectionError):
+        _, size = HEAD.unpack(read_exactly(stream, HEAD.size))
+        source = read_exactly(stream, size).decode()
+        template: jinja2.Template | None = None
+        while True:
+            _, size = HEAD.unpack(read_exactly(stream, HEAD.size))
+            job = msgspec.json.decode(read_exactly(stream, size), type=Job)
+            limit_time(job.cpu_s)
+            kind, content = OUTPUT, b""
+            try:
+                # compiling computes what is constant, so it is limited, too
+                template = template or made.from_string(source)
+                content = _rendered(template, job).encode(errors="surrogatepass")
+            except (Exception, RecursionError) as error:
+                kind, content = REFUSED, msgspec.json.encode(_refusal(error))
+            stream.sendall(HEAD.pack(kind, len(content)) + content)
+
+
+def _rendered(template: jinja2.Template, job: Job) -> str:
+    parts: list[str] = []
+    left = job.max_chars
+    for part in template.generate(job.variables):
+        left -= len(part)
+        if left < 0:
+            raise OverflowError(f"it makes more than {job.max_chars} characters")
+        parts.append(part)
+    return "".join(parts)
+
+
+def _refusal(error: BaseException) -> Refusal:
+    if isinstance(error, _Raised):
+        return Refusal(f"the model's chat template refuses this: {_short(error)}")
+    if isinstance(error, MemoryError):
+        return Refusal("the model's chat template takes too much memory", out_of_memory=True)
+    if isinstance(error, TemplateSyntaxError):
+        place = f"line {error.lineno}: {_short(error)}"
+        return Refusal(f"the model's chat template is not valid: {place}")
+    failed = f"{type(error).__name__}: {_short(error)}"
+    return Refusal(f"the model's chat template failed on this conversation: {failed}")
+
+
+def _short(error: BaseException) -> str:
+    text = str(error)
+    return text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + "..."
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

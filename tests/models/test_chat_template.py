@@ -1,0 +1,196 @@
+"""Chat templates give what transformers makes of them, and are stopped where they do harm."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from izwi.chat import ChatInput, ChatMessage, Role, ToolCall, ToolChoice
+from izwi.chat_template import ChatTemplate
+from izwi.errors import InvalidRequest
+from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3_chat.template import ChatTemplate as QwenTemplate
+from tests.models.tiny_chat import TEMPLATES, write_tokenizer
+
+LIGHTS = {
+    "type": "function",
+    "function": {
+        "name": "set_light",
+        "description": "Switch a light <on> & off — “gently”",
+        "parameters": {"type": "object", "properties": {"on": {"type": "boolean"}}},
+    },
+}
+CALL = ToolCall("call_1", "set_light", '{"on": true, "room": "küche", "n": [1, 2.5, null]}')
+CONVERSATIONS = {
+    "plain": ((ChatMessage(Role.USER, "Hi"),), ()),
+    "tools": ((ChatMessage(Role.SYSTEM, "Be brief."), ChatMessage(Role.USER, "on!")), (LIGHTS,)),
+    "called": (
+        (
+            ChatMessage(Role.USER, "on!"),
+            ChatMessage(Role.ASSISTANT, "", "the light?", (CALL, CALL)),
+            ChatMessage(Role.TOOL, "done", call_id="call_1", name="set_light"),
+            ChatMessage(Role.TOOL, '{"ok": 1}', call_id="call_2"),
+        ),
+        (LIGHTS, LIGHTS),
+    ),
+    "said and called": (
+        (
+            ChatMessage(Role.USER, "on!"),
+            ChatMessage(Role.ASSISTANT, "Well.", None, (CALL,)),
+            ChatMessage(Role.TOOL, "done", call_id="call_1"),
+            ChatMessage(Role.ASSISTANT, "It is on."),
+            ChatMessage(Role.USER, "thanks"),
+        ),
+        (),
+    ),
+}
+TOKENS = {"bos_token": "<|begin|>", "eos_token": "<|im_end|>"}
+MORE = {
+    "headers": "{{ bos_token }}{% set ns = namespace(n=0) %}{% for m in messages %}"
+    "{% set ns.n = ns.n + 1 %}<|h|>{{ m['role'] }} {{ ns.n }}<|/h|>\n\n{{ m['content'] | trim }}"
+    "{% endfor %}{% if add_generation_prompt %}<|h|>assistant<|/h|>\n\n{% endif %}",
+    "a block a line": """{% for m in messages %}
+    {% if m.role == 'tool' %}
+        {% continue %}
+    {% endif %}
+  [{{ m.role }}] {{ m.content }}
+    {% generation %}{{ m.role | upper }}{% endgeneration %}
+{% endfor %}
+{{ dict(a=1, b=tools) | tojson(indent=2, sort_keys=true) }}""",
+    "values": "{{ tools }}{{ messages | length }}{{ documents is none }}{{ x is defined }}"
+    "{{ messages[-1] | tojson }}{{ messages[0].reasoning_content is defined }}"
+    "{% macro f(m, n=2) %}{{ m.role ~ n }}{% endmacro %}{{ f(messages[0], n=3) }}",
+}
+
+
+def values_of(name):
+    messages, tools = CONVERSATIONS[name]
+    return ChatInput(messages, tools=json.dumps(tools) if tools else "")
+
+
+def reference(source, ask, **more):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    messages = []
+    for message in ask.messages:
+        values = {"role": str(message.role), "content": message.content}
+        if message.reasoning is not None:
+            values["reasoning_content"] = message.reasoning
+        if message.tool_calls:
+            values["tool_calls"] = [
+                {
+                    "type": "function",
+                    "id": call.call_id,
+                    "function": {"name": call.name, "arguments": json.loads(call.arguments)},
+                }
+                for call in message.tool_calls
+            ]
+        if message.call_id is not None:
+            values["tool_call_id"] = message.call_id
+        if message.name is not None:
+            values["name"] = message.name
+        messages.append(values)
+    tools = json.loads(ask.tools) if ask.tools else None
+    (text,), _ = render_jinja_template(
+        [messages], tools=tools, chat_template=source, add_generation_prompt=True, **TOKENS, **more
+    )
+    return text
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokens")
+    write_tokenizer(folder)
+    return QwenTokenizer(folder)
+
+
+@pytest.mark.parametrize("template", [*TEMPLATES, *MORE])
+def test_the_text_is_that_of_transformers(tokenizer, template):
+    source = {**TEMPLATES, **MORE}[template]
+    ours = QwenTemplate(tokenizer, source, TOKENS)
+    for name in CONVERSATIONS:
+        ask = values_of(name)
+        for thinks in (True, False):
+            more = {"enable_thinking": thinks} if template == "ASKED" else {}
+            expected = reference(source, ask, **more)
+            assert ours.render(ask, thinks=thinks, max_chars=100_000) == expected
+            assert len(expected) > 20
+
+
+def test_without_choice_the_tools_are_left_out(tokenizer):
+    template = QwenTemplate(tokenizer, TEMPLATES["ASKED"])
+    messages, tools = CONVERSATIONS["tools"]
+    ask = ChatInput(messages, tools=json.dumps(tools), tool_choice=ToolChoice.NONE)
+    without = template.render(ask, thinks=False, max_chars=9999)
+    assert without == template.render(ChatInput(messages), thinks=False, max_chars=9999)
+
+
+def test_arguments_that_are_no_json_go_in_as_they_were_written(tokenizer):
+    template = QwenTemplate(tokenizer, TEMPLATES["ASKED"])
+    call = ToolCall("c", "f", '{"cut o')
+    ask = ChatInput((ChatMessage(Role.USER, "a"), ChatMessage(Role.ASSISTANT, "", None, (call,))))
+    assert '"arguments": {"cut o}' in template.render(ask, thinks=False, max_chars=9999)
+
+
+HARM = {
+    "a loop of loops": (
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "processor time",
+    ),
+    "a long string": ("{{ 'x' * n }}", "memory"),
+    "a long constant": ("{{ 'x' * 10 ** 10 }}", "memory"),
+    "doubling": (
+        "{% set s = namespace(x='x') %}{% for i in range(99) %}{% set s.x = s.x ~ s.x %}"
+        "{% endfor %}",
+        "memory",
+    ),
+    "padding": ("{{ '%9999999999d' % 1 }}", "memory"),
+    "much text": ("{% for a in range(99999) %}some text{% endfor %}", "characters"),
+    "a long range": ("{% for a in range(10 ** 9) %}{% endfor %}", "Range too big"),
+    "an import": ("{% import 'os' as os %}", "no loader"),
+    "an include": ("{% include '/etc/passwd' %}", "no loader"),
+    "internals": ("{{ ''.__class__.__mro__ }}", "unsafe"),
+    "a namespace's internals": ("{% set x = namespace(__class__=1) %}", "underscore"),
+    "no recursion's end": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+    "a change of what it was given": ("{{ messages.append(1) }}", "unsafe"),
+    "its own refusal": ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+    "undefined": ("{{ nothing.at.all }}", "undefined"),
+    "an unknown filter": ("{{ 1 | nothing }}", "not valid"),
+}
+
+
+@pytest.mark.parametrize("name", HARM)
+def test_a_template_that_does_harm_is_stopped(name):
+    source, message = HARM[name]
+    template = ChatTemplate(source, cpu_limit_s=1, memory_bytes=64 << 20)
+    for _ in range(2):  # the next conversation is told the same
+        with pytest.raises(InvalidRequest, match=message) as refused:
+            template.render({"messages": [], "n": 10**10}, 1000)
+        assert refused.value.param == "messages"
+    template.close()
+
+
+def test_a_conversation_that_cannot_be_put_in_stops_no_other():
+    template = ChatTemplate("{% if n %}{{ 'x' * n }}{% else %}ok{% endif %}", memory_bytes=64 << 20)
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="memory"):
+            template.render({"n": 10**10}, 100)
+        assert template.render({"n": 0}, 100) == "ok"
+    template._worker._stream.close()  # as if it had died between two conversations
+    with pytest.raises(InvalidRequest):
+        template.render({"n": 0}, 100)
+    assert template.render({"n": 0}, 100) == "ok"
+
+
+def test_many_threads_share_one_process():
+    template = ChatTemplate("{{ n }}{% for i in range(50) %}{{ n }}{% endfor %}")
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(lambda n: template.render({"n": n}, 1000), range(40)))
+    assert texts == [str(n) * 51 for n in range(40)]
+
+
+def test_what_is_no_template_is_told_at_once():
+    with pytest.raises(ValueError, match="Jinja"):
+        ChatTemplate("{% for %}")
