@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -162,9 +163,9 @@ async def test_what_a_broken_process_says_is_not_believed(pool, tone_wav, monkey
     answers = [b"B" + b"\xff" * 4, b"E\0\0\0\0", b"Z\0\0\0\0", b"B\x03\0\0\0abc", b"X\2\0\0\0{}"]
     answers.append(b"B\4\0\0\0" + np.float32("nan").tobytes())
     for answer in answers:
-        ours, theirs = decoding.socket.socketpair()
+        ours, theirs = socket.socketpair()
         theirs.sendall(answer)
-        theirs.shutdown(decoding.socket.SHUT_WR)
+        theirs.shutdown(socket.SHUT_WR)
         broken = object.__new__(decoding._Worker)
         broken._stream, broken._process = ours, worker._process
         monkeypatch.setattr(worker._process, "kill", lambda: None)
