@@ -1,0 +1,1 @@
+"""LFM2-Audio and LFM2.5-Audio: speech in, text and speech out, in turns."""

@@ -1,0 +1,132 @@
+"""The LFM2 backbone: short convolutions and attention under one gated MLP a layer.
+
+A layer adds `operator(operator_norm(x))` to x and then the MLP of `ffn_norm`. The operator is
+grouped-query attention with an RMS norm over each head, or a gated short convolution: three
+projections B, C and u of the input, out_proj(C * conv(B * u)), where conv looks `conv_width - 1`
+positions back. Source: transformers 4.57.6, models/lfm2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi_models.lfm2_audio.config import BackboneConfig
+
+PREFIX = "lfm."
+EMBEDDING = f"{PREFIX}embed_tokens.weight"
+
+# Convolve packed positions of one layer, each sequence behind what it has kept:
+# (layer, x (positions, channels), weight (channels, 1, width)) -> (positions, channels).
+# It keeps the last width - 1 positions of each sequence for the next call.
+Convolve = Callable[[int, Array, Array], Array]
+
+# What `pack` joins, under which name. No checkpoint has these.
+_QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
+_CONV_IN = ("conv.in_proj", ("conv.in_proj",))
+_GATE_UP = ("feed_forward.gate_up", ("feed_forward.w1", "feed_forward.w3"))
+_NORM, _MLP_NORM = "operator_norm.weight", "ffn_norm.weight"
+
+
+def pack(ops: Ops, weights: Weights, config: BackboneConfig) -> dict[str, Array]:
+    """Join what is multiplied with the same input, and make it ready for products.
+
+    Args:
+        ops: The backend's operations.
+        weights: Tensors by checkpoint name; those outside the backbone stay as they are.
+        config: Sizes.
+
+    Returns:
+        What `hidden_states` takes.
+    """
+    packed = dict(weights)
+    for n in range(config.num_hidden_layers):
+        layer = f"{PREFIX}layers.{n}."
+        is_conv = config.is_conv(n)
+        for norm_name, (joined, parts) in (
+            (_NORM, _CONV_IN if is_conv else _QKV),
+            (_MLP_NORM, _GATE_UP),
+        ):
+            arrays = [packed.pop(f"{layer}{part}.weight") for part in parts]
+            norm, weight = ops.fold_norm(packed.pop(layer + norm_name), ops.concat(arrays, 0))
+            if norm is not None:
+                packed[layer + norm_name] = norm
+            packed[f"{layer}{joined}.weight"] = ops.quantize(weight)
+        for part in ("conv.out_proj" if is_conv else "self_attn.out_proj", "feed_forward.w2"):
+            packed[f"{layer}{part}.weight"] = ops.quantize(packed[f"{layer}{part}.weight"])
+    return packed
+
+
+def hidden_states(
+    ops: Ops,
+    weights: Weights,
+    config: BackboneConfig,
+    x: Array,
+    attention: AttentionContext,
+    convolve: Convolve,
+) -> Array:
+    """Run the backbone and its final norm.
+
+    Args:
+        ops: The backend's operations.
+        weights: What `pack` made.
+        config: Sizes.
+        x: (positions, hidden) input embeddings of packed sequences.
+        attention: Which keys each position sees; its layers are numbered as the backbone's.
+        convolve: Short convolutions with their state; layers are numbered likewise.
+
+    Returns:
+        (positions, hidden) hidden states after the final norm.
+    """
+    eps = config.norm_eps
+    for n in range(config.num_hidden_layers):
+        prefix = f"{PREFIX}layers.{n}."
+        if config.is_conv(n):
+            x = _short_conv(ops, weights, config, prefix, x, convolve, n)
+        else:
+            x = _attend(ops, weights, config, prefix, x, attention, n)
+        norm = weights.get(prefix + _MLP_NORM)
+        gated = ops.gated_linear(x, norm, eps, weights[f"{prefix}{_GATE_UP[0]}.weight"])
+        x = ops.linear_add(gated, weights[f"{prefix}feed_forward.w2.weight"], x)
+    return ops.rms_norm(x, weights[f"{PREFIX}embedding_norm.weight"], eps)
+
+
+def _attend(
+    ops: Ops,
+    weights: Weights,
+    config: BackboneConfig,
+    prefix: str,
+    x: Array,
+    context: AttentionContext,
+    layer: int,
+) -> Array:
+    attended = ops.normed_attention(
+        x,
+        weights.get(prefix + _NORM),
+        config.norm_eps,
+        weights[f"{prefix}{_QKV[0]}.weight"],
+        spec=config.attention,
+        context=context,
+        layer=layer,
+        q_norm=weights[f"{prefix}self_attn.q_layernorm.weight"],
+        k_norm=weights[f"{prefix}self_attn.k_layernorm.weight"],
+    )
+    return ops.linear_add(attended, weights[f"{prefix}self_attn.out_proj.weight"], x)
+
+
+def _short_conv(
+    ops: Ops,
+    weights: Weights,
+    config: BackboneConfig,
+    prefix: str,
+    x: Array,
+    convolve: Convolve,
+    layer: int,
+) -> Array:
+    norm, hidden = weights.get(prefix + _NORM), config.hidden_size
+    projected = ops.normed_linear(x, norm, config.norm_eps, weights[f"{prefix}conv.in_proj.weight"])
+    gate_in, gate_out = projected[..., :hidden], projected[..., hidden : 2 * hidden]
+    mixed = convolve(
+        layer, gate_in * projected[..., 2 * hidden :], weights[f"{prefix}conv.conv.weight"]
+    )
+    return ops.linear_add(gate_out * mixed, weights[f"{prefix}conv.out_proj.weight"], x)
