@@ -18,7 +18,8 @@ import torch
 
 from benchmarks.measure import write_result
 from benchmarks.random_checkpoint import NAMES, load
-from izwi.model import EncodesPadded, Model, PaddedEncoder
+from izwi.encoders import EncodesPadded, PaddedEncoder
+from izwi.model import Model
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput
 from izwi.runner.encoder_graphs import EncoderGraphs

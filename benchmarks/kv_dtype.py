@@ -19,7 +19,7 @@ from izwi.cache.kv import bytes_per_page
 from izwi.config import KV_DTYPES, EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput, TranscriptionInput
-from izwi.model import KVSpec
+from izwi.layers import KVSpec
 from izwi.registry import Registry
 from izwi.runner.device import DTYPES, torch_backend
 from izwi_api.services.speech import open_speech

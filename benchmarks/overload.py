@@ -49,7 +49,9 @@ class Background:
 
     def requests(self) -> Iterator[Request]:
         """Yield long requests for ever, no two of equal length."""
-        frame_s = self.model.frame_samples / self.model.sample_rate
+        (frames,) = self.model.tracks
+        assert frames.codec is not None
+        frame_s = frames.codec.frame_samples / frames.codec.sample_rate
         least = round(LEAST_S / frame_s)
         for number in count():
             text = " ".join(TEXTS[(number + place) % len(TEXTS)] for place in range(4))

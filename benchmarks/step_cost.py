@@ -20,10 +20,12 @@ import torch
 from benchmarks.measure import arguments, write_result
 from izwi.config import EngineConfig
 from izwi.engine import Engine
-from izwi.model import KVSpec, Pick, Row, StateSpec
+from izwi.layers import PagedAttention, StateSpec
+from izwi.model import Pick, Row
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput, Request, SamplingParams, Task
 from izwi.sequence import Sequence
+from izwi.tracks import Track
 
 CODEBOOKS = 16
 PROMPT = 40
@@ -49,16 +51,16 @@ class InstantSpeech:
     """A speech model that takes no time: the stopwatch is stopped while it works."""
 
     task = Task.SPEECH
-    kv = KVSpec(1, 1, 8)
+    layers = (PagedAttention(1, 8),)
     max_positions = 512
-    num_codebooks = CODEBOOKS
-    suppressed = None
     sample_rate = 24_000
     frame_samples = 1920
-    codec_state: Mapping[str, StateSpec] = {"history": StateSpec((64,))}
+    state: Mapping[str, StateSpec] = {"history": StateSpec((64,))}
+    warms_up = False
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.tracks = (Track("frames", CODEBOOKS, 2048, codec=self),)
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Name positions by their ids."""
@@ -75,7 +77,7 @@ class InstantSpeech:
         """Take no time."""
         return x
 
-    def draw(self, hidden: torch.Tensor, pick: Pick) -> torch.Tensor:  # noqa: ARG002
+    def draw(self, hidden: torch.Tensor, pick: Pick, track: int = 0) -> torch.Tensor:  # noqa: ARG002
         """Answer with ones."""
         return torch.ones(len(hidden), CODEBOOKS, dtype=torch.int64)
 
@@ -83,7 +85,7 @@ class InstantSpeech:
         """Nothing comes before."""
         return
 
-    def vocode(
+    def decode(
         self, codes: torch.Tensor, state: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Make silence."""

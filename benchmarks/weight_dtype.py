@@ -125,7 +125,11 @@ def large_rows(options: Any, size: str) -> list[dict[str, Any]]:
     for weights in WEIGHTS:
         registry, backend = load(size, options.device, options.dtype, _FRAMES, weights)
         model = registry.speech(size)
-        log = np.random.default_rng(0).integers(0, 2048, (_FRAMES, model.num_codebooks)).tolist()
+        log = (
+            np.random.default_rng(0)
+            .integers(0, 2048, (_FRAMES, model.tracks[0].num_codebooks))
+            .tolist()
+        )
         ours = of_logs(model, backend.ops, [log])
         full = full or ours
         rows.append({"model": f"{size}, random", "weights": weights, **agreement(ours, full)})

@@ -14,32 +14,17 @@ import numpy.typing as npt
 from izwi.arrays import Samples
 from izwi.chat import AnswerReader, ChatInput
 from izwi.inputs import SpeechInput, Transcript, TranscriptionInput, VoicePrompt
+from izwi.layers import CacheSpec
 from izwi.ops.protocol import Array, AttentionContext, Ops, Weights
-from izwi.request import EncodeInput, Request, Task
+from izwi.request import Request, Task
 from izwi.sequence import Sequence
+from izwi.track_log import Entry, Progress
+from izwi.tracks import Track
 
 # In `Model.inputs`, ids of an entry that the host does not know yet.
 UNKNOWN = -1
 # Draw one id a row: logits (rows, vocabulary) of a codebook -> ids (rows,) int64.
 Pick = Callable[[Array, int], Array]
-
-
-@dataclass(frozen=True, slots=True)
-class KVSpec:
-    """What one position of one sequence keeps in the pages."""
-
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-    rope_theta: float | None = None  # base of the rotation that keys are kept in
-
-
-@dataclass(frozen=True, slots=True)
-class StateSpec:
-    """One array of a stream's fixed-size state: its shape without the batch axis."""
-
-    shape: tuple[int, ...]
-    dtype: str = "float"  # "float" (the dtype of the weights) or "int64"
 
 
 class Row(NamedTuple):
@@ -73,39 +58,29 @@ class Row(NamedTuple):
 
 
 class Model(Protocol):
-    """One loaded checkpoint, as the engine sees it. Every method runs all its rows at once."""
+    """One loaded checkpoint, as the engine sees it. Every method runs all its rows at once.
+
+    What only some models have is in protocols of its own: `Alternates` (several tracks),
+    `Encodes` (audio in the prompt), `Recordable` (steps that a GPU repeats), `TakesText` (text
+    that is still being written).
+    """
 
     @property
     def task(self) -> Task: ...
 
     @property
-    def kv(self) -> KVSpec:
-        """Size of the paged keys and values."""
+    def tracks(self) -> tuple[Track, ...]:
+        """Kinds of entries. A model with more than one implements `Alternates`."""
+        ...
+
+    @property
+    def layers(self) -> tuple[CacheSpec, ...]:
+        """What each layer keeps of a sequence."""
         ...
 
     @property
     def max_positions(self) -> int:
         """Positions that the checkpoint was made for."""
-        ...
-
-    @property
-    def num_codebooks(self) -> int:
-        """Ids in one entry of the log."""
-        ...
-
-    @property
-    def vocabulary(self) -> int:
-        """Ids of codebook 0."""
-        ...
-
-    @property
-    def num_inputs(self) -> int:
-        """Numbers a position in `inputs`."""
-        ...
-
-    @property
-    def suppressed(self) -> npt.NDArray[np.bool_] | None:
-        """(vocabulary,) ids of codebook 0 that are never drawn, stop ids excepted, or None."""
         ...
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
@@ -116,12 +91,55 @@ class Model(Protocol):
         """
         ...
 
-    def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
-        """Run the audio encoders, equal shapes as one batch."""
+    def embed(self, rows: Seq[Row]) -> Array:
+        """Inputs of the rows' positions, packed end to end: (positions, width).
+
+        With several tracks an entry's track is `sequence.tracks.of[i]`, its ids `emitted[i]`.
+        """
         ...
 
-    def embed(self, rows: Seq[Row]) -> Array:
-        """Inputs of the rows' positions, packed end to end: (positions, width)."""
+    def run(self, x: Array, context: AttentionContext) -> Array:
+        """Run packed positions: inputs (positions, width) -> states (positions, width)."""
+        ...
+
+    def draw(self, hidden: Array, pick: Pick, track: int = 0) -> Array:
+        """Draw an entry of a track from each state: (rows, width) -> (rows, codebooks) int64."""
+        ...
+
+
+@runtime_checkable
+class Alternates(Protocol):
+    """A model of several tracks. Both are pure functions: the same values give the same."""
+
+    def begin(self, request: Request) -> Progress:
+        """What the first entry of a request's log is."""
+        ...
+
+    def following(
+        self, request: Request, progress: Progress, drawn: Entry | None
+    ) -> Progress | None:
+        """What follows an entry.
+
+        Args:
+            request: Whose log.
+            progress: As it was before the entry, so the entry is of `progress.track`.
+            drawn: Its ids. None: they are not known yet; tell what follows most of the time, from
+                counts alone. If it turns out otherwise, what was computed on it is drawn again.
+
+        Returns:
+            What the next entry is; None: there is none. A stop id of the request's ends the log
+            before this is asked.
+        """
+        ...
+
+
+@runtime_checkable
+class Recordable(Protocol):
+    """A model whose steps a GPU can record once and repeat."""
+
+    @property
+    def num_inputs(self) -> int:
+        """Numbers a position in `inputs`."""
         ...
 
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
@@ -148,12 +166,17 @@ class Model(Protocol):
         """
         ...
 
-    def run(self, x: Array, context: AttentionContext) -> Array:
-        """Run packed positions: inputs (positions, width) -> states (positions, width)."""
+
+@runtime_checkable
+class TakesText(Protocol):
+    """A model whose entries need text that may still be written."""
+
+    def positions_ready(self, sequence: Sequence) -> int:
+        """Positions of prompt and log whose inputs are known, where text is still written."""
         ...
 
-    def draw(self, hidden: Array, pick: Pick) -> Array:
-        """Draw an entry from each state: (rows, width) -> (rows, codebooks) int64."""
+    def max_entries(self, sequence: Sequence) -> int:
+        """Entries after which a sequence ends, where that depends on text written later."""
         ...
 
 
@@ -182,92 +205,11 @@ def step(model: Model, ops: Ops, rows: Seq[Row], context: AttentionContext, pick
     return model.draw(hidden, pick)
 
 
-class PaddedEncoder(Protocol):
-    """An audio encoder that takes pieces of any length padded to one of a few shapes."""
-
-    @property
-    def axis(self) -> int:
-        """Axis of values along which pieces differ in length and are padded."""
-        ...
-
-    @property
-    def shapes(self) -> Seq[tuple[int, ...]]:
-        """Shapes of values, ascending, that differ along the axis."""
-        ...
-
-    def max_pieces(self, shape: tuple[int, ...]) -> int:
-        """Pieces of one batch of a shape, at most: more would take memory and save little time."""
-        ...
-
-    def encode_padded(self, values: Array, lengths: Array) -> Array:
-        """Encode pieces of one of the shapes.
-
-        Args:
-            values: (batch, *shape) in the dtype of the weights, finite numbers behind each piece.
-            lengths: (batch,) int64, of each piece along the axis before it was padded.
-
-        Returns:
-            (batch, ...), a row a piece; see `unpadded`.
-
-        From arrays on the device alone, as `Model.embed_inputs`.
-        """
-        ...
-
-    def unpadded(self, row: Array, length: int) -> Array:
-        """What `Model.encode` gives for a piece so long, out of its row of `encode_padded`."""
-        ...
-
-
-@runtime_checkable
-class EncodesPadded(Protocol):
-    """A model with audio encoders that take padded pieces, so that a GPU can record them."""
-
-    @property
-    def padded_encoders(self) -> Mapping[str, PaddedEncoder]:
-        """By the `EncodeInput.kind` of the pieces that each takes."""
-        ...
-
-
 class SpeechModel(Model, Protocol):
-    """A model whose entries are codec frames."""
+    """A model that speaks text."""
 
     @property
     def sample_rate(self) -> int: ...
-
-    @property
-    def frame_samples(self) -> int:
-        """Samples of one frame at `sample_rate`."""
-        ...
-
-    @property
-    def codec_state(self) -> Mapping[str, StateSpec]:
-        """What a stream of sound keeps between chunks. Zeros are the start of a stream."""
-        ...
-
-    def positions_ready(self, sequence: Sequence) -> int:
-        """Positions of prompt and log whose inputs are known, where text is still written."""
-        ...
-
-    def max_entries(self, sequence: Sequence) -> int:
-        """Entries after which a sequence ends, where that depends on text written later."""
-        ...
-
-    def warm_codes(self, sequence: Sequence) -> Array | None:
-        """Frames that the codec must hear before the first emitted one.
-
-        (frames, codebooks) int64 on the device, or None.
-
-        In-context cloning continues the reference clip, so its frames come first and their
-        sound is dropped.
-        """
-        ...
-
-    def vocode(self, codes: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        """Turn (rows, frames, codebooks) into (rows, samples) in [-1, 1] and the next state.
-
-        From arrays on the device alone, as `Model.embed_inputs`.
-        """
-        ...
 
     @property
     def speakers(self) -> tuple[str, ...]: ...

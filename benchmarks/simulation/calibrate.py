@@ -104,7 +104,9 @@ async def calibrate(
         requests,
         [one.codes for one in alone],
         Machine.of(recorded.steps, median(wakes_s), max(0.0, median(reaches_s))),
-        PaperModel(frame_s, model.num_codebooks, worker.runner.num_pages, model.content_keys),
+        PaperModel(
+            frame_s, model.tracks[0].num_codebooks, worker.runner.num_pages, model.content_keys
+        ),
         streams_per_s,
         prepare_s,
     )

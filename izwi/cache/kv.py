@@ -9,7 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from izwi.model import KVSpec, Row
+from izwi.layers import KVSpec
+from izwi.model import Row
 from izwi.ops.attention.torch_paged import PagedContext
 from izwi.ops.attention.torch_slots import (
     KVSlots,

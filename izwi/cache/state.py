@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from izwi.model import StateSpec
+from izwi.layers import StateSpec
 from izwi.ops.transfer import to_device, to_host
 
 

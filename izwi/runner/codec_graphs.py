@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from izwi.cache.state import StateArena
-from izwi.model import SpeechModel
 from izwi.ops.transfer import HostCopy
 from izwi.runner.recorder import GraphRecorder, Recorded, fitting
+from izwi.tracks import Track
 
 # Waits for samples, (n,) float32, that are being made.
 PendingAudio = Callable[[], npt.NDArray[np.float32]]
@@ -60,18 +60,20 @@ class CodecGraphs:
 
     def __init__(
         self,
-        model: SpeechModel,
+        track: Track,
         arena: StateArena,
         recorder: GraphRecorder,
         max_rows: int,
         ramp: Seq[int],
         device: torch.device,
     ):
-        self._model, self._arena, self._recorder, self._device = model, arena, recorder, device
+        assert track.codec is not None
+        self._codec, self._num_codebooks = track.codec, track.num_codebooks
+        self._arena, self._recorder, self._device = arena, recorder, device
         self._sizes = fitting(_SIZES, max_rows)
         self._frames = sorted(set(ramp))
         self._graphs: dict[tuple[int, int], _Batch] = {}
-        self._heard = sorted({1, *ramp, *(_HEARD if model.can_clone else ())}, reverse=True)
+        self._heard = sorted({1, *ramp, *(_HEARD if track.codec.warms_up else ())}, reverse=True)
 
     def takes(self, frames: int) -> bool:
         """Whether chunks of so many frames can be made here."""
@@ -98,7 +100,7 @@ class CodecGraphs:
         for frames, places in sorted(groups.items()):
             copy = HostCopy([self._replay(frames, places, chunks, rows)])
             for line, place in enumerate(places):
-                length = len(chunks[place]) * self._model.frame_samples
+                length = len(chunks[place]) * self._codec.frame_samples
                 sounds[place] = partial(_awaited, copy, line, length)
         return [sounds[place] for place in range(len(chunks))]
 
@@ -155,7 +157,7 @@ class CodecGraphs:
 
     def _graph(self, size: int, frames: int) -> _Batch:
         if (size, frames) not in self._graphs:
-            books = self._model.num_codebooks
+            books = self._num_codebooks
             pinned = self._device.type == "cuda"
             host = torch.zeros(size, 1 + frames * books, dtype=torch.int64, pin_memory=pinned)
             host[:, 0] = self._arena.spare_row
@@ -164,7 +166,7 @@ class CodecGraphs:
             def run() -> Tensor:
                 rows = device[:, 0].contiguous()
                 codes = device[:, 1:].reshape(size, frames, books)
-                sound, state = self._model.vocode(codes, self._arena.gather(rows))
+                sound, state = self._codec.decode(codes, self._arena.gather(rows))
                 self._arena.scatter(rows, state)
                 return sound.float()  # type: ignore[no-any-return]
 

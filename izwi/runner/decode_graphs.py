@@ -13,7 +13,7 @@ from torch import Tensor
 
 from izwi.cache.kv import PagedKV
 from izwi.cache.pages import pages_for
-from izwi.model import Model, Row
+from izwi.model import Model, Recordable, Row
 from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, rope_tables
 from izwi.ops.attention.triton_prompt import PagedPrompt
 from izwi.ops.protocol import AttentionContext
@@ -85,6 +85,7 @@ class DecodeGraphs:
     def __init__(
         self,
         model: Model,
+        recordable: Recordable,
         kv: PagedKV,
         recorder: GraphRecorder,
         max_rows: int,
@@ -94,25 +95,27 @@ class DecodeGraphs:
         """Set up; nothing is recorded yet.
 
         Args:
-            model: Whose steps.
+            model: Whose steps. It has one track.
+            recordable: The same model.
             kv: Its pages.
             recorder: Records them.
             max_rows: Of a step.
             suppressed: Ids that are never drawn.
             max_keys: Keys of the longest sequence that can be decoded here.
         """
-        self._model, self._kv, self._recorder = model, kv, recorder
+        self._model, self._recordable = model, recordable
+        self._kv, self._recorder, self._track = kv, recorder, model.tracks[0]
         assert kv.plain is not None
         self._suppressed, self._device = suppressed, kv.plain[0].device
         self._max_keys = max_keys
         # of text alone: nobody asks for those of sound
-        self._can_tell = model.num_codebooks == 1
+        self._can_tell = self._track.num_codebooks == 1
         self._sizes = fitting(_SIZES, max_rows)
         self._decodes: dict[int, _Batch] = {}
         self._draws: dict[int, _Batch] = {}
         # entries of the last step: of `decode` in the first half, of `draw` in the second
         self._half = self._sizes[-1]
-        shape = 2 * self._half, model.num_codebooks
+        shape = 2 * self._half, self._track.num_codebooks
         self._last = torch.zeros(shape, dtype=torch.int64, device=self._device)
         self._logprobs = torch.zeros(shape[0], device=self._device)  # of their first ids
         self._places: dict[int, int] = {}  # there, by arrival
@@ -212,9 +215,9 @@ class DecodeGraphs:
             model = self._model
             staged = StagedRows(
                 size,
-                num_inputs=model.num_inputs,
+                num_inputs=self._recordable.num_inputs,
                 max_pages=most_pages(model, self._kv) if batches is self._decodes else 0,
-                vocabulary=model.vocabulary,
+                vocabulary=self._track.vocabulary,
                 suppressed=self._suppressed,
                 device=self._device,
             )
@@ -245,7 +248,7 @@ class DecodeGraphs:
     def _hidden(self, batch: _Batch, max_keys: int) -> Tensor:
         staged = batch.staged
         take_last(self._last, staged.source, staged.inputs, staged.sampling.seen)
-        x = self._model.embed_inputs(staged.inputs)
+        x = self._recordable.embed_inputs(staged.inputs)
         hidden: Tensor = self._model.run(x, paged_context(self._kv, batch.staged, max_keys))
         return hidden
 

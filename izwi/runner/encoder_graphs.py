@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from izwi.model import PaddedEncoder
+from izwi.encoders import PaddedEncoder
 from izwi.request import EncodeInput
 from izwi.runner.padded import Shape, pad_into, padded_batches, padded_shape
 from izwi.runner.recorder import GraphRecorder, Recorded, fitting

@@ -6,7 +6,6 @@ import gc
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +15,12 @@ from torch import Tensor
 from izwi.cache.kv import PagedKV
 from izwi.cache.state import StateArena
 from izwi.config import EngineConfig
-from izwi.model import EncodesPadded, Model, Row, SpeechModel, last_positions
+from izwi.encoders import EncodesPadded
+from izwi.model import Model, Recordable, Row, last_positions
 from izwi.ops.attention.triton_decode import takes_heads
 from izwi.ops.torch_ops import TorchOps
 from izwi.ops.transfer import HostCopy
-from izwi.request import EncodeInput, Task
+from izwi.request import EncodeInput
 from izwi.runner.codec_graphs import CodecGraphs, PendingAudio
 from izwi.runner.compilations import watch_triton
 from izwi.runner.compiling import Rehearsal, rehearse
@@ -32,6 +32,7 @@ from izwi.runner.recorder import GraphRecorder
 from izwi.runner.sampler import Suppressed
 from izwi.runner.side_stream import SideStream
 from izwi.sequence import Sequence
+from izwi.tracks import frame_track
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +48,7 @@ class Graphs:
     """
 
     model: Model
+    recordable: Recordable | None
     kv: PagedKV
     ops: TorchOps
     decodes: DecodeGraphs | None
@@ -99,6 +101,7 @@ class Graphs:
         What the last call has launched need not have ended: entries that it draws are read there.
         """
         assert self.decodes is not None
+        assert self.recordable is not None
         self.decodes.begin_step()
         decodes: list[Row] = []
         prompts: list[Row] = []
@@ -106,7 +109,7 @@ class Graphs:
             (decodes if row.decodes else prompts).append(row)
         last = [Row(row.sequence, row.stop - 1, row.stop) for row in prompts if row.emits]
         together = self.decodes.in_place([*decodes, *last]) if decodes else []
-        inputs = self.model.inputs(together) if together else None
+        inputs = self.recordable.inputs(together) if together else None
         if inputs is None:
             parts = self._drawn_apart(decodes, prompts)
         else:
@@ -123,9 +126,10 @@ class Graphs:
     ) -> list[tuple[list[Row], HostCopy]]:
         """Rows that emit, and a copy of an entry for each; decodes, and then prompts."""
         assert self.decodes is not None
+        assert self.recordable is not None
         parts = []
         if decodes:
-            inputs = self.model.inputs(decodes)
+            inputs = self.recordable.inputs(decodes)
             assert inputs is not None  # what was emitted is ids
             # copied before another graph runs, whose memory may lie where this one's result does
             parts.append((decodes, HostCopy(self.decodes.decode(inputs, decodes))))
@@ -197,23 +201,34 @@ def _made(
         encoders = EncoderGraphs(model.padded_encoders, recorder, most, device, dtype)
         if recorder.records:
             encoders.warm_up()
-    takes = kv.plain is not None and takes_heads(kv.spec.head_dim)
-    if takes and model.task is not Task.ALIGNMENT:
+    recordable = _recordable(model, kv)
+    if recordable is not None:
         # torch would gather as many keys as a sequence can come to have
         most_keys = model.max_positions if ops.attends_with == "triton" else FEW_KEYS
         most = config.max_running
-        decodes = DecodeGraphs(model, kv, recorder, most, suppressed, most_keys)
+        decodes = DecodeGraphs(model, recordable, kv, recorder, most, suppressed, most_keys)
         if ops.attends_with == "triton":
-            prompts = PromptGraphs(model, kv, recorder, device)
+            prompts = PromptGraphs(model, recordable, kv, recorder, device)
         if recorder.records:
             decodes.warm_up()
         if recorder.records and prompts is not None:
             prompts.warm_up()
-    if model.task is Task.SPEECH:
-        most = min(config.max_running, config.max_step_vocodes)
-        speech = cast(SpeechModel, model)
-        codec = CodecGraphs(speech, arena, codec_recorder, most, config.chunk_ramp, device)
+    frames = frame_track(model.tracks)
+    if frames is not None:
+        most, track = min(config.max_running, config.max_step_vocodes), model.tracks[frames]
+        codec = CodecGraphs(track, arena, codec_recorder, most, config.chunk_ramp, device)
         if codec_recorder.records:
             with beside():
                 codec.warm_up()
-    return Graphs(model, kv, ops, decodes, prompts, codec, encoders)
+    return Graphs(model, recordable, kv, ops, decodes, prompts, codec, encoders)
+
+
+def _recordable(model: Model, kv: PagedKV) -> Recordable | None:
+    """The model, if its steps repeat and recorded attention reads its keys and values.
+
+    Those with several tracks, short convolutions or windows run unrecorded so far.
+    """
+    plain = kv.plain is not None and takes_heads(kv.spec.head_dim)
+    uniform = kv.spec.conv is None and not kv.spec.windows and len(model.tracks) == 1
+    repeats = uniform and not model.tracks[0].in_prompt
+    return model if plain and repeats and isinstance(model, Recordable) else None

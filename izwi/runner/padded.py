@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from izwi.model import EncodesPadded, Model, PaddedEncoder
+from izwi.encoders import Encodes, EncodesPadded, PaddedEncoder
+from izwi.model import Model
 from izwi.ops.protocol import Ops
 from izwi.request import EncodeInput
 
@@ -80,7 +81,7 @@ def encode_together(model: Model, ops: Ops, max_pieces: int, pieces: Seq[EncodeI
     """Encode unrecorded, pieces that can be padded to one shape in one pass.
 
     Returns:
-        What `Model.encode` gives for each, in order.
+        What `Encodes.encode` gives for each, in order.
     """
     encoders = model.padded_encoders if isinstance(model, EncodesPadded) else {}
     encoded: dict[int, Any] = {}
@@ -94,6 +95,7 @@ def encode_together(model: Model, ops: Ops, max_pieces: int, pieces: Seq[EncodeI
                 encoded[place] = encoder.unpadded(out[row], length)
     alone = [place for place in range(len(pieces)) if place not in encoded]
     if alone:
+        assert isinstance(model, Encodes)
         made = model.encode([pieces[place] for place in alone])
         encoded.update(zip(alone, made, strict=True))
     return [encoded[place] for place in range(len(pieces))]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from izwi.cache.kv import PagedKV
-from izwi.model import Model, Row
+from izwi.model import Model, Recordable, Row
 from izwi.runner.decode_graphs import most_pages, paged_context
 from izwi.runner.recorder import GraphRecorder, Recorded
 from izwi.runner.staging import StagedPositions
@@ -34,8 +34,16 @@ class PromptGraphs:
     What is ids is embedded there too; what is not, like sound, was embedded before, unrecorded.
     """
 
-    def __init__(self, model: Model, kv: PagedKV, recorder: GraphRecorder, device: torch.device):
-        self._model, self._kv, self._recorder, self._device = model, kv, recorder, device
+    def __init__(
+        self,
+        model: Model,
+        recordable: Recordable,
+        kv: PagedKV,
+        recorder: GraphRecorder,
+        device: torch.device,
+    ):
+        self._model, self._recordable, self._kv = model, recordable, kv
+        self._recorder, self._device = recorder, device
         self._prompts: dict[int, _Prompts] = {}
 
     def takes(self, rows: Seq[Row]) -> bool:
@@ -46,7 +54,7 @@ class PromptGraphs:
         """Run packed positions; (positions, width) states, valid until the next call."""
         count = sum(row.stop - row.start for row in rows)
         prompts = self._of(next(size for size in _SIZES if size >= count))
-        inputs = self._model.inputs(rows)
+        inputs = self._recordable.inputs(rows)
         if inputs is None:
             prompts.x[:count].copy_(self._model.embed(rows))
         prompts.staged.stage_rows(inputs, rows)
@@ -62,13 +70,15 @@ class PromptGraphs:
 
     def _of(self, size: int) -> _Prompts:
         if size not in self._prompts:
-            model = self._model
+            model, recordable = self._model, self._recordable
             max_pages = most_pages(model, self._kv)
-            staged = StagedPositions(size, model.num_inputs, max_pages, self._device, together=True)
-            x = torch.zeros_like(model.embed_inputs(staged.inputs))
+            staged = StagedPositions(
+                size, recordable.num_inputs, max_pages, self._device, together=True
+            )
+            x = torch.zeros_like(recordable.embed_inputs(staged.inputs))
 
             def run() -> Tensor:
-                embedded = torch.where(staged.embedded, x, model.embed_inputs(staged.inputs))
+                embedded = torch.where(staged.embedded, x, recordable.embed_inputs(staged.inputs))
                 context = paged_context(self._kv, staged, model.max_positions, together=True)
                 states: Tensor = model.run(embedded, context)
                 return states

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,11 @@ from izwi.cache.pages import pages_for
 from izwi.cache.state import StateArena
 from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
-from izwi.model import Model, Row, SpeechModel, step
+from izwi.encoders import Encodes
+from izwi.layers import KVSpec
+from izwi.model import Model, Row, TakesText, step
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import EncodeInput, Entries, Task
+from izwi.request import EncodeInput, Entries
 from izwi.runner.batch import run_each
 from izwi.runner.budget import MemoryBudget
 from izwi.runner.codec_graphs import PendingAudio
@@ -33,6 +35,7 @@ from izwi.runner.tiered import TieredPages, TieredStates
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.playback import chunk_frames
 from izwi.sequence import Sequence
+from izwi.tracks import Codec, frame_track
 
 if TYPE_CHECKING:
     from izwi.runner.graphs import Graphs
@@ -63,19 +66,22 @@ class Runner:
 
     def __init__(self, model: Model, ops: TorchOps, config: EngineConfig, budget: MemoryBudget):
         self._model, self._ops, self._config = model, ops, config
-        self.num_codebooks = model.num_codebooks
-        self._suppressed = Suppressed.on(ops.device, model.suppressed)
-        self.speech = cast(SpeechModel, model) if model.task is Task.SPEECH else None
-        size, kv_dtype = config.page_size, config.kv_dtype
-        self.page_bytes = bytes_per_page(model.kv, size, ops.dtype, kv_dtype)
+        frames = frame_track(model.tracks)
+        self.num_codebooks = max(track.num_codebooks for track in model.tracks)
+        self._frames = model.tracks[frames or 0]
+        self._codec = self._frames.codec
+        self._takes_text = model if isinstance(model, TakesText) else None
+        self._suppressed = Suppressed.on(ops.device, model.tracks[0].suppressed)
+        size, kv_dtype, spec = config.page_size, config.kv_dtype, KVSpec.of(model.layers)
+        self.page_bytes = bytes_per_page(spec, size, ops.dtype, kv_dtype)
         useful = config.max_running * pages_for(model.max_positions, size)
         self.num_pages = max(1, min(budget.kv_bytes // self.page_bytes, useful))
-        self._kv = PagedKV(model.kv, self.num_pages, size, ops.device, ops.dtype, kv_dtype)
+        self._kv = PagedKV(spec, self.num_pages, size, ops.device, ops.dtype, kv_dtype)
         self.store = PageStore(
             self.page_bytes, TierCosts(_REBUILD_S), budget.page_bytes, budget.disk_bytes
         )
         self.page_tiers = TieredPages(self._kv, self.store)
-        specs = self.speech.codec_state if self.speech else {}
+        specs = self._codec.state if self._codec else {}
         self._beside = SideStream(ops.device)
         self._arena = StateArena(specs, config.max_running, ops.device, ops.dtype, self._beside)
         self.states = TieredStates(self._arena, budget.state_bytes)
@@ -113,13 +119,19 @@ class Runner:
     @property
     def frame_s(self) -> float | None:
         """Seconds of sound in one frame, None for a model that writes text."""
-        return self.speech.frame_samples / self.speech.sample_rate if self.speech else None
+        codec = self._codec
+        return codec.frame_samples / codec.sample_rate if codec else None
 
     @property
     def frame_samples(self) -> int:
         """Samples of one frame."""
-        assert self.speech is not None
-        return self.speech.frame_samples
+        return self.codec.frame_samples
+
+    @property
+    def codec(self) -> Codec:
+        """What turns frames into sound."""
+        assert self._codec is not None
+        return self._codec
 
     def learn(self, cost: StepCost) -> None:
         """Take measured prices over: what rebuilding costs decides where evicted pages go."""
@@ -134,14 +146,14 @@ class Runner:
 
     def positions_ready(self, sequence: Sequence) -> int:
         """Positions whose inputs are known, for a sequence whose text is still written."""
-        assert self.speech is not None
-        return self.speech.positions_ready(sequence)
+        assert self._takes_text is not None
+        return self._takes_text.positions_ready(sequence)
 
     def max_entries(self, sequence: Sequence) -> int:
         """Entries after which a sequence ends."""
-        if self.speech is None or not sequence.request.open_input:
+        if self._takes_text is None or not sequence.request.open_input:
             return sequence.request.max_entries
-        return self.speech.max_entries(sequence)
+        return self._takes_text.max_entries(sequence)
 
     @counted
     @torch.inference_mode()
@@ -187,6 +199,7 @@ class Runner:
     def _encode_plain(self, pieces: Seq[EncodeInput]) -> list[Any]:
         if self._ops.device.type == "cpu":
             # pads cost what company saves, and no piece should depend on its batch (ADR 5)
+            assert isinstance(self._model, Encodes)
             return self._model.encode(pieces)
         return encode_together(self._model, self._ops, self._config.max_step_encodes, pieces)
 
@@ -309,7 +322,6 @@ class Runner:
         return self._graphs.vocode(chunks, [self._row(sequence) for sequence, _ in pieces])
 
     def _vocode_equal(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio]:
-        assert self.speech is not None
         batch, frames = [sequence for sequence, _ in pieces], pieces[0][1]
         codes = np.array(
             [s.emitted[s.num_vocoded : s.num_vocoded + frames] for s in batch], dtype=np.int64
@@ -318,27 +330,25 @@ class Runner:
             if sequence.num_vocoded == 0:
                 self._warm(sequence)
         rows = [self._row(sequence) for sequence in batch]
-        sound, state = self.speech.vocode(self._ops.array(codes), self._arena.gather(rows))
+        sound, state = self.codec.decode(self._ops.array(codes), self._arena.gather(rows))
         made = self._ops.numpy(sound).astype(np.float32, copy=False)
         self._arena.scatter(rows, state)  # the last that may fail
         return [partial(np.asarray, samples) for samples in made]
 
     def _warm(self, sequence: Sequence) -> None:
         """Let the codec hear the reference clip that an in-context clone continues."""
-        assert self.speech is not None
         row = self._row(sequence)
-        warm = self.speech.warm_codes(sequence)
+        warm = self.codec.warm_codes(sequence)
         if warm is not None and warm.shape[0]:
             self._arena.clear(row)  # a batch that failed may have warmed it already
             self._hear(row, warm)
 
     def _hear(self, row: int, codes: torch.Tensor) -> None:
         """Run frames, (frames, codebooks), through the codec for the state that they leave."""
-        assert self.speech is not None
         if self._graphs is not None:
             self._graphs.hear(codes, row)
             return
-        _, state = self.speech.vocode(codes[None], self._arena.gather([row]))
+        _, state = self.codec.decode(codes[None], self._arena.gather([row]))
         self._arena.scatter([row], state)
 
     @counted
@@ -368,7 +378,7 @@ class Runner:
         self._arena.clear(row)
         self._warm(sequence)
         log = np.array(sequence.emitted[: sequence.num_vocoded], dtype=np.int64)
-        codes = self._ops.array(log.reshape(-1, self.num_codebooks))
+        codes = self._ops.array(log.reshape(-1, self._frames.num_codebooks))
         done = 0
         for chunk in range(sequence.num_chunks):
             frames = chunk_frames(chunk, self._config.chunk_ramp)

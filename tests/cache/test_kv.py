@@ -11,7 +11,8 @@ import torch
 
 from izwi.cache.kv import PagedKV, bytes_per_page
 from izwi.errors import InvalidRequest
-from izwi.model import KVSpec, Row
+from izwi.layers import KVSpec
+from izwi.model import Row
 from izwi.ops.attention.torch_slots import dequantize, quantize, stored_dtype
 
 CPU = torch.device("cpu")

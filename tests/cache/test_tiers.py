@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from izwi.cache.state import StateArena
 from izwi.cache.tiers import PageStore, Tier, TierCosts, cheapest
-from izwi.model import StateSpec
+from izwi.layers import StateSpec
 
 SIZE = 64
 # keeping is always cheaper than rebuilding

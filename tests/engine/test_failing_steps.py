@@ -50,7 +50,7 @@ POINTS: tuple[tuple[object, str], ...] = (
     (StateArena, "clear"),
     (StateArena, "save"),
     (StateArena, "restore"),
-    (ToyCodec, "vocode"),
+    (ToyCodec, "decode"),
     (ToyCodec, "warm_codes"),
     (ToyCodec, "embed"),
     (ToyCodec, "run"),

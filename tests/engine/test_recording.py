@@ -25,6 +25,7 @@ from izwi.inputs import (
     TranscriptionInput,
     VoicePrompt,
 )
+from izwi.layers import KVSpec
 from izwi.recording import RequestRecorder, platform_of
 from izwi.recording_line import (
     Line,
@@ -292,7 +293,7 @@ def test_the_corpus_gives_the_same_in_company_and_under_pressure(world) -> None:
 
 def tight_bytes(world, num_positions: int) -> int:
     """Memory in which the larger of the two models just holds so many positions and half more."""
-    specs = [model.kv for model in world[1].models.values()]
+    specs = [KVSpec.of(model.layers) for model in world[1].models.values()]
     position = max(2 * kv.num_layers * kv.num_kv_heads * kv.head_dim * 4 for kv in specs)
     return len(specs) * position * (num_positions * 3 // 2 + 16)
 

@@ -14,9 +14,11 @@ import numpy as np
 import torch
 
 from izwi.digests import digest_ints
-from izwi.model import KVSpec, Pick, Row, StateSpec
+from izwi.layers import StateSpec
+from izwi.model import Pick, Row
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput, Request, SamplingParams, Task
+from izwi.tracks import Track
 from izwi_models.qwen3.decoder import DecoderConfig, decode, tensor_shapes
 
 VOCAB = 40
@@ -44,11 +46,11 @@ class ToyModel:
     """What the three toys share. Frames of several ids or tokens of one."""
 
     num_codebooks = CODEBOOKS
+    name = "frames"
     max_positions = 512
     config = DecoderConfig(16, 24, 2, 4, 2, 8, 1e-6, 1e4)
 
     num_inputs = CODEBOOKS + 1
-    vocabulary = VOCAB
 
     def __init__(self, ops: TorchOps | None = None) -> None:
         self.ops = ops or TorchOps()
@@ -66,12 +68,14 @@ class ToyModel:
         self.batch_sizes: list[int] = []
         self.num_tokens = 0
         self.num_encoded = 0
-        self.suppressed = np.zeros(VOCAB, dtype=bool)
-        self.suppressed[30:39] = True
+        suppressed = np.zeros(VOCAB, dtype=bool)
+        suppressed[30:39] = True
+        self.layers = self.config.layers
+        self.tracks = (Track(self.name, self.num_codebooks, VOCAB, suppressed, self._codec),)
 
     @property
-    def kv(self) -> KVSpec:
-        return self.config.kv
+    def _codec(self) -> Any:
+        return None
 
     def content_keys(self, sequence: Any, start: int, stop: int) -> list[int]:
         prompt = sequence.request.prompt
@@ -132,7 +136,7 @@ class ToyModel:
     def run(self, x: Any, context: Any) -> Any:
         return decode(self.ops, self.weights, self.config, "", x, context)
 
-    def draw(self, hidden: Any, pick: Pick) -> Any:
+    def draw(self, hidden: Any, pick: Pick, track: int = 0) -> Any:
         ids = []
         for codebook in range(self.num_codebooks):
             ids.append(pick(hidden @ self.heads[codebook].T, codebook))
@@ -141,7 +145,7 @@ class ToyModel:
 
 
 class ToySpeech(ToyModel):
-    """Implements SpeechModel."""
+    """Implements SpeechModel, and is its own codec."""
 
     task = Task.SPEECH
     sample_rate = 1000
@@ -149,9 +153,14 @@ class ToySpeech(ToyModel):
     speakers: tuple[str, ...] = ()
     languages: tuple[str, ...] = ()
     can_clone = False
+    warms_up = False
 
     @property
-    def codec_state(self) -> Mapping[str, StateSpec]:
+    def _codec(self) -> Any:
+        return self
+
+    @property
+    def state(self) -> Mapping[str, StateSpec]:
         return {"sum": StateSpec((1,))}
 
     def positions_ready(self, sequence: Any) -> int:
@@ -167,7 +176,7 @@ class ToySpeech(ToyModel):
     def warm_codes(self, sequence: Any) -> None:
         return None
 
-    def vocode(self, codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def decode(self, codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         steps = codes.sum(-1).float().repeat_interleave(self.frame_samples, 1)
         total = state["sum"] + steps.cumsum(1)
         return torch.sin(total), {"sum": total[:, -1:]}
@@ -177,7 +186,7 @@ class ToyCodec(ToySpeech):
     """A codec whose state has two types of arrays, and clones that continue a clip."""
 
     @property
-    def codec_state(self) -> Mapping[str, StateSpec]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"sum": StateSpec((1,)), "count": StateSpec((1,), "int64")}
 
     def warm_codes(self, sequence: Any) -> Any:
@@ -185,7 +194,7 @@ class ToyCodec(ToySpeech):
             return None
         return torch.full((3, self.num_codebooks), 5, device=self.embedding.device)
 
-    def vocode(self, codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def decode(self, codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         steps = codes.sum(-1).float().repeat_interleave(self.frame_samples, 1)
         total = state["sum"] + steps.cumsum(1)
         frames = torch.arange(codes.shape[1], device=codes.device)
@@ -199,6 +208,7 @@ class ToyText(ToyModel):
 
     task = Task.TRANSCRIPTION
     num_codebooks = 1
+    name = "text"
     num_inputs = 2
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge
 from izwi.inputs import TranscriptionInput
-from izwi.model import KVSpec
+from izwi.layers import KVSpec
 from izwi.request import Task
 from izwi.runner.device import torch_backend
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
@@ -65,9 +65,11 @@ def prepare(model: Qwen3ASR, samples: Any = None, **ask: Any) -> Any:
 
 def test_facts_for_the_engine(model):
     assert model.task is Task.TRANSCRIPTION
-    assert model.kv == KVSpec(num_layers=3, num_kv_heads=2, head_dim=16, rope_theta=1e6)
-    assert model.num_codebooks == 1
-    assert model.suppressed is None
+    assert KVSpec.of(model.layers) == KVSpec(
+        num_layers=3, num_kv_heads=2, head_dim=16, rope_theta=1e6
+    )
+    assert model.tracks[0].num_codebooks == 1
+    assert model.tracks[0].suppressed is None
     assert model.max_positions == 65536
     assert model.languages == ("Chinese", "English", "German")
 

@@ -96,7 +96,7 @@ def test_sound_in_chunks_is_sound_at_once(tmp_path: Path) -> None:
         world.run()
         codes = torch.tensor(world.entries[str(i)], device=DEVICE)[None]
         with torch.inference_mode():
-            at_once, _ = world.model.vocode(codes, _silence(world.model))
+            at_once, _ = world.model.codec.decode(codes, _silence(world.model))
         assert len(world.pcm[str(i)]) > 2
         alone = at_once.reshape(-1).cpu().numpy()
         np.testing.assert_allclose(world.sound(i), alone, rtol=0, atol=NEAR)
@@ -107,7 +107,7 @@ def _silence(model: Any) -> dict[str, torch.Tensor]:
     dtypes = {"int64": torch.int64}
     return {
         name: torch.zeros(1, *spec.shape, dtype=dtypes.get(spec.dtype, torch.float32)).to(DEVICE)
-        for name, spec in model.codec_state.items()
+        for name, spec in model.codec.state.items()
     }
 
 

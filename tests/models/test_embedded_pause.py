@@ -11,6 +11,7 @@ from izwi.arrays import Float32
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
+from izwi.layers import KVSpec
 from izwi.registry import Registry
 from izwi.request import Request
 from izwi.runner.device import torch_backend
@@ -31,7 +32,7 @@ class World:
 
     def __init__(self, registry: Registry, host_bytes: int):
         self.registry, self.model = registry, registry.speech(MODEL)
-        kv = self.model.kv
+        kv = KVSpec.of(self.model.layers)
         position = 2 * kv.num_layers * kv.num_kv_heads * kv.head_dim * 4
         config = EngineConfig(kv_bytes=position * 64, max_running=1, host_bytes=host_bytes)
         self.now_s = 0.0
@@ -80,4 +81,4 @@ def test_a_pause_of_ten_minutes_is_not_in_the_sound(registry: Registry, host_byt
     world.run()
     assert (world.engine.load[MODEL]["pages_promoted"] > 0) == (host_bytes > 0)
     np.testing.assert_array_equal(np.concatenate(world.pcm["a"]), np.concatenate(whole.pcm["a"]))
-    assert len(np.concatenate(world.pcm["a"])) == FRAMES * world.model.frame_samples
+    assert len(np.concatenate(world.pcm["a"])) == FRAMES * world.model.codec.frame_samples

@@ -81,7 +81,7 @@ def test_logits_are_near_those_of_full_weights(weights: str, least: float) -> No
     cosines = torch.stack(
         [cosine_similarity(a, b, dim=-1) for a, b in zip(found, expected, strict=True)]
     )
-    assert cosines.shape == (model.num_codebooks, len(codes))
+    assert cosines.shape == (model.tracks[0].num_codebooks, len(codes))
     assert cosines.mean() > least
     assert cosines.max() < 1 - 1e-7, "some codebook has full weights"
 

@@ -297,13 +297,13 @@ def test_clip_is_the_voice_it_is_encoded_to(
         assert ours.prompt.num_positions == theirs.prompt.num_positions
         x, y = (embedded(model, request, monkeypatch) for request in (ours, theirs))
         assert error(x, y) < 1e-6
-        warm = model.warm_codes(start(model, ours))
+        warm = model.codec.warm_codes(start(model, ours))
         if clip.text is None:
             assert warm is None
         else:
             assert warm is not None
             assert (np.asarray(warm) == voice.codes).all()
-            kept = model.warm_codes(start(model, theirs))
+            kept = model.codec.warm_codes(start(model, theirs))
             assert (np.asarray(kept) == voice.codes).all()
 
 
@@ -327,14 +327,14 @@ def test_vocode_streams_what_one_shot_decodes(models: dict[str, Qwen3TTS]) -> No
         kinds = {"float": torch.float32, "int64": torch.int64}
         return {
             name: torch.zeros((2, *spec.shape), dtype=kinds[spec.dtype])
-            for name, spec in model.codec_state.items()
+            for name, spec in model.codec.state.items()
         }
 
     codes = torch.from_numpy(np.stack([clip_codes(9), clip_codes(80)[:9]]))
-    whole, _ = model.vocode(codes, silence())
-    assert whole.shape == (2, 9 * model.frame_samples)
+    whole, _ = model.codec.decode(codes, silence())
+    assert whole.shape == (2, 9 * model.codec.frame_samples)
     parts, state = [], silence()
     for first, stop in ((0, 1), (1, 4), (4, 9)):
-        part, state = model.vocode(codes[:, first:stop], state)
+        part, state = model.codec.decode(codes[:, first:stop], state)
         parts.append(part)
     assert error(torch.cat(parts, 1), whole.numpy()) < 1e-5

@@ -69,10 +69,12 @@ def decode(model: Qwen3TTS, codes: np.ndarray) -> np.ndarray:
     kinds = {"float": torch.float32, "int64": torch.int64}
     state = {
         name: torch.zeros((1, *spec.shape), dtype=kinds[spec.dtype])
-        for name, spec in model.codec_state.items()
+        for name, spec in model.codec.state.items()
     }
     with torch.inference_mode():
-        return np.asarray(model.vocode(torch.from_numpy(codes[None].astype(np.int64)), state)[0][0])
+        return np.asarray(
+            model.codec.decode(torch.from_numpy(codes[None].astype(np.int64)), state)[0][0]
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -90,7 +92,7 @@ def test_every_form_at_once(tmp_path: Path, kind: str) -> None:
         assert chunks[name][-1].reason is Reason.LENGTH
         frames = FORMS[name].get("clip", 0)
         heard = np.concatenate([clip_codes(frames), codes]) if frames else codes
-        expected = decode(model, heard)[frames * model.frame_samples :]
+        expected = decode(model, heard)[frames * model.codec.frame_samples :]
         assert pcm.shape == expected.shape
         assert np.abs(pcm - expected).max() < 1e-5, name
 

@@ -220,7 +220,7 @@ class Loop:
         ]
         if not rows:
             return 0
-        suppressed = Suppressed.on(torch.device("cpu"), self.model.suppressed)
+        suppressed = Suppressed.on(torch.device("cpu"), self.model.tracks[0].suppressed)
         pick = Sampler([row.sequence for row in rows], suppressed).pick
         with torch.inference_mode():
             drawn = step(self.model, self.model._ops, rows, PackedContext(rows, self.cache), pick)

@@ -20,7 +20,7 @@ def test_only_the_entry_is_unknown(name: str, tmp_path: Path) -> None:
     model = family.load(write(tmp_path / "m"), backend)
     one, other = (Sequence(request_of(family, model, i), i) for i in range(2))
     for sequence in (one, other):
-        sequence.emitted = [(5 + k,) * model.num_codebooks for k in range(4)]
+        sequence.emitted = [(5 + k,) * model.tracks[0].num_codebooks for k in range(4)]
     last = [Row(s, s.num_prompt + 3, s.num_prompt + 4) for s in (one, other)]
     prompt_end = Row(other, other.num_prompt - 1, other.num_prompt)  # as of a new request
     for rows in (last, [last[0], prompt_end], [last[0]]):
@@ -33,8 +33,10 @@ def test_only_the_entry_is_unknown(name: str, tmp_path: Path) -> None:
         assert rows[0].emits
         found = model.inputs(rows)
         assert found is not None
-        assert (found[0, : model.num_codebooks] == UNKNOWN).all()
-        assert np.array_equal(found[0, model.num_codebooks :], known[0, model.num_codebooks :])
+        assert (found[0, : model.tracks[0].num_codebooks] == UNKNOWN).all()
+        assert np.array_equal(
+            found[0, model.tracks[0].num_codebooks :], known[0, model.tracks[0].num_codebooks :]
+        )
         assert np.array_equal(found[1:], known[1:])
         one.pending.entries = 0
         one.emitted.append(dropped)

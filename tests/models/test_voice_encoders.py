@@ -12,7 +12,7 @@ import torch
 
 from izwi.arrays import Float32
 from izwi.audio.mel import speaker_log_mel
-from izwi.model import EncodesPadded
+from izwi.encoders import EncodesPadded
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput
 from izwi.runner.device import TorchBackend

@@ -76,7 +76,7 @@ def processed(model: Qwen3TTS, logits: Tensor, sequence: Sequence) -> Tensor:
     row[seen] = torch.where(row[seen] > 0, row[seen] / penalty, row[seen] * penalty)
     if len(sequence.emitted) < request.min_entries:
         row[list(request.stop_ids)] = -torch.inf
-    row[torch.from_numpy(model.suppressed)] = -torch.inf
+    row[torch.from_numpy(model.tracks[0].suppressed)] = -torch.inf
     return row
 
 

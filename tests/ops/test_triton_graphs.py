@@ -180,7 +180,7 @@ def test_what_is_replayed_was_recorded_before() -> None:
 class ToyCloning(ToySpeech):
     """Continues a clip of as many frames as its prompt is long, times 9."""
 
-    can_clone = True
+    warms_up = True
 
     def warm_codes(self, sequence: Any) -> torch.Tensor:
         frames = 9 * sequence.request.prompt.num_positions

@@ -12,9 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from izwi.audio.mel import whisper_log_mel
 from izwi.config import EngineConfig
+from izwi.encoders import EncodesPadded
 from izwi.engine import Engine
 from izwi.inputs import AlignmentInput, TranscriptionInput
-from izwi.model import EncodesPadded
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput
 from izwi.runner.device import TorchBackend

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from izwi.model import KVSpec
+from izwi.layers import PagedAttention
 from izwi.ops import Array, AttentionContext, AttentionSpec, Ops, Weights
 
 # What `pack` joins, under which name. No checkpoint has these, so they tell packed weights.
@@ -44,11 +44,10 @@ class DecoderConfig:
         )
 
     @property
-    def kv(self) -> KVSpec:
-        """What one position keeps."""
-        return KVSpec(
-            self.num_hidden_layers, self.num_key_value_heads, self.head_dim, self.rope_theta
-        )
+    def layers(self) -> tuple[PagedAttention, ...]:
+        """What each layer keeps of a position."""
+        layer = PagedAttention(self.num_key_value_heads, self.head_dim, self.rope_theta)
+        return (layer,) * self.num_hidden_layers
 
 
 def stack_of(config: object) -> DecoderConfig:

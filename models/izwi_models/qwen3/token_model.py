@@ -7,18 +7,18 @@ from collections.abc import Sequence as Seq
 import numpy as np
 import numpy.typing as npt
 
-from izwi.model import UNKNOWN, KVSpec, Pick, Row
+from izwi.layers import PagedAttention
+from izwi.model import UNKNOWN, Pick, Row
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.sequence import Sequence
+from izwi.tracks import Track
 from izwi_models.qwen3.decoder import TextConfig, decode
 
 
 class TokenModel:
     """The part of `izwi.model.Model` that does not depend on what the prompt is made of."""
 
-    num_codebooks: int = 1
     num_inputs: int = 1
-    suppressed: npt.NDArray[np.bool_] | None = None
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class TokenModel:
         text: TextConfig,
         prefix: str,
         head: Array,
-        vocabulary: int | None = None,
+        track: Track | None = None,
     ):
         """Bind the decoder.
 
@@ -37,21 +37,16 @@ class TokenModel:
             text: Sizes of the decoder.
             prefix: Of the names of its tensors.
             head: (vocabulary, hidden); see `token_head`.
-            vocabulary: What is drawn from, if not tokens.
+            track: What is drawn, if not tokens of text.
         """
         self._ops, self._weights, self._text = ops, weights, text
         self._decoder, self._prefix, self._head = text.decoder, prefix, head
-        self._vocabulary = text.vocab_size if vocabulary is None else vocabulary
+        self.tracks = (track or Track("text", 1, text.vocab_size),)
 
     @property
-    def kv(self) -> KVSpec:
-        """What one position keeps."""
-        return self._decoder.kv
-
-    @property
-    def vocabulary(self) -> int:
-        """Ids that are drawn from."""
-        return self._vocabulary
+    def layers(self) -> tuple[PagedAttention, ...]:
+        """What each layer keeps of a position."""
+        return self._decoder.layers
 
     @property
     def max_positions(self) -> int:
@@ -66,7 +61,7 @@ class TokenModel:
         """Run packed positions through the decoder."""
         return decode(self._ops, self._weights, self._decoder, self._prefix, x, context)
 
-    def draw(self, hidden: Array, pick: Pick) -> Array:
+    def draw(self, hidden: Array, pick: Pick, track: int = 0) -> Array:  # noqa: ARG002
         """Draw an id from each state: (rows, 1) int64."""
         if not hidden.shape[0]:  # of an aligner, a chunk that ends before the first word
             return self._ops.array(np.zeros((0, 1), np.int64))

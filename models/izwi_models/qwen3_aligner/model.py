@@ -22,6 +22,7 @@ from izwi.model import Backend, Family, Row
 from izwi.ops import Array, Ops, Weights
 from izwi.request import EncodeInput, Request, Task
 from izwi.sequence import Sequence
+from izwi.tracks import Track
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.token_model import TokenModel
 from izwi_models.qwen3.tokenizer import QwenTokenizer
@@ -58,8 +59,8 @@ class Qwen3Aligner(TokenModel):
         tokenizer: QwenTokenizer,
         korean_stems: frozenset[str] = frozenset(),
     ):
-        num_classes = config.thinker_config.classify_num  # of time
-        super().__init__(ops, weights, config.text, TEXT_PREFIX, weights[HEAD], num_classes)
+        times = Track("times", 1, config.thinker_config.classify_num, in_prompt=True)
+        super().__init__(ops, weights, config.text, TEXT_PREFIX, weights[HEAD], times)
         self._config, self._tokenizer, self._korean_stems = config, tokenizer, korean_stems
         self._windows = WindowEncoder(ops, weights, config.audio)
         clips = ClipEncoder(ops, weights, config.audio)

@@ -26,7 +26,7 @@ _MAX_WINDOWS, _MAX_CLIPS = 16, 16  # of one batch
 
 
 class WindowEncoder:
-    """The audio encoder on one device. Implements `izwi.model.PaddedEncoder`."""
+    """The audio encoder on one device. Implements `izwi.encoders.PaddedEncoder`."""
 
     axis = 1  # the mel frames of (128, frames)
 
@@ -98,7 +98,7 @@ class WindowEncoder:
 
 
 class ClipEncoder:
-    """The same encoder for sound below 1 s. Implements `izwi.model.PaddedEncoder`."""
+    """The same encoder for sound below 1 s. Implements `izwi.encoders.PaddedEncoder`."""
 
     axis = 1  # the mel frames of (128, frames)
 

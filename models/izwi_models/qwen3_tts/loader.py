@@ -18,9 +18,10 @@ from izwi_models.qwen3_tts.config import (
     read_generation_config,
     tensor_shapes,
 )
-from izwi_models.qwen3_tts.model import Codec, Qwen3TTS
+from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prepare import Checkpoint
 from izwi_models.qwen3_tts.prompt import SpeechPrompt
+from izwi_models.qwen3_tts.sound import Codec
 from izwi_models.qwen3_tts.text import SpeechText
 
 
@@ -44,7 +45,9 @@ def load(folder: Path, backend: Backend) -> Qwen3TTS:
     )
     weights = backend.load_weights(folder, tensor_shapes(config))
     codec_weights = backend.load_weights(codec_folder, codec.tensor_shapes(codec_config))
-    sound = Codec(codec_config, codec.prepare(backend.ops, codec_weights, codec_config))
+    codec_weights = codec.prepare(backend.ops, codec_weights, codec_config)
+    clones = config.speaker_encoder_config is not None
+    sound = Codec(backend.ops, codec_weights, codec_config, warms_up=clones)
     return Qwen3TTS(backend.ops, talker.prepare(backend.ops, weights, config), sound, checkpoint)
 
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from izwi.encoders import PaddedEncoder
 from izwi.errors import InvalidRequest
 from izwi.inputs import SpeechInput, VoicePrompt
-from izwi.model import UNKNOWN, KVSpec, PaddedEncoder, Pick, Row, StateSpec
+from izwi.layers import PagedAttention
+from izwi.model import UNKNOWN, Pick, Row
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.request import EncodeInput, Request, Task
 from izwi.sequence import Sequence
+from izwi.tracks import Track
 from izwi_models import qwen3_codec as codec
 from izwi_models.qwen3_tts import prepare, speaker, talker
 from izwi_models.qwen3_tts.config import CONTROL_IDS
@@ -31,38 +32,33 @@ from izwi_models.qwen3_tts.prompt import (
     SpeechPrompt,
     frame_key,
 )
+from izwi_models.qwen3_tts.sound import Codec, voice_of
 from izwi_models.qwen3_tts.spoken import sentences
 from izwi_models.qwen3_tts.text_stream import TextStream
 from izwi_models.qwen3_tts.voice_encoders import PaddedCodes, PaddedSpeakers
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Codec:
-    """The codec that the checkpoint carries, its weights prepared for serving."""
-
-    config: codec.CodecConfig
-    weights: Weights
-
-
 class Qwen3TTS:
     """Implements `izwi.model.SpeechModel`."""
 
-    def __init__(self, ops: Ops, weights: Weights, codec: Codec, checkpoint: Checkpoint):
+    def __init__(self, ops: Ops, weights: Weights, sound: Codec, checkpoint: Checkpoint):
         """Bind weights to a checkpoint's configuration; see `loader.load`."""
-        self._ops, self._weights, self._codec = ops, weights, codec
+        self._ops, self._weights, self.codec = ops, weights, sound
         self._checkpoint, self._config = checkpoint, checkpoint.config
         talker_config = self._config.talker_config
         self._groups = talker_config.num_code_groups
         pad = self._config.tts_pad_token_id
         self._pad = (pad, talker.embed_text(ops, weights, ops.array(np.array([pad]))))
-        self._suppressed = np.zeros(talker_config.vocab_size, np.bool_)
-        self._suppressed[-CONTROL_IDS:] = True
-        self._suppressed[talker_config.codec_eos_token_id] = False
+        suppressed = np.zeros(talker_config.vocab_size, np.bool_)
+        suppressed[-CONTROL_IDS:] = True  # controls, languages and speakers
+        suppressed[talker_config.codec_eos_token_id] = False
+        frames = Track("frames", self._groups, talker_config.vocab_size, suppressed, sound)
+        self.tracks = (frames,)
         self.padded_encoders: dict[str, PaddedEncoder] = {}
         if speakers := self._config.speaker_encoder_config:
             self.padded_encoders[ENCODE_SPEAKER] = PaddedSpeakers(ops, weights, speakers)
             if not self._config.clones_by_vector:
-                codes = PaddedCodes(ops, codec.weights, codec.config)
+                codes = PaddedCodes(ops, sound.weights, sound.config)
                 self.padded_encoders[ENCODE_CODES] = codes
 
     # -- what it is --------------------------------------------------------------------------
@@ -72,9 +68,9 @@ class Qwen3TTS:
         return Task.SPEECH
 
     @property
-    def kv(self) -> KVSpec:
-        """Size of the talker's paged keys and values."""
-        return self._config.talker_config.stack.kv
+    def layers(self) -> tuple[PagedAttention, ...]:
+        """What each layer of the talker keeps of a position."""
+        return self._config.talker_config.stack.layers
 
     @property
     def max_positions(self) -> int:
@@ -82,34 +78,14 @@ class Qwen3TTS:
         return self._config.talker_config.max_position_embeddings
 
     @property
-    def num_codebooks(self) -> int:
-        """Codes of a frame."""
-        return self._groups
-
-    @property
-    def vocabulary(self) -> int:
-        """Ids of codebook 0, controls included."""
-        return self._config.talker_config.vocab_size
-
-    @property
     def num_inputs(self) -> int:
         """A frame, and the text id beside it."""
         return self._groups + 1
 
     @property
-    def suppressed(self) -> npt.NDArray[np.bool_]:
-        """(codec vocabulary,) controls, languages and speakers, but not the end of speech."""
-        return self._suppressed
-
-    @property
     def sample_rate(self) -> int:
         """Of the sound made, Hz."""
-        return self._codec.config.output_sample_rate
-
-    @property
-    def frame_samples(self) -> int:
-        """Samples of one frame."""
-        return self._codec.config.decode_upsample_rate
+        return self.codec.sample_rate
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -220,7 +196,7 @@ class Qwen3TTS:
             config = self._config.speaker_encoder_config
             assert config is not None
             return speaker.speaker_embedding(self._ops, self._weights, config, batch)
-        return codec.encode(self._ops, self._codec.weights, self._codec.config, batch)
+        return codec.encode(self._ops, self.codec.weights, self.codec.config, batch)
 
     def embed(self, rows: Seq[Row]) -> Array:
         """Talker inputs of positions [start, stop) of each prompt and log, end to end."""
@@ -268,7 +244,7 @@ class Qwen3TTS:
         """Run packed positions through the talker."""
         return talker.hidden_states(self._ops, self._weights, self._config, x, context)
 
-    def draw(self, hidden: Array, pick: Pick) -> Array:
+    def draw(self, hidden: Array, pick: Pick, track: int = 0) -> Array:  # noqa: ARG002
         """Draw a frame from each state: codebook 0, then the others by the code predictor."""
         ops, weights, config = self._ops, self._weights, self._config
         if not hidden.shape[0]:
@@ -281,7 +257,7 @@ class Qwen3TTS:
         prompt = _prompt(sequence)
         length = prompt.num_positions
         if row.start < length:
-            vector, clip = self._voice(sequence)
+            vector, clip = voice_of(self._ops, sequence)
             positions.add_prompt(prompt, row.start, min(row.stop, length), vector, clip)
         first, stop = max(row.start - length, 0), row.stop - length
         if stop > first:
@@ -308,32 +284,6 @@ class Qwen3TTS:
             raise ValueError(f"frame {frame} needs text that is not written yet")
         ends = sequence.request.open_input and place == len(written)  # a closed track has its own
         return self._config.tts_eos_token_id if ends else self._pad[0]
-
-    def _voice(self, sequence: Sequence) -> tuple[Array, Array]:
-        """The cloned speaker's vector and the clip's codes, None where the prompt has none."""
-        voice = _prompt(sequence).voice
-        if voice is not None:
-            codes = None if voice.codes is None else self._ops.array(voice.codes)
-            return self._ops.array(voice.speaker_embedding), codes
-        vector, codes = [*sequence.encoded, None, None][:2]
-        return vector, codes
-
-    # -- sound -------------------------------------------------------------------------------
-    @property
-    def codec_state(self) -> Mapping[str, StateSpec]:
-        """What a stream of sound keeps between chunks."""
-        return codec.state_shapes(self._codec.config)
-
-    def warm_codes(self, sequence: Sequence) -> Array | None:
-        """The reference clip's frames, on the device, where the speech continues a clip."""
-        prompt = _prompt(sequence)
-        if prompt.num_reference_frames == 0:
-            return None
-        return self._voice(sequence)[1]
-
-    def vocode(self, codes: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        """Turn (rows, frames, codebooks) into (rows, samples) in [-1, 1] and the next state."""
-        return codec.decode(self._ops, self._codec.weights, self._codec.config, codes, state)
 
 
 def _prompt(sequence: Sequence) -> SpeechPrompt:

@@ -21,7 +21,7 @@ def _max_clips() -> list[int]:
 
 
 class PaddedSpeakers:
-    """Log mel of clips to their speakers' vectors. Implements `izwi.model.PaddedEncoder`."""
+    """Log mel of clips to their speakers' vectors. Implements `izwi.encoders.PaddedEncoder`."""
 
     axis = 0  # the frames of (frames, mel_dim)
 
@@ -54,7 +54,7 @@ class PaddedSpeakers:
 
 
 class PaddedCodes:
-    """Samples of clips to frames of codes. Implements `izwi.model.PaddedEncoder`."""
+    """Samples of clips to frames of codes. Implements `izwi.encoders.PaddedEncoder`."""
 
     axis = 0  # the samples
 

@@ -1,0 +1,111 @@
+"""The tracks of a log's entries, for a model that has several. Pure: knows no model, no tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+Entry = tuple[int, ...]
+
+
+class Progress(NamedTuple):
+    """Where a log stands: what follows its entries. A value; the model makes the next one of it.
+
+    Attributes:
+        track: Of the next entry.
+        state: What else the model counts, such as entries left before the track changes.
+    """
+
+    track: int
+    state: tuple[int, ...] = ()
+
+
+# (request, progress, ids of the entry) -> what follows it, None: nothing does. Ids of None ask for
+# what most likely follows, while they are not known yet.
+Following = Callable[[Any, Progress, Entry | None], Progress | None]
+
+
+@dataclass(slots=True, eq=False)
+class TrackLog:
+    """The tracks of one sequence's entries, known ones and those that steps in flight draw.
+
+    Attributes:
+        progress: What follows the known entries.
+        frame_track: The track whose entries become sound, or None.
+        silent_ids: First ids of entries of that track that are no sound.
+        of: Track of each known entry.
+        frames: Known entries that become sound.
+        in_flight: Tracks that the steps in flight draw on, in order.
+        predicted: What most likely follows those; None: nothing does.
+    """
+
+    progress: Progress
+    frame_track: int | None
+    silent_ids: frozenset[int] = frozenset()
+    of: list[int] = field(default_factory=list)
+    frames: list[Entry] = field(default_factory=list)
+    in_flight: list[int] = field(default_factory=list)
+    predicted: Progress | None = None
+
+    @property
+    def next(self) -> int:
+        """Track of the entry that the next row draws."""
+        if not self.in_flight:
+            return self.progress.track
+        assert self.predicted is not None  # else no row would run
+        return self.predicted.track
+
+    @property
+    def num_frames(self) -> int:
+        """Frames that are known, and those that steps in flight most likely draw."""
+        return len(self.frames) + self.in_flight.count(self._frames_on)
+
+    @property
+    def _frames_on(self) -> int:
+        return -1 if self.frame_track is None else self.frame_track
+
+    @property
+    def next_is_frame(self) -> bool:
+        """Whether the entry that the next row draws most likely becomes sound."""
+        return self.next == self.frame_track
+
+    def launch(self, following: Following, request: Any) -> bool:
+        """Take note that a row is launched; whether most likely nothing follows its entry."""
+        before = self.predicted if self.in_flight else self.progress
+        assert before is not None
+        self.in_flight.append(before.track)
+        self.predicted = following(request, before, None)
+        return self.predicted is None
+
+    def drop_in_flight(self) -> None:
+        """Forget what is in flight: it is drawn again."""
+        self.in_flight.clear()
+
+    def append(self, ids: Entry, following: Following, request: Any) -> bool:
+        """Take note of an entry; whether another one follows.
+
+        The track it was drawn on is `progress.track`.
+        """
+        track = self.progress.track
+        self.of.append(track)
+        if track == self.frame_track and ids[0] not in self.silent_ids:
+            self.frames.append(ids)
+        after = following(request, self.progress, ids)
+        if after is not None:
+            self.progress = after
+        return after is not None
+
+    def reconcile(self, following: Following, request: Any) -> bool:
+        """Compare what is known now with what steps in flight were launched for.
+
+        Returns:
+            Whether they draw on the right tracks. What follows them is predicted anew.
+        """
+        progress: Progress | None = self.progress
+        for track in self.in_flight:
+            if progress is None or progress.track != track:
+                return False
+            progress = following(request, progress, None)
+        self.predicted = progress
+        return True
