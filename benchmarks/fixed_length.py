@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from izwi.audio.mel import WHISPER_RATE
 from izwi.inputs import SpeechInput, TranscriptionInput

@@ -12,11 +12,12 @@ import argparse
 import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from benchmarks.measure import TEXTS, arguments, write_result
 from benchmarks.pictures import Curve, Panel, draw, shares

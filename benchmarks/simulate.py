@@ -14,9 +14,11 @@ import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
+
+from msgspec.structs import replace
 
 from benchmarks.measure import arguments, write_result
 from benchmarks.pictures import Curve, Panel, draw

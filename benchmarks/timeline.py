@@ -101,7 +101,7 @@ def engine_timeline() -> None:
     timeline.watch(SteppingThread, "_next_commands")
     timeline.watch(SteppingThread, "take_in")
     timeline.watch(SteppingThread, "_dispatch", lambda _, chunks: {"chunks": len(chunks)})
-    timeline.watch(wire.RequestCodec, "requests")
+    timeline.watch(wire.RequestCodec, "decode")
     for graphs in (DecodeGraphs, PromptGraphs, EncoderGraphs, CodecGraphs):
         timeline.watch(graphs, "warm_up")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from izwi.arrays import Samples
 from izwi.inputs import AlignmentInput
@@ -12,8 +13,7 @@ from izwi.model import Model
 from izwi.request import Request
 
 
-@dataclass(frozen=True, slots=True)
-class AlignedWord:
+class AlignedWord(Struct, frozen=True):
     """When a word is said.
 
     Attributes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 
 class Role(StrEnum):
@@ -17,8 +18,7 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True):
     """A function that an assistant calls.
 
     Attributes:
@@ -32,8 +32,7 @@ class ToolCall:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
+class ChatMessage(Struct, frozen=True, omit_defaults=True):
     """One turn of a conversation.
 
     Attributes:
@@ -59,8 +58,7 @@ class ToolChoice(StrEnum):
     REQUIRED = "required"
 
 
-@dataclass(frozen=True, slots=True)
-class ChatInput:
+class ChatInput(Struct, frozen=True, omit_defaults=True, tag="chat"):
     """What an API server asks of a chat model. None takes the checkpoint's default.
 
     Attributes:

@@ -10,7 +10,9 @@ IzwiError                    internal_error
 │   └── TooLarge             too_large
 ├── CheckpointError          invalid_checkpoint   (names the tensor, key or file)
 ├── Overloaded               overloaded           (carries retry_after_s)
-└── EngineStopped            engine_stopped
+├── EngineStopped            engine_stopped
+├── EngineFault              internal_error       (an error outside this tree, in another process)
+└── InvalidMessage           invalid_message
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ class InvalidRequest(IzwiError):
     """The caller asked for something that cannot be done as asked."""
 
     code = "invalid_request"
+    param: str | None
 
     def __init__(self, message: str, *, param: str | None = None):
         super().__init__(message)
@@ -78,6 +81,7 @@ class Overloaded(IzwiError):
     """The queue is full. Try again after `retry_after_s`."""
 
     code = "overloaded"
+    retry_after_s: int
 
     def __init__(self, message: str, *, retry_after_s: int = 1):
         super().__init__(message)
@@ -88,3 +92,13 @@ class EngineStopped(IzwiError):
     """The engine was shut down, or died, while the request was running."""
 
     code = "engine_stopped"
+
+
+class EngineFault(IzwiError):
+    """The engine failed in its process with an error that is not of this tree."""
+
+
+class InvalidMessage(IzwiError):
+    """Bytes from another process or a file are not what izwi writes."""
+
+    code = "invalid_message"

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from izwi.arrays import Float32, Int64, Samples
 
@@ -18,8 +19,9 @@ class TextMode(StrEnum):
     STREAMING = "streaming"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class VoicePrompt:
+class VoicePrompt(
+    Struct, frozen=True, eq=False, omit_defaults=True, tag_field="kind", tag="encoded"
+):
     """A voice to speak with: what a reference clip was encoded to, once.
 
     Attributes:
@@ -33,8 +35,9 @@ class VoicePrompt:
     text: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ReferenceClip:
+class ReferenceClip(
+    Struct, frozen=True, eq=False, omit_defaults=True, tag_field="kind", tag="clip"
+):
     """A clip whose voice is to be followed.
 
     Attributes:
@@ -46,8 +49,7 @@ class ReferenceClip:
     text: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SpeechInput:
+class SpeechInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="speech"):
     """What an API server asks of a speech model. None takes the checkpoint's default."""
 
     text: str
@@ -62,8 +64,7 @@ class SpeechInput:
     max_new_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TranscriptionInput:
+class TranscriptionInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="transcription"):
     """What an API server asks of a transcription model.
 
     Attributes:
@@ -82,8 +83,7 @@ class TranscriptionInput:
     logprobs: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AlignmentInput:
+class AlignmentInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="alignment"):
     """What an API server asks of an alignment model.
 
     Attributes:
@@ -97,8 +97,7 @@ class AlignmentInput:
     language: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Transcript:
+class Transcript(Struct, frozen=True):
     """What a transcription model's tokens say."""
 
     language: str

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from izwi.arrays import Float32, Int64
 from izwi.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Log:
+class Log(Struct, frozen=True, eq=False, omit_defaults=True):
     """The log of a request that an engine has begun and another is to end.
 
     Attributes:

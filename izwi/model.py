@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from izwi.arrays import Samples
 from izwi.chat import AnswerReader, ChatInput
@@ -313,7 +314,7 @@ class Family:
         model_type: The `model_type` of its config.json.
         fits: Tells its config.json from others of that `model_type`; None: it is any other.
         load: Reads a checkpoint folder in the published layout.
-        prompts: Dataclasses that the prompts of its requests are, so that they may cross to
+        prompts: Tagged structs that the prompts of its requests are, so that they may cross to
             another process.
     """
 
@@ -321,4 +322,4 @@ class Family:
     task: Task
     load: Callable[[Path, Backend], Model]
     fits: Callable[[Mapping[str, Any]], bool] | None = None
-    prompts: tuple[type, ...] = ()
+    prompts: tuple[type[Struct], ...] = ()

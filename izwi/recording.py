@@ -17,8 +17,6 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
-
 from izwi.audio.pcm import to_s16le
 from izwi.chat import ChatInput
 from izwi.inputs import SpeechInput, TranscriptionInput
@@ -28,12 +26,11 @@ from izwi.recording_line import (
     ChatLine,
     Line,
     Prepared,
-    SpeechAsk,
     SpeechLine,
-    TranscriptionAsk,
     TranscriptionLine,
 )
 from izwi.request import Chunk, Reason, Request
+from izwi.serialization import encode_line
 
 logger = logging.getLogger(__name__)
 
@@ -190,7 +187,7 @@ class RequestRecorder:
         if item.reason is not None:
             del self._open[item.request_id]
             if item.reason is not Reason.ERROR:
-                self._write(msgspec.json.encode(self._line(record, item.reason)) + b"\n")
+                self._write(encode_line(self._line(record, item.reason)))
 
     def _line(self, record: _OpenRecord, reason: Reason) -> Line:
         request, ask = record.request, record.request.ask
@@ -205,14 +202,12 @@ class RequestRecorder:
         }
         if isinstance(ask, TranscriptionInput):
             text = transcribed(self._models, request.model, record.entries, ask.language)
-            return TranscriptionLine(ask=TranscriptionAsk.of(ask), text=text, **known)
+            return TranscriptionLine(ask=ask, text=text, **known)
         if isinstance(ask, ChatInput):
             return ChatLine(ask=ask, text=answered(self._models, request, record.entries), **known)
         assert isinstance(ask, SpeechInput)
         digest = record.sound.hexdigest() if record.num_samples else ""
-        return SpeechLine(
-            ask=SpeechAsk.of(ask), num_samples=record.num_samples, pcm_sha256=digest, **known
-        )
+        return SpeechLine(ask=ask, num_samples=record.num_samples, pcm_sha256=digest, **known)
 
     def _write(self, line: bytes) -> None:
         whole, num_written = self._file.tell(), 0

@@ -166,11 +166,11 @@ def _prepare(models: Models, line: Line, request_id: str) -> Request:
     """
     if isinstance(line, SpeechLine):
         speaker = models.speech(line.model)
-        return speaker.prepare_speech(request_id, line.model, line.ask.unpack())
+        return speaker.prepare_speech(request_id, line.model, line.ask)
     if isinstance(line, ChatLine):
         return models.chat(line.model).prepare_chat(request_id, line.model, line.ask)
     listener = models.transcription(line.model)
-    return listener.prepare_transcription(request_id, line.model, line.ask.unpack())
+    return listener.prepare_transcription(request_id, line.model, line.ask)
 
 
 def _run_all(engine: Engine, runs: Iterable[_Run]) -> None:

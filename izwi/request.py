@@ -5,11 +5,13 @@ A request is frozen. `izwi.sequence` is the request while it runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, Protocol
 
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import force_setattr
+from typing_extensions import TypeVar
 
 from izwi.arrays import Float32, Int64
 from izwi.chat import ChatInput
@@ -17,6 +19,8 @@ from izwi.digests import digest_array
 from izwi.inputs import AlignmentInput, SpeechInput, TranscriptionInput
 
 Entries = tuple[tuple[int, ...], ...]
+
+_UNKNOWN_DIGEST = -1  # digests have 63 bits
 
 
 class Task(StrEnum):
@@ -28,8 +32,7 @@ class Task(StrEnum):
     CHAT = "chat"
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
+class SamplingParams(Struct, frozen=True):
     """How one kind of token is drawn.
 
     Attributes:
@@ -46,26 +49,31 @@ class SamplingParams:
     repetition_penalty: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EncodeInput:
+class EncodeInput(Struct, frozen=True, eq=False):
     """One piece of audio that an encoder turns into part of a prompt.
 
     Attributes:
         kind: Which encoder of the model; the model's own word.
         values: What that encoder reads (features or samples), float32.
-        digest: 64 bits of the values; equal pieces are encoded once and share their positions.
+        digest: Of the values, worked out where it is not given; equal pieces are encoded once and
+            share their positions.
     """
 
     kind: str
     values: Float32
-    digest: int = field(init=False)
+    digest: int = _UNKNOWN_DIGEST
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "digest", digest_array(self.values))
+        if self.digest == _UNKNOWN_DIGEST:  # not when it comes from another process
+            force_setattr(self, "digest", digest_array(self.values))
 
 
 class Prompt(Protocol):
-    """What a model is conditioned on. Only its length and its audio concern the engine."""
+    """What a model is conditioned on. Only its length and its audio concern the engine.
+
+    A family's prompts are msgspec structs with a tag, listed in `Family.prompts`, so that they
+    cross processes.
+    """
 
     @property
     def num_positions(self) -> int:
@@ -78,8 +86,10 @@ class Prompt(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Request:
+PromptT = TypeVar("PromptT", bound=Prompt, default=Prompt, covariant=True)
+
+
+class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=True):
     """One thing asked of one model.
 
     Attributes:
@@ -110,7 +120,7 @@ class Request:
 
     request_id: str
     model: str
-    prompt: Prompt
+    prompt: PromptT
     sampling: SamplingParams = SamplingParams()
     codebook_sampling: SamplingParams = SamplingParams()
     seed: int = 0
@@ -138,7 +148,7 @@ class Reason(StrEnum):
     ERROR = "error"
 
 
-class Chunk(NamedTuple):
+class Chunk(Struct, frozen=True, eq=False, omit_defaults=True):
     """What leaves the engine for one request at the end of a step.
 
     Attributes:

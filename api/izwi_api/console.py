@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import typer
 from rich.console import Console
 
-from izwi.errors import InvalidRequest, IzwiError, VoiceNotFound
+from izwi.errors import InvalidMessage, InvalidRequest, IzwiError, VoiceNotFound
 
 BAD_INPUT = 2
 FAILED = 1
@@ -51,7 +51,7 @@ def explain(error: Exception) -> str:
 
 def code_of(error: IzwiError | OSError) -> int:
     """Return the exit code for an error."""
-    return BAD_INPUT if isinstance(error, InvalidRequest) else FAILED
+    return BAD_INPUT if isinstance(error, InvalidRequest | InvalidMessage) else FAILED
 
 
 @contextmanager

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
+
+from msgspec.structs import replace
 
 from benchmarks.measure import TEXTS
 from benchmarks.simulation.arrivals import Playback

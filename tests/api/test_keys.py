@@ -10,13 +10,13 @@ import logging
 import stat
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import openai
 import pytest
+from msgspec.structs import replace
 from starlette.responses import PlainTextResponse
 from typer.testing import CliRunner
 

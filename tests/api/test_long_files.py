@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import tracemalloc
-from dataclasses import replace
 from hashlib import sha256
 from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from izwi.audio import sound as sound_module
 from izwi.audio.encode import wav_header

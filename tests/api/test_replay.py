@@ -77,7 +77,7 @@ def test_another_checkpoint_is_told_as_such(recording):
 def test_what_is_no_trace_is_bad_input(tmp_path):
     path = tmp_path / "no.jsonl"
     path.write_text("hello\n")
-    assert "line 1 is no trace" in izwi("replay", path, code=2).stderr
+    assert "line 1 is not a request" in izwi("replay", path, code=2).stderr
     izwi("replay", tmp_path / "missing.jsonl", code=1)
 
 

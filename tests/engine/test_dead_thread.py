@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from izwi.async_engine import AsyncEngine
 from izwi.errors import EngineStopped, InvalidRequest
@@ -169,7 +170,7 @@ async def test_a_stream_that_has_its_last_chunk_asks_its_source_for_nothing() ->
 
     stream = Stream("a", Source(), asyncio.get_running_loop())
     for _ in range(4):
-        stream.put(aborted("a")._replace(reason=None))
+        stream.put(replace(aborted("a"), reason=None))
     stream.put(aborted("a"))
     stream.abort()
     assert len(await read(stream)) == 5
@@ -177,5 +178,5 @@ async def test_a_stream_that_has_its_last_chunk_asks_its_source_for_nothing() ->
     assert asked == [True]
     stream = Stream("a", Source(), asyncio.get_running_loop())
     for number in range(4):
-        stream.put(aborted("a")._replace(reason=None if number < 3 else Reason.STOP))
+        stream.put(replace(aborted("a"), reason=None if number < 3 else Reason.STOP))
     assert asked == [True]

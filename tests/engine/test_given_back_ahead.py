@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from izwi.request import Reason
 from tests.engine.ahead import one_step_ahead

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from izwi.request import EncodeInput
 from tests.engine.toy import ToyPrompt, toy_request

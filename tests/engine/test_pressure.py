@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from izwi.cache.pages import pages_for
 from izwi.request import Reason, Request

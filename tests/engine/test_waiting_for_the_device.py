@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import PropertyMock, patch
@@ -12,6 +11,7 @@ from unittest.mock import PropertyMock, patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from izwi.model import Row
 from izwi.request import Request

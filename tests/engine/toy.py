@@ -7,11 +7,11 @@ wrongly changes what it says.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
 
 from izwi.digests import digest_ints
 from izwi.layers import StateSpec
@@ -27,8 +27,7 @@ CODEBOOKS = 3
 CLONE = "clone"  # how the ids of requests begin that continue a clip, of a `ToyCodec`
 
 
-@dataclass(frozen=True)
-class ToyPrompt:
+class ToyPrompt(Struct, frozen=True, tag=True):
     ids: tuple[int, ...]
     audio: tuple[EncodeInput, ...] = ()
     track: tuple[int, ...] = ()  # text beside the frames; more may be written

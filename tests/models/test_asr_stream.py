@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from izwi.audio.mel import whisper_log_mel
 from izwi.config import EngineConfig
@@ -211,7 +212,7 @@ def test_the_engine_encodes_complete_windows_once(model, monkeypatch):
 
     def answer(step: StreamStep) -> list[int]:
         request = model.prepare_stream_step(f"{step.stop}", "tiny", stream, step)
-        return transcribe(model, replace(request, max_entries=8), engine)
+        return transcribe(model, structs.replace(request, max_entries=8), engine)
 
     steps = [step for step, _ in steps_of(stream, sound(19.5), answer)]
     assert sum(w.values.shape[1] == 800 for step in steps for w in step.windows) >= 8
@@ -234,7 +235,7 @@ def test_the_engine_runs_the_positions_of_complete_windows_once(model, monkeypat
         nonlocal known
         counts.append(0)
         request = model.prepare_stream_step(f"{step.stop}", "tiny", stream, step)
-        emitted = transcribe(model, replace(request, max_entries=8), engine)
+        emitted = transcribe(model, structs.replace(request, max_entries=8), engine)
         prompt, page = request.prompt, engine.config.page_size
         kept = (prompt.audio_start + 104 * known) // page * page if known else 0
         assert counts[-1] <= prompt.num_positions - kept + len(emitted)
@@ -284,7 +285,7 @@ def test_the_end_goes_on_from_the_settled_prefix(model, tokens):
 
     def answer(step: StreamStep) -> list[int]:
         request = model.prepare_stream_step("r", "tiny", stream, step)
-        answers[step.stop] = transcribe(model, replace(request, max_entries=8))
+        answers[step.stop] = transcribe(model, structs.replace(request, max_entries=8))
         return answers[step.stop]
 
     *_, (before, _), (last, heard) = steps_of(stream, samples, answer)

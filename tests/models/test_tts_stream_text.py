@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from izwi.errors import InvalidRequest, TooLarge, VoiceNotFound
 from izwi.input_stream import TextPart
@@ -90,7 +92,7 @@ def written(model: Qwen3TTS, pieces: list[str], ask: SpeechInput) -> list[TextPa
         assert (part.request is not None) == (before is None)
         assert before is None or not before.closed
         if before:
-            part = replace(part, request=before.request, ids=before.ids + part.ids)
+            part = dataclasses.replace(part, request=before.request, ids=before.ids + part.ids)
         whole[part.piece] = part
     assert list(whole) == list(range(len(whole)))
     assert all(part.closed for part in whole.values())

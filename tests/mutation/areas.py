@@ -68,6 +68,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "izwi/model_worker.py": _ENGINE,
     "izwi/in_flight.py": _ENGINE,
     "izwi/step_thread.py": _ENGINE,
+    "izwi/serialization.py": ("tests/serve/test_wire.py", "tests/engine/test_recording.py"),
     **{f"izwi/runner/{name}.py": _RUNNER for name in ("runner", "sampler", "staging")},
     "api/izwi_api/http/limits.py": _KEYS,
     "api/izwi_api/http/auth.py": _KEYS,
@@ -75,7 +76,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     **{
         f"api/izwi_api/serve/{name}.py": _SERVE
         for name in (
-            *("control", "engine_process", "api_server_process", "resumable_request", "packing"),
+            *("control", "engine_process", "api_server_process", "resumable_request"),
             *("remote_engine", "supervisor", "wire"),
         )
     },

@@ -3,13 +3,14 @@ the same staged buffers and, in Triton's interpreter, by the same kernels."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from izwi.config import EngineConfig
 from izwi.engine import Engine
@@ -192,7 +193,7 @@ def test_a_clip_is_heard_in_recorded_chunks_and_after_an_eviction_again() -> Non
     device = "cuda" if torch.cuda.is_available() else "cpu"
     sounds: list[dict[str, list[Any]]] = []
     for ops in (TritonOps(device, torch.float32), TorchOps(device, torch.float32)):
-        config = replace(CONFIG, max_running=1, graphs=isinstance(ops, TritonOps))
+        config = dataclasses.replace(CONFIG, max_running=1, graphs=isinstance(ops, TritonOps))
         engine = Engine({"toy": ToyCloning(ops)}, ops, config)
         sounds.append({})
         for number, length in enumerate((1, 7, 15)):

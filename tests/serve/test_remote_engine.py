@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
@@ -19,7 +20,6 @@ from izwi.request import Reason
 from izwi.runner.device import torch_backend
 from izwi_api.serve import wire
 from izwi_api.serve.engine_process import MAX_UNACKNOWLEDGED
-from izwi_api.serve.packing import pack
 from izwi_api.serve.remote_engine import ACKNOWLEDGE_EVERY, RemoteEngine
 from izwi_api.serve.wire import RequestCodec
 from tests.engine.toy import ToyPrompt, toy_request
@@ -319,16 +319,14 @@ async def test_what_is_no_command_is_logged_and_nothing_else(engine, caplog):
     engine._commands.send(b"\x01nonsense")
     chunks = await asyncio.wait_for(read(engine.submit(toy_request("a", 5, 1, 5))), 60)
     assert chunks[-1].reason in (Reason.STOP, Reason.LENGTH)
-    assert "invalid command" in caplog.text
+    assert "invalid message" in caplog.text
 
 
 async def test_a_request_that_cannot_be_read_fails_and_does_not_wait(engine, monkeypatch):
-    def nonsense(value, frames):
-        packed = pack(value, frames)
-        packed[-1] = {"neither": "a number nor an array"}
-        return packed
+    class NoPrompt(Struct, tag=True):
+        num_positions: int = 1
 
-    monkeypatch.setattr(wire, "pack", nonsense)
+    monkeypatch.setattr(wire, "_without_ask", lambda request: replace(request, prompt=NoPrompt()))
     broken = engine.submit(toy_request("a", 5, 1, 5))
     chunks = await asyncio.wait_for(read(broken), 60)
     assert chunks[-1].reason is Reason.ERROR
@@ -350,7 +348,7 @@ async def test_an_api_server_has_no_torch():
         "from izwi.weightless import WeightlessBackend; from izwi.registry import Registry\n"
         "registry = Registry(WeightlessBackend())\n"
         f"registry.load({TTS!r}); registry.load({ASR!r}); registry.load('izwi-tiny-aligner')\n"
-        "from izwi.request import SpeechInput\n"
+        "from izwi.inputs import SpeechInput\n"
         f"registry.speech({TTS!r}).prepare_speech('a', 'b', SpeechInput('Hello.'))\n"
         "print([name for name in ('torch', 'triton', 'transformers') if name in sys.modules])"
     )

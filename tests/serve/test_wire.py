@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from contextlib import suppress
 
 import msgspec
 import numpy as np
@@ -10,11 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from typing_extensions import TypeAliasType
+from msgspec import Struct
+from msgspec.structs import replace
 
 from izwi import errors
 from izwi.chat import ChatInput, ChatMessage, Role
-from izwi.errors import ContextTooLong, InvalidRequest, IzwiError, Overloaded
+from izwi.errors import (
+    ContextTooLong,
+    EngineFault,
+    InvalidMessage,
+    InvalidRequest,
+    IzwiError,
+    Overloaded,
+)
 from izwi.inputs import (
     AlignmentInput,
     ReferenceClip,
@@ -23,19 +31,20 @@ from izwi.inputs import (
     TranscriptionInput,
     VoicePrompt,
 )
+from izwi.log import Log
 from izwi.registry import Registry, families
 from izwi.request import Chunk, EncodeInput, Reason, Request, SamplingParams
+from izwi.serialization import decode, encode, pack_error, unpack_error
 from izwi.weightless import WeightlessBackend
 from izwi_api.http.limits import RateLimited
 from izwi_api.serve import wire
-from izwi_api.serve.packing import EngineFault, Unpacker, pack, pack_error, unpack_error
 from tests.engine.toy import ToyPrompt
 from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import write_tiny_asr
 from tests.models.tiny_chat import write_tiny_chat
 from tests.models.tiny_tts import write_tiny_tts
 
-CODEC = wire.RequestCodec()
+CODEC, TOYS = wire.RequestCodec(), wire.RequestCodec([ToyPrompt])
 NOISE = np.random.default_rng(3).standard_normal(48_000).astype(np.float32) * 0.1
 
 
@@ -44,9 +53,8 @@ def assert_same(got, sent, where="it"):
     if isinstance(sent, np.ndarray):
         assert (got.dtype, got.shape) == (sent.dtype, sent.shape), where
         assert got.tobytes() == sent.tobytes(), where
-    elif is_dataclass(sent):
-        for field in fields(sent):
-            name = field.name
+    elif isinstance(sent, Struct):
+        for name in sent.__struct_fields__:
             assert_same(getattr(got, name), getattr(sent, name), f"{where}.{name}")
     elif isinstance(sent, tuple):
         assert len(got) == len(sent), where
@@ -64,10 +72,9 @@ def over(frames):
 
 
 def crossed(request, codec=CODEC, **options):
-    frames = over(codec.submit("api_server", [request], **options))
-    envelope = wire.decode_command(frames[0])
+    envelope = codec.decode(over(codec.submit("api_server", [request], **options)))
     assert envelope.api_server == "api_server"
-    (back,) = codec.requests(envelope.command, frames)
+    (back,) = envelope.command.requests
     return back
 
 
@@ -189,56 +196,161 @@ def toys(draw):
     )
 
 
+@st.composite
+def logs(draw):
+    floats = hnp.arrays(np.float32, st.integers(0, 4000))
+    return Log(
+        draw(hnp.arrays(np.int64, hnp.array_shapes(min_dims=2, max_dims=2, min_side=0))),
+        draw(st.none() | floats),
+        draw(st.integers(0, 2**40)),
+        draw(st.integers(0, 99)),
+        tuple(draw(st.lists(st.integers(0, 2**40), max_size=9))),
+        draw(st.booleans()),
+    )
+
+
 @settings(max_examples=100)
 @given(toys())
 def test_any_request_arrives_as_it_was(request):
-    assert_same(crossed(request, wire.RequestCodec([ToyPrompt])), request)
+    assert_same(crossed(request, TOYS), request)
 
 
-def test_classes_that_nobody_listed_do_not_come_back():
-    @dataclass(frozen=True)
-    class Stranger:
+@settings(max_examples=60)
+@given(st.lists(toys(), min_size=1, max_size=3), st.data())
+def test_any_log_arrives_as_it_was(requests, data):
+    sent = [data.draw(logs()) for _ in requests]
+    frames = over(TOYS.submit("api_server", requests, sent))
+    command = TOYS.decode(frames).command
+    for got, log in zip(command.logs, sent, strict=True):
+        assert_same(got, log)
+    for got, request in zip(command.requests, requests, strict=True):
+        assert_same(got, request)
+
+
+def test_prompts_that_nobody_listed_do_not_come_back():
+    class Stranger(Struct, frozen=True, tag=True):
         num_positions: int = 1
         encode_inputs: tuple[EncodeInput, ...] = ()
 
-    with pytest.raises(ValueError, match="no class that may be sent"):
-        crossed(Request("a", "b", Stranger()))
-    namesake = dataclass(type("ToyPrompt", (), {"__annotations__": {"a": int}}))
-    with pytest.raises(ValueError, match="two classes"):
-        Unpacker([ToyPrompt, namesake])
+    with pytest.raises(InvalidMessage, match="Stranger"):
+        crossed(Request("a", "b", Stranger()), TOYS)
 
 
-_Named = TypeAliasType("_Named", np.ndarray)  # as NDArray is from Python 3.12 on
+def test_prompts_that_have_one_tag_are_refused():
+    class Namesake(Struct, frozen=True, tag="ToyPrompt"):
+        num_positions: int = 1
 
-
-@dataclass(frozen=True)
-class _UnderAName:
-    one: _Named
-    other: _Named | None = None
-
-
-def test_arrays_whose_annotation_has_a_name_arrive():
-    sent = _UnderAName(np.arange(3), np.ones(2))
-    packed = msgspec.msgpack.decode(msgspec.msgpack.encode(pack(sent, [b""])))
-    assert_same(Unpacker([_UnderAName]).unpack(packed, []), sent)
+    with pytest.raises(TypeError, match="unique `tag`"):
+        wire.RequestCodec([ToyPrompt, Namesake])
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("seed", "7"), ("max_entries", 1.5), ("stop_ids", [["a"]]), ("prompt", None), ("ask", 3)],
+    [
+        ("seed", "7"),
+        ("max_entries", 1.5),
+        ("stop_ids", [["a"]]),
+        ("prompt", None),
+        ("prompt", {"type": "os.system"}),
+        ("ask", 3),
+        ("ask", {"type": "chat", "messages": [{"role": "god", "content": ""}]}),
+    ],
 )
-def test_what_does_not_fit_its_annotation_is_refused(field, value):
-    packed = pack(Request("a", "b", ToyPrompt((1, 2))), [])
-    packed[1 + [f.name for f in fields(Request)].index(field)] = value
-    with pytest.raises(ValueError):
-        Unpacker([Request, ToyPrompt]).unpack(packed, [])
+def test_what_does_not_fit_its_annotation_is_refused_by_its_id(field, value):
+    request = msgspec.to_builtins(Request("a", "b", ToyPrompt((1, 2)))) | {field: value}
+    message = ["api_server", ["Submit", [request, 3, {"request_id": 4}], []]]
+    frames = [msgspec.msgpack.encode(message)]
+    with pytest.raises(InvalidMessage):
+        TOYS.decode(frames)
+    assert wire.named_requests(frames) == ("api_server", ["a"])
 
 
-def test_arrays_that_lie_about_their_size_are_refused():
-    frames = []
-    packed = pack(EncodeInput("clip", np.ones((40, 40), np.float32)), frames)
-    with pytest.raises(ValueError, match="does not fill"):
-        Unpacker([EncodeInput]).unpack(msgspec.to_builtins(packed), [frames[0][:-4]])
+BROKEN_ARRAYS = {
+    "a frame that is not there": lambda packed: [*packed[:2], 2],
+    "the message itself": lambda packed: [*packed[:2], 0],
+    "a frame before the first": lambda packed: [*packed[:2], -1],
+    "too long a shape": lambda packed: [packed[0], [41, 40], packed[2]],
+    "a shape below zero": lambda packed: [packed[0], [-40, -40], packed[2]],
+    "another dtype": lambda packed: ["int32", *packed[1:]],
+    "a dtype that runs code": lambda packed: ["object", *packed[1:]],
+    "no dtype": lambda packed: ["no", *packed[1:]],
+    "nothing": lambda _: None,
+    "text": lambda _: "1600",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN_ARRAYS)
+def test_arrays_that_are_not_what_they_say_are_refused(broken):
+    frames = encode(EncodeInput("clip", np.ones((40, 40), np.float32)))
+    message = msgspec.msgpack.decode(frames[0])
+    message["values"] = BROKEN_ARRAYS[broken](message["values"])
+    with pytest.raises(InvalidMessage):
+        decode([msgspec.msgpack.encode(message), frames[1]], EncodeInput)
+
+
+def test_arrays_that_lost_a_part_are_refused():
+    frames = encode(EncodeInput("clip", np.ones((40, 40), np.float32)))
+    with pytest.raises(InvalidMessage, match="does not fill"):
+        decode([frames[0], frames[1][:-4]], EncodeInput)
+
+
+def test_arrays_of_python_objects_are_not_sent():
+    with pytest.raises(TypeError, match="cannot be sent"):
+        encode(EncodeInput("clip", np.array([{}]), 0))
+
+
+def test_large_arrays_are_not_copied():
+    values = np.ones(4096, np.float32)
+    frames = encode(EncodeInput("clip", values))
+    assert len(frames) == 2
+    assert np.shares_memory(values, np.frombuffer(frames[1], np.float32))
+    back = decode(frames, EncodeInput).values
+    assert np.shares_memory(values, back)
+    assert not back.flags.writeable
+
+
+def test_arrays_of_any_layout_arrive_as_they_were():
+    whole = np.arange(6000, dtype=np.float32).reshape(50, 120)
+    for values in (
+        whole[:, ::3],
+        whole.T,
+        whole.astype(">f4"),
+        whole[:0],
+        np.array(3.5, np.float32),
+    ):
+        back = decode(encode(EncodeInput("clip", values)), EncodeInput).values
+        np.testing.assert_array_equal(back, values)
+        assert back.shape == values.shape
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_broken_bytes_are_one_error_and_never_a_crash(data):
+    """Whatever is cut, changed or put in: a message is read, or InvalidMessage says why not."""
+    request, log = data.draw(toys()), data.draw(logs())
+    engine_says = data.draw(st.lists(chunks(), max_size=2))
+    for frames, read in (
+        (TOYS.submit("api_server", [request], [log]), TOYS.decode),
+        (wire.encode_chunks(engine_says), wire.decode_engine_message),
+    ):
+        broken = bytearray(frames[0])
+        for _ in range(data.draw(st.integers(0, 3))):
+            at = data.draw(st.integers(0, len(broken) - 1))
+            broken[at] = data.draw(st.integers(0, 255))
+        cut = data.draw(st.integers(0, len(broken)))
+        for content in (bytes(broken), bytes(broken[:cut]), data.draw(st.binary(max_size=60))):
+            frames = [content, *frames[1 : data.draw(st.integers(1, len(frames)))]]
+            with suppress(InvalidMessage):
+                read(frames)
+            wire.named_requests(frames)
+
+
+def test_messages_of_thousands_of_levels_are_refused():
+    for content in (b"\x91" * 100_000, b"\x81\xa1a" * 100_000):
+        for prefix in (b"", b"\x92\xa1a", b"\x92\xa1a\x93\xa6Submit"):
+            with pytest.raises(InvalidMessage):
+                TOYS.decode([prefix + content])
+            assert wire.named_requests([prefix + content]) == ("", [])
 
 
 # -- chunks --------------------------------------------------------------------------------------
@@ -271,13 +383,10 @@ ERRORS = (
 @settings(max_examples=100)
 @given(st.lists(chunks(), max_size=4))
 def test_any_chunks_arrive_as_they_were(sent):
-    frames = over(wire.encode_chunks(sent))
-    reported = wire.decode_engine_message(frames[0])
-    assert len(reported.chunks) == len(sent)
-    for packed, chunk in zip(reported.chunks, sent, strict=True):
-        got = wire.unpack_chunk(packed, frames)
-        for name, one, other in zip(Chunk._fields, got, chunk, strict=True):
-            assert_same(one, other, name)
+    message = wire.decode_engine_message(over(wire.encode_chunks(sent)))
+    assert len(message.chunks) == len(sent)
+    for got, chunk in zip(message.chunks, sent, strict=True):
+        assert_same(got, chunk)
 
 
 def test_every_error_of_the_tree_comes_back_as_what_it_was():

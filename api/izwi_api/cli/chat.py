@@ -6,10 +6,10 @@ import asyncio
 import json
 import sys
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from izwi.errors import InvalidRequest, IzwiError
 from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl

@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import replace
 from typing import Any, Protocol, Self
+
+from msgspec.structs import replace
 
 from izwi.chat import AnswerText, ChatInput, ChatMessage
 from izwi.errors import EngineStopped, ModelNotFound

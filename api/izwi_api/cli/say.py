@@ -229,7 +229,7 @@ async def _say_locally(
     timing: Timing | None,
 ) -> Saved:
     """Load the model and say it. An empty text is on stdin."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from izwi.inputs import ReferenceClip
     from izwi_api.cli.sound_files import decode_clip
@@ -288,7 +288,7 @@ async def _open_arriving(
     services: Services, name: str, ask: SpeechInput, arriving: ArrivingText
 ) -> Speech:
     """Say the text on stdin: whole if it is short and there, else while it comes."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from izwi.input_stream import WritableModel
     from izwi_api.cli.text_in import DictatedSpeech

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
 from izwi.arrays import Int64
 from izwi.audio.encode import FORMATS, StreamEncoder, stream_encoder, with_length
@@ -205,7 +206,7 @@ class AtSpeed:
         async with aclosing(self._speech.chunks()) as chunks:
             async for chunk in chunks:
                 pcm = None if chunk.pcm is None else self._tempo.write(chunk.pcm)
-                yield chunk._replace(pcm=pcm)
+                yield replace(chunk, pcm=pcm)
         yield Chunk("", np.zeros((0, 0), np.int64), pcm=self._tempo.finish())
 
     def abort(self) -> None:

@@ -6,8 +6,10 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
+
+from msgspec.structs import replace
 
 from izwi.errors import EngineStopped
 from izwi.inputs import TranscriptionInput

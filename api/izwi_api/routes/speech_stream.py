@@ -15,6 +15,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from msgspec import structs
 from pydantic import ValidationError
 
 from izwi.audio.encode import PCM_RATE, stream_encoder
@@ -295,10 +296,9 @@ class _Session:
         async with aclosing(utterance.units(services.settings.max_input_chars)) as units:
             async for unit in units:
                 seed = piece_seed(setting.ask.seed, utterance.num_files)
-                ask = replace(setting.ask, text=unit, seed=seed)
-                speech = await open_speech(
-                    services.engine, services.registry, setting.model_name, ask
-                )
+                ask = structs.replace(setting.ask, text=unit, seed=seed)
+                registry, name = services.registry, setting.model_name
+                speech = await open_speech(services.engine, registry, name, ask)
                 sound: Speech | TimedSpeech = speech
                 if setting.timing is not None:
                     sound = TimedSpeech(speech, *setting.timing, setting.config.speed)

@@ -17,12 +17,13 @@ import zmq
 
 from izwi.allocator import settle
 from izwi.engine import Engine
-from izwi.errors import InvalidRequest, IzwiError
+from izwi.errors import InvalidMessage, InvalidRequest, IzwiError
 from izwi.log import Log
 from izwi.output_stream import failure
 from izwi.registry import Registry
 from izwi.request import Chunk, Request
 from izwi.runner.device import TorchBackend, torch_backend
+from izwi.serialization import Frame
 from izwi.step_thread import SteppingThread
 from izwi_api.serve import wire
 from izwi_api.serve.control import (
@@ -33,7 +34,6 @@ from izwi_api.serve.control import (
     Ready,
     child_process,
 )
-from izwi_api.serve.packing import Frame
 from izwi_api.serve.process_log import tell_memory
 from izwi_api.serve.recording import recorded
 from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
@@ -97,22 +97,15 @@ class ApiServerConnections:
 
     # -- from the receiving thread -------------------------------------------------------------
     def receive(self, frames: Sequence[Frame]) -> None:
-        """Take a message in. What is none is logged: API servers are our own."""
+        """Take a message in. What cannot be read is logged: API servers are our own."""
         try:
-            envelope = wire.decode_command(frames[0])
-        except ValueError:
-            logger.exception("an API server sent an invalid command")
+            envelope = self._codec.decode(frames)
+        except InvalidMessage as error:
+            logger.exception("an API server sent an invalid message")
+            api_server, ids = wire.named_requests(frames)
+            self.thread.tell(partial(self._refuse, api_server, ids, error))
             return
-        command, requests, logs = envelope.command, list[Request](), list[Log]()
-        if isinstance(command, wire.Submit):
-            try:
-                requests = self._codec.requests(command, frames)
-                logs = self._codec.logs(command, frames)
-            except ValueError as error:
-                logger.exception("an API server sent invalid requests")
-                self.thread.tell(partial(self._refuse, envelope.api_server, command, error))
-                return
-        self.thread.tell(partial(self._do, envelope.api_server, command, requests, logs))
+        self.thread.tell(partial(self._do, envelope.api_server, envelope.command))
 
     def forget(self, api_server: str) -> None:
         """End all that an API server has asked for: it is gone."""
@@ -145,20 +138,18 @@ class ApiServerConnections:
         self._figures_s = now_s
         load = self._engine.load
         outdated = [line for line in self._lines.values() if line.load != load]
-        message = wire.encode_engine_message(wire.Figures(load)) if outdated else b""
+        message = wire.encode_engine_message(wire.Figures(load)) if outdated else []
         for line in outdated:
             if not line.is_behind:
                 line.load = load
-                line.socket.send(message)
+                send(line.socket, message)
 
     def ended(self, broken: BaseException | None) -> None:
         """End this process where the thread has failed: the next one goes on with its requests."""
         if broken is not None:
             self._died()
 
-    def _do(
-        self, api_server: str, command: wire.Command, requests: list[Request], logs: list[Log]
-    ) -> None:
+    def _do(self, api_server: str, command: wire.Command) -> None:
         if api_server in self._gone:
             return
         if isinstance(command, wire.Hello):
@@ -169,7 +160,7 @@ class ApiServerConnections:
             return  # it has ended, or it is another API server's request of that id
         match command:
             case wire.Submit():
-                self._submit(line, requests, logs)
+                self._submit(line, command.requests, command.logs)
             case wire.Abort():
                 self.thread.end(command.request_id)
             case wire.Pause():
@@ -186,9 +177,8 @@ class ApiServerConnections:
         socket.connect(address)
         line = self._lines[api_server] = _ApiServerConnection(socket)
         line.load = self._engine.load
-        socket.send(
-            wire.encode_engine_message(wire.Welcome(self._engine.config.max_backlog, line.load))
-        )
+        welcome = wire.Welcome(self._engine.config.max_backlog, line.load)
+        send(socket, wire.encode_engine_message(welcome))
 
     def _submit(self, line: _ApiServerConnection, requests: list[Request], logs: list[Log]) -> None:
         ids = [request.request_id for request in requests]
@@ -200,11 +190,11 @@ class ApiServerConnections:
         self._owners.update(dict.fromkeys(ids, line))
         self.thread.take_in(requests, logs)
 
-    def _refuse(self, api_server: str, command: wire.Submit, error: ValueError) -> None:
+    def _refuse(self, api_server: str, request_ids: list[str], error: InvalidMessage) -> None:
         """Fail requests that cannot be read, if they have an id: their callers wait."""
-        if line := self._lines.get(api_server):
-            ids = wire.named_ids(command)
-            self._send_chunks(line, [failure(request_id, error) for request_id in ids])
+        line = self._lines.get(api_server)
+        if line and request_ids:
+            self._send_chunks(line, [failure(request_id, error) for request_id in request_ids])
 
     def _set_backpressure(
         self, line: _ApiServerConnection, request_id: str, backpressured: bool

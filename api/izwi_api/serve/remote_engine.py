@@ -14,12 +14,12 @@ from weakref import ref
 
 import zmq
 
-from izwi.errors import EngineStopped, InvalidRequest
+from izwi.errors import EngineStopped, InvalidMessage, InvalidRequest
 from izwi.model import Model
 from izwi.output_stream import Stream, aborted, failure
 from izwi.request import Chunk, Request
+from izwi.serialization import Frame
 from izwi_api.serve import wire
-from izwi_api.serve.packing import Frame
 from izwi_api.serve.resumable_request import ResumableRequest
 from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
 
@@ -103,7 +103,7 @@ class RemoteEngine:
         self._commands.connect(address)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._engine_messages.fileno(), self._read)
-        self._send([wire.encode_command(self._name, wire.Hello(own))])
+        self._send(wire.encode_command(self._name, wire.Hello(own)))
         self._loop.call_soon(self._read)
 
     def disconnect(self) -> None:
@@ -266,7 +266,7 @@ class RemoteEngine:
 
     def _tell(self, command: wire.Command) -> None:
         if self._is_welcome:
-            self._send([wire.encode_command(self._name, command)])
+            self._send(wire.encode_command(self._name, command))
 
     def _send(self, frames: list[Frame]) -> None:
         if self._commands is not None:
@@ -285,7 +285,13 @@ class RemoteEngine:
             self._loop.call_soon(self._read)
 
     def _acknowledge(self, frames: Sequence[Frame]) -> None:
-        message = wire.decode_engine_message(frames[0])
+        try:
+            message = wire.decode_engine_message(frames)
+        except InvalidMessage as error:
+            # nothing says whose it was, and a reader must not wait for what was in it
+            logger.exception("the engine sent an invalid message")
+            self._fail_all(error)
+            return
         match message:
             case wire.Welcome():
                 self.max_backlog, self.load = message.max_backlog, message.load
@@ -294,19 +300,24 @@ class RemoteEngine:
             case wire.Figures():
                 self.load = message.load
             case wire.Chunks():
-                for packed in message.chunks:
-                    self._give(packed, frames)
+                for chunk in message.chunks:
+                    self._give(chunk)
                 self._num_acknowledged += 1
                 if self._num_acknowledged == ACKNOWLEDGE_EVERY:
                     self._num_acknowledged = 0
                     self._tell(wire.Acknowledge(ACKNOWLEDGE_EVERY))
 
-    def _give(self, packed: wire.PackedChunk, frames: Sequence[Frame]) -> None:
-        resumable = self._resumables.get(packed.request_id)
+    def _give(self, chunk: Chunk) -> None:
+        resumable = self._resumables.get(chunk.request_id)
         if resumable is None:
-            if packed.reason is None:  # it runs, and nothing reads it
-                self._tell(wire.Abort(packed.request_id))
+            if chunk.reason is None:  # it runs, and nothing reads it
+                self._tell(wire.Abort(chunk.request_id))
         else:
-            if packed.reason is not None:
-                del self._resumables[packed.request_id]
-            resumable.give(wire.unpack_chunk(packed, frames))
+            if chunk.reason is not None:
+                del self._resumables[chunk.request_id]
+            resumable.give(chunk)
+
+    def _fail_all(self, error: InvalidMessage) -> None:
+        for request_id, resumable in list(self._resumables.items()):
+            self._tell(wire.Abort(request_id))
+            self._end(resumable, failure(request_id, error))

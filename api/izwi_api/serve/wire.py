@@ -1,32 +1,24 @@
 """The protocol between API servers and the engine process.
 
-A message is a list of frames: the first is msgpack, the others are large arrays. API servers send
-commands, the engine sends the output of each step, one message per API server.
+`izwi.serialization` makes frames of a message. API servers send commands, the engine sends the
+output of each step, one message per API server.
 """
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
+from izwi.errors import InvalidMessage
 from izwi.inputs import SpeechInput
 from izwi.log import Log
 from izwi.registry import families
-from izwi.request import Chunk, Reason, Request
-from izwi_api.serve.packing import (
-    Frame,
-    PackedArray,
-    PackedError,
-    Unpacker,
-    pack,
-    pack_array,
-    pack_error,
-    unpack_array,
-    unpack_error,
-)
+from izwi.request import Chunk, PromptT, Request
+from izwi.serialization import Frame, decode, encode
 
 
 class Hello(msgspec.Struct, tag=True, array_like=True, frozen=True):
@@ -35,15 +27,15 @@ class Hello(msgspec.Struct, tag=True, array_like=True, frozen=True):
     address: str
 
 
-class Submit(msgspec.Struct, tag=True, array_like=True, frozen=True):
+class Submit(msgspec.Struct, Generic[PromptT], tag=True, array_like=True, frozen=True):
     """Take requests in, all or none.
 
     Attributes:
-        logs: Where the last engine has begun them: a `Log` each; else none.
+        logs: Where the last engine has begun them: one each; else none.
     """
 
-    requests: list[Any]
-    logs: list[Any] = []
+    requests: list[Request[PromptT]]
+    logs: list[Log] = []
 
 
 class Abort(msgspec.Struct, tag=True, array_like=True, frozen=True):
@@ -82,26 +74,17 @@ class Acknowledge(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 # Commands about one request, which only the API server that sent it may give.
 OF_ONE = (Abort, Pause, Backpressure, Write)
-Command = Hello | Submit | Abort | Pause | Backpressure | Write | Acknowledge
+Command = Hello | Submit[Any] | Abort | Pause | Backpressure | Write | Acknowledge
 
 
-class Envelope(msgspec.Struct, array_like=True, frozen=True):
+CommandT = TypeVar("CommandT")
+
+
+class Envelope(msgspec.Struct, Generic[CommandT], array_like=True, frozen=True):
     """A command and the API server that it comes from."""
 
     api_server: str
-    command: Command
-
-
-class PackedChunk(msgspec.Struct, array_like=True, frozen=True):
-    """A `Chunk`."""
-
-    request_id: str
-    entries: PackedArray
-    pcm: PackedArray | None
-    encoded: list[PackedArray]
-    reason: Reason | None
-    error: PackedError | None
-    logprobs: PackedArray | None
+    command: CommandT
 
 
 LoadFigures = dict[str, dict[str, float]]
@@ -117,7 +100,7 @@ class Welcome(msgspec.Struct, tag=True, array_like=True, frozen=True):
 class Chunks(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """Output of one step."""
 
-    chunks: list[PackedChunk]
+    chunks: list[Chunk]
 
 
 class Figures(msgspec.Struct, tag=True, array_like=True, frozen=True):
@@ -128,23 +111,36 @@ class Figures(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 EngineMessage = Welcome | Chunks | Figures
 
-_encoder = msgspec.msgpack.Encoder()
-_envelopes = msgspec.msgpack.Decoder(Envelope)
-_engine_messages = msgspec.msgpack.Decoder(EngineMessage)
+
+class _EngineEnvelope(msgspec.Struct, array_like=True, frozen=True):
+    message: EngineMessage
+
+
+class _AnySubmit(msgspec.Struct, tag="Submit", array_like=True, frozen=True):
+    requests: list[Any]
 
 
 class RequestCodec:
-    """Requests as they cross.
+    """Encodes and decodes commands, with the prompts that requests may have.
 
     Args:
-        prompts: Dataclasses of prompts; None: those of the installed families.
+        prompts: Tagged structs of prompts; None: those of the installed families.
+
+    Raises:
+        TypeError: Two prompts have one tag, or one has none.
     """
 
-    def __init__(self, prompts: Iterable[type] | None = None):
+    def __init__(self, prompts: Iterable[type[msgspec.Struct]] | None = None):
         if prompts is None:
             known = (family for same in families().values() for family in same)
             prompts = (prompt for family in known for prompt in family.prompts)
-        self._unpacker = Unpacker([Request, Log, *dict.fromkeys(prompts)])
+        # types that are known only here, so none for a type checker
+        union: Any = typing.Union
+        submit: Any = Submit
+        envelope: Any = Envelope
+        prompt = union[tuple(dict.fromkeys(prompts))]
+        self._cls = envelope[union[Hello, submit[prompt], *OF_ONE, Acknowledge]]
+        msgspec.msgpack.Decoder(self._cls)  # tells of prompts that it cannot tell apart
 
     def submit(
         self,
@@ -162,78 +158,48 @@ class RequestCodec:
             logs: Where the last engine has begun them: one each.
             with_ask: Send what they were prepared from, for recordings.
         """
-        frames: list[Frame] = [b""]
-        packed = [pack(r if with_ask else _without_ask(r), frames) for r in requests]
-        begun = [pack(log, frames) for log in logs]
-        frames[0] = _encoder.encode(Envelope(api_server, Submit(packed, begun)))
-        return frames
+        sent = [request if with_ask else _without_ask(request) for request in requests]
+        return encode_command(api_server, Submit(sent, list(logs)))
 
-    def requests(self, command: Submit, frames: Sequence[Frame]) -> list[Request]:
-        """Return the requests of a `Submit`. Raises ValueError where they are none."""
-        return [self._unpacker.unpack(packed, frames) for packed in command.requests]
-
-    def logs(self, command: Submit, frames: Sequence[Frame]) -> list[Log]:
-        """Return the logs of a `Submit`. Raises ValueError where they are none."""
-        return [self._unpacker.unpack(packed, frames) for packed in command.logs]
+    def decode(self, frames: Sequence[Frame]) -> Envelope[Command]:
+        """Decode a command. Raises InvalidMessage."""
+        envelope: Envelope[Command] = decode(frames, self._cls)
+        return envelope
 
 
-def named_ids(command: Submit) -> list[str]:
-    """Ids of a `Submit`'s requests, whatever else is wrong with them."""
-    named = (packed[1] for packed in command.requests if isinstance(packed, list) and packed[1:])
-    return [request_id for request_id in named if isinstance(request_id, str)]
+def named_requests(frames: Sequence[Frame]) -> tuple[str, list[str]]:
+    """Return the sender and the request ids of a `Submit` that cannot be read otherwise.
+
+    Returns:
+        An API server, and the ids that could be read; none if it is not a `Submit`.
+    """
+    try:
+        envelope = decode(frames, Envelope[_AnySubmit])
+    except InvalidMessage:
+        return "", []
+    requests = [request for request in envelope.command.requests if isinstance(request, dict)]
+    named = [request.get("request_id") for request in requests]
+    return envelope.api_server, [name for name in named if isinstance(name, str)]
 
 
-def encode_command(api_server: str, command: Command) -> bytes:
-    """Encode a command that has no arrays."""
-    return _encoder.encode(Envelope(api_server, command))
+def encode_command(api_server: str, command: Command) -> list[Frame]:
+    """Encode a command."""
+    return encode(Envelope(api_server, command))
 
 
-def decode_command(frame: Frame) -> Envelope:
-    """Decode the first frame of a command. Raises ValueError."""
-    return _envelopes.decode(frame)
-
-
-def encode_engine_message(message: Welcome | Figures) -> bytes:
-    """Encode news that have no arrays."""
-    return _encoder.encode(message)
+def encode_engine_message(message: EngineMessage) -> list[Frame]:
+    """Encode what the engine says."""
+    return encode(_EngineEnvelope(message))
 
 
 def encode_chunks(chunks: Iterable[Chunk]) -> list[Frame]:
-    """Encode chunks as one message."""
-    frames: list[Frame] = [b""]
-    frames[0] = _encoder.encode(Chunks([_pack_chunk(chunk, frames) for chunk in chunks]))
-    return frames
+    """Encode the output of a step for one API server."""
+    return encode_engine_message(Chunks(list(chunks)))
 
 
-def decode_engine_message(frame: Frame) -> EngineMessage:
-    """Decode the first frame of news. Raises ValueError."""
-    message: EngineMessage = _engine_messages.decode(frame)
-    return message
-
-
-def unpack_chunk(packed: PackedChunk, frames: Sequence[Frame]) -> Chunk:
-    """Return a chunk of a message. Raises ValueError where an array is broken."""
-    return Chunk(
-        packed.request_id,
-        unpack_array(packed.entries, frames),
-        None if packed.pcm is None else unpack_array(packed.pcm, frames),
-        tuple(unpack_array(array, frames) for array in packed.encoded),
-        packed.reason,
-        None if packed.error is None else unpack_error(packed.error),
-        None if packed.logprobs is None else unpack_array(packed.logprobs, frames),
-    )
-
-
-def _pack_chunk(chunk: Chunk, frames: list[Frame]) -> PackedChunk:
-    return PackedChunk(
-        chunk.request_id,
-        pack_array(chunk.entries, frames),
-        None if chunk.pcm is None else pack_array(chunk.pcm, frames),
-        [pack_array(array, frames) for array in chunk.encoded],
-        chunk.reason,
-        None if chunk.error is None else pack_error(chunk.error),
-        None if chunk.logprobs is None else pack_array(chunk.logprobs, frames),
-    )
+def decode_engine_message(frames: Sequence[Frame]) -> EngineMessage:
+    """Decode what the engine says. Raises InvalidMessage."""
+    return decode(frames, _EngineEnvelope).message
 
 
 def _without_ask(request: Request) -> Request:

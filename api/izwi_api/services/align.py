@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 from uuid import uuid4
+
+from msgspec.structs import replace
 
 from izwi.alignment import AlignedWord, AlignmentModel
 from izwi.arrays import Samples

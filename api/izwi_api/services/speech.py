@@ -9,9 +9,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Protocol
 from uuid import uuid4
+
+from msgspec.structs import replace
 
 from izwi.audio.encode import StreamEncoder
 from izwi.audio.tempo import StreamTempo

@@ -14,9 +14,10 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from izwi.alignment import AlignedWord, AlignmentModel
 from izwi.arrays import Float32

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from uuid import uuid4
 
+from msgspec import structs
+
 from izwi.alignment import AlignmentModel
 from izwi.audio.sound import within_full_scale
 from izwi.audio.speech_detection import no_speech_probability
@@ -322,7 +324,7 @@ class _Pieces:
         prepared: list[tuple[_Piece, Request | None]] = []
         for number, (start, stop) in enumerate(places, self._num_asked):
             samples = self.ask.samples[start:stop]
-            part = replace(self.ask, samples=samples)
+            part = structs.replace(self.ask, samples=samples)
             name = f"{self._id}-{number}"
             # first, also for a piece without speech: this says what is wrong with sound or request
             request = self._model.prepare_transcription(name, self._model_name, part)
@@ -330,7 +332,7 @@ class _Pieces:
             piece = _Piece(start, stop, no_speech_prob, None)
             # of one listener, who is not refused in the middle where the queue is full
             again = len(self._places) <= _MAX_AHEAD  # an hour of audio is not sent twice
-            request = replace(request, listener=self._id, cacheable=again)
+            request = structs.replace(request, listener=self._id, cacheable=again)
             prepared.append((piece, request if no_speech_prob < 1.0 else None))
         return prepared
 
@@ -376,7 +378,7 @@ def _cut(
         raise InvalidAudio("the audio holds no sound: its length is zero", param="file")
     # Over full scale the whole clip is turned down, as the reference does before it cuts.
     samples = within_full_scale(ask.samples)
-    ask = replace(ask, samples=samples)
+    ask = structs.replace(ask, samples=samples)
     if aligner is None:
         return ask, model.split_audio(samples)
     return ask, [

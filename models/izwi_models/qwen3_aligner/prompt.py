@@ -9,7 +9,6 @@ Nothing stands between the words. Source: qwen_asr 0.0.6, inference/qwen3_forced
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 
 from izwi.request import EncodeInput
 from izwi_models.qwen3.tokenizer import QwenTokenizer
@@ -18,8 +17,7 @@ from izwi_models.qwen3_aligner.words import Word
 from izwi_models.qwen3_asr.prompt import AsrPrompt, around_sound
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AlignerPrompt(AsrPrompt):
+class AlignerPrompt(AsrPrompt, frozen=True, eq=False, tag=True):
     """A sound and its words.
 
     Attributes:

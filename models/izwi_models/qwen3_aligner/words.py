@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import unicodedata
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from izwi.errors import InvalidRequest
 
@@ -24,8 +25,7 @@ _IDEOGRAPHS = (
 _SHORT_KOREAN = 2  # such words are never cut, and a stem has at least so many syllables
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(Struct, frozen=True):
     """One word of a text.
 
     Attributes:

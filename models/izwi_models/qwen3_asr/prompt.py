@@ -15,6 +15,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from izwi.arrays import Float32, Int64
 from izwi.request import EncodeInput
@@ -30,8 +31,7 @@ _AUDIO_BIT, _KEY_MASK = np.uint64(1 << 62), np.uint64((1 << 62) - 1)
 _PLACE_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AsrPrompt:
+class AsrPrompt(Struct, frozen=True, eq=False, tag=True):
     """What one transcription is conditioned on.
 
     Attributes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from izwi.arrays import Int64
 from izwi.chat import ChatInput, num_characters
@@ -44,8 +45,7 @@ _MAX_CHARACTERS_PER_POSITION = 32
 _TEMPLATE_CHARACTERS = 1 << 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ChatPrompt:
+class ChatPrompt(Struct, frozen=True, eq=False, tag=True):
     """A conversation in the template.
 
     Attributes:

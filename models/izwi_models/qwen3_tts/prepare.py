@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from izwi.audio.mel import speaker_log_mel
 from izwi.errors import InvalidAudio, InvalidRequest, TooLarge, VoiceNotFound
@@ -194,7 +195,7 @@ def _resolve_voice(
     talker = checkpoint.config.talker_config
     by_vector = checkpoint.config.clones_by_vector
     if isinstance(voice, ReferenceClip):
-        return _clip_voice(checkpoint, replace(voice, text=None) if by_vector else voice)
+        return _clip_voice(checkpoint, structs.replace(voice, text=None) if by_vector else voice)
     if isinstance(voice, VoicePrompt):
         kept = VoicePrompt(voice.speaker_embedding) if by_vector else voice
         return _encoded_voice(checkpoint, kept)

@@ -18,11 +18,12 @@ Source: qwen-tts 0.1.1, Qwen3TTSForConditionalGeneration.generate and generate_i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from izwi.digests import digest_array, digest_ints
 from izwi.inputs import TextMode, VoicePrompt
@@ -44,8 +45,7 @@ ENCODE_SPEAKER = "speaker"  # (frames, mel_dim) log mel -> (hidden,)
 ENCODE_CODES = "codes"  # (samples,) -> (frames, codebooks) int64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SpeechPrompt:
+class SpeechPrompt(Struct, frozen=True, eq=False, omit_defaults=True, tag=True):
     """What the talker is conditioned on. Implements `izwi.request.Prompt`.
 
     Attributes:
@@ -53,23 +53,20 @@ class SpeechPrompt:
         codec: (positions,) codec id of each position, or one of the negative marks above.
         text_track: (n,) text ids that go beside the frames, the last one being tts_eos, unless
             text is still to be written: it goes on there. Past the end goes tts_pad.
+        keys: (positions,) int64 content keys: equal keys mean equal inputs to the talker.
         encode_inputs: The clip of a cloned voice that was not encoded before: the speaker first,
             then, where its frames are in the prompt, the codes.
         voice: The cloned voice where it was.
         num_text_ids: Ids of the text that the prompt and its track hold.
-        keys: (positions,) int64 content keys: equal keys mean equal inputs to the talker.
     """
 
     text: Int64
     codec: Int64
     text_track: Int64
+    keys: Int64
     encode_inputs: tuple[EncodeInput, ...] = ()
     voice: VoicePrompt | None = None
     num_text_ids: int = 0
-    keys: Int64 = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "keys", _content_keys(self))
 
     @property
     def num_positions(self) -> int:
@@ -140,10 +137,13 @@ def assemble(
     text, codec = _head(config, script)
     lay_tail = _text_tail if script.reference is None else _reference_tail
     tail_text, tail_codec, track = lay_tail(config, script, mode)
+    text_ids = np.array(text + tail_text, np.int64)
+    codec_ids = np.array(codec + tail_codec, np.int64)
     return SpeechPrompt(
-        text=np.array(text + tail_text, np.int64),
-        codec=np.array(codec + tail_codec, np.int64),
+        text=text_ids,
+        codec=codec_ids,
         text_track=np.array(track, np.int64),
+        keys=_content_keys(text_ids, codec_ids, encode_inputs, voice),
         encode_inputs=encode_inputs,
         voice=voice,
         num_text_ids=len(script.text),
@@ -158,22 +158,24 @@ def frame_key(codes: Iterable[int], text_id: int) -> int:
 def encode_only(encode_inputs: tuple[EncodeInput, ...]) -> SpeechPrompt:
     """Make a prompt without positions, for a request that only encodes."""
     empty = np.zeros(0, np.int64)
-    return SpeechPrompt(empty, empty, empty, encode_inputs)
+    return SpeechPrompt(empty, empty, empty, empty, encode_inputs)
 
 
-def _content_keys(prompt: SpeechPrompt) -> Int64:
+def _content_keys(
+    text: Int64, codec: Int64, encode_inputs: Sequence[EncodeInput], voice: VoicePrompt | None
+) -> Int64:
     """Pack the two ids of a position; where there is no codec id, digest what stands for it."""
-    keys = prompt.text << _CODEC_BITS | (prompt.codec - NOTHING)
-    for position in np.flatnonzero(prompt.codec < NOTHING).tolist():
-        mark, text_id = int(prompt.codec[position]), int(prompt.text[position])
-        voice, frame = prompt.voice, FIRST_FRAME - mark
+    keys = text << _CODEC_BITS | (codec - NOTHING)
+    for position in np.flatnonzero(codec < NOTHING).tolist():
+        mark, text_id = int(codec[position]), int(text[position])
+        frame = FIRST_FRAME - mark
         if voice is not None and voice.codes is not None and mark != SPEAKER:
             keys[position] = frame_key(voice.codes[frame].tolist(), text_id)
             continue
         if voice is not None:
             source = digest_array(voice.speaker_embedding)
         else:
-            source = prompt.encode_inputs[mark != SPEAKER].digest
+            source = encode_inputs[mark != SPEAKER].digest
         # marks are negative and codes are not, so these are never a frame's
         keys[position] = frame_key((mark, source), text_id)
     return keys

@@ -9,7 +9,8 @@ gives the pieces of `Qwen3TTS.split_text` and, joined, the ids of `prepare_speec
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from izwi.errors import InvalidRequest
 from izwi.input_stream import TextPart
