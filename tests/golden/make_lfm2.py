@@ -17,6 +17,8 @@ lfm2.npz holds (float32 unless said):
     hidden_{n}     (positions / POSITION_STEP, hidden) states of the prompt after the final norm
     logits_{n}     (positions / POSITION_STEP, vocabulary) text logits of the same positions
     frame_{n}      (positions / POSITION_STEP, codebooks) int64: the greedy frame of each state
+    prompts        JSON, one object per conversation: turns, [role, parts]; rows, one list per
+                   position: [token], frame, or [] for sound
     shapes         JSON, {tensor: shape} of the published size, the encoder's left out
 """
 
@@ -25,6 +27,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
+import tempfile
 import types
 import warnings
 from pathlib import Path
@@ -36,9 +39,26 @@ import torch
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent))
 
-from tests.models.tiny_lfm2_audio import CALM, LOUD, REAL, SEED, TINY, tiny_weights  # noqa: E402
+from tests.models.tiny_lfm2_audio import CALM, LOUD, REAL, SEED, TINY, tiny_weights, write_tokenizer  # noqa: E402
 
 POSITION_STEP = 3
+# A part is text, ["sound", samples] at 16 kHz, or ["answer", entries].
+Said = ["answer", [[200], [201], [5, 6, 7, 8, 9, 10, 11, 12], [2048] * 8, [202]]]
+CONVERSATIONS: tuple[Any, ...] = (
+    [["system", ["Perform ASR."]], ["user", [["sound", 16000]]]],
+    [["system", ["Perform TTS.\nUse the following voice: A low voice."]], ["user", ["Hi there!"]]],
+    [["system", ["Perform TTS. Use the UK male voice."]], ["user", ["  \n\nspaces  the end \n"]]],
+    [
+        ["system", ["Respond with interleaved text and audio."]],
+        ["user", [["sound", 9999]]],
+        ["assistant", [Said]],
+        ["user", ["and this: ", ["sound", 20480], "?"]],
+        ["assistant", ["Ünïcode 你好 🙂"]],
+        ["user", [["sound", 1280]]],
+    ],
+    [["user", [""]]],
+)
+
 # Seed, and whether the ids that end text and sound are loud.
 SEEDS = ((SEED, True), (SEED + 2, True), (SEED + 3, False))
 ENTRIES = 240
@@ -55,6 +75,7 @@ def main() -> None:
         facts, arrays = case(reference(seed, is_loud), seed)
         cases.append(facts | {"is_loud": is_loud})
         made |= {f"{name}_{n}": array for name, array in arrays.items()}
+    made["prompts"] = json.dumps(prompts())
     made["shapes"] = json.dumps(real_shapes())
     np.savez_compressed(HERE / "lfm2.npz", cases=json.dumps(cases), **made)
     print("lfm2.npz", (HERE / "lfm2.npz").stat().st_size, "bytes")
@@ -63,8 +84,15 @@ def main() -> None:
 def stub_torchaudio() -> None:
     """Stand in for torchaudio, whose wheel needs CUDA: the model itself never calls it."""
     stub = types.ModuleType("torchaudio")
+    stub.functional = types.SimpleNamespace(resample=same_rate)  # type: ignore[attr-defined]
     stub.__spec__ = importlib_spec("torchaudio")
     sys.modules.setdefault("torchaudio", stub)
+
+
+def same_rate(wave: torch.Tensor, rate: int, wanted: int) -> torch.Tensor:
+    """Resample where there is nothing to do."""
+    assert rate == wanted
+    return wave
 
 
 def importlib_spec(name: str) -> Any:
@@ -72,6 +100,49 @@ def importlib_spec(name: str) -> Any:
     from importlib.machinery import ModuleSpec
 
     return ModuleSpec(name, loader=None)
+
+
+def prompts() -> list[dict[str, Any]]:
+    """Conversations as the reference lays them out."""
+    from liquid_audio.processor import ChatState, LFM2AudioProcessor, PreprocessorConfig
+    from liquid_audio.utils import mel2emb_len
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_tokenizer(Path(folder))
+        names = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        (Path(folder) / "tokenizer_config.json").write_text(json.dumps(names))
+        (Path(folder) / "config.json").write_text('{"model_type": "lfm2"}')
+        settings = PreprocessorConfig(**TINY["preprocessor"])
+        processor = LFM2AudioProcessor(folder, settings)
+    made = []
+    for turns in CONVERSATIONS:
+        chat = ChatState(processor, dtype=torch.float32)
+        for role, parts in turns:
+            chat.new_turn(role)
+            for part in parts:
+                add(chat, part)
+            chat.end_turn()
+        chat.new_turn("assistant")
+        sounds = sum(mel2emb_len(int(frames)) for frames in chat.audio_in_lens)
+        text, frames = iter(chat.text[0].tolist()), iter(chat.audio_out.T.tolist())
+        flags = [int(flag) for flag in chat.modality_flag[0]]
+        assert flags.count(2) == sounds
+        rows = [[next(text)] if f == 1 else [] if f == 2 else next(frames) for f in flags]
+        made.append({"turns": turns, "rows": rows})
+    return made
+
+
+def add(chat: Any, part: Any) -> None:
+    """Add one part of a turn."""
+    if isinstance(part, str):
+        if part:  # of an empty text the tokenizer makes an array of floats
+            chat.add_text(part)
+    elif part[0] == "sound":
+        chat.add_audio(torch.randn(1, part[1]) * 0.1, 16000)
+    else:
+        text = torch.tensor([[ids[0] for ids in part[1] if len(ids) == 1]])
+        frames = torch.tensor([ids for ids in part[1] if len(ids) == 8]).T
+        chat.append(text, frames, torch.tensor([1 if len(ids) == 1 else 3 for ids in part[1]]))
 
 
 def settings(values: dict[str, Any]) -> Any:

@@ -7,8 +7,10 @@ rest in the environment of the reference package.
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
+from tests.models.tiny_tts import byte_pieces
 from tests.random_weights import Float32, random_weights
 
 SEED = 31
@@ -98,7 +100,7 @@ def tiny_config() -> dict[str, Any]:
         "subsampling_conv_channels": 8,
     }
     config["lfm"] |= {
-        "vocab_size": 384,
+        "vocab_size": 512,
         "hidden_size": 64,
         "block_ff_dim": 96,
         "block_multiple_of": 16,
@@ -113,6 +115,36 @@ def tiny_config() -> dict[str, Any]:
 
 
 TINY = tiny_config()
+
+# As published: control tokens come first, some of them reserved.
+_NAMED = {
+    0: "<|pad|>",
+    1: "<|startoftext|>",
+    2: "<|endoftext|>",
+    6: "<|im_start|>",
+    7: "<|im_end|>",
+    128: "<|audio_start|>",
+    129: "<|text_start|>",
+    130: "<|text_end|>",
+    131: "<|mixed_start|>",
+    132: "<|mixed_end|>",
+}
+FIRST_BYTE = 140
+CONTROLS = [_NAMED.get(n, f"<|reserved_{n}|>") for n in range(FIRST_BYTE)]
+MERGES = (
+    ("s", "y"),
+    ("s", "t"),
+    ("e", "m"),
+    ("sy", "st"),
+    ("syst", "em"),
+    ("u", "s"),
+    ("e", "r"),
+    ("us", "er"),
+    ("Ġ", "t"),
+    ("h", "e"),
+    ("Ġt", "he"),
+    ("Ċ", "Ċ"),
+)
 
 # Operators speak up against the embedding, so that a tied head does not repeat its input.
 GAINS = {f"lfm.layers.{n}.": 2.0 for n in range(5)}
@@ -139,3 +171,23 @@ def tiny_weights(
         if name in weights:
             weights[name][row] *= factor
     return weights
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Write tokenizer.json: control tokens, bytes, a few merges."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    pieces = [*CONTROLS, *byte_pieces(), *(left + right for left, right in MERGES)]
+    vocab = {piece: n for n, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=list(MERGES), ignore_merges=True))
+    split = Regex(r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(split, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in CONTROLS])
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))

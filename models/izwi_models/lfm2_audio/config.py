@@ -13,6 +13,7 @@ from typing import Any
 
 from izwi.checkpoint import parse_config, read_json
 from izwi.errors import CheckpointError
+from izwi.layers import CacheSpec, PagedAttention, ShortConv
 from izwi.ops import AttentionSpec
 
 ARCHITECTURE = "Lfm2AudioForConditionalGeneration"
@@ -65,6 +66,13 @@ class BackboneConfig:
             rope_theta=self.rope_theta,
             norm_eps=self.norm_eps,
         )
+
+    @property
+    def layers(self) -> tuple[CacheSpec, ...]:
+        """What each layer keeps of a sequence."""
+        attention = PagedAttention(self.num_key_value_heads, self.head_dim, self.rope_theta)
+        conv = ShortConv(self.hidden_size, self.conv_width)
+        return tuple(conv if kind == _CONV else attention for kind in self.layer_types)
 
     def is_conv(self, layer: int) -> bool:
         """Whether a layer mixes positions by a short convolution, not by attention."""
@@ -151,6 +159,7 @@ def checked_config(values: Mapping[str, Any], where: str) -> LFM2AudioConfig:
         "interleaved_n_audio": config.interleaved_n_audio < 1,
         "lfm.layer_types": not kinds <= {_CONV, _ATTENTION}
         or len(backbone.layer_types) != backbone.num_hidden_layers,
+        "lfm.layer_types: no attention": _ATTENTION not in kinds,
         "lfm.vocab_size": backbone.vocab_size <= TEXT_END_ID,
         "lfm.conv_L_cache": backbone.conv_width < 2,
         "depthformer.dim": depth.dim % (2 * _DEPTH_HEADS) != 0,

@@ -38,7 +38,7 @@ def _letter_bytes() -> dict[str, int]:
     return letters | {chr(0x100 + place): byte for place, byte in enumerate(others)}
 
 
-_BYTES = _letter_bytes()
+LETTER_BYTES = _letter_bytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +155,8 @@ class QwenTokenizer:
             is_text = added in keep or not self._added[added].is_special
             return added.encode() if is_text else b""
         letters = self._tokenizer.id_to_token(index) or ""
-        if all(letter in _BYTES for letter in letters):
-            return bytes(_BYTES[letter] for letter in letters)
+        if all(letter in LETTER_BYTES for letter in letters):
+            return bytes(LETTER_BYTES[letter] for letter in letters)
         return letters.encode()
 
     def _flush(self, run: list[int]) -> str:

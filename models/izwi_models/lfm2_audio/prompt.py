@@ -1,0 +1,181 @@
+r"""The prompts of LFM2-Audio: conversation, transcription and speech are one template.
+
+    <|startoftext|><|im_start|>{role}\n{content}<|im_end|>\n            for each turn
+    <|im_start|>assistant\n                                             for the answer
+
+Content is text, encoded sound (no tokens around it), and, of earlier answers, their text and
+frames in the order in which they were made. What is to be done is said by the system's turn.
+Source: liquid-audio 1.3.0, ChatState, and the model cards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+
+from izwi.arrays import Int64
+from izwi.digests import digest_ints
+from izwi.request import EncodeInput
+from izwi_models.lfm2_audio.embedding import NOTHING
+from izwi_models.lfm2_audio.pattern import Mode
+from izwi_models.lfm2_audio.tokenizer import LFM2Tokenizer
+
+CHAT = "Respond with interleaved text and audio."
+TRANSCRIBE = "Perform ASR."
+SPEAK = "Perform TTS."
+# LFM2.5: a voice is chosen by name.
+VOICES = {
+    "us_male": "US male",
+    "us_female": "US female",
+    "uk_male": "UK male",
+    "uk_female": "UK female",
+}
+
+# Keys have 63 bits. The top one keeps what is no token apart from those that are.
+_DIGEST_BIT, _KEY_MASK = 1 << 62, (1 << 62) - 1
+# An odd factor spreads the places of a sound over all keys, so that no two are alike.
+_PLACE_FACTOR = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LFM2Prompt:
+    """What one answer is conditioned on.
+
+    Attributes:
+        inputs: (positions, 1 + codebooks) int64: a token, or a frame, or NOTHING throughout where
+            the position is sound.
+        content_keys: (positions,) int64, at least 0. Equal keys at equal places, all before them
+            equal too, mean equal inputs.
+        sound_starts: Position of the first row of each encode input.
+        encode_inputs: Features of each sound.
+        interleaved: Whether text and frames of the answer take turns by count.
+    """
+
+    inputs: Int64
+    content_keys: Int64
+    sound_starts: tuple[int, ...]
+    encode_inputs: tuple[EncodeInput, ...]
+    interleaved: bool
+
+    @property
+    def num_positions(self) -> int:
+        """Positions of KV that the prompt takes."""
+        return len(self.inputs)
+
+    @property
+    def mode(self) -> Mode:
+        """How text and frames of the answer take turns."""
+        return Mode.INTERLEAVED if self.interleaved else Mode.SEQUENTIAL
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sound:
+    """A sound in a prompt.
+
+    Attributes:
+        features: What the encoder reads.
+        num_positions: Rows that the encoder makes of it.
+    """
+
+    features: EncodeInput
+    num_positions: int
+
+
+Part = str | Sound | tuple[tuple[int, ...], ...]
+
+
+def speaking_instruction(voice: str | None, description: str | None) -> str:
+    """Text of the system's turn before a text that is to be said.
+
+    Args:
+        voice: A key of VOICES, or None.
+        description: Of a voice, in words; models that list voices follow none.
+    """
+    if voice is not None:
+        return f"{SPEAK} Use the {VOICES[voice]} voice."
+    return SPEAK if description is None else f"{SPEAK}\nUse the following voice: {description}"
+
+
+def build_prompt(
+    tokenizer: LFM2Tokenizer,
+    codebooks: int,
+    turns: Iterable[tuple[str, Seq[Part]]],
+    *,
+    interleaved: bool,
+) -> LFM2Prompt:
+    """Put turns into the template.
+
+    Args:
+        tokenizer: The checkpoint's.
+        codebooks: Ids of one frame.
+        turns: Role and content of each; an answer's log is a tuple of entries.
+        interleaved: How text and frames of the answer take turns.
+    """
+    rows = _Rows(codebooks)
+    start, end = tokenizer.id_of("<|im_start|>"), tokenizer.id_of("<|im_end|>")
+    newline = tokenizer.encode("\n")
+    rows.add_tokens([tokenizer.id_of("<|startoftext|>")])
+    for role, parts in turns:
+        rows.add_tokens([start, *tokenizer.encode(f"{role}\n")])
+        for part in parts:
+            if isinstance(part, str):
+                rows.add_tokens(tokenizer.encode(part))
+            elif isinstance(part, Sound):
+                rows.add_sound(part)
+            else:
+                rows.add_entries(part)
+        rows.add_tokens([end, *newline])
+    rows.add_tokens([start, *tokenizer.encode("assistant\n")])
+    return rows.prompt(interleaved)
+
+
+def input_row(entry: tuple[int, ...], codebooks: int) -> list[int]:
+    """The row of `LFM2Prompt.inputs` of an entry of a log: one token, or a frame."""
+    if len(entry) == 1:
+        return [entry[0], *[NOTHING] * codebooks]
+    return [NOTHING, *entry]
+
+
+def entry_key(entry: tuple[int, ...]) -> int:
+    """Content key of the position of an entry: the token, or a digest of the frame."""
+    if len(entry) == 1:
+        return entry[0]
+    return digest_ints(entry) & _KEY_MASK | _DIGEST_BIT
+
+
+class _Rows:
+    """Positions of a prompt while it is put together."""
+
+    def __init__(self, codebooks: int):
+        self._codebooks = codebooks
+        self._inputs: list[list[int]] = []
+        self._keys: list[int] = []
+        self._sounds: list[tuple[int, EncodeInput]] = []
+
+    def add_tokens(self, ids: Iterable[int]) -> None:
+        self.add_entries([(index,) for index in ids])
+
+    def add_entries(self, entries: Iterable[tuple[int, ...]]) -> None:
+        for entry in entries:
+            self._inputs.append(input_row(entry, self._codebooks))
+            self._keys.append(entry_key(entry))
+
+    def add_sound(self, sound: Sound) -> None:
+        digest = sound.features.digest
+        self._sounds.append((len(self._inputs), sound.features))
+        for place in range(sound.num_positions):
+            self._inputs.append([NOTHING] * (1 + self._codebooks))
+            key = (digest ^ place * _PLACE_FACTOR) & _KEY_MASK
+            self._keys.append(key | _DIGEST_BIT)
+
+    def prompt(self, interleaved: bool) -> LFM2Prompt:
+        return LFM2Prompt(
+            np.array(self._inputs, np.int64),
+            np.array(self._keys, np.int64),
+            tuple(start for start, _ in self._sounds),
+            tuple(features for _, features in self._sounds),
+            interleaved,
+        )

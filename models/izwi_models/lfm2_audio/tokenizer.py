@@ -1,0 +1,93 @@
+"""The tokenizer of LFM2: whatever its tokenizer.json says, by the library that wrote it.
+
+A user's text is never parsed for control tokens: `<|im_end|>` typed by a user is text. Prompts put
+control tokens in by id.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer
+
+from izwi.chat import AnswerText
+from izwi.errors import CheckpointError
+from izwi_models.qwen3.tokenizer import LETTER_BYTES
+
+
+class LFM2Tokenizer:
+    """Turns text into ids and back."""
+
+    def __init__(self, folder: Path):
+        """Read `folder`/tokenizer.json.
+
+        Raises:
+            CheckpointError: The file is missing or is not a tokenizer.
+        """
+        self._path = folder / "tokenizer.json"
+        if not self._path.is_file():
+            raise CheckpointError(f"{self._path} is missing")
+        try:
+            self._tokenizer = Tokenizer.from_file(str(self._path))
+        except Exception as error:  # the library raises nothing narrower
+            reason = str(error).partition("\n")[0]
+            raise CheckpointError(f"{self._path} is not a tokenizer: {reason}") from error
+        self._tokenizer.encode_special_tokens = True  # those in a text are spelled out
+        added: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
+        self._added = added
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids, those of control tokens included."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def id_of(self, control: str) -> int:
+        """Id of a control token.
+
+        Raises:
+            CheckpointError: The checkpoint has no such token.
+        """
+        index = self._tokenizer.token_to_id(control)
+        if index is None:
+            raise CheckpointError(f"{self._path}: there is no token {control!r}")
+        return int(index)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text; control tokens in it are spelled out as text."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def spell(self, index: int) -> bytes:
+        """Bytes of one token; none of a control token, nor of an unknown id."""
+        added = self._added.get(index)
+        if added is not None:
+            return b"" if added.special else added.content.encode()
+        letters = self._tokenizer.id_to_token(index) or ""
+        if all(letter in LETTER_BYTES for letter in letters):
+            return bytes(LETTER_BYTES[letter] for letter in letters)
+        return letters.encode()
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ids without control tokens; bytes that are not UTF-8 come out as U+FFFD."""
+        return b"".join(map(self.spell, ids)).decode("utf-8", "replace")
+
+
+class TextReader:
+    """Reads the text of an answer while it is made. Implements `izwi.chat.AnswerReader`."""
+
+    num_reasoning_tokens = 0  # it does not think aloud
+
+    def __init__(self, tokenizer: LFM2Tokenizer):
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def read(self, token_ids: Seq[int]) -> AnswerText:
+        """Return what these tokens add."""
+        text = "".join(self._decoder.decode(self._tokenizer.spell(i)) for i in token_ids)
+        return AnswerText("", text)
+
+    def close(self) -> AnswerText:
+        """Return what is left: half a character reads U+FFFD."""
+        return AnswerText("", self._decoder.decode(b"", final=True))
