@@ -1,0 +1,101 @@
+"""Sound on the wire of a session: pcm16 at 24 kHz, and G.711 at 8 kHz, to and from samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from izwi.arrays import Float32
+from izwi.audio.g711 import Law, decode_g711, encode_g711
+from izwi.audio.pcm import from_s16le, to_s16le
+from izwi.audio.resample import StreamResampler
+
+PCM_RATE = 24_000
+HEARD_RATE = 16_000  # of speech detection and transcribers
+
+
+@dataclass(frozen=True, slots=True)
+class WireFormat:
+    """How samples are sent. `law` is None for 16-bit PCM."""
+
+    name: str
+    rate: int
+    sample_bytes: int
+    law: Law | None = None
+
+    def num_bytes(self, duration_ms: float) -> int:
+        """Bytes of a duration, in whole samples."""
+        return round(duration_ms * self.rate / 1000) * self.sample_bytes
+
+    def duration_ms(self, num_bytes: int) -> float:
+        """Milliseconds of so many bytes."""
+        return num_bytes / self.sample_bytes * 1000 / self.rate
+
+    def decode(self, data: bytes) -> Float32:
+        """Samples in [-1, 1] of whole samples of bytes."""
+        return from_s16le(data) if self.law is None else decode_g711(data, self.law)
+
+    def encode(self, samples: Float32) -> bytes:
+        """Bytes of samples at this format's rate."""
+        return to_s16le(samples) if self.law is None else encode_g711(samples, self.law)
+
+
+FORMATS = {
+    "audio/pcm": WireFormat("audio/pcm", PCM_RATE, 2),
+    "audio/pcmu": WireFormat("audio/pcmu", 8000, 1, "mu"),
+    "audio/pcma": WireFormat("audio/pcma", 8000, 1, "a"),
+}
+
+
+class InputDecoder:
+    """Turns the bytes of a client into samples at 16 kHz; how they are cut changes no sample."""
+
+    def __init__(self, wire: WireFormat):
+        self._wire = wire
+        self._half = b""  # of a sample
+        self._resampler = StreamResampler(wire.rate, HEARD_RATE)
+
+    def write(self, data: bytes) -> Float32:
+        """Take bytes, and return the samples that are ready: (n,) float32."""
+        data = self._half + data
+        size = len(data) - len(data) % self._wire.sample_bytes
+        self._half = data[size:]
+        return self._resampler.write(self._wire.decode(data[:size]))
+
+
+class OutputEncoder:
+    """Turns samples into bytes for a client; an `izwi.audio.encode.StreamEncoder`."""
+
+    def __init__(self, wire: WireFormat, rate: int):
+        """Begin a sound of samples at `rate`, in Hz."""
+        self._wire = wire
+        self._resampler = StreamResampler(rate, wire.rate)
+
+    def write(self, pcm: Float32) -> bytes:
+        """Take samples and return the bytes that are ready."""
+        return self._wire.encode(self._resampler.write(pcm)) if len(pcm) else b""
+
+    def finish(self) -> bytes:
+        """Return the last bytes."""
+        rest = self._resampler.finish()
+        return self._wire.encode(rest) if len(rest) else b""
+
+
+class RecentSound:
+    """The last samples of a stream, by their place in it."""
+
+    def __init__(self, max_samples: int):
+        self.end = 0  # samples written so far
+        self._max = max_samples
+        self._kept = np.zeros(0, np.float32)
+
+    def write(self, samples: Float32) -> None:
+        """Add samples behind the last ones."""
+        self.end += len(samples)
+        self._kept = np.concatenate([self._kept, samples])[-self._max :]
+
+    def read(self, start: int, stop: int) -> Float32:
+        """Samples [start, stop), as far as they are kept."""
+        first = self.end - len(self._kept)
+        return self._kept[max(0, start - first) : max(0, stop - first)]

@@ -1,0 +1,53 @@
+"""Speech probability of a stream, frame by frame, by WebRTC's detector."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import webrtcvad
+
+from izwi.arrays import Float32
+from izwi_api.realtime.formats import HEARD_RATE
+
+FRAME_MS = 20
+FRAME_SAMPLES = HEARD_RATE * FRAME_MS // 1000
+# The detector has four settings, from permissive to strict. How many of them hear speech is the
+# probability: a threshold of 0.5 asks for two.
+_MODES = (0, 1, 2, 3)
+# Below this no setting is asked: -55 dBFS, quieter than speech at any usual distance.
+_LEAST_LEVEL = 10 ** (-55 / 20)
+
+
+class SpeechFrame(NamedTuple):
+    """A frame of 20 ms: where it ends in the stream, in samples at 16 kHz, and what it may be."""
+
+    end: int
+    speech: float
+    samples: Float32
+
+
+class VoiceDetector:
+    """Tells speech from other sound while it arrives."""
+
+    def __init__(self) -> None:
+        self._detectors = [webrtcvad.Vad(mode) for mode in _MODES]
+        self._rest = np.zeros(0, np.float32)
+        self._end = 0
+
+    def write(self, samples: Float32) -> list[SpeechFrame]:
+        """Take samples at 16 kHz, and return the frames that they complete."""
+        pending = np.concatenate([self._rest, samples])
+        count = len(pending) // FRAME_SAMPLES
+        self._rest = pending[count * FRAME_SAMPLES :]
+        frames = pending[: count * FRAME_SAMPLES].reshape(count, FRAME_SAMPLES)
+        return [self._judge(frame) for frame in frames]
+
+    def _judge(self, frame: Float32) -> SpeechFrame:
+        self._end += len(frame)
+        level = float(np.sqrt(np.mean(np.square(frame))))
+        pcm = (np.clip(frame, -1.0, 1.0) * 32767.0).astype(np.int16).tobytes()
+        # each keeps a noise floor, so all are asked, whatever the level
+        votes = [detector.is_speech(pcm, HEARD_RATE) for detector in self._detectors]
+        speech = sum(votes) / len(votes) if level >= _LEAST_LEVEL else 0.0
+        return SpeechFrame(self._end, speech, frame)

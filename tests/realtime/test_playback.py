@@ -1,0 +1,37 @@
+"""What a client has played, and when more may be sent."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from izwi_api.realtime.playback import PlaybackClock
+
+
+def test_sound_is_played_at_its_speed():
+    clock = PlaybackClock().send(1000, now_ms=5000)
+    assert [clock.played_ms(now) for now in (5000, 5400, 6000, 9000)] == [0, 400, 1000, 1000]
+    assert [clock.wait_ms(now) for now in (5000, 5400, 5750, 5800)] == [750, 350, 0, 0]
+
+
+def test_a_gap_is_not_played():
+    clock = PlaybackClock().send(100, 0).send(100, 1000)
+    assert clock.played_ms(1050) == 150
+
+
+def test_a_client_that_records_gets_all_at_once():
+    clock = PlaybackClock(lead_ms=None).send(60_000, 0)
+    assert clock.wait_ms(0) == 0
+    assert clock.played_ms(1000) == 1000
+
+
+@given(st.lists(st.tuples(st.floats(0, 400), st.floats(0, 400))))
+def test_what_was_played_only_grows_and_was_sent(steps):
+    clock, now_ms, before = PlaybackClock(), 0.0, 0.0
+    for duration_ms, wait_ms in steps:
+        clock = clock.send(duration_ms, now_ms)
+        now_ms += wait_ms
+        played_ms = clock.played_ms(now_ms)
+        assert before - 1e-6 <= played_ms <= clock.sent_ms
+        before = played_ms
+        assert clock.played_ms(now_ms + clock.wait_ms(now_ms)) >= clock.sent_ms - 250 - 1e-6
