@@ -1,0 +1,152 @@
+"""Draw wordings from small patterns, split into those to train on and those to test with."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeVar
+
+from izwi_models.english.numbers import cardinal
+
+# One set of values in so many is never trained, and one wording in so many.
+_VALUES_PER_HELD_OUT = 8
+_WORDINGS_PER_HELD_OUT = 4
+
+_T = TypeVar("_T")
+_INNERMOST = re.compile(r"\(([^()\[\]]*)\)|\[([^()\[\]]*)\]")
+_SLOT = re.compile(r"\{(\w+)\}")
+_OPENINGS = ("please ", "hey izwi, ", "okay, ", "izwi, ", "hi, ", "so, ", "now, ", "um, ")
+_CLOSINGS = (" please", ", please", " izwi", ", thanks", " then")
+# Slots at the end of a question that hold words to be used as they are.
+_QUOTED = ("{word}", "{words}", "{one}", "{two}")
+_DRESSED = 0.25  # share of questions with an opening, and with a closing
+
+
+def is_held_out(name: str, value: object, one_in: int = _VALUES_PER_HELD_OUT) -> bool:
+    """Whether a value belongs to the held-out part, the same on every run.
+
+    Args:
+        name: Sets with different names are split apart from each other.
+        value: Split by its `repr`.
+        one_in: One value in so many is held out.
+    """
+    digest = hashlib.sha1(repr((name, value)).encode(), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:4], "big") % one_in == 0
+
+
+class NoWordingError(Exception):
+    """A question has no wording in one part of the split."""
+
+
+@cache
+def wordings(pattern: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """All wordings of a pattern: those to train on, and those to test with."""
+    found, waiting = set[str](), {pattern}
+    while waiting:
+        wording = waiting.pop()
+        group = _INNERMOST.search(wording)
+        if group is None:
+            found.add(" ".join(wording.split()).replace(" :", ":"))
+            continue
+        choices = group[1].split("|") if group[1] is not None else ["", *group[2].split("|")]
+        head, tail = wording[: group.start()], wording[group.end() :]
+        waiting |= {f"{head}{choice}{tail}" for choice in choices}
+    held_out = {
+        wording for wording in found if is_held_out("wording", wording, _WORDINGS_PER_HELD_OUT)
+    }
+    return tuple(sorted(found - held_out)), tuple(sorted(held_out))
+
+
+@dataclass(slots=True)
+class Draw:
+    """A source of random choices that keeps to one part of the split.
+
+    Attributes:
+        random: Where choices come from.
+        held_out: Draw what is never trained; otherwise only what may be trained.
+        spoken: Numbers in questions are words, as a transcriber writes them.
+    """
+
+    random: random.Random
+    held_out: bool = False
+    spoken: bool = False
+
+    def choice(self, values: Sequence[_T]) -> _T:
+        """One of the values."""
+        return self.random.choice(values)
+
+    def number(self, low: int, high: int) -> int:
+        """A number from low to high, both included, short ones as often as long ones."""
+        digits = self.random.randint(len(str(low)), len(str(high)))
+        first = 0 if digits == 1 else 10 ** (digits - 1)
+        return self.random.randint(max(low, first), min(high, 10**digits - 1))
+
+    def values(self, name: str, draw: Callable[[], _T]) -> _T:
+        """What `draw` gives, drawn again until it lies in this part of the split.
+
+        Args:
+            name: Sets with different names are split apart from each other.
+            draw: Called without arguments; its value is split by its `repr`.
+        """
+        for _ in range(10_000):
+            value = draw()
+            if is_held_out(name, value) == self.held_out:
+                return value
+        raise ValueError(f"no {name} in this part of the split")
+
+    def ask(self, patterns: Sequence[str], **slots: object) -> str:
+        """One question.
+
+        Args:
+            patterns: "(a|b) c [d]" says "a c", "b c d" and so on; "{x}" is the slot x. Which of
+                the wordings may be drawn depends on this part of the split.
+            slots: Values of the slots; numbers become digits, or words where they are spoken.
+        """
+        wording = self._wording(patterns)
+        said = _SLOT.sub(lambda slot: self._said(slots[slot[1]]), wording)
+        return self._dress(said, closed=wording.endswith(_QUOTED))
+
+    def _wording(self, patterns: Sequence[str]) -> str:
+        """A wording of this part of the split: first one of the patterns, then one of its own.
+
+        Raises:
+            NoWordingError: All wordings of the patterns are in the other part.
+        """
+        known = [part for part in (wordings(each)[self.held_out] for each in patterns) if part]
+        if not known:
+            raise NoWordingError(patterns[0])
+        return self.choice(self.choice(known))
+
+    def _said(self, value: object) -> str:
+        if isinstance(value, int):
+            return say_number(value) if self.spoken else self._digits(value)
+        return str(value)
+
+    def _digits(self, value: int) -> str:
+        return f"{value:,}" if value >= 1000 and self.random.random() < 0.2 else str(value)
+
+    def _dress(self, said: str, closed: bool) -> str:
+        """Put a polite word around it, and write it as people and transcribers do.
+
+        Args:
+            said: The question.
+            closed: Another word at the end would count as part of what it quotes.
+        """
+        if self.random.random() < _DRESSED:
+            said = self.choice(_OPENINGS) + said
+        if self.random.random() < _DRESSED and not closed:
+            said += self.choice(_CLOSINGS)
+        careful = self.spoken or self.random.random() < 0.7
+        if careful and said[-1].isalnum():
+            said += "?" if self.random.random() < 0.6 else "."
+        return said[:1].upper() + said[1:] if careful else said.lower()
+
+
+def say_number(value: int) -> str:
+    """A whole number in words, as the embedded transcriber writes it."""
+    words = cardinal(str(abs(value)))
+    return f"minus {words}" if value < 0 else words

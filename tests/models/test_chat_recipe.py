@@ -1,0 +1,156 @@
+"""The recipe of izwi-tiny-chat: its questions, their answers, and one step of training."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+
+import pytest
+import torch
+
+from izwi_models.tiny.recipes.chat import settings
+from izwi_models.tiny.recipes.chat.conversations import (
+    KINDS,
+    draw_dialogue,
+    encode,
+    messages,
+    system_message,
+)
+from izwi_models.tiny.recipes.chat.devices import TOOLS
+from izwi_models.tiny.recipes.chat.evaluate import load, score
+from izwi_models.tiny.recipes.chat.train import Batch, ChatTrainer, write_folder
+from izwi_models.tiny.recipes.chat.units import CONVERSIONS, answer
+from izwi_models.tiny.recipes.chat.wording import Draw
+
+_CALCULATION = re.compile(r"(\d+) (plus|minus|times|divided by) (\d+) is (minus )?(\d+)\.")
+
+
+def dialogues(number, **options):
+    draw = Draw(random.Random(5), **options)
+    return [draw_dialogue(draw, kind) for kind in KINDS for _ in range(number)]
+
+
+def test_calculations_are_right():
+    found = [
+        _CALCULATION.fullmatch(turn.answer)
+        for dialogue in dialogues(200)
+        for turn in dialogue.turns
+    ]
+    seen = [match.groups() for match in found if match]
+    assert len({operation for _, operation, *_ in seen}) == 4
+    for a, operation, b, sign, result in seen:
+        left, right = int(a), int(b)
+        value = {
+            "plus": left + right,
+            "minus": left - right,
+            "times": left * right,
+            "divided by": left // max(right, 1),
+        }[operation]
+        assert value == (-int(result) if sign else int(result))
+
+
+@pytest.mark.parametrize(
+    ("unit", "other", "amount", "said"),
+    [
+        ("hour", "minute", 2, "2 hours are 120 minutes."),
+        ("inch", "foot", 12, "12 inches are 1 foot."),
+        ("mile", "kilometer", 10, "10 miles are about 16.1 kilometers."),
+        (
+            "degree Celsius",
+            "degree Fahrenheit",
+            37,
+            "37 degrees Celsius is 98.6 degrees Fahrenheit.",
+        ),
+        (
+            "degree Fahrenheit",
+            "degree Celsius",
+            14,
+            "14 degrees Fahrenheit is minus 10 degrees Celsius.",
+        ),
+    ],
+)
+def test_conversions_are_right(unit, other, amount, said):
+    (conversion,) = [c for c in CONVERSIONS if (c.unit, c.other) == (unit, other)]
+    assert answer(conversion, amount) == said
+
+
+def test_held_out_questions_are_never_trained():
+    trained = {turn.user for dialogue in dialogues(400) for turn in dialogue.turns}
+    held_out = [dialogue.turns[-1].user for dialogue in dialogues(60, held_out=True)]
+    seen = [question for question in held_out if question in trained]
+    assert len(seen) <= 0.005 * len(held_out), seen
+
+
+def test_calls_follow_their_schema():
+    calls = [c for d in dialogues(150) for turn in d.turns for c in turn.calls]
+    assert {call.name for call in calls} == set(TOOLS)
+    types = {"integer": int, "string": str, "boolean": bool}
+    for call in calls:
+        schema = TOOLS[call.name]["function"]["parameters"]
+        assert set(schema["required"]) <= set(call.arguments) <= set(schema["properties"])
+        for name, value in call.arguments.items():
+            rule = schema["properties"][name]
+            assert type(value) is types[rule["type"]]
+            assert value in rule.get("enum", [value])
+            assert rule.get("minimum", value) <= value <= rule.get("maximum", value)
+
+
+def test_ids_are_those_of_the_template():
+    """The trainer writes conversations itself; the server writes them by the template."""
+    jinja2 = pytest.importorskip("jinja2")
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    template = environment.from_string(settings.TEMPLATE)
+    dice = random.Random(2)
+    for dialogue in dialogues(20):
+        system = system_message(dialogue, dice)
+        listed = messages(dialogue, system)
+        if not system:
+            listed = [{"role": "system", "content": ""}, *listed]
+        tools = [TOOLS[name] for name in dialogue.tools]
+        written = template.render(messages=listed, tools=tools, add_generation_prompt=False)
+        for place, token in enumerate(settings.SPECIAL_TOKENS):
+            written = written.replace(token, chr(0xE000 + 256 + place))
+        ids = [
+            value
+            for letter in written
+            for value in ([ord(letter) - 0xE000] if ord(letter) >= 0xE000 else letter.encode())
+        ]
+        assert encode(dialogue, system).ids.tolist() == ids
+
+
+def test_training_learns_a_batch_and_goes_on_from_its_file(tmp_path):
+    torch.manual_seed(0)
+    draw = Draw(random.Random(1))
+    rows = [encode(draw_dialogue(draw, "small talk"), "") for _ in range(60)]
+    rows = [row for row in rows if len(row.ids) <= 96][:2]
+    ids = torch.full((len(rows), 96), settings.PAD)
+    weights = torch.zeros(len(rows), 96)
+    for place, row in enumerate(rows):
+        ids[place, : len(row.ids)] = torch.from_numpy(row.ids)
+        weights[place, : len(row.ids)] = torch.from_numpy(row.answers)
+    trainer = ChatTrainer(tmp_path / "chat", torch.device("cpu"), seed=0)
+    trainer.optimizer.rate.fill_(1e-3)
+    losses = []
+    for _ in range(8):
+        trainer.hold(Batch(ids, weights))
+        trainer.optimizer.apply()
+        losses.append(trainer.loss(Batch(ids, weights))[0].item())
+    assert losses[-1] < 0.6 * losses[0]
+    trainer.save()
+    again = ChatTrainer(tmp_path / "chat", torch.device("cpu"), seed=1)
+    assert again.resumed == len(list(again.weights.views()))
+    shares = score(load(tmp_path / "chat", torch.device("cpu")), 2, seed=0).shares()
+    assert set(shares) == {*KINDS, "all"}
+
+
+def test_folder_is_read_by_the_tokenizer(tmp_path):
+    from izwi_models.qwen3.tokenizer import QwenTokenizer
+
+    write_folder(tmp_path)
+    tokenizer = QwenTokenizer(tmp_path)
+    text = 'Hé, "12 + 7"?\n'
+    assert list(tokenizer.encode(text)) == list(text.encode())
+    assert tokenizer.id_of("<|im_end|>") == settings.END
+    assert tokenizer.id_of("<tool_call>") == settings.TOOL_CALL
