@@ -101,6 +101,14 @@ class CountedEngine:
         """End what runs, and stepping."""
         await self._engine.stop()
 
+    def pause(self, request_id: str) -> None:
+        """Stop a request where it is before the next step; nothing if it has ended."""
+        self._engine.pause(request_id)
+
+    def resume(self, request_id: str) -> None:
+        """Go on with a paused request with the next sample or token."""
+        self._engine.resume(request_id)
+
     async def add(self, name: str, model: Model) -> None:
         """Serve one more model."""
         await self._engine.add(name, model)

@@ -57,6 +57,7 @@ class Answer:
     """The next turn of a conversation while it is written. Call `abort` to stop early.
 
     Attributes:
+        request_id: Of its request of the engine.
         num_prompt_tokens: What the engine read, for the bill.
         num_tokens: What it has written, thoughts included.
         reasoning: What was thought so far.
@@ -67,6 +68,7 @@ class Answer:
     def __init__(
         self, request: Request, stream: Stream, reader: AnswerReader, stops: Sequence[str]
     ):
+        self.request_id = request.request_id
         self.num_prompt_tokens = request.prompt.num_positions
         self.num_tokens = 0
         self.reasoning = self.content = ""

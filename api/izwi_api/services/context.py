@@ -63,6 +63,14 @@ class Engine(Protocol):
         """Add text ids to a request with open input; nothing if it has ended."""
         ...
 
+    def pause(self, request_id: str) -> None:
+        """Stop a request where it is before the next step; nothing if it has ended."""
+        ...
+
+    def resume(self, request_id: str) -> None:
+        """Go on with a paused request with the next sample or token."""
+        ...
+
     async def add(self, name: str, model: Model) -> None:
         """Serve one more model. Raises InvalidRequest and EngineStopped."""
         ...

@@ -29,6 +29,7 @@ _BLOCK = 512
 
 @dataclass(slots=True, eq=False)
 class _Piece:
+    request_id: str
     stream: Stream
     num_ids: int = 0
     num_frames: int = 0
@@ -51,7 +52,7 @@ class SpeechWriter:
         self.num_frames = 0
         self._engine, self._text, self._id = engine, text, speech_id
         self._pieces: deque[_Piece] = deque()  # not read to the end yet
-        self._closed = False
+        self._closed = self._paused = False
         self._error: BaseException | None = None
         self._writing = asyncio.Lock()
         self._news, self._room = asyncio.Event(), asyncio.Event()
@@ -121,6 +122,18 @@ class SpeechWriter:
         finally:
             self.abort()
 
+    def pause(self) -> None:
+        """Stop all pieces where they are, before the engine's next step."""
+        self._paused = True
+        for piece in self._pieces:
+            self._engine.pause(piece.request_id)
+
+    def resume(self) -> None:
+        """Go on with the next sample."""
+        self._paused = False
+        for piece in self._pieces:
+            self._engine.resume(piece.request_id)
+
     def abort(self) -> None:
         """Stop every piece that still runs, and wake who waits here."""
         self._fail(EngineStopped("the speech was aborted"))
@@ -170,7 +183,9 @@ class SpeechWriter:
     def _submit(self, part: TextPart) -> None:
         if part.request is not None:
             request = self._named(part.request, part.piece)
-            self._pieces.append(_Piece(self._engine.submit(request)))
+            self._pieces.append(_Piece(request.request_id, self._engine.submit(request)))
+            if self._paused:
+                self._engine.pause(request.request_id)
             self.num_prompt_positions += request.prompt.num_positions
             self._news.set()
             if not request.open_input:

@@ -1,0 +1,187 @@
+"""Answer a conversation aloud: the tokens of a chat model flow into a speech model as they come.
+
+    chat ──▶ text ──▶ what is to be said of it ──▶ SpeechWriter ──▶ sound
+
+The first sound leaves before the answer is complete. Pausing stops both models where they are,
+resuming goes on with the next token and the next sample. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from izwi.arrays import Float32
+from izwi.chat import AnswerText, ChatInput
+from izwi.errors import EngineStopped, InvalidRequest
+from izwi.inputs import SpeechInput
+from izwi_api.services.chat import Answer, open_answer
+from izwi_api.services.context import Engine, Registry
+from izwi_api.services.speakable import SpeakableText
+from izwi_api.services.speech_writer import SpeechWriter, open_speech_writer
+
+# Chunks of sound that may wait for their reader; beyond that the engine gets backpressure.
+_MAX_UNREAD_SOUND = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """Who speaks: the name of a speech model, and how; the text of `ask` is not looked at."""
+
+    model_name: str
+    ask: SpeechInput
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SoundPiece:
+    """Sound of an answer: (n,) float32 at the answer's `sample_rate`."""
+
+    pcm: Float32
+
+
+class SpokenAnswer:
+    """An answer while it is written and said. Call `abort` to stop early.
+
+    Attributes:
+        answer: Its text so far, why it ended, and what it cost.
+        sample_rate: Of the sound, in Hz; None for an answer in text alone.
+    """
+
+    def __init__(self, engine: Engine, answer: Answer, writer: SpeechWriter | None):
+        self.answer = answer
+        self.sample_rate = None if writer is None else writer.sample_rate
+        self._engine, self._writer = engine, writer
+        self._pieces: deque[AnswerText | SoundPiece] = deque()
+        self._num_sounds = 0  # among them
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._is_silent = False  # there is nothing to say in all of the text
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of sound that were made so far."""
+        return 0 if self._writer is None else self._writer.num_frames
+
+    async def pieces(self) -> AsyncGenerator[AnswerText | SoundPiece]:
+        """Yield text and sound as they come; when left early, nothing goes on running.
+
+        Raises:
+            IzwiError: The engine failed.
+        """
+        tasks = [asyncio.create_task(self._write())]
+        if self._writer is not None:
+            tasks.append(asyncio.create_task(self._speak(self._writer)))
+        for task in tasks:
+            task.add_done_callback(lambda _: self._news.set())
+        try:
+            while True:
+                while self._pieces:
+                    piece = self._pieces.popleft()
+                    if isinstance(piece, SoundPiece):
+                        self._num_sounds -= 1
+                        self._room.set()
+                    yield piece
+                for task in tasks:
+                    if task.done():
+                        task.result()
+                if self._pieces:
+                    continue
+                if all(task.done() for task in tasks):
+                    return
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            self.abort()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def pause(self) -> None:
+        """Stop both models where they are, before their next steps."""
+        self._engine.pause(self.answer.request_id)
+        if self._writer is not None:
+            self._writer.pause()
+
+    def resume(self) -> None:
+        """Go on with the next token and the next sample."""
+        self._engine.resume(self.answer.request_id)
+        if self._writer is not None:
+            self._writer.resume()
+
+    def abort(self) -> None:
+        """Stop what still runs."""
+        self.answer.abort()
+        if self._writer is not None:
+            self._writer.abort()
+
+    async def _write(self) -> None:
+        speakable, said = SpeakableText(), False
+        async with aclosing(self.answer.deltas()) as deltas:
+            async for delta in deltas:
+                self._put(delta)
+                said |= await self._say(speakable.write(delta.content))
+        said |= await self._say(speakable.close())
+        if self._writer is None:
+            return
+        try:
+            if said:
+                await self._writer.close()
+        except InvalidRequest:  # no word in it that this voice can say
+            said = False
+        if not said:
+            self._is_silent = True
+            self._writer.abort()
+
+    async def _say(self, text: str) -> bool:
+        """Write text to the speech; returns whether there was anything to say."""
+        if self._writer is None or not text:
+            return False
+        await self._writer.write(text)
+        return any(map(str.isalnum, text))
+
+    async def _speak(self, writer: SpeechWriter) -> None:
+        try:
+            async with aclosing(writer.chunks()) as chunks:
+                async for chunk in chunks:
+                    if chunk.pcm is None or not len(chunk.pcm):
+                        continue
+                    while self._num_sounds >= _MAX_UNREAD_SOUND:
+                        self._room.clear()
+                        await self._room.wait()
+                    self._num_sounds += 1
+                    self._put(SoundPiece(chunk.pcm))
+        except (EngineStopped, InvalidRequest):
+            if not self._is_silent:
+                # `_write` ends the speech itself where there is nothing to say: let it tell so
+                await asyncio.sleep(0)
+            if not self._is_silent:
+                raise
+
+    def _put(self, piece: AnswerText | SoundPiece) -> None:
+        self._pieces.append(piece)
+        self._news.set()
+
+
+async def open_spoken_answer(
+    engine: Engine, registry: Registry, model_name: str, ask: ChatInput, voice: Voice | None
+) -> SpokenAnswer:
+    """Begin to answer a conversation, aloud where there is a voice.
+
+    Raises:
+        ModelNotFound: No such chat or speech model.
+        InvalidRequest: A model cannot do what was asked of it.
+        ContextTooLong: The conversation is too long.
+        Overloaded: The engine's queue is full; nothing was started.
+    """
+    writer = None
+    if voice is not None:
+        writer = await open_speech_writer(engine, registry, voice.model_name, voice.ask)
+    try:
+        answer = await open_answer(engine, registry, model_name, ask)
+    except BaseException:
+        if writer is not None:
+            writer.abort()
+        raise
+    return SpokenAnswer(engine, answer, writer)

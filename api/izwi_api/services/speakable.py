@@ -1,0 +1,156 @@
+"""Text of a chat answer as it is said aloud, while it is still being written. Pure.
+
+Code blocks, tables and emoji are left out. Of a link its text is said, of a bare address its host.
+Headings and list items lose their marks and become sentences; emphasis and inline code lose theirs.
+What is said depends on the text alone, never on how it was cut.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from urllib.parse import urlsplit
+
+_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})")
+_MARKS = r"(?:[ \t]*(?:#{1,6}|>+|[-*+•]|\d{1,3}[.)])[ \t]+)"
+_MARKER = re.compile(f"{_MARKS}+")
+# A line that may still turn out to begin with a fence, or with more markers.
+_MAY_BEGIN = re.compile(_MARKS + r"*[ \t]*(?:`{0,3}|~{0,3}|#{0,6}|>+|[-*+•]|\d{1,3}[.)]?)[ \t]*")
+_MAY_BE_RULE = re.compile(r"[ \t]*([-*_])(?:[ \t]*\1)*[ \t]*")
+_RULE = re.compile(r"[ \t]*([-*_])(?:[ \t]*\1){2,}[ \t]*")
+_LINK = re.compile(r"!?\[([^\[\]\n]*)\]\(([^()\n]*)\)")
+_CODE = re.compile(r"`+([^`\n]*)`+")
+_ADDRESS = re.compile(r"<?\b(?:https?://|www\.)[^\s<>\"']+>?")
+_EMPHASIS = re.compile(
+    r"(?<=\S)\*+|\*+(?=\S)|~~|(?<!\w)_+(?=\w)|(?<=\w)_+(?!\w)|(?<=[.!?,;:])_+(?!\w)"
+)
+_TAG = re.compile(r"</?[A-Za-z][\w-]{0,20}/?>")
+_ENDS_SENTENCE = re.compile(r"[.!?:;,…。！？][\"'”’)\]]*$")
+# Where text may be given out: behind white space that no construct reaches across.
+_LAST_SPACE = re.compile(r"\s(?=\S*$)")
+# A construct that is open for longer than this is none.
+_MAX_OPEN_CHARS = 300
+_KEPT_SYMBOLS = frozenset("°©®™№℃℉")
+
+
+class SpeakableText:
+    """Takes the text of an answer piece by piece and returns what is to be said of it."""
+
+    def __init__(self) -> None:
+        self._rest = ""  # not given out; of one line, once its beginning is known
+        self._fence = ""  # the mark that closes the code block that the text is in
+        self._at_start = True  # of a line
+        self._is_item = False  # the line had a marker: it is said as a sentence
+        self._last = ""  # what was given out of this line ends with
+
+    def write(self, text: str) -> str:
+        """Take more text, and return what is settled by it."""
+        self._rest += text
+        return "".join(iter(lambda: self._next(ended=False), None))
+
+    def close(self) -> str:
+        """Return the rest, as no text follows."""
+        return "".join(iter(lambda: self._next(ended=True), None))
+
+    def _next(self, *, ended: bool) -> str | None:
+        """Take what can be judged off the beginning of the text; None where nothing can."""
+        line, newline, after = self._rest.partition("\n")
+        if not self._rest or (self._at_start and not newline and not ended and _is_open(line)):
+            return None
+        if self._at_start and (self._fence or _FENCE.match(line) or line.lstrip()[:1] == "|"):
+            if not newline and not ended:
+                return None  # it is left out as a whole
+            self._rest = after
+            self._skip(line)
+            return ""
+        if self._at_start:
+            if _RULE.fullmatch(line) and (newline or ended):
+                self._rest = after
+                return ""
+            marker = _MARKER.match(line)
+            self._is_item = marker is not None
+            self._at_start = False
+            self._rest = self._rest[marker.end() if marker else 0 :]
+            return ""
+        if newline or ended:
+            self._rest, self._at_start = after, True
+            return self._end_line(line, newline)
+        place = _settled(line)
+        if not place:
+            return None
+        self._rest = line[place:]
+        return self._say(line[:place])
+
+    def _skip(self, line: str) -> None:
+        """Leave out a line of a code block or a table."""
+        fence = _FENCE.match(line)
+        if self._fence:
+            if fence and fence[1].startswith(self._fence) and not line.strip().strip(fence[1][0]):
+                self._fence = ""
+        elif fence:
+            self._fence = fence[1]
+
+    def _end_line(self, line: str, newline: str) -> str:
+        said = self._say(line)
+        whole = self._last.rstrip()
+        if self._is_item and newline and whole and not _ENDS_SENTENCE.search(whole):
+            said = said.rstrip() + "."
+        self._last, self._is_item = "", False
+        return said + newline
+
+    def _say(self, text: str) -> str:
+        said = _plain(text)
+        self._last = (self._last + said)[-8:]
+        return said
+
+
+def _is_open(line: str) -> bool:
+    """Whether the beginning of a line may turn out to be something else."""
+    return len(line) < _MAX_OPEN_CHARS and bool(
+        _MAY_BEGIN.fullmatch(line) or _MAY_BE_RULE.fullmatch(line)
+    )
+
+
+def _settled(line: str) -> int:
+    """How much of a line that goes on can be said: up to a space that nothing open lies before."""
+    space = _LAST_SPACE.search(line)
+    place = space.end() if space else 0
+    settled = _LINK.sub(lambda link: "x" * len(link[0]), line[:place])
+    settled = _CODE.sub(lambda code: "x" * len(code[0]), settled)
+    opened = [at for at in map(settled.find, "[`") if at >= 0 and len(line) - at < _MAX_OPEN_CHARS]
+    if not opened:
+        return place
+    before = _LAST_SPACE.search(line[: min(opened)])
+    return before.end() if before else 0
+
+
+def _plain(text: str) -> str:
+    text = _LINK.sub(lambda link: link[1], text)
+    text = _CODE.sub(lambda code: code[1], text)
+    text = _ADDRESS.sub(_host, text)
+    text = _EMPHASIS.sub("", _TAG.sub("", text))
+    return "".join(character for character in text if not _is_picture(character))
+
+
+def _host(address: re.Match[str]) -> str:
+    whole = address[0].strip("<>")
+    end = re.search(r"[.,;:!?)]*$", whole)
+    tail = end[0] if end else ""
+    url = whole[: len(whole) - len(tail)]
+    try:
+        host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
+    except ValueError:
+        host = ""
+    return host.removeprefix("www.") + tail
+
+
+def _is_picture(character: str) -> bool:
+    """Whether a character is an emoji, a pictogram, or joins or colors them."""
+    if character < "\u2000":
+        return False
+    code = ord(character)
+    if character == "\u200d" or 0xFE00 <= code <= 0xFE0F or 0xE0000 <= code <= 0xE007F:
+        return True
+    if 0x1F3FB <= code <= 0x1F3FF or code == 0x20E3:
+        return True
+    return unicodedata.category(character) == "So" and character not in _KEPT_SYMBOLS

@@ -1,0 +1,59 @@
+"""A chat model that really runs in the engine, token by token, and whose words a test chooses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from izwi.chat import AnswerText
+
+
+class ScriptedReader:
+    """Reads the next word of the script for every token, whatever the token is."""
+
+    num_reasoning_tokens = num_calls = 0
+    ended = False
+
+    def __init__(self, words):
+        self.words = list(words)
+
+    def read(self, token_ids):
+        said, self.words = self.words[: len(token_ids)], self.words[len(token_ids) :]
+        return AnswerText(content="".join(said))
+
+    def close(self):
+        return AnswerText()
+
+
+class ScriptedChat:
+    """`write` gets the messages and returns what is answered, a token a word."""
+
+    def __init__(self, model, write):
+        self.model, self.write, self.asked = model, write, []
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def prepare_chat(self, request_id, model, ask):
+        self.asked.append(ask)
+        words = re.findall(r"\s*\S+", self.write(ask.messages))
+        request = self.model.prepare_chat(request_id, model, ask)
+        return replace(request, max_entries=len(words), min_entries=len(words), stop_ids=())
+
+    def open_answer(self, request):
+        return ScriptedReader(re.findall(r"\s*\S+", self.write(request.ask.messages)))
+
+
+class ScriptedRegistry:
+    """A registry whose chat model says what it is told to."""
+
+    def __init__(self, registry, name, write):
+        self.registry = registry
+        self.scripted = ScriptedChat(registry.chat(name), write)
+
+    def __getattr__(self, name):
+        return getattr(self.registry, name)
+
+    def chat(self, name):
+        self.registry.chat(name)
+        return self.scripted
