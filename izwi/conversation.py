@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from izwi.arrays import Float32
 from izwi.chat import Role
@@ -11,8 +11,7 @@ from izwi.chat import Role
 Answer = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Heard:
+class Heard(Struct, frozen=True, eq=False, tag_field="kind", tag="heard"):
     """Sound that somebody else made.
 
     Attributes:
@@ -22,8 +21,7 @@ class Heard:
     samples: Float32
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Struct, frozen=True, tag_field="kind", tag="said"):
     """What the model itself answered earlier, or as much of it as was played.
 
     Attributes:
@@ -34,16 +32,14 @@ class Said:
     entries: Answer
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SpokenTurn:
+class SpokenTurn(Struct, frozen=True, eq=False):
     """One turn of a conversation; text, sound and earlier answers in their order."""
 
     role: Role
     parts: tuple[str | Heard | Said, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ConversationInput:
+class ConversationInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="conversation"):
     """What an API server asks of a model that hears and speaks. None takes its default.
 
     Attributes:
@@ -65,3 +61,10 @@ class ConversationInput:
     audio_top_k: int | None = None
     seed: int = 0
     max_new_tokens: int | None = None
+
+
+def size_of(ask: ConversationInput) -> tuple[int, int]:
+    """Characters of text, and samples of sound, that a conversation brings along."""
+    parts = [part for turn in ask.turns for part in turn.parts]
+    characters = sum(len(part) for part in parts if isinstance(part, str))
+    return characters, sum(len(part.samples) for part in parts if isinstance(part, Heard))

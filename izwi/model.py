@@ -298,7 +298,7 @@ class Backend(Protocol):
     def ops(self) -> Ops: ...
 
     def load_weights(self, folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
-        """Read a folder's safetensors.
+        """Read the safetensors of a folder, or of one file.
 
         Raises:
             CheckpointError: A tensor is missing, not expected, or of another shape; it is named.
@@ -311,7 +311,8 @@ class Family:
     """How to recognise and load one kind of checkpoint.
 
     Attributes:
-        model_type: The `model_type` of its config.json.
+        model_type: The `model_type` of its config.json; where that has none, the first of its
+            `architectures`.
         fits: Tells its config.json from others of that `model_type`; None: it is any other.
         load: Reads a checkpoint folder in the published layout.
         prompts: Tagged structs that the prompts of its requests are, so that they may cross to

@@ -180,7 +180,10 @@ class Registry:
 
     def _family(self, folder: Path) -> Family:
         values = read_json(folder / "config.json")
-        model_type = str(values.get("model_type"))
+        # where there is no model_type, the class that was saved tells as much
+        saved = values.get("architectures")
+        first = saved[0] if isinstance(saved, list) and saved else None
+        model_type = str(values.get("model_type", first))
         for family in self._families.get(model_type, ()):
             if family.fits is None or family.fits(values):
                 return family

@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 
 from izwi.arrays import Float32, Int64
 from izwi.chat import ChatInput
+from izwi.conversation import ConversationInput
 from izwi.digests import digest_array
 from izwi.inputs import AlignmentInput, SpeechInput, TranscriptionInput
 
@@ -136,7 +137,9 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
     continues: bool = False
     cacheable: bool = True
     logprobs: bool = False
-    ask: SpeechInput | TranscriptionInput | AlignmentInput | ChatInput | None = None
+    ask: (
+        SpeechInput | TranscriptionInput | AlignmentInput | ChatInput | ConversationInput | None
+    ) = None
 
 
 class Reason(StrEnum):

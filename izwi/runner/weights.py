@@ -18,11 +18,13 @@ _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Files of a single or sharded checkpoint (model.safetensors or its index).
+    """Files of a single or sharded checkpoint (model.safetensors or its index), or a file itself.
 
     Raises:
         CheckpointError: There is neither, or a shard that the index names is missing.
     """
+    if folder.is_file():
+        return [folder]
     single = folder / _SINGLE
     return [single] if single.is_file() else sorted(set(_file_of(folder).values()))
 
@@ -50,6 +52,12 @@ def load_weights(
 ) -> dict[str, Tensor]:
     """Read the tensors that `shapes` names, floats cast to `dtype`.
 
+    Args:
+        folder: Of a checkpoint, or one safetensors file.
+        shapes: Of every tensor that it has.
+        device: Where the tensors go.
+        dtype: Of floats.
+
     Raises:
         CheckpointError: A tensor is missing, is not expected, or has another shape; its name
             and both shapes are in the message.
@@ -75,7 +83,8 @@ def load_weights(
 
 def _tensors(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
     # a file may be another checkpoint's, and have tensors of which this one has its own
-    file_of = {} if (folder / _SINGLE).is_file() else _file_of(folder)
+    alone = folder.is_file() or (folder / _SINGLE).is_file()
+    file_of = {} if alone else _file_of(folder)
     for path in weight_files(folder):
         try:
             handle = stack.enter_context(safe_open(path, framework="pt"))

@@ -45,6 +45,16 @@ def test_single_and_sharded_files_are_the_same(tmp_path: Path) -> None:
             load(sharded)
 
 
+def test_one_file_of_a_folder_may_be_read(tmp_path: Path) -> None:
+    save_file({"c": torch.ones(1)}, tmp_path / "model.safetensors")
+    save_file(TENSORS, tmp_path / "codec.safetensors")
+    file = tmp_path / "codec.safetensors"
+    weights = load_weights(file, SHAPES, device=torch.device("cpu"), dtype=torch.float32)
+    assert weights.keys() == TENSORS.keys()
+    with pytest.raises(CheckpointError, match="'c'"):
+        load(tmp_path)
+
+
 def test_an_index_may_take_a_part_of_another_checkpoint(tmp_path: Path) -> None:
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     theirs.mkdir(), ours.mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,9 +74,21 @@ def test_a_fingerprint_changes_with_the_weights_that_another_checkpoint_lends(
     assert len(prints) == 2
 
 
-def test_an_unknown_kind_of_checkpoint_is_named(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "parrot"}))
-    with pytest.raises(CheckpointError, match="parrot"):
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"model_type": "parrot"}, "parrot"),
+        ({"architectures": ["ParrotForGeneration"]}, "ParrotForGeneration"),
+        ({"architectures": ["ParrotForGeneration"], "model_type": "jay"}, "jay"),
+        ({"architectures": []}, "None"),
+        ({"architectures": "Parrot"}, "None"),
+    ],
+)
+def test_an_unknown_kind_of_checkpoint_is_named(
+    tmp_path: Path, config: dict[str, Any], named: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=f"'{named}'"):
         Registry(torch_backend("cpu", "float32")).load(str(tmp_path))
 
 

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from izwi.chat import ChatInput
+from izwi.conversation import ConversationInput, size_of
 from izwi.errors import Overloaded
 from izwi.inputs import AlignmentInput, SpeechInput, TranscriptionInput
 from izwi.model import Model
@@ -186,3 +187,6 @@ def _cost(request: Request, usage: Usage) -> tuple[int, float]:
             return 0, len(ask.samples) / _HEARD_RATE
         case ChatInput():
             return sum(len(message.content) for message in ask.messages), 0.0
+        case ConversationInput():
+            characters, samples = size_of(ask)
+            return characters, samples / _HEARD_RATE

@@ -15,6 +15,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from izwi.arrays import Int64
 from izwi.digests import digest_ints
@@ -40,8 +41,7 @@ _DIGEST_BIT, _KEY_MASK = 1 << 62, (1 << 62) - 1
 _PLACE_FACTOR = 0x9E3779B97F4A7C15
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LFM2Prompt:
+class LFM2Prompt(Struct, frozen=True, eq=False, tag=True):
     """What one answer is conditioned on.
 
     Attributes:
