@@ -1,18 +1,27 @@
 """The error tree. Knows no HTTP: `izwi_api.http.errors` maps it once.
 
-IzwiError                    internal_error
-├── InvalidRequest           invalid_request      (param names the field)
-│   ├── InvalidAudio         invalid_audio
-│   ├── ModelNotFound        model_not_found
-│   ├── VoiceNotFound        voice_not_found
-│   ├── VoiceExists          voice_exists
-│   ├── ContextTooLong       context_length_exceeded
-│   └── TooLarge             too_large
-├── CheckpointError          invalid_checkpoint   (names the tensor, key or file)
-├── Overloaded               overloaded           (carries retry_after_s)
-├── EngineStopped            engine_stopped
-├── EngineFault              internal_error       (an error outside this tree, in another process)
-└── InvalidMessage           invalid_message
+IzwiError                      internal_error
+├── InvalidRequest             invalid_request      (param names the field)
+│   ├── InvalidAudio           invalid_audio
+│   │   └── AudioTooShort      audio_too_short
+│   ├── ModelNotFound          model_not_found
+│   ├── VoiceNotFound          voice_not_found
+│   │   └── ConsentNotFound    consent_not_found
+│   ├── VoiceExists            voice_exists
+│   ├── ContextTooLong         context_length_exceeded
+│   ├── TooLarge               too_large
+│   ├── RequestTimeout         request_timeout
+│   ├── UnsupportedMediaType   unsupported_media_type
+│   ├── UnsupportedTranslation translation_unsupported
+│   ├── ReferenceNotFetched    reference_not_fetched
+│   └── RateLimited            rate_limit_exceeded  (carries retry_after_s)
+│       └── QuotaExceeded      insufficient_quota
+├── CheckpointError            invalid_checkpoint   (names the tensor, key or file)
+├── Overloaded                 overloaded           (carries retry_after_s)
+├── StorageFull                storage_full
+├── EngineStopped              engine_stopped
+├── EngineFault                internal_error       (an error outside this tree, in another process)
+└── InvalidMessage             invalid_message
 """
 
 from __future__ import annotations
@@ -39,6 +48,12 @@ class InvalidAudio(InvalidRequest):
     """The audio cannot be decoded, is empty, or is too short to use."""
 
     code = "invalid_audio"
+
+
+class AudioTooShort(InvalidAudio):
+    """There is audio, but not enough for a word."""
+
+    code = "audio_too_short"
 
 
 class ModelNotFound(InvalidRequest):
@@ -71,6 +86,53 @@ class TooLarge(InvalidRequest):
     code = "too_large"
 
 
+class ConsentNotFound(VoiceNotFound):
+    """No consent recording has that id. Answered as a voice that is not found."""
+
+    code = "consent_not_found"
+
+
+class RequestTimeout(InvalidRequest):
+    """The request body arrived too slowly."""
+
+    code = "request_timeout"
+
+
+class UnsupportedMediaType(InvalidRequest):
+    """The body is of another type than the endpoint takes."""
+
+    code = "unsupported_media_type"
+
+
+class UnsupportedTranslation(InvalidRequest):
+    """The model writes down what it hears, in the language that is spoken."""
+
+    code = "translation_unsupported"
+
+
+class ReferenceNotFetched(InvalidRequest):
+    """The address may be asked, but no clip came from it."""
+
+    code = "reference_not_fetched"
+
+
+class RateLimited(InvalidRequest):
+    """The key has no request left this minute. Try again after `retry_after_s`."""
+
+    code = "rate_limit_exceeded"
+    retry_after_s: int
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int = 1):
+        super().__init__(message, param=param)
+        self.retry_after_s = retry_after_s
+
+
+class QuotaExceeded(RateLimited):
+    """The key has used up its day. The next one begins after `retry_after_s`, at midnight UTC."""
+
+    code = "insufficient_quota"
+
+
 class CheckpointError(IzwiError):
     """A checkpoint folder is missing something, has too much, or has it in the wrong shape."""
 
@@ -86,6 +148,12 @@ class Overloaded(IzwiError):
     def __init__(self, message: str, *, retry_after_s: int = 1):
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class StorageFull(IzwiError):
+    """The disk that holds the voices has no room. Nothing was kept."""
+
+    code = "storage_full"
 
 
 class EngineStopped(IzwiError):

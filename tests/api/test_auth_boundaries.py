@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from izwi_api.http.auth import Auth, limited_answer, presented_key
+from izwi.errors import RateLimited
+from izwi_api.http.auth import Auth, presented_key
+from izwi_api.http.errors import response_to
 from izwi_api.http.keys import KeyRing, add_key
-from izwi_api.http.limits import KeyLimits, RateLimited
+from izwi_api.http.limits import KeyLimits
 from tests.api.test_limits import Clock
 
 
@@ -143,7 +145,7 @@ async def test_without_keys_pages_of_other_sites_ask_for_nothing(headers, status
 
 def test_a_wait_that_the_sdk_does_not_wait_is_not_tried_again():
     for seconds, retries in ((120, None), (121, "false")):
-        answer = limited_answer(RateLimited("later", retry_after_s=seconds))
+        answer = response_to(RateLimited("later", retry_after_s=seconds))
         assert (answer.status_code, answer.headers["retry-after"]) == (429, str(seconds))
         assert answer.headers.get("x-should-retry") == retries
 

@@ -9,11 +9,11 @@ from contextlib import closing, contextmanager, suppress
 import httpx
 import pytest
 
+from izwi.errors import StorageFull
 from izwi_api.http.app import create_app
 from izwi_api.settings import Settings
 from izwi_api.voices import files as voice_files
 from izwi_api.voices import index as voice_index
-from izwi_api.voices.errors import StorageFull
 from izwi_api.voices.store import VoiceStore
 from tests.api.conftest import FakeEngine, listening
 from tests.api.test_voices import SPEECH, VOICES, check, world

@@ -6,16 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi_api.http.limits import (
-    DAY_S,
-    DayQuota,
-    KeyLimits,
-    Meter,
-    QuotaExceeded,
-    RateLimited,
-    TokenBucket,
-    next_day_in_s,
-)
+from izwi.errors import QuotaExceeded, RateLimited
+from izwi_api.http.limits import DAY_S, DayQuota, KeyLimits, Meter, TokenBucket, next_day_in_s
 
 SECONDS = st.floats(0, 200, allow_nan=False)
 

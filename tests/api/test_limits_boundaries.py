@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from izwi.errors import QuotaExceeded, RateLimited
 from izwi_api.http import shared_counts
-from izwi_api.http.limits import KeyLimits, Meter, QuotaExceeded, RateLimited
+from izwi_api.http.limits import KeyLimits, Meter
 from izwi_api.http.shared_counts import CountsFile
 from tests.api.test_limits import Clock
 from tests.api.test_shared_counts import locked

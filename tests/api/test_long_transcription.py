@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from izwi.errors import QuotaExceeded
 from izwi.inputs import TranscriptionInput
-from izwi_api.http.limits import QuotaExceeded
 from izwi_api.http.usage import CountedEngine, Usage, current_usage
 from izwi_api.services import transcribe
 from izwi_api.services.transcribe import open_transcription

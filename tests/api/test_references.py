@@ -22,7 +22,7 @@ from websockets.sync.client import connect
 
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
-from izwi.errors import InvalidRequest, Overloaded
+from izwi.errors import InvalidRequest, Overloaded, ReferenceNotFetched
 from izwi_api.cli.main import app as command_line
 from izwi_api.http.app import create_app
 from izwi_api.http.request_pace import FetchPace
@@ -36,7 +36,7 @@ from izwi_api.voices.reference_hosts import (
     parse_host,
     parse_url,
 )
-from izwi_api.voices.references import ReferenceNotFetched, References
+from izwi_api.voices.references import References
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, listening, wait_for
 from tests.api.remote_clips import RemoteClips
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi_api.http.request_pace import RequestPace, SlowRequest
+from izwi.errors import RequestTimeout
+from izwi_api.http.request_pace import RequestPace
 from izwi_api.http.unread_body import CloseUnread
 from izwi_api.settings import Settings, read_settings
 
@@ -59,7 +60,7 @@ async def read(pace, pieces, gap_s):
     scope = {"type": "http", "headers": [(b"transfer-encoding", b"chunked")]}
     try:
         await CloseUnread(app, pace)(scope, receive, send)
-    except SlowRequest:
+    except RequestTimeout:
         return got, dict(sent[0]["headers"])
     return got, dict(sent[0]["headers"])
 

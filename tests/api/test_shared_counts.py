@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from izwi.errors import QuotaExceeded, RateLimited
 from izwi_api.http import shared_counts
 from izwi_api.http.app import create_app
 from izwi_api.http.keys import add_key
-from izwi_api.http.limits import DAY_S, KeyLimits, Meter, QuotaExceeded, RateLimited
+from izwi_api.http.limits import DAY_S, KeyLimits, Meter
 from izwi_api.http.shared_counts import CountsFile
 from izwi_api.settings import Access, Settings
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, listening
@@ -29,7 +30,8 @@ LIMITS = KeyLimits(requests_per_minute=300, characters_per_day=1000)
 GREEDY = """
 import sys
 from pathlib import Path
-from izwi_api.http.limits import Meter, KeyLimits, RateLimited
+from izwi.errors import RateLimited
+from izwi_api.http.limits import Meter, KeyLimits
 from izwi_api.http import shared_counts
 from izwi_api.http.shared_counts import CountsFile
 shared_counts._LOCK_WAIT_S = 5.0  # this machine may be busy: who has the lock may be put aside

@@ -14,11 +14,10 @@ from websockets.sync.client import connect
 from izwi.audio.decode import decode_audio
 from izwi.audio.encode import FORMATS
 from izwi.audio.pcm import to_s16le
-from izwi.errors import InvalidRequest
+from izwi.errors import InvalidRequest, QuotaExceeded
 from izwi.inputs import SpeechInput, TextMode
 from izwi.request import Request
 from izwi_api.http.app import create_app
-from izwi_api.http.limits import QuotaExceeded
 from izwi_api.routes import speech_stream
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.schemas.speech_stream import unit_end

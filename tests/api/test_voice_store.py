@@ -22,12 +22,19 @@ import soundfile
 from izwi.audio.decode import decode_audio
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
-from izwi.errors import InvalidRequest, IzwiError, TooLarge, VoiceExists, VoiceNotFound
+from izwi.errors import (
+    ConsentNotFound,
+    InvalidRequest,
+    IzwiError,
+    StorageFull,
+    TooLarge,
+    VoiceExists,
+    VoiceNotFound,
+)
 from izwi.inputs import VoicePrompt
 from izwi_api.settings import read_settings
 from izwi_api.voices import files as voice_files
 from izwi_api.voices.archive import VoiceArchive, pack_voice, unpack_voice
-from izwi_api.voices.errors import ConsentNotFound, StorageFull
 from izwi_api.voices.files import audio_kind, is_id, new_id
 from izwi_api.voices.index import INDEX_NAME
 from izwi_api.voices.store import VoiceStore

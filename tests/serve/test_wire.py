@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from izwi import errors
@@ -22,6 +22,7 @@ from izwi.errors import (
     InvalidRequest,
     IzwiError,
     Overloaded,
+    RateLimited,
 )
 from izwi.inputs import (
     AlignmentInput,
@@ -36,7 +37,6 @@ from izwi.registry import Registry, families
 from izwi.request import Chunk, EncodeInput, Reason, Request, SamplingParams
 from izwi.serialization import decode, encode, pack_error, unpack_error
 from izwi.weightless import WeightlessBackend
-from izwi_api.http.limits import RateLimited
 from izwi_api.serve import wire
 from tests.engine.toy import ToyPrompt
 from tests.models.tiny_aligner import write_tiny_aligner
@@ -393,10 +393,20 @@ def test_every_error_of_the_tree_comes_back_as_what_it_was():
     for cls in vars(errors).values():
         if isinstance(cls, type) and issubclass(cls, IzwiError):
             assert_same(unpack_error(pack_error(cls("because"))), cls("because"))
-    # an API server's own
-    limited = unpack_error(pack_error(RateLimited("slowly", retry_after_s=3)))
-    assert type(limited) is InvalidRequest
-    assert str(limited) == "slowly"
+    limited = RateLimited("slowly", retry_after_s=3)
+    assert_same(unpack_error(pack_error(limited)), limited)
+
+    class Special(Overloaded):
+        """None that another process knows: the nearest that it knows arrives."""
+
+    special = Special("full", retry_after_s=9)
+    special.secret = "stays"
+    back = unpack_error(pack_error(special))
+    assert type(back) is Overloaded
+    assert (str(back), vars(back)) == ("full", {"retry_after_s": 9})
+    for values in ({"retry_after_s": "soon"}, {"__class__": "x"}):
+        with pytest.raises(ValueError):
+            unpack_error(structs.replace(pack_error(limited), values=values))
     fault = unpack_error(pack_error(RuntimeError("a bug")))
     assert isinstance(fault, EngineFault)
     assert "RuntimeError: a bug" in str(fault)

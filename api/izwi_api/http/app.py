@@ -31,7 +31,6 @@ from izwi_api.services.decoding import Decoder, DecoderPool, InProcess
 from izwi_api.services.model_aliases import AliasedEngine, AliasedRegistry
 from izwi_api.services.model_changes import ModelChanges
 from izwi_api.settings import Access, Settings
-from izwi_api.voices import errors as voice_errors
 from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore
 
@@ -91,8 +90,6 @@ def create_app(
     drain, changes = Drain(), ModelChanges(engine, registry, offline=settings.offline)
     set_state(app, AppState(services, metrics, int(time.time()), drain, changes, models.aliases))
     http_errors.install(app, [route for router in ROUTERS for route in router.routes])
-    auth.install(app)
-    voice_errors.install(app)
     _guard(app, access, settings.home / "counts")
     _watch(app, settings, audit_log, metrics, drain)
     for router in ROUTERS:

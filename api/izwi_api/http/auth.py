@@ -11,14 +11,14 @@ from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fastapi import FastAPI, Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from izwi_api.http.errors import error_body, refuse
+from izwi.errors import RateLimited
+from izwi_api.http.errors import error_body, refuse, response_to
 from izwi_api.http.keys import ApiKey, KeyRing
-from izwi_api.http.limits import Clock, Meter, RateLimited
+from izwi_api.http.limits import Clock, Meter
 from izwi_api.http.shared_counts import CountsFile
 from izwi_api.http.usage import Usage, current_usage
 
@@ -38,7 +38,6 @@ ANSWER_HEADERS = (
         for of in ("requests", "characters", "audio-seconds")
     ),
 )
-_MAX_SDK_WAIT_S = 120  # the SDK does not wait longer, so it should not try again at all
 
 
 class Auth:
@@ -113,7 +112,7 @@ class Auth:
         try:
             meter.admit()
         except RateLimited as error:
-            answer = limited_answer(error)
+            answer = response_to(error)
             answer.headers.update(usage.headers())
             return answer
         return None
@@ -151,24 +150,6 @@ def presented_key(scope: Scope) -> str | None:
     protocols: list[str] = scope.get("subprotocols", [])
     shown += [p.removeprefix(_SUBPROTOCOL) for p in protocols if p.startswith(_SUBPROTOCOL)]
     return shown[0] if len(shown) == 1 and shown[0] else None
-
-
-def install(app: FastAPI) -> None:
-    """Make the app answer used-up quotas with 429."""
-    app.add_exception_handler(RateLimited, _answer_rate_limited)
-
-
-def limited_answer(error: RateLimited) -> Response:
-    """Return the answer 429 for a limit that was reached."""
-    headers = {"retry-after": str(error.retry_after_s)}
-    if error.retry_after_s > _MAX_SDK_WAIT_S:
-        headers["x-should-retry"] = "false"
-    return JSONResponse(error_body(str(error), error.kind, code=error.code), 429, headers)
-
-
-async def _answer_rate_limited(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RateLimited)
-    return limited_answer(error)
 
 
 def _is_free(scope: Scope) -> bool:

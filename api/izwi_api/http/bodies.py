@@ -13,8 +13,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from izwi.errors import InvalidRequest, TooLarge
-from izwi_api.http.request_pace import SlowRequest
+from izwi.errors import InvalidRequest, RequestTimeout, TooLarge, UnsupportedMediaType
 
 # Room beside the file for the other fields of a form and its boundaries.
 _FORM_OVERHEAD_BYTES = 256 * 1024
@@ -50,12 +49,6 @@ class Form:
         return content
 
 
-class UnsupportedMediaType(InvalidRequest):
-    """The body is of another type than the endpoint takes."""
-
-    code = "unsupported_media_type"
-
-
 class _Overflow(MultiPartException):
     """The body went over its limit; of this class so that the parser cleans up."""
 
@@ -77,7 +70,7 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
     Raises:
         UnsupportedMediaType: Its content type is not application/json, or one that ends in +json.
         TooLarge: More bytes than the limit.
-        SlowRequest: It did not arrive in time.
+        RequestTimeout: It did not arrive in time.
         InvalidRequest: It is not a JSON object.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
@@ -113,7 +106,7 @@ async def read_form(request: Request, limit_bytes: int) -> Form:
 
     Raises:
         TooLarge: The file is over the limit.
-        SlowRequest: It did not arrive in time.
+        RequestTimeout: It did not arrive in time.
         InvalidRequest: It is not a multipart form.
     """
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
@@ -157,7 +150,7 @@ async def _capped(request: Request, limit_bytes: int) -> AsyncGenerator[bytes]:
             if size > _TURN_BYTES:
                 # Uploads take turns with the streams that are being sent.
                 await asyncio.sleep(0)
-    except (ClientDisconnect, SlowRequest) as error:
+    except (ClientDisconnect, RequestTimeout) as error:
         raise _Gone(error) from error
 
 

@@ -23,11 +23,14 @@ from izwi.errors import (
     IzwiError,
     ModelNotFound,
     Overloaded,
+    QuotaExceeded,
+    RateLimited,
+    RequestTimeout,
+    StorageFull,
     TooLarge,
+    UnsupportedMediaType,
     VoiceNotFound,
 )
-from izwi_api.http.bodies import UnsupportedMediaType
-from izwi_api.http.request_pace import SlowRequest
 
 logger = logging.getLogger(__name__)
 
@@ -35,16 +38,18 @@ STATUS: dict[type[IzwiError], int] = {
     ModelNotFound: 404,
     VoiceNotFound: 404,
     TooLarge: 413,
-    SlowRequest: 408,
+    RequestTimeout: 408,
     UnsupportedMediaType: 415,
+    RateLimited: 429,
     InvalidRequest: 400,
     Overloaded: 503,
     EngineStopped: 503,
+    StorageFull: 507,
     IzwiError: 500,
 }
 CLIENT_LEFT = 499
 _RETRY_AFTER_STOP_S = 5
-_MAX_RETRY_AFTER_S = 120  # the SDK gives up instead of waiting longer
+_MAX_SDK_WAIT_S = 120  # the SDK does not wait longer, so it should not try again at all
 # A message may quote what the caller sent, and that can be megabytes long.
 _MAX_MESSAGE_CHARS = 400
 
@@ -68,10 +73,38 @@ def error_body(
 def body_of(error: IzwiError) -> dict[str, object]:
     """Return the error object for one of our errors."""
     status = status_of(error)
-    kind = "invalid_request_error" if status < 500 else "server_error"
     # What went wrong inside is for the log: a caller gets no paths and no tensor names.
     message = "internal error" if status == 500 else str(error)
-    return error_body(message, kind, param=getattr(error, "param", None), code=error.code)
+    return error_body(
+        message, _kind_of(error), param=getattr(error, "param", None), code=error.code
+    )
+
+
+def _kind_of(error: IzwiError) -> str:
+    """Return OpenAI's `type` of an error."""
+    if isinstance(error, RateLimited):
+        return "insufficient_quota" if isinstance(error, QuotaExceeded) else "requests"
+    return "invalid_request_error" if status_of(error) < 500 else "server_error"
+
+
+def response_to(error: IzwiError) -> JSONResponse:
+    """Return the whole response for one of our errors."""
+    return JSONResponse(body_of(error), status_of(error), headers=_headers_of(error))
+
+
+def _headers_of(error: IzwiError) -> dict[str, str]:
+    """Return what tells a client whether, and when, to try again."""
+    if isinstance(error, RateLimited):
+        wait = {"retry-after": str(error.retry_after_s)}
+        return (
+            wait if error.retry_after_s <= _MAX_SDK_WAIT_S else wait | {"x-should-retry": "false"}
+        )
+    if isinstance(error, StorageFull):
+        return {"x-should-retry": "false"}
+    if status_of(error) == 503:
+        wait_s = getattr(error, "retry_after_s", _RETRY_AFTER_STOP_S)
+        return {"retry-after": str(max(1, min(int(wait_s), _MAX_SDK_WAIT_S)))}
+    return {}
 
 
 def invalid_body(errors: list[ErrorDetails]) -> dict[str, object]:
@@ -132,14 +165,9 @@ async def refuse(answer: Response, scope: Scope, receive: Receive, send: Send) -
 
 async def _answer_izwi_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, IzwiError)
-    status = status_of(error)
-    headers: dict[str, str] = {}
-    if status == 503:
-        wait_s = getattr(error, "retry_after_s", _RETRY_AFTER_STOP_S)
-        headers["retry-after"] = str(max(1, min(int(wait_s), _MAX_RETRY_AFTER_S)))
-    if status == 500:
+    if status_of(error) == 500:
         logger.error("request failed: %s", request.url.path, exc_info=error)
-    return JSONResponse(body_of(error), status, headers=headers)
+    return response_to(error)
 
 
 async def _answer_validation_error(_: Request, error: Exception) -> Response:

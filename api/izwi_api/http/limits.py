@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Self
 
-from izwi.errors import InvalidRequest
+from izwi.errors import QuotaExceeded, RateLimited
 from izwi_api.http.shared_counts import Counts, CountsFile
 
 DAY_S = 86_400
@@ -23,24 +23,6 @@ _ROUNDING = 1e-6
 _REQUESTS = "requests"
 
 Clock = Callable[[], float]
-
-
-class RateLimited(InvalidRequest):
-    """The key has no request left this minute. Try again after `retry_after_s`."""
-
-    code = "rate_limit_exceeded"
-    kind = "requests"
-
-    def __init__(self, message: str, *, retry_after_s: int):
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
-
-class QuotaExceeded(RateLimited):
-    """The key has used up its day. The next one begins after `retry_after_s`, at midnight UTC."""
-
-    code = "insufficient_quota"
-    kind = "insufficient_quota"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from izwi.errors import InvalidRequest
-
-
-class SlowRequest(InvalidRequest):
-    """The request did not arrive in time."""
-
-    code = "request_timeout"
-
 
 @dataclass(frozen=True, slots=True)
 class RequestPace:

@@ -22,10 +22,11 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
+from izwi.errors import RequestTimeout
 from izwi_api.http.drain import Drain
 from izwi_api.http.errors import error_body
 from izwi_api.http.fair_timeout import Countdown
-from izwi_api.http.request_pace import RequestPace, SlowRequest
+from izwi_api.http.request_pace import RequestPace
 from izwi_api.http.tls_files import TlsFiles
 
 logger = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ class Protocol(H11Protocol):
         self.transport.close()
 
     def _answer(self, status: int, message: str) -> None:
-        code = SlowRequest.code if status == 408 else "bad_http"
+        code = RequestTimeout.code if status == 408 else "bad_http"
         body = json.dumps(error_body(message, "invalid_request_error", code=code)).encode()
         headers = [
             (b"content-type", b"application/json"),

@@ -5,15 +5,16 @@ from __future__ import annotations
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from izwi.errors import RequestTimeout
 from izwi_api.http.fair_timeout import fair_timeout
-from izwi_api.http.request_pace import RequestPace, SlowRequest
+from izwi_api.http.request_pace import RequestPace
 
 
 class CloseUnread:
     """ASGI middleware: what is left of a refused body is not read.
 
     The server would otherwise take in, and throw away, whatever a client goes on sending. Whoever
-    reads a body that is too slow gets SlowRequest.
+    reads a body that is too slow gets RequestTimeout.
 
     Args:
         app: What reads.
@@ -45,7 +46,7 @@ class CloseUnread:
                 async with fair_timeout(left_s) as countdown:
                     message = await receive()
             except TimeoutError as error:
-                raise SlowRequest("the body did not arrive in time") from error
+                raise RequestTimeout("the body did not arrive in time") from error
             waited_s += countdown.counted_s
             num_bytes += len(message.get("body", b""))
             if message["type"] == "http.request" and not message.get("more_body", False):

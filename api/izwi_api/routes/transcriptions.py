@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from izwi.alignment import AlignedWord
-from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, ModelNotFound
+from izwi.errors import AudioTooShort, InvalidRequest, IzwiError, ModelNotFound
 from izwi.inputs import TranscriptionInput
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import Form, read_form
@@ -38,12 +38,6 @@ router = APIRouter(route_class=PlainRoute)
 
 # As at OpenAI: no word is shorter.
 _MIN_AUDIO_S = 0.1
-
-
-class AudioTooShort(InvalidAudio):
-    """There is sound, but not enough for a word."""
-
-    code = "audio_too_short"
 
 
 @router.post(

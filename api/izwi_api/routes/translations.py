@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from izwi.errors import InvalidRequest
+from izwi.errors import UnsupportedTranslation
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_form
 from izwi_api.schemas.openapi import form_body
@@ -13,12 +13,6 @@ from izwi_api.schemas.translation import TranslationForm, parse_form
 from izwi_api.services.context import Services
 
 router = APIRouter()
-
-
-class CannotTranslate(InvalidRequest):
-    """The model writes down what it hears, in the language that is spoken."""
-
-    code = "translation_unsupported"
 
 
 @router.post("/v1/audio/translations", openapi_extra=form_body(TranslationForm, "file"))
@@ -31,11 +25,11 @@ async def create_translation(request: Request) -> Response:
     raise _refusal(services, fields.model)
 
 
-def _refusal(services: Services, model_name: str) -> CannotTranslate:
+def _refusal(services: Services, model_name: str) -> UnsupportedTranslation:
     """Say why not. Raises ModelNotFound and InvalidRequest for names that are wrong in any case."""
     # What a family can do is in its protocol, and no protocol of ours has a translation.
     services.registry.transcription(model_name)
-    return CannotTranslate(
+    return UnsupportedTranslation(
         f"model {model_name!r} writes down what is said in the language that is spoken, and does "
         "not translate; POST /v1/audio/transcriptions takes the same file",
         param="model",

@@ -7,7 +7,7 @@ import asyncio
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from izwi.errors import InvalidRequest, ModelNotFound, VoiceNotFound
+from izwi.errors import ConsentNotFound, InvalidRequest, ModelNotFound, VoiceNotFound
 from izwi.inputs import TranscriptionInput
 from izwi.request import Task
 from izwi_api.http.app_state import services_of
@@ -21,7 +21,6 @@ from izwi_api.services.transcribe import SAMPLE_RATE, open_transcription
 from izwi_api.settings import OPENAI_VOICES
 from izwi_api.voices.design import design_voice
 from izwi_api.voices.encoding import cloning_model, decode_clip, keep_voice, speech_models
-from izwi_api.voices.errors import ConsentNotFound
 from izwi_api.voices.files import is_id
 from izwi_api.voices.names import alias_speaker
 from izwi_api.voices.store import check_name

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from izwi.errors import InvalidRequest
-from izwi_api.voices.errors import ConsentNotFound, report_full_disk
+from izwi.errors import ConsentNotFound, InvalidRequest
+from izwi_api.voices.disk import report_full_disk
 from izwi_api.voices.files import (
     audio_kind,
     is_id,

@@ -17,8 +17,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from izwi.errors import IzwiError, Overloaded
-from izwi_api.voices.errors import StorageFull, no_room
+from izwi.errors import IzwiError, Overloaded, StorageFull
+from izwi_api.voices.disk import no_room
 from izwi_api.voices.files import (
     is_id,
     is_name,

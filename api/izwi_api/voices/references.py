@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import h11
 
-from izwi.errors import InvalidRequest, Overloaded
+from izwi.errors import InvalidRequest, Overloaded, ReferenceNotFetched
 from izwi_api.http.fair_timeout import fair_timeout
 from izwi_api.http.request_pace import FetchPace
 from izwi_api.voices.reference_hosts import (
@@ -42,12 +42,6 @@ _READ_BYTES = 16_384
 _MAX_INTERIM = 8  # answers of status 1xx
 # A body in many small pieces costs more time than its bytes are worth, and this loop sends audio.
 _FREE_CHUNKS, _MIN_CHUNK_BYTES = 2048, 16
-
-
-class ReferenceNotFetched(InvalidRequest):
-    """The address may be asked, but no clip came from it."""
-
-    code = "reference_not_fetched"
 
 
 class _Refused(Exception):

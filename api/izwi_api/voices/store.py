@@ -21,7 +21,7 @@ from pathlib import Path
 from izwi.errors import InvalidRequest, VoiceExists, VoiceNotFound
 from izwi.inputs import VoicePrompt
 from izwi_api.voices.consents import ConsentStore
-from izwi_api.voices.errors import report_full_disk
+from izwi_api.voices.disk import report_full_disk
 from izwi_api.voices.files import (
     audio_kind,
     is_id,
