@@ -8,16 +8,17 @@ FROM python:${PYTHON}-slim AS build
 ARG DEVICE=cpu
 RUN python -m venv /opt/izwi
 ENV PATH=/opt/izwi/bin:$PATH
+WORKDIR /src
+COPY constraints.txt .
 # torch in a layer of its own, which stays while the code changes; PyPI's build carries CUDA
 RUN case "$DEVICE" in \
       cpu) index=https://download.pytorch.org/whl/cpu ;; \
       cuda) index=https://pypi.org/simple ;; \
       *) echo "DEVICE must be cpu or cuda, got $DEVICE" >&2; exit 1 ;; \
     esac \
- && pip install --no-cache-dir --index-url "$index" 'torch>=2.11,<2.14'
-WORKDIR /src
+ && pip install --no-cache-dir --index-url "$index" "$(grep '^torch==' constraints.txt)"
 COPY . .
-RUN pip install --no-cache-dir .
+RUN pip install --no-cache-dir --constraint constraints.txt .
 
 FROM python:${PYTHON}-slim
 ARG DEVICE=cpu

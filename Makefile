@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: serve test check lint format types arch unit wheel bench bench-gpu mutants clean
+.PHONY: serve test nightly check lint format types arch unit wheel constraints bench bench-gpu mutants clean
 
 serve: $(VENV)/.runtime
 	$(BIN)/izwi serve $(ARGS)
@@ -31,12 +31,25 @@ arch: $(VENV)/.dev
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest $(ARGS)
 
+# all tests, every property on twenty times as many examples, with the newest of every dependency
+nightly:
+	rm -rf build/nightly && $(PYTHON) -m venv build/nightly
+	build/nightly/bin/pip install --quiet --editable '.[dev]'
+	HYPOTHESIS_PROFILE=nightly build/nightly/bin/python -m pytest -m "" --timeout 7200 $(ARGS)
+
+# write down the newest versions that go together; run it on Linux with Python 3.11
+constraints: $(VENV)/.dev
+	mkdir -p build
+	$(BIN)/pip install --dry-run --quiet --ignore-installed --report build/resolved.json '.[dev,mutants]'
+	$(BIN)/python -m tests.contract.write_constraints build/resolved.json > build/constraints.txt
+	mv build/constraints.txt constraints.txt
+
 # build the wheel, install it where nothing else is, and let it speak and listen
 wheel: $(VENV)/.dev
 	rm -rf build/wheel && mkdir -p build/wheel
 	$(BIN)/python -m build --wheel --outdir build/wheel .
 	$(PYTHON) -m venv build/wheel/venv
-	build/wheel/venv/bin/pip install --quiet build/wheel/*.whl
+	build/wheel/venv/bin/pip install --quiet --constraint constraints.txt build/wheel/*.whl
 	cd build/wheel && venv/bin/python ../../tests/contract/check_wheel.py
 
 # what runs anywhere; the loops over HTTP ask a server of the embedded voice where there is no GPU
@@ -51,7 +64,7 @@ bench: $(VENV)/.dev
 
 # on a machine with a GPU: the kernels are right, recorded steps say what plain ones say, and how fast
 bench-gpu: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/ops tests/runner/test_encoder_graphs.py tests/runner/test_voice_graphs.py \
+	$(BIN)/python -m pytest -m "" tests/ops tests/runner/test_encoder_graphs.py tests/runner/test_voice_graphs.py \
 		tests/models/test_cuda.py tests/models/test_device.py
 	$(BIN)/python -m benchmarks.frame_time
 	$(BIN)/python -m benchmarks.closed_loop
@@ -69,17 +82,17 @@ mutants: $(VENV)/.mutants
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
-$(VENV)/.runtime: pyproject.toml
+$(VENV)/.runtime: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
-$(VENV)/.dev: pyproject.toml
+$(VENV)/.dev: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@ $(VENV)/.runtime
 
-$(VENV)/.mutants: pyproject.toml
+$(VENV)/.mutants: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[dev,mutants]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,mutants]'
 	touch $@ $(VENV)/.dev $(VENV)/.runtime

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, assume, settings
+from hypothesis import HealthCheck, assume
 
 from izwi_api.http.app import create_app
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeChat, FakeEngine, FakeRegistry, listening
+from tests.examples import examples
 
 FAILS = ("\x01", "\x02", "PREPARE")  # what the fake takes for an order to fail
 
@@ -28,11 +29,10 @@ def base_url():
 
 
 @schema.parametrize()
-@settings(
-    max_examples=150,
+@examples(
+    150,
     derandomize=True,
     database=None,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 def test_what_the_schema_allows_is_answered(case, base_url):

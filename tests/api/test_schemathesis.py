@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import schemathesis
-from hypothesis import HealthCheck, assume, settings
+from hypothesis import HealthCheck, assume
 from schemathesis.specs.openapi.checks import allow_header_conformance, positive_data_acceptance
 
 from izwi_api.http.app import create_app
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeEngine, FakeRegistry
+from tests.examples import examples
 
 # What these take cannot be told in a schema: a clip that is sound, a name in letters of any script.
 UNTOLD = (
@@ -36,11 +37,10 @@ def operation(method: str, path: str) -> Callable[..., None]:
     """Make the test of one operation."""
 
     @schema.include(method=method, path=path).parametrize()
-    @settings(
-        max_examples=100,
+    @examples(
+        100,
         derandomize=True,
         database=None,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
     )
     def test(case, client):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi.audio.mel import (
@@ -15,6 +15,7 @@ from izwi.audio.mel import (
     whisper_scaled,
 )
 from izwi.errors import InvalidAudio
+from tests.examples import examples
 from tests.models.tiny_asr import sound
 
 SAMPLES = sound(3.0)
@@ -29,7 +30,7 @@ def streamed(samples: np.ndarray, sizes: list[int]) -> np.ndarray:
     return np.concatenate(frames, axis=1)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(201, len(SAMPLES)), st.lists(st.integers(0, 5000), max_size=12))
 def test_however_it_is_cut(length: int, sizes: list[int]) -> None:
     samples = SAMPLES[:length]

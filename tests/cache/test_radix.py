@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from izwi.cache.pages import PagePool
 from izwi.cache.radix import Match, RadixTree
+from tests.examples import examples
 
 NUM_PAGES, SIZE = 20, 3
 KEYS = st.builds(  # few different pages, so that most sequences share some
@@ -269,7 +269,7 @@ class Tree(RuleBasedStateMachine):
         self.orphans.clear()
 
 
-Tree.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+Tree.TestCase.settings = examples(150, stateful_step_count=50)
 TestTree = Tree.TestCase
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi.cache.state import StateArena
 from izwi.cache.tiers import PageStore, Tier, TierCosts, cheapest
 from izwi.layers import StateSpec
+from tests.examples import examples
 
 SIZE = 64
 # keeping is always cheaper than rebuilding
@@ -71,7 +72,7 @@ def test_the_store_keeps_a_copy(tmp_path: Path) -> None:
         kept.put(page(0)[1:], 16)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     host=st.integers(0, 3),
     disk=st.integers(0, 3),

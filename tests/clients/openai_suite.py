@@ -208,15 +208,22 @@ def choice() -> str:
     return errors if find_spec("aiohttp") else f"not aiohttp and {errors}"
 
 
-def run_all(folder: Path) -> list[Outcome]:
-    """Run their tests: of audio, models and errors against the embedded checkpoints, of chat.
+def run_all(folder: Path, *others: str) -> list[Outcome]:
+    """Run their tests of audio and models against the embedded checkpoints, and those of chat.
 
     What chats is a tiny checkpoint of random weights.
+
+    Args:
+        folder: For what is written meanwhile.
+        others: More files of their tests, which need no model.
+
+    Raises:
+        Unfetchable: pip cannot fetch their tests.
     """
     suite = fetch()
     with served(folder, *link_models(folder, MODELS)) as server:
         clip = speech_clip(server.url)
-        outcomes = run_suite(suite, server.url, folder, [*RESOURCES, *ERRORS], clip)
+        outcomes = run_suite(suite, server.url, folder, [*RESOURCES, *others], clip)
     model = write_tiny_chat(folder / "chat" / CHAT_MODEL)
     with served(folder / "chat", "--model", str(model)) as server:
         return outcomes + run_suite(suite, server.url, folder / "chat", [CHAT])
@@ -225,7 +232,7 @@ def run_all(folder: Path) -> list[Outcome]:
 def main() -> None:
     """Run all, and print a line for each test and a table of counts."""
     with tempfile.TemporaryDirectory() as temporary:
-        outcomes = run_all(Path(temporary))
+        outcomes = run_all(Path(temporary), *ERRORS)
     counts: dict[str, Counter[str]] = {}
     for outcome in outcomes:
         kind = outcome.outcome if outcome.is_as_expected else f"{outcome.outcome}, UNEXPECTED"

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clients.openai_suite import CHAT, EXPECTED, RESOURCES, Unfetchable, run_all
+from tests.api.served import served
+from tests.clients.openai_suite import (
+    CHAT,
+    ERRORS,
+    EXPECTED,
+    RESOURCES,
+    Unfetchable,
+    fetch,
+    run_all,
+    run_suite,
+)
+
+pytestmark = pytest.mark.timeout(1800)  # two servers and some hundred requests
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +28,18 @@ def outcomes(tmp_path_factory):
 
 
 def test_every_test_ends_as_written_down(outcomes):
+    assert [outcome for outcome in outcomes if not outcome.is_as_expected] == []
+
+
+@pytest.mark.slow  # they send to mocks, and wait between what they send
+def test_what_the_sdk_makes_of_errors(tmp_path):
+    try:
+        suite = fetch()
+    except Unfetchable as error:
+        pytest.skip(str(error))
+    with served(tmp_path) as server:
+        outcomes = run_suite(suite, server.url, tmp_path, ERRORS)
+    assert len(outcomes) > 20
     assert [outcome for outcome in outcomes if not outcome.is_as_expected] == []
 
 

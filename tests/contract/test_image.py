@@ -35,10 +35,10 @@ def test_the_build_context_holds_what_the_wheel_is_made_of() -> None:
     assert not {".git", "tests", "benchmarks"} & allowed
 
 
-def test_torch_is_the_one_that_the_package_asks_for() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    (torch,) = [each for each in project["project"]["dependencies"] if each.startswith("torch")]
-    assert f"'{torch}'" in RECIPE
+def test_versions_are_those_of_the_constraints() -> None:
+    """PyTorch's index has other versions of other packages, so torch alone is taken from it."""
+    assert RECIPE.index("COPY constraints.txt .") < RECIPE.index("grep '^torch==' constraints.txt")
+    assert "pip install --no-cache-dir --constraint constraints.txt ." in RECIPE
 
 
 def test_options_after_the_images_name_keep_the_address() -> None:

@@ -51,7 +51,7 @@ def serving(environment: dict[str, str], *options: str) -> Iterator[int]:
     command = ["izwi", "serve", "--port", str(free), *options]
     server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     try:
-        for _ in range(600):
+        for _ in range(1800):
             try:
                 with urllib.request.urlopen(
                     f"http://127.0.0.1:{free}/readyz", timeout=60

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -30,6 +30,7 @@ from tests.engine.ahead import one_step_ahead
 from tests.engine.toy import CLONE, ToyCodec, toy_request
 from tests.engine.virtual import VirtualLoop
 from tests.engine.world import World
+from tests.examples import examples
 
 pytest.importorskip("triton")  # which staging knows the limits of
 
@@ -177,7 +178,7 @@ def test_every_point_is_there() -> None:
     assert [point for point in POINTS if not hasattr(*point)] == []
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @example((CodecGraphs, "_replay"), frozenset({1}), True, "recorded", 5)
 @example((HostCopy, "__init__"), frozenset({2}), True, "recorded", 2)
 @example((torch.Tensor, "index_copy_"), frozenset({7}), True, "plain", 2)

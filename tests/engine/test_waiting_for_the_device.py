@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import PropertyMock, patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -21,6 +21,7 @@ from tests.engine.ahead import PaperDevice, one_step_ahead
 from tests.engine.toy import toy_request
 from tests.engine.virtual import VirtualLoop
 from tests.engine.world import World
+from tests.examples import examples
 
 STEP_S = 0.004
 ENCODE_S = 0.02
@@ -73,7 +74,7 @@ def spoken(name: str, seed: int, frames: int) -> Request:
     return replace(toy_request(name, 5, seed=seed, frames=frames), stop_ids=())
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(
     outliers=st.dictionaries(st.integers(10, 120), st.floats(3.0, 500.0), min_size=1, max_size=8),
     burst=st.integers(0, 12),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from izwi_models.qwen3.tokenizer import IncrementalTokenizer, QwenTokenizer
 from izwi_models.qwen3_tts.cutting import Cutter, joined, split_text
 from izwi_models.qwen3_tts.spoken import SpokenStream, sentences
+from tests.examples import examples
 from tests.models.tiny_tts import write_tokenizer
 
 # Everything that makes a split or a normal form depend on what follows.
@@ -37,7 +38,7 @@ def cut(text: str, data: st.DataObject) -> list[str]:
     return [text[first:last] for first, last in pairwise(edges)]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(text=any_text, data=st.data())
 @example("x  1", None)
 @example("a\n  \n", None)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -27,6 +27,7 @@ from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
 from izwi_models.qwen3_tts.prompt import SpeechPrompt
 from izwi_models.qwen3_tts.spoken import sentences
+from tests.examples import examples
 from tests.models.test_text_cuts import cut, prose
 from tests.models.tiny_tts import tiny_config, write_json, write_tiny_tts
 from tests.models.tts_loop import Cache, PackedContext, start
@@ -107,7 +108,7 @@ def layout(request: Request, ids: tuple[int, ...] = ()) -> tuple[list[int], ...]
     return prompt.text.tolist(), prompt.codec.tolist(), track
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(text=prose, data=st.data())
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("voice", VOICES)
@@ -246,7 +247,7 @@ class Loop:
 TEXT = "We said. 12 words are here, and they go on for long enough to be waited for."
 
 
-@settings(max_examples=4, deadline=None)
+@examples(4)
 @given(data=st.data())
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize(

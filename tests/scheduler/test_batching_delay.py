@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.simulate_gpu import COMPUTE, MACHINE, STREAMS, closed_loop, stream
@@ -24,6 +24,7 @@ from izwi.scheduler.batching_delay import (
 )
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.policy import POLICIES, Budgets, View
+from tests.examples import examples
 from tests.scheduler.toy import DEAR_CALLS, Timeline, Toy
 
 SPEND = Budgets(16, 1000, 2048, 16, 64, 64, 0.012, COMPUTE, new_requests=1.2, since_start=0)
@@ -92,7 +93,7 @@ def test_work_that_nobody_listens_to_waits_longer_if_it_fits_into_a_step() -> No
 prices = st.floats(0.0, 0.05)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     slacks=st.lists(st.sampled_from([-1.0, 0.01, 0.1, 1.0, inf]), min_size=1, max_size=5),
     num_rows=st.integers(0, 200),
@@ -118,7 +119,7 @@ def test_waiting_is_bounded_in_steps_and_in_time_and_must_pay(
     assert least > SPARE * (2 * step_s + cost.prefill_call_s)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     slots=st.integers(2, 40),
     entries=st.integers(3, 30),

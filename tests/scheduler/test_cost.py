@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi.scheduler.cost import SAMPLE_WINDOW, OnlineCost, StepCost, StepWork, fit
+from tests.examples import examples
 
 TRUE = StepCost(0.010, 4e-5, 6e-6, 0.008, 0.003, 2e-4, 0.005, 0.004)
 
@@ -47,7 +48,7 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
     assert TRUE.seconds(StepWork(encodes=2)) == pytest.approx(0.004 + 0.016)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(cost=costs, seed=st.integers(0, 1000))
 def test_exact_steps_give_the_exact_prices(cost: StepCost, seed: int) -> None:
     rng = random.Random(seed)
@@ -57,7 +58,7 @@ def test_exact_steps_give_the_exact_prices(cost: StepCost, seed: int) -> None:
         assert found.seconds(work) == pytest.approx(cost.seconds(work), rel=0.02, abs=1e-4)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(samples=st.lists(st.tuples(counts, st.floats(0.0, 10.0)), max_size=20))
 def test_no_price_is_negative_whatever_was_measured(
     samples: list[tuple[StepWork, float]],
@@ -138,7 +139,7 @@ def steps_of(rng: random.Random, count: int) -> list[StepWork]:
     return works
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     seed=st.integers(0, 10_000),
     outliers=st.dictionaries(st.integers(150, 299), st.floats(3.0, 1e4), max_size=6),
@@ -160,7 +161,7 @@ def test_single_outliers_cost_nothing_after_them(seed: int, outliers: dict[int, 
                 assert disturbed.cost.seconds(next_work) <= before_s + TRUE.seconds(next_work)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(burst=st.integers(1, 60), factor=st.floats(3.0, 1e3), encodes=st.integers(1, 4))
 def test_a_burst_of_slow_steps_is_forgotten_after_four_normal_ones(
     burst: int, factor: float, encodes: int

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.simulation.arrivals import Arrival, percentile_ms, poisson
@@ -20,6 +20,7 @@ from izwi.scheduler.cost import StepCost
 from izwi.scheduler.ordered import AGED_STEPS
 from izwi.scheduler.plan import Budgets, View
 from izwi.scheduler.policy import POLICIES
+from tests.examples import examples
 from tests.scheduler.toy import COST, PAGE
 
 FRAME_S = 0.08
@@ -92,7 +93,7 @@ def test_a_short_request_does_not_wait_for_the_company_of_long_texts() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=25)
+@examples(25)
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6),
     frames=st.integers(2, 70),

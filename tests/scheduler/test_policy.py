@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi.cache.pages import pages_for
 from izwi.scheduler.policy import POLICIES, Budgets, Forward, Plan, View
 from izwi.scheduler.step_builder import is_stuck
+from tests.examples import examples
 from tests.scheduler.toy import COST, DEAR_CALLS, PAGE, check_plan
 
 INF = float("inf")
@@ -63,7 +64,7 @@ budgets = st.builds(
 policies = st.sampled_from(sorted(POLICIES))
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(name=policies, running=views(True, 0), waiting=views(False, 100), spend=budgets)
 def test_every_plan_keeps_what_all_policies_promise(
     name: str, running: list[View], waiting: list[View], spend: Budgets
@@ -71,7 +72,7 @@ def test_every_plan_keeps_what_all_policies_promise(
     check_plan(POLICIES[name].plan(running, waiting, spend), running, waiting, spend)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(name=policies, running=views(True, 0), spend=budgets)
 def test_a_step_that_can_do_something_does(name: str, running: list[View], spend: Budgets) -> None:
     running = [view._replace(num_shared=0) for view in running]
@@ -91,7 +92,7 @@ def test_a_step_that_can_do_something_does(name: str, running: list[View], spend
         assert plan.encode or plan.forward or plan.vocode
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(running=views(True, 0), waiting=views(False, 100), spend=budgets)
 def test_fcfs_lets_nobody_overtake(
     running: list[View], waiting: list[View], spend: Budgets
@@ -106,7 +107,7 @@ def test_fcfs_lets_nobody_overtake(
         assert len(admitted) == len(plan.admit)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(name=policies, running=views(True, 0), spend=budgets)
 def test_pages_go_from_the_least_worth_to_the_better(
     name: str, running: list[View], spend: Budgets

@@ -5,12 +5,13 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi.scheduler import deadline, ordered
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.policy import POLICIES
+from tests.examples import examples
 from tests.scheduler.toy import COST, DEAR_CALLS, Timeline, Toy
 
 timelines = st.builds(
@@ -27,7 +28,7 @@ timelines = st.builds(
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(
     crowd=st.lists(timelines, min_size=1, max_size=12),
     spare_pages=st.integers(0, 12),
@@ -58,7 +59,7 @@ def test_all_end_with_memory_for_little_more_than_one(
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 60)), min_size=2, max_size=6),
     streams=st.booleans(),
@@ -83,7 +84,7 @@ def test_two_that_do_not_fit_together_do_not_take_turns(name: str) -> None:
     assert sum(timeline.num_preempted for timeline in crowd) <= 4
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(
     slots=st.integers(2, 5),
     num_background=st.integers(1, 3),
@@ -117,7 +118,7 @@ def test_deadline_background_ends_in_an_endless_rush_of_streams(
         assert timeline.longest_idle_waiting <= (place + 1) * one_background
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(slots=st.integers(1, 4), low=st.integers(1, 4), entries=st.integers(3, 20))
 def test_priority_bounds_the_wait_of_the_lowest(slots: int, low: int, entries: int) -> None:
     aged = 40
@@ -136,7 +137,7 @@ def test_priority_bounds_the_wait_of_the_lowest(slots: int, low: int, entries: i
         assert timeline.log > 0
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(slots=st.integers(1, 4), entries=st.integers(3, 20), behind=st.integers(1, 6))
 def test_fcfs_waits_for_those_before_and_nobody_else(slots: int, entries: int, behind: int) -> None:
     toy = Toy(POLICIES["fcfs"], 1000, slots)

@@ -7,7 +7,7 @@ from contextlib import suppress
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from msgspec import Struct, structs
@@ -39,6 +39,7 @@ from izwi.serialization import decode, encode, pack_error, unpack_error
 from izwi.weightless import WeightlessBackend
 from izwi_api.serve import wire
 from tests.engine.toy import ToyPrompt
+from tests.examples import examples
 from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import write_tiny_asr
 from tests.models.tiny_chat import write_tiny_chat
@@ -209,13 +210,13 @@ def logs(draw):
     )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(toys())
 def test_any_request_arrives_as_it_was(request):
     assert_same(crossed(request, TOYS), request)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(toys(), min_size=1, max_size=3), st.data())
 def test_any_log_arrives_as_it_was(requests, data):
     sent = [data.draw(logs()) for _ in requests]
@@ -323,7 +324,7 @@ def test_arrays_of_any_layout_arrive_as_they_were():
         assert back.shape == values.shape
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.data())
 def test_broken_bytes_are_one_error_and_never_a_crash(data):
     """Whatever is cut, changed or put in: a message is read, or InvalidMessage says why not."""
@@ -380,7 +381,7 @@ ERRORS = (
 )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(chunks(), max_size=4))
 def test_any_chunks_arrive_as_they_were(sent):
     message = wire.decode_engine_message(over(wire.encode_chunks(sent)))
