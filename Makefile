@@ -10,7 +10,8 @@ serve: $(VENV)/.runtime
 	$(BIN)/izwi serve $(ARGS)
 
 # everything that CI asks for; `make unit ARGS=tests/engine/test_engine.py` runs one file
-test: check wheel unit
+test: check wheel
+	$(MAKE) unit ARGS="-n 2 --dist loadfile $(ARGS)"
 
 check: lint types arch
 

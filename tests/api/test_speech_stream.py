@@ -100,7 +100,7 @@ class Client:
 
     async def receive(self):
         """The next message: bytes, or what its JSON holds."""
-        message = await asyncio.wait_for(self.outbox.get(), 60)
+        message = await asyncio.wait_for(self.outbox.get(), 200)
         if message["type"] != "websocket.send":
             return message
         return message["bytes"] if message.get("bytes") is not None else json.loads(message["text"])

@@ -9,6 +9,7 @@ import pytest
 
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
+from izwi_api.services import transcribe
 
 URL = "/v1/audio/transcriptions"
 
@@ -65,7 +66,12 @@ def test_stream_deltas_join_to_the_text(client, server, tone_wav, fields):
     assert events[-1]["usage"]["total_tokens"] > 0
 
 
-def test_a_stream_tells_segments_as_they_end_and_all_in_the_end(client, server, tone_wav):
+@pytest.mark.parametrize("interval_s", [0.0, 0.05, 1e9])
+def test_a_stream_tells_segments_as_they_end_and_all_in_the_end(
+    client, server, tone_wav, monkeypatch, interval_s
+):
+    """However many deltas the text of a piece comes in: with 0 all of it is there at its end."""
+    monkeypatch.setattr(transcribe, "_DELTA_INTERVAL_S", interval_s)
     server.engine.step_s = 0.005
     sound = tone_wav(22.0)
     answer = write(client, sound, stream="true", response_format="verbose_json")
@@ -79,8 +85,9 @@ def test_a_stream_tells_segments_as_they_end_and_all_in_the_end(client, server, 
     ]
     assert [events[place]["id"] for place in ends] == ["seg_0", "seg_1", "seg_2"]
     assert all(events[place]["duration"] == 22.0 for place in ends)
-    # each is told before the text of the next
-    assert kinds[ends[0] + 1] == kinds[ends[1] + 1] == "delta"
+    for number, place in enumerate(ends):  # each is told before the text of the next
+        told = "".join(event["delta"] for event in events[:place] if "delta" in event)
+        assert told == " ".join(events[end]["text"] for end in ends[: number + 1])
     assert kinds[-1] == "done"
     whole = write(client, sound, response_format="verbose_json").json()
     assert {key: events[-1][key] for key in whole if key != "usage"} == {

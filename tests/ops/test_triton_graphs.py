@@ -1,5 +1,6 @@
 """Recorded steps say what plain steps say. Without a GPU a recording is run again each time, over
-the same staged buffers and, in Triton's interpreter, by the same kernels."""
+the same staged buffers and, in Triton's interpreter, by the same kernels. That takes tens of seconds
+a test, so most of them are slow; `make bench-gpu` and `make nightly` run all."""
 
 from __future__ import annotations
 
@@ -75,6 +76,7 @@ def test_recorded_steps_say_what_plain_steps_say() -> None:
             torch.testing.assert_close(torch.cat(recorded[name][1]), torch.cat(sound))
 
 
+@pytest.mark.slow
 def test_steps_in_which_torch_attends_are_recorded_while_keys_are_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -102,7 +104,7 @@ def test_steps_in_which_torch_attends_are_recorded_while_keys_are_few(
         assert (max(decoded) <= 8) == (few_keys == 8)
 
 
-@pytest.mark.parametrize("vocabulary", [None, 8])
+@pytest.mark.parametrize("vocabulary", [pytest.param(None, marks=pytest.mark.slow), 8])
 def test_all_that_a_request_may_ask_for_is_recorded(
     monkeypatch: pytest.MonkeyPatch, vocabulary: int | None
 ) -> None:
@@ -189,6 +191,7 @@ class ToyCloning(ToySpeech):
         return torch.arange(math.prod(shape), device=self.ops.device).reshape(shape) % 11
 
 
+@pytest.mark.slow
 def test_a_clip_is_heard_in_recorded_chunks_and_after_an_eviction_again() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     sounds: list[dict[str, list[Any]]] = []

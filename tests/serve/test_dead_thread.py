@@ -60,12 +60,17 @@ def breakable(folder, *options, **environ):
         yield server, order
 
 
-def test_an_engine_whose_thread_dies_is_replaced_at_once(tmp_path):
+@pytest.mark.parametrize(
+    "words",
+    [("_settle_changes",), pytest.param(("abort", "encode_chunks"), marks=pytest.mark.slow)],
+    ids=" ".join,
+)
+def test_an_engine_whose_thread_dies_is_replaced_at_once(tmp_path, words):
     with breakable(tmp_path) as (server, order):
         said = say(server)
         undisturbed = Listener(server)
         undisturbed.join()
-        for word in ("abort", "_settle_changes", "encode_chunks"):
+        for word in words:
             (engine,) = server.processes("engine")
             listener = Listener(server)
             order.write_text(word)

@@ -6,6 +6,7 @@ import json
 import socket
 
 import httpx
+import pytest
 
 from izwi_api.services.speech import PIECES_AHEAD
 from tests.api.conftest import wait_for
@@ -17,6 +18,7 @@ NUM_PIECES = 80
 TEXT = " ".join(f"The house number {n} is near the river." for n in range(100, 100 + NUM_PIECES))
 
 
+@pytest.mark.slow  # as much is computed as the system's buffers of a connection take
 def test_a_text_that_is_not_read_is_not_computed(tmp_path) -> None:
     with (
         served(tmp_path, IZWI_DECODE_WORKERS="0") as server,

@@ -226,8 +226,10 @@ async def _events(
         with resources:
             async with aclosing(transcription.deltas(live=True)) as deltas:
                 async for delta in deltas:
-                    yield telling.grown(delta) + telling.ended()
-                    begun = True
+                    events = (telling.grown(delta) if delta else b"") + telling.ended()
+                    if events:
+                        yield events
+                        begun = True
             words = await _words(aligner, transcription, fields) if aligner else None
     except IzwiError as error:
         # Before the first event there is still a status to say it with.

@@ -114,7 +114,7 @@ class Transcription:
         """Yield the text as it grows; the deltas joined are `text`.
 
         Args:
-            live: Yield within pieces too, not only at their ends.
+            live: Yield within pieces too, and an empty delta at the end of a piece that adds none.
 
         Raises:
             IzwiError: A piece failed.
@@ -123,6 +123,8 @@ class Transcription:
             async for piece in self._pieces.in_order():
                 if piece.stream is None:
                     self.segments.append(piece.segment(Transcript("", ""), [], []))
+                    if live:
+                        yield ""
                     continue
                 before, first = self.text, len(self.tokens)
                 tokens: list[int] = []
@@ -145,7 +147,7 @@ class Transcription:
                 self.tokens[first:] = trimmed(spelled)
                 self.segments.append(piece.segment(transcript, tokens, self.tokens[first:]))
                 delta = self._grow(before, transcript.text)
-                if delta:
+                if delta or live:
                     yield delta
         finally:
             self.abort()
