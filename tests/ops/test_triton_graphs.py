@@ -1,6 +1,6 @@
 """Recorded steps say what plain steps say. Without a GPU a recording is run again each time, over
-the same staged buffers and, in Triton's interpreter, by the same kernels. That takes tens of seconds
-a test, so most of them are slow; `make bench-gpu` and `make nightly` run all."""
+the same staged buffers and, in Triton's interpreter, by the same kernels. There it takes tens of
+seconds a test, so most are slow: `make bench-gpu` and `make nightly` run them."""
 
 from __future__ import annotations
 
