@@ -86,8 +86,8 @@ def test_a_stream_tells_segments_as_they_end_and_all_in_the_end(
     assert [events[place]["id"] for place in ends] == ["seg_0", "seg_1", "seg_2"]
     assert all(events[place]["duration"] == 22.0 for place in ends)
     for number, place in enumerate(ends):  # each is told before the text of the next
-        told = "".join(event["delta"] for event in events[:place] if "delta" in event)
-        assert told == " ".join(events[end]["text"] for end in ends[: number + 1])
+        sent_text = "".join(event["delta"] for event in events[:place] if "delta" in event)
+        assert sent_text == " ".join(events[end]["text"] for end in ends[: number + 1])
     assert kinds[-1] == "done"
     whole = write(client, sound, response_format="verbose_json").json()
     assert {key: events[-1][key] for key in whole if key != "usage"} == {
