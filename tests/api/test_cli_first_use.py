@@ -222,12 +222,8 @@ def test_the_address_of_the_page(capsys, url, page):
 
 
 def test_words_need_no_aligner_to_be_named(cli):
-    from izwi_api.cli.say import _timing
-    from izwi_api.settings import DEFAULT_MODELS
-
-    timing = _timing(cli.folder / "w.json", None, None)
-    assert timing is not None
-    assert timing.aligner == DEFAULT_MODELS[2] == "izwi-tiny-aligner"
+    cli("say", "hello", "--words", "w.json", "--model", "missing", code=2)
+    assert cli.opened == ["missing", "izwi-tiny-aligner"]
 
 
 @pytest.mark.parametrize(("mode", "out"), [("w", "-"), ("a", "speech.wav")])
@@ -235,15 +231,15 @@ def test_stdout_that_is_a_file_gets_the_sound_and_a_log_does_not(cli, monkeypatc
     """`izwi say hello > hi.wav` left hi.wav empty and wrote speech.wav."""
     with (cli.folder / "hi.wav").open(mode) as file:
         monkeypatch.setattr(sys, "stdout", file)
-        assert str(choose_target(None, None, 1.0, piped_text=False).out) == out
+        assert str(choose_target(None, None, piped_text=False).out) == out
 
 
 def test_a_player_plays_unless_a_format_is_asked_for(cli, monkeypatch):
     monkeypatch.setattr("izwi_api.cli.target.at_terminal", lambda: True)
     monkeypatch.setattr("izwi_api.cli.target.is_redirected", lambda: False)  # as pytest does
     monkeypatch.setattr("izwi_api.cli.target.find_player", lambda: "/bin/aplay")
-    assert choose_target(None, None, 1.0, piped_text=False).player == "/bin/aplay"
-    target = choose_target(None, "mp3", 1.0, piped_text=False)
+    assert choose_target(None, None, piped_text=False).player == "/bin/aplay"
+    target = choose_target(None, "mp3", piped_text=False)
     assert (target.player, str(target.out)) == (None, "speech.mp3")
 
 

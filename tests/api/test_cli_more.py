@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import os
 import urllib.request
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,22 +16,13 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from izwi.async_engine import AsyncEngine
-from izwi.config import EngineConfig
-from izwi.engine import Engine
 from izwi.errors import InvalidRequest
-from izwi.inputs import SpeechInput, TranscriptionInput
-from izwi.registry import Registry
-from izwi.runner.device import torch_backend
-from izwi_api.cli import doctor, sound_out, transcribe, transcription_clients
-from izwi_api.cli.remote import Server
-from izwi_api.cli.sound_files import SoundFile
-from izwi_api.cli.text_in import ArrivingText, DictatedSpeech
-from izwi_api.cli.transcription_clients import RemoteTranscriptionClient
+from izwi_api.cli import doctor, sound_out, transcribe
+from izwi_api.cli.text_in import ArrivingText
+from izwi_api.client import AsyncClient, RuntimeOptions
 from izwi_api.serve import local_services
-from izwi_api.services.speech_writer import open_speech_writer
 from izwi_api.voices.clip_check import clip_faults, measure_clip
-from tests.api.conftest import listening
+from tests.api.conftest import FRAME, listening
 from tests.models.tiny_tts import write_tiny_tts
 
 
@@ -143,31 +132,21 @@ def test_several_files_run_at_a_time_and_no_more(cli, tone_wav):
     assert max(seen) == 3
 
 
-async def test_decoded_sound_has_bounded_room():
-    room, owned, most = transcription_clients._Room(10), [0], [0]
-
-    async def take(amount):
-        async with room.taken(amount):
-            owned[0] += amount
-            most[0] = max(most[0], owned[0] if amount <= 10 else 10)
-            assert owned[0] <= 10 or owned[0] == amount, "a larger one must be alone"
-            await asyncio.sleep(0)
-            owned[0] -= amount
-
-    await asyncio.gather(*(take(amount) for amount in (4, 6, 3, 40, 10, 1, 9, 2)))
-    assert most[0] == 10
-
-
 async def test_a_long_sound_tells_how_far_it_is(cli, tone_wav):
-    path = cli.folder / "long.wav"
-    path.write_bytes(tone_wav(85.0))
-    ask, reported = TranscriptionInput(np.zeros(0, np.float32)), []
-    async with transcription_clients.LocalTranscriptionClient(
-        "izwi-tiny-asr", local_services.RuntimeOptions(), ask
-    ) as client:
-        transcript = await client.hear(SoundFile(path, Path(path.name)), reported.append)
-    assert reported == [pytest.approx(min(85, 10 * n) / 85) for n in range(1, 10)]
+    async with AsyncClient(models=["izwi-tiny-asr"]) as client:
+        shares, transcript = await progress_of(client, tone_wav(85.0))
+    assert shares == [pytest.approx(min(85, 10 * n) / 85) for n in range(1, 10)]
     assert transcript.text.split() == ["word"] * 85
+
+
+async def progress_of(client, audio):
+    """Shares of a sound that are transcribed, each once, and the transcript."""
+    shares = []
+    async with client.stream_transcription(audio) as stream:
+        async for update in stream:
+            if update.share > (shares[-1] if shares else 0):
+                shares.append(update.share)
+    return shares, stream.result
 
 
 @pytest.mark.parametrize(("names", "shown"), [(["z.wav"], "100%"), (["b.WAV", "z.wav"], "2/2")])
@@ -218,43 +197,40 @@ def tiny_voice(tmp_path_factory):
 
 
 async def spoken(tiny_voice, write, close_after):
-    """Say what arrives in a pipe; its end is written once so many chunks were heard."""
-    backend = torch_backend("cpu", "float32")
-    registry = Registry(backend)
-    name = registry.load(tiny_voice)
-    config = EngineConfig(kv_bytes=1 << 23)
-    engine = AsyncEngine(Engine(registry.models, backend.ops, config))
-    engine.start()
+    """Say what arrives in a pipe; its end is written once so many frames were heard."""
     reading, writing = os.pipe()
     os.write(writing, write[0])
+    runtime = RuntimeOptions(device="cpu", dtype="float32")
     try:
-        arriving = ArrivingText(partial(os.read, reading))
-        ask = SpeechInput("", "ryan", seed=7, max_new_tokens=16)
-        speech = DictatedSpeech(await open_speech_writer(engine, registry, name, ask), "", arriving)
-        codes = []
-        is_open = True
-        async for chunk in speech.chunks():
-            codes += chunk.entries.tolist()
-            if is_open and len(codes) >= close_after:
-                os.write(writing, write[1])
-                os.close(writing)
-                is_open = False
-        return codes
+        async with AsyncClient(models=[tiny_voice], runtime=runtime) as client:
+            text = ArrivingText(partial(os.read, reading)).pieces()
+            options = {"voice": "ryan", "seed": 7, "max_new_tokens": 16}
+            samples = []
+            is_open = True
+            async with client.stream_speech(text, **options) as stream:
+                async for audio in stream:
+                    samples += audio.samples.tolist()
+                    if is_open and len(samples) >= close_after * FRAME:
+                        os.write(writing, write[1])
+                        os.close(writing)
+                        is_open = False
+        return samples
     finally:
         os.close(reading)
-        await engine.stop()
 
 
-async def test_text_is_said_while_it_is_written(tiny_voice):
+async def test_text_is_said_while_it_is_written(tiny_voice, monkeypatch, tmp_path):
+    monkeypatch.setenv("IZWI_HOME", str(tmp_path))
     text = "One, two, three. Then some more wörds came.".encode()
     cut = text.index(b"\xc3") + 1  # inside a character
     # One frame is heard while the text is not complete: were it waited for, this would hang.
     piecewise = await spoken(tiny_voice, (text[:cut], text[cut:]), close_after=1)
-    assert len(piecewise) > 4
+    assert len(piecewise) > 4 * FRAME
     assert piecewise == await spoken(tiny_voice, (text[:20], text[20:]), close_after=1)
 
 
-async def test_text_that_breaks_off_is_the_reason_that_is_told(tiny_voice):
+async def test_text_that_breaks_off_is_the_reason_that_is_told(tiny_voice, monkeypatch, tmp_path):
+    monkeypatch.setenv("IZWI_HOME", str(tmp_path))
     with pytest.raises(InvalidRequest, match="UTF-8"):
         await spoken(tiny_voice, (b"One, two, three. ", b"four \xff five"), close_after=1)
 
@@ -271,6 +247,15 @@ def test_a_server_says_it(cli, server, monkeypatch):
     assert len(cli.speech.asked) == 1  # nothing but the first was made here
 
 
+def test_a_server_sends_codes_as_this_process_does(cli, server):
+    options = ("--seed", "5", "--max-new-tokens", "4", "--out", "a.wav")
+    for place in ("none", server.url):
+        cli("say", "hello", "--save-codes", f"{place[:4]}.npy", "--server", place, *options)
+    here, there = (np.load(cli.folder / f"{name}.npy") for name in ("none", "http"))
+    assert (here.shape, here.dtype) == ((4, 4), np.int64)
+    assert np.array_equal(here, there)
+
+
 def test_a_clip_goes_to_the_server(cli, server, tone_wav):
     (cli.folder / "ref.wav").write_bytes(tone_wav(1.0))
     cli("say", "hello", "--server", server.url, "--ref-audio", "ref.wav", "--ref-text", "la")
@@ -283,7 +268,6 @@ def test_a_clip_goes_to_the_server(cli, server, tone_wav):
     [
         (["hi", "--voice", "nobody"], 2, "nobody"),
         (["hi", "--model", "none"], 2, "no model 'none' is served here"),
-        (["hi", "--save-codes", "c.npy"], 2, "--save-codes"),
         (["hello\x01"], 1, "broke off"),
         (["hi", "--server", "http://127.0.0.1:9"], 1, "no server answers"),
         (["hi", "--server", "127.0.0.1:8000"], 2, "address"),
@@ -310,25 +294,20 @@ def test_a_server_transcribes_as_this_process_does(cli, server, sounds):
     )
 
 
-async def test_a_server_tells_how_far_it_is(server, tone_wav, tmp_path):
-    path = tmp_path / "long.wav"
-    path.write_bytes(tone_wav(40.0))
-    shares: list[float] = []
-    client = RemoteTranscriptionClient(Server(server.url), None, None, "")
-    transcript = await client.hear(SoundFile(path, Path(path.name)), shares.append)
+async def test_a_server_tells_how_far_it_is(server, tone_wav):
+    async with AsyncClient(server.url) as client:
+        shares, transcript = await progress_of(client, tone_wav(40.0))
     assert shares == [0.25, 0.5, 0.75, 1.0]
     assert [segment.end_s for segment in transcript.segments] == [10, 20, 30, 40]
 
 
-async def test_a_server_that_knows_no_events_answers_in_one_piece(tmp_path, tone_wav):
-    path = tmp_path / "a.wav"
-    path.write_bytes(tone_wav(1.0))
+async def test_a_server_that_knows_no_events_answers_in_one_piece(tone_wav):
     segment = {"start": 0.0, "end": 1.0, "text": "hi", "tokens": [1]}
     answer = {"language": "english", "text": "hi", "segments": [segment]}
     whole = Starlette(routes=[Route("/{path:path}", _whole(answer), methods=["POST"])])
     with listening(whole) as port:
-        client = RemoteTranscriptionClient(Server(f"http://127.0.0.1:{port}"), "m", None, "")
-        transcript = await client.hear(SoundFile(path, Path(path.name)))
+        async with AsyncClient(f"http://127.0.0.1:{port}") as client:
+            transcript = await client.transcribe(tone_wav(1.0), model="m")
     assert (transcript.text, transcript.language, transcript.token_ids) == ("hi", "English", [1])
 
 
@@ -498,6 +477,7 @@ def test_doctor_says_what_is_broken(cli, monkeypatch):
 
 
 def test_bench_times_every_model(cli):
+    cli.engine.step_s = 0.005  # beside which what carries the sound takes no time
     report = json.loads(cli("bench", "--rounds", "2", "--streams", "3", "--json").stdout)
     speech, transcription = report["models"]
     assert report["rounds"] == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
@@ -13,10 +12,9 @@ import numpy as np
 import pytest
 
 from izwi.errors import EngineStopped, InvalidRequest
-from izwi_api.cli import remote_dictation
-from izwi_api.cli.remote import Server
-from izwi_api.cli.remote_dictation import RemoteDictation
 from izwi_api.cli.text_in import ArrivingText
+from izwi_api.client import AsyncClient
+from izwi_api.client import speech as module
 from izwi_api.http.app import create_app
 from izwi_api.http.keys import digest_of
 from izwi_api.routes import speech_stream
@@ -24,7 +22,7 @@ from izwi_api.settings import Access, Settings
 from tests.api.conftest import FRAME, FakeEngine, FakeRegistry, listening, wait_for
 from tests.api.test_speech_stream import FakeWritableSpeech
 
-FIELDS = {"model": "tts", "voice": "Ann", "seed": 3, "language": None, "input": ""}
+FIELDS = {"model": "tts", "voice": "Ann", "seed": 3, "language": None}
 
 
 @pytest.fixture
@@ -35,20 +33,19 @@ def there(tmp_path):
     settings = Settings(home=tmp_path, access=access)
     app = create_app(engine, FakeRegistry(tts=FakeWritableSpeech()), settings)
     with listening(app, ws="auto") as port:
-        yield Server(f"http://127.0.0.1:{port}/v1", "the key"), engine
+        yield AsyncClient(f"http://127.0.0.1:{port}/v1", api_key="the key"), engine
 
 
-async def dictated(server, pieces, begun="", fields=FIELDS):
+async def dictated(client, pieces, begun="", fields=FIELDS):
     """Say what a pipe is given, piece by piece; the next comes when something new was heard."""
     reading, writing = os.pipe()
     os.write(writing, pieces[0])
     rest = iter(pieces[1:])
-    speech = RemoteDictation(server, fields, begun, ArrivingText(partial(os.read, reading)))
     samples = []
     try:
-        async with aclosing(speech.chunks()) as chunks:
-            async for chunk in chunks:
-                samples.append(chunk.pcm)
+        async with client, client.stream_speech(text_of(reading, begun), **fields) as speech:
+            async for audio in speech:
+                samples.append(audio.samples)
                 piece = next(rest, None)
                 if piece is not None:
                     os.write(writing, piece)
@@ -59,6 +56,13 @@ async def dictated(server, pieces, begun="", fields=FIELDS):
         if writing is not None:
             os.close(writing)
     return np.concatenate(samples)
+
+
+async def text_of(reading, begun=""):
+    if begun:
+        yield begun
+    async for piece in ArrivingText(partial(os.read, reading)).pieces():
+        yield piece
 
 
 async def test_sound_comes_before_the_text_is_complete(there):
@@ -98,46 +102,44 @@ async def test_text_that_breaks_off_is_the_reason_that_is_told(there):
 
 
 async def test_a_blank_text_is_told(there):
-    server, _ = there
+    client, _ = there
     reading, writing = os.pipe()
     os.write(writing, b"  \n ")
     os.close(writing)
-    speech = RemoteDictation(server, FIELDS, "", ArrivingText(partial(os.read, reading)))
     with pytest.raises(InvalidRequest, match="no text"):
-        await anext(speech.chunks())
+        async with client, client.stream_speech(text_of(reading), **FIELDS) as speech:
+            await anext(speech)
 
 
 async def test_nobody_there():
     with pytest.raises(EngineStopped, match="no server answers"):
-        await dictated(Server("http://127.0.0.1:9"), (b"One.",))
+        await dictated(AsyncClient("http://127.0.0.1:9"), (b"One.",))
 
 
 @pytest.mark.parametrize("key", [None, "another"])
-async def test_who_is_not_let_in_is_told_why(there, key):
+async def test_who_is_not_let_in_is_told_why(there, key, monkeypatch):
+    client, _ = there
     with pytest.raises(InvalidRequest, match="API key"):
-        await dictated(Server(there[0].url, key), (b"One.",))
+        await dictated(AsyncClient(client.base_url, api_key=key), (b"One.",))
 
 
 async def test_who_leaves_frees_the_engine(there):
-    server, engine = there
+    client, engine = there
     reading, writing = os.pipe()
     os.write(writing, b"One, two, three, four. " * 8)
-    speech = RemoteDictation(server, FIELDS, "", ArrivingText(partial(os.read, reading)))
-    async with aclosing(speech.chunks()) as chunks:
-        async for _ in chunks:
-            assert engine.live
-            speech.abort()
-            break
+    async with client, client.stream_speech(text_of(reading), **FIELDS) as speech:
+        await anext(speech)
+        assert engine.live
     os.close(writing)
     await asyncio.to_thread(wait_for, lambda: not engine.live)
 
 
 async def test_a_server_is_told_that_a_silent_writer_is_there(there, monkeypatch):
     """It leaves who says nothing for long; half a second here."""
-    server, _ = there
+    client, _ = there
     limits = replace(speech_stream.LIMITS, idle_s=0.5)
     monkeypatch.setattr(speech_stream, "LIMITS", limits)
-    monkeypatch.setattr(remote_dictation, "_SIGN_OF_LIFE_S", 0.1)
+    monkeypatch.setattr(module, "_KEEP_ALIVE_S", 0.1)
     reading, writing = os.pipe()
     os.write(writing, b"One. ")
 
@@ -147,7 +149,21 @@ async def test_a_server_is_told_that_a_silent_writer_is_there(there, monkeypatch
 
     later = threading.Timer(1.5, finish)
     later.start()
-    speech = RemoteDictation(server, FIELDS, "", ArrivingText(partial(os.read, reading)))
-    samples = [chunk.pcm async for chunk in speech.chunks()]
+    async with client, client.stream_speech(text_of(reading), **FIELDS) as speech:
+        samples = [audio.samples async for audio in speech]
     later.join()
     assert sum(map(len, samples)) == len("One. Two.") * FRAME
+
+
+async def test_a_model_that_needs_its_text_whole_gets_it_whole(server):
+    """The fake that takes no text in pieces: what was written meanwhile is not lost."""
+
+    async def text():
+        for piece in ("One, ", "two, ", "three."):
+            yield piece
+            await asyncio.sleep(0)
+
+    client = AsyncClient(server.url)
+    async with client, client.stream_speech(text(), voice="Ann") as speech:
+        samples = [audio.samples async for audio in speech]
+    assert sum(map(len, samples)) == len("One, two, three.") * FRAME

@@ -149,7 +149,6 @@ def test_a_key_is_shown_to_who_asks_for_it(monkeypatch, tmp_path, fake_world):
         ("--server", "none"),
         ("--device", "cpu"),
         ("--model", "izwi-tiny-tts"),  # which is not served there
-        ("--save-codes", "codes.npy"),
     ],
 )
 def test_say_asks_the_server_unless_only_this_process_can(cli, default, options):

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from izwi.errors import EngineStopped, InvalidRequest
+from izwi.errors import InvalidRequest
 from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
 from izwi_api.console import report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi.alignment import AlignedWord
-    from izwi_api.cli.remote import Server
-    from izwi_api.runtime_options import RuntimeOptions
 
 
 class Format(StrEnum):
@@ -57,10 +55,9 @@ def align(
 ) -> None:
     """Print when each word of a text is said: start, end and word, a line each."""
     from izwi.request import Task
-    from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
-    from izwi_api.cli.sound_files import SoundFile
-    from izwi_api.runtime_options import RuntimeOptions
+    from izwi_api.cli.sound_files import SoundFile, check_sound
+    from izwi_api.client import AsyncClient, RuntimeOptions
 
     with report_failures():
         sound = SoundFile(None if str(file) == "-" else file, Path(file.name))
@@ -69,13 +66,17 @@ def align(
         server = running_server(
             server, api_key, local_only=runtime != RuntimeOptions(), serves={Task.ALIGNMENT: model}
         )
-        if server:
-            asked = _align_remotely(Server(server, api_key), model, sound.read(), said, language)
-        else:
-            asked = _align_locally(
-                runtime, model or DEFAULT_MODELS[2], sound.read(), said, language
-            )
-        sys.stdout.write(_page(word_format, said, asyncio.run(asked)))
+        content = sound.read()
+        check_sound(content)  # a file that is no audio is told before a model is loaded
+        models = [model or DEFAULT_MODELS[2]]
+        client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
+
+        async def aligned() -> list[AlignedWord]:
+            async with client:
+                served = model if server else None
+                return await client.align(content, said, model=served, language=language)
+
+        sys.stdout.write(_page(word_format, said, asyncio.run(aligned())))
 
 
 def _said(text: str | None, text_file: Path | None) -> str:
@@ -88,46 +89,6 @@ def _said(text: str | None, text_file: Path | None) -> str:
         return text_file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"{text_file} is not UTF-8 text", param="text_file") from error
-
-
-async def _align_locally(
-    runtime: RuntimeOptions, model: str, content: bytes, text: str, language: str | None
-) -> list[AlignedWord]:
-    from izwi.audio.decode import decode_audio
-    from izwi.inputs import AlignmentInput
-    from izwi_api.serve.local_services import running_services
-    from izwi_api.services.align import find_aligner
-    from izwi_api.services.transcribe import SAMPLE_RATE
-
-    # a file that cannot be read is told before the model is loaded
-    samples = await asyncio.to_thread(decode_audio, content, SAMPLE_RATE)
-    async with running_services([model], runtime) as services:
-        aligner = find_aligner(services.engine, services.registry, services.registry.names()[0])
-        (words,) = await aligner.align([AlignmentInput(samples, text, language)])
-    return words
-
-
-async def _align_remotely(
-    server: Server, model: str | None, content: bytes, text: str, language: str | None
-) -> list[AlignedWord]:
-    from izwi.alignment import AlignedWord
-    from izwi_api.cli.remote import Upload
-
-    fields = {"text": text, "model": model, "language": language}
-    answer = await server.post_form("/v1/audio/align", fields, Upload("file", "sound", content))
-    try:
-        return [
-            AlignedWord(
-                word=str(word["word"]),
-                start_s=float(word["start"]),
-                end_s=float(word["end"]),
-                start=int(word["text_start"]),
-                stop=int(word["text_end"]),
-            )
-            for word in answer["words"]
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise EngineStopped(f"{server.url} gave no alignment") from error
 
 
 def _page(word_format: Format, text: str, words: list[AlignedWord]) -> str:

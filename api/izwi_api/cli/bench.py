@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from izwi.errors import ModelNotFound
 from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
 from izwi_api.console import messages, report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
-    from izwi.arrays import Float32
-    from izwi_api.cli.bench_clients import BenchClient
-    from izwi_api.cli.remote import Server
-    from izwi_api.runtime_options import RuntimeOptions
+    from izwi_api.client import AsyncClient, Audio, RuntimeOptions
 
+# A checkpoint that was not trained never ends a sentence: about 12 s, at 12.5 frames a second.
+_MAX_FRAMES = 150
 _TEXTS = (
     "The weather is nice today and we are going out.",
     "Please call me when you get home this evening.",
@@ -71,12 +71,7 @@ Figures = SpeechFigures | TranscriptionFigures
 class _Spoken:
     first_s: float
     total_s: float
-    pcm: Float32
-    rate: int
-
-    @property
-    def audio_s(self) -> float:
-        return len(self.pcm) / self.rate
+    audio: Audio
 
 
 def bench(
@@ -98,20 +93,20 @@ def bench(
 ) -> None:
     """Time first sound, speech and transcription, after a round that warms up."""
     from izwi.request import Task
-    from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
-    from izwi_api.runtime_options import RuntimeOptions
+    from izwi_api.client import AsyncClient, RuntimeOptions
 
     with report_failures():
         runtime = RuntimeOptions(device, dtype, offline)
         local_only = runtime != RuntimeOptions() or model is not None
         serves = {Task.SPEECH: None}  # what is transcribed is what it says
         server = running_server(server, api_key, local_only=local_only, serves=serves)
-        if server:
-            figures = asyncio.run(_bench_remotely(Server(server, api_key), model, rounds, streams))
-        else:
-            sources = model or list(DEFAULT_MODELS[:2])
-            figures = asyncio.run(_bench_locally(sources, runtime, rounds, streams))
+        wanted = list(dict.fromkeys(model or DEFAULT_MODELS[:2]))
+        # what is transcribed here is what the embedded voice says
+        models = list(dict.fromkeys([*wanted, DEFAULT_MODELS[0]]))
+        client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
+        asked = _Asked(None if server else len(wanted), model if server else None)
+        figures = asyncio.run(_bench(client, asked, rounds, streams))
     if as_json:
         rows = [asdict(row) for row in figures]
         on = {"server": server} if server else _machine(runtime)
@@ -120,45 +115,60 @@ def bench(
         _show(figures)
 
 
-async def _bench_locally(
-    sources: Sequence[str], runtime: RuntimeOptions, rounds: int, streams: int
-) -> list[Figures]:
-    """Time each model of this process, one after the other, all of them loaded."""
-    from izwi_api.cli.bench_clients import LocalBenchClient
-    from izwi_api.serve.local_services import running_services
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Which models are to be measured.
 
-    voice = DEFAULT_MODELS[0]  # what is transcribed is what the embedded voice says
-    async with running_services(list(dict.fromkeys([*sources, voice])), runtime) as services:
-        here = LocalBenchClient(services, len(dict.fromkeys(sources)), voice)
-        return await _bench(here, rounds, streams)
+    Attributes:
+        num_first: So many of those that are served, or None for all that speak or transcribe.
+        names: Only these, or None.
+    """
 
-
-async def _bench_remotely(
-    server: Server, names: Sequence[str] | None, rounds: int, streams: int
-) -> list[Figures]:
-    """Time each model of a server, with what others ask of it meanwhile."""
-    from izwi_api.cli.bench_clients import RemoteBenchClient
-
-    return await _bench(await RemoteBenchClient.asked(server, names), rounds, streams)
+    num_first: int | None
+    names: list[str] | None
 
 
-async def _bench(client: BenchClient, rounds: int, streams: int) -> list[Figures]:
-    from izwi.request import Task
-
+async def _bench(client: AsyncClient, asked: _Asked, rounds: int, streams: int) -> list[Figures]:
+    """Time each model, one after the other; on a server with what others ask of it meanwhile."""
     figures: list[Figures] = []
-    with messages().status("measuring") as status:
-        for name, task in client.models:
-            status.update(f"measuring {name}")
-            if task is Task.SPEECH:
-                figures.append(await _time_speech(client, name, rounds, streams))
-            elif task is Task.TRANSCRIPTION:
-                figures.append(await _time_transcription(client, name, rounds))
-            else:
-                messages().print(f"{name} does {task}, which has no figures here")
+    async with client:
+        tasks = {str(entry["id"]): str(entry["task"]) for entry in await client.models()}
+        names, voice = _chosen(tasks, asked), _voice(tasks, asked)
+        with messages().status("measuring") as status:
+            for name in names:
+                status.update(f"measuring {name}")
+                if tasks[name] == "speech":
+                    figures.append(await _time_speech(client, name, rounds, streams))
+                elif tasks[name] == "transcription":
+                    figures.append(await _time_transcription(client, name, voice, rounds))
+                else:
+                    messages().print(f"{name} does {tasks[name]}, which has no figures here")
     return figures
 
 
-async def _time_speech(client: BenchClient, name: str, rounds: int, streams: int) -> SpeechFigures:
+def _chosen(tasks: Mapping[str, str], asked: _Asked) -> list[str]:
+    """Return the names of the models to measure. Raises ModelNotFound."""
+    for name in asked.names or ():
+        if name not in tasks:
+            raise ModelNotFound(f"the server serves no model {name!r}", param="model")
+    if asked.names:
+        return asked.names
+    if asked.num_first is not None:
+        return list(tasks)[: asked.num_first]
+    return [name for name, task in tasks.items() if task in ("speech", "transcription")]
+
+
+def _voice(tasks: Mapping[str, str], asked: _Asked) -> str:
+    """Return the name of the model that says what others transcribe. Raises ModelNotFound."""
+    if asked.num_first is not None:
+        return DEFAULT_MODELS[0]
+    for name, task in tasks.items():
+        if task == "speech":
+            return name
+    raise ModelNotFound("the server serves no model for speech", param="model")
+
+
+async def _time_speech(client: AsyncClient, name: str, rounds: int, streams: int) -> SpeechFigures:
     first_s: list[float] = []
     rtf: list[float] = []
     throughput: list[float] = []
@@ -173,8 +183,8 @@ async def _time_speech(client: BenchClient, name: str, rounds: int, streams: int
         if turn == 0:  # it warms up
             continue
         first_s += [spoken.first_s for spoken in alone]
-        rtf += [spoken.total_s / spoken.audio_s for spoken in alone]
-        throughput.append(sum(spoken.audio_s for spoken in together) / together_s)
+        rtf += [spoken.total_s / spoken.audio.duration_s for spoken in alone]
+        throughput.append(sum(spoken.audio.duration_s for spoken in together) / together_s)
     return SpeechFigures(
         name,
         first_audio_ms=round(median(first_s) * 1e3, 1),
@@ -184,45 +194,49 @@ async def _time_speech(client: BenchClient, name: str, rounds: int, streams: int
     )
 
 
-async def _time_transcription(client: BenchClient, name: str, rounds: int) -> TranscriptionFigures:
+async def _time_transcription(
+    client: AsyncClient, name: str, voice: str, rounds: int
+) -> TranscriptionFigures:
     import numpy as np
 
-    from izwi.audio.resample import resample
-    from izwi_api.services.transcribe import SAMPLE_RATE
+    from izwi_api.client import Audio
 
-    spoken = [await _speak(client, client.voice, text, 0) for text in _TEXTS]
-    pcm = np.concatenate([one.pcm for one in spoken])
-    samples = resample(pcm, spoken[0].rate, SAMPLE_RATE)
-    audio_s = len(samples) / SAMPLE_RATE
+    spoken = [(await _speak(client, voice, text, 0)).audio for text in _TEXTS]
+    rate = spoken[0].sample_rate
+    samples = np.concatenate([one.samples for one in spoken])
+    audio_s = len(samples) / rate
     times_s = []
     for turn in range(rounds + 1):
         # Equal sound is encoded once, so each round hears a sound of its own, a bit quieter.
-        quieter = samples * np.float32(1 - turn / 1000)
+        quieter = Audio(samples * np.float32(1 - turn / 1000), rate)
         began = time.perf_counter()
-        await client.write_down(name, quieter)
+        await client.transcribe(quieter, model=name)
         times_s.append(time.perf_counter() - began)
     return TranscriptionFigures(
         name, round(audio_s, 2), rtf=round(median(times_s[1:]) / audio_s, 4)
     )
 
 
-async def _speak(client: BenchClient, name: str, text: str, seed: int) -> _Spoken:
+async def _speak(client: AsyncClient, name: str, text: str, seed: int) -> _Spoken:
     import numpy as np
 
     from izwi.errors import IzwiError
+    from izwi_api.client import Audio
 
     began = time.perf_counter()
-    speech = await client.say(name, text, seed)
     first_s = 0.0
-    pieces = []
-    async for chunk in speech.chunks():
-        if chunk.pcm is not None and chunk.pcm.size:
-            first_s = first_s or time.perf_counter() - began
-            pieces.append(chunk.pcm)
+    pieces: list[Audio] = []
+    stream = client.stream_speech(text, model=name, seed=seed, max_new_tokens=_MAX_FRAMES)
+    async with stream:
+        async for audio in stream:
+            if audio.samples.size:
+                first_s = first_s or time.perf_counter() - began
+                pieces.append(audio)
     if not pieces:
         raise IzwiError(f"model {name!r} made no sound")
+    samples = np.concatenate([piece.samples for piece in pieces])
     total_s = time.perf_counter() - began
-    return _Spoken(first_s, total_s, np.concatenate(pieces), speech.sample_rate)
+    return _Spoken(first_s, total_s, Audio(samples, pieces[0].sample_rate))
 
 
 def _machine(runtime: RuntimeOptions) -> dict[str, object]:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from msgspec.structs import replace
 
-from izwi.errors import InvalidRequest, IzwiError
+from izwi.errors import InvalidRequest, IzwiError, ModelNotFound
 from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
 from izwi_api.console import messages, report_failures, tell_failure
 
 if TYPE_CHECKING:
-    from izwi.chat import ChatInput
-    from izwi_api.cli.chat_clients import Answer, ChatClient
+    from izwi_api.client import Answer, AsyncClient, ChatDelta, ResponseStream
+    from izwi_api.client.text import ChatOptions
+
+# No chat model is small enough to come with the code.
+EXAMPLE_MODEL = "Qwen/Qwen3-0.6B"
+_START = f"izwi serve --model {EXAMPLE_MODEL}"
 
 Text = Annotated[
     str | None,
@@ -73,12 +76,9 @@ def chat(
     offline: Offline = False,
 ) -> None:
     """Ask a chat model, or talk with it."""
-    from izwi.chat import ChatInput, ChatMessage, Role
     from izwi.request import Task
-    from izwi_api.cli.chat_clients import EXAMPLE_MODEL, LocalChatClient, RemoteChatClient
-    from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
-    from izwi_api.runtime_options import RuntimeOptions
+    from izwi_api.client import AsyncClient, RuntimeOptions
 
     with report_failures():
         if seed is not None and not -(2**63) <= seed < 2**63:
@@ -87,22 +87,28 @@ def chat(
         server = running_server(
             server, api_key, local_only=runtime != RuntimeOptions(), serves={Task.CHAT: model}
         )
-        client: ChatClient
-        if server:
-            client = RemoteChatClient(Server(server, api_key), model)
-        elif model is not None:
-            client = LocalChatClient(model, runtime)
-        else:
+        if not server and model is None:
             raise InvalidRequest(
                 f"no chat model comes with izwi: give --model, such as {EXAMPLE_MODEL}, or the "
-                f"--server of one that is served (izwi serve --model {EXAMPLE_MODEL})",
+                f"--server of one that is served ({_START})",
                 param="model",
             )
-        before = (ChatMessage(Role.SYSTEM, system),) if system is not None else ()
-        ask = ChatInput(
-            before, thinking=think, temperature=temperature, max_new_tokens=max_new_tokens
+        client = AsyncClient(
+            server, api_key=api_key, models=[] if model is None else [model], runtime=runtime
         )
-        talk = _Talk(client, ask, seed, as_json=as_json)
+        options: ChatOptions = {
+            "model": model if server else None,
+            "enable_thinking": think,
+            "temperature": temperature,
+            "seed": seed,
+            "max_completion_tokens": max_new_tokens,
+        }
+        no_model = (
+            f"{server} serves no model for chat; start it with: {_START}"
+            if server
+            else f"model {model!r} does something else"
+        )
+        talk = _Talk(client, options, system, no_model, as_json=as_json)
         if text is None and _at_terminal():
             talk.converse()
         else:
@@ -112,8 +118,19 @@ def chat(
 class _Talk:
     """A conversation with one model, and where it is printed."""
 
-    def __init__(self, client: ChatClient, ask: ChatInput, seed: int | None, *, as_json: bool):
-        self._client, self._ask, self._seed = client, ask, seed
+    def __init__(
+        self,
+        client: AsyncClient,
+        options: ChatOptions,
+        system: str | None,
+        no_model: str,
+        *,
+        as_json: bool,
+    ):
+        self._client, self._options, self._no_model = client, options, no_model
+        self._messages: list[dict[str, str]] = []
+        if system is not None:
+            self._messages.append({"role": "system", "content": system})
         self._as_json = as_json
         self._console = messages()
 
@@ -124,6 +141,7 @@ class _Talk:
 
         async def answered() -> None:
             async with self._client:
+                await self._choose_model()
                 await self._answer(text)
 
         asyncio.run(answered())
@@ -136,6 +154,7 @@ class _Talk:
         with asyncio.Runner() as runner:
             try:
                 runner.run(stack.enter_async_context(self._client))
+                runner.run(self._choose_model())
                 self._console.print("Ctrl-C stops an answer, Ctrl-D ends the talk.", style="dim")
                 while (text := self._next_line()) is not None:
                     if text.strip():
@@ -154,49 +173,52 @@ class _Talk:
 
     def _turn(self, runner: asyncio.Runner, text: str) -> None:
         """Answer one line. What fails is told, and the talk goes on as if it was not said."""
-        before = self._ask
+        before = list(self._messages)
         try:
             runner.run(self._answer(text))
         except KeyboardInterrupt:  # what was said until then stays said
             self._console.print()
         except IzwiError as error:
             tell_failure(error)
-            self._ask = before
+            self._messages = before
+
+    async def _choose_model(self) -> None:
+        """Find out who answers, before anything is typed. Raises ModelNotFound."""
+        try:
+            self._options["model"] = await self._client.model_for(
+                "chat", self._options.get("model")
+            )
+        except ModelNotFound as error:
+            raise ModelNotFound(self._no_model, param="model") from error
 
     async def _answer(self, text: str) -> None:
         """Print the answer to a text as it comes, and remember both."""
-        from izwi.chat import ChatMessage, Role
-
-        asked = (*self._ask.messages, ChatMessage(Role.USER, text))
-        self._ask = replace(self._ask, messages=asked)
-        answer = await self._client.open(self._ask, self._seed)
+        self._messages.append({"role": "user", "content": text})
+        stream = self._client.stream_chat(tuple(self._messages), **self._options)
         try:
-            await self._print(answer)
+            async with stream:
+                await self._print(stream)
         finally:
-            transcript = ChatMessage(Role.ASSISTANT, answer.content)
-            self._ask = replace(self._ask, messages=(*asked, transcript))
+            self._messages.append({"role": "assistant", "content": stream.result.content})
 
-    async def _print(self, answer: Answer) -> None:
-        from izwi.request import Reason
-
-        begun = False
-        async with aclosing(answer.deltas()) as deltas:
-            async for delta in deltas:
-                if self._as_json:
-                    continue
-                if delta.reasoning:
-                    self._console.print(delta.reasoning, style="dim", markup=False, end="")
-                if delta.content:
-                    if answer.reasoning and not begun:
-                        self._console.print()  # the thought has no line break of its own
-                    begun = True
-                    _write(delta.content)
+    async def _print(self, stream: ResponseStream[ChatDelta, Answer]) -> None:
+        answer, begun = stream.result, False
+        async for delta in stream:
+            if self._as_json:
+                continue
+            if delta.reasoning:
+                self._console.print(delta.reasoning, style="dim", markup=False, end="")
+            if delta.content:
+                if answer.reasoning and not begun:
+                    self._console.print()  # the thought has no line break of its own
+                begun = True
+                _write(delta.content)
         if self._as_json:
             _write(_json_line(answer))
             return
         if not answer.content.endswith("\n"):
             _write("\n")
-        if answer.reason is Reason.LENGTH:
+        if answer.finish_reason == "length":
             self._console.print(f"cut off after {answer.num_tokens} tokens", style="dim")
 
 
@@ -210,7 +232,7 @@ def _json_line(answer: Answer) -> str:
     if answer.reasoning:
         fields["reasoning"] = answer.reasoning
     fields |= {
-        "finish_reason": answer.reason,
+        "finish_reason": answer.finish_reason,
         "prompt_tokens": answer.num_prompt_tokens,
         "completion_tokens": answer.num_tokens,
     }

@@ -15,10 +15,8 @@ from izwi_api.console import BAD_INPUT, messages, report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
-    from izwi_api.cli.remote import Server
     from izwi_api.cli.sound_out import Saved, Speech
-    from izwi_api.runtime_options import RuntimeOptions
-    from izwi_api.services.context import Services
+    from izwi_api.client import AsyncClient
 
 _CONSENT = "Did the person who speaks in this clip agree that their voice is cloned?"
 _AGREED = "the speaker agreed"  # or we would not have come so far
@@ -99,10 +97,9 @@ def clone(
     """Clone a voice from a clip; then `izwi say --voice NAME`."""
     from izwi.errors import InvalidRequest
     from izwi.request import Task
-    from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
-    from izwi_api.cli.sound_out import format_of
-    from izwi_api.runtime_options import RuntimeOptions
+    from izwi_api.cli.target import choose_format
+    from izwi_api.client import AsyncClient, RuntimeOptions
     from izwi_api.voices.store import check_name
 
     with report_failures():
@@ -110,24 +107,28 @@ def clone(
         if text is not None and x_vector_only:
             raise InvalidRequest("--x-vector-only uses no text; give one of the two")
         if sample is not None:
-            format_of(sample)
+            choose_format(sample)
         _tell_faults(clip)
         if consent is None and not yes and not typer.confirm(_CONSENT, err=True):
             messages().print("izwi: nothing was cloned")
             raise typer.Exit(BAD_INPUT)
         agreed = consent or _AGREED
-        wish = _Wish(clip, name, text, x_vector_only, model, asr_model, agreed, quiet, sample)
         runtime = RuntimeOptions(device, dtype, offline)
+        transcribes = text is None and not x_vector_only
         serves: dict[Task, str | None] = {Task.SPEECH: model}
-        if wish.transcribes:
+        if transcribes:
             serves[Task.TRANSCRIPTION] = asr_model
         server = running_server(
             server, api_key, local_only=runtime != RuntimeOptions(), serves=serves
         )
-        if server:
-            asyncio.run(_clone_remotely(Server(server, api_key), wish))
-        else:
-            asyncio.run(_clone_locally(runtime, wish))
+        models = [model or DEFAULT_MODELS[0]]
+        if transcribes:
+            models.append(asr_model or DEFAULT_MODELS[1])
+        if not server:  # of this process's models, the first of each kind
+            model = asr_model = None
+        wish = _Wish(clip, name, text, x_vector_only, model, asr_model, agreed, quiet, sample)
+        client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
+        asyncio.run(_clone(client, wish))
 
 
 def _tell_faults(clip: Path) -> None:
@@ -145,86 +146,32 @@ def _tell_faults(clip: Path) -> None:
         messages().print(f"the clip's {fault.name}: {fault.message}", style="yellow", markup=False)
 
 
-async def _clone_locally(runtime: RuntimeOptions, wish: _Wish) -> None:
-    from izwi.errors import InvalidRequest
-    from izwi.inputs import SpeechInput
-    from izwi_api.serve.local_services import running_services
-    from izwi_api.services.speech import open_speech
-    from izwi_api.voices.encoding import encoded_voice, keep_voice
-
-    sources = [wish.model or DEFAULT_MODELS[0]]
-    if wish.transcribes:
-        sources.append(wish.asr_model or DEFAULT_MODELS[1])
-    async with running_services(sources, runtime) as services:
-        speaker, *listeners = services.registry.names()
-        if not services.registry.speech(speaker).can_clone:
-            raise InvalidRequest(f"model {speaker!r} cannot clone a voice", param="model")
-        services.voices.check_free(wish.name)
-        text = await _heard(services, listeners[0], wish.clip) if wish.transcribes else wish.text
-        content = wish.clip.read_bytes()
-        stored = await keep_voice(services, speaker, wish.name, content, text, consent=wish.consent)
-        _tell_ready(wish, text)
+async def _clone(client: AsyncClient, wish: _Wish) -> None:
+    async with client:
+        text = await _heard(client, wish) if wish.transcribes else wish.text
+        await client.clone(
+            wish.name,
+            wish.clip,
+            text,
+            consent=wish.consent,
+            x_vector_only=wish.x_vector_only,
+        )
+        said = f"; it says: {text}" if text else ""
+        messages().print(f"voice {wish.name} is ready{said}", markup=False)
         if not wish.quiet:
-            voice = await encoded_voice(services, speaker, stored)
-            ask = SpeechInput(_SENTENCE, voice, max_new_tokens=_SENTENCE_FRAMES)
-            await _say_back(
-                await open_speech(services.engine, services.registry, speaker, ask), wish
+            speech = client.stream_speech(
+                _SENTENCE, model=wish.model, voice=wish.name, max_new_tokens=_SENTENCE_FRAMES
             )
+            await _say_back(speech, wish)
 
 
-async def _heard(services: Services, client: str, clip: Path) -> str:
-    from izwi.audio.decode import decode_audio
-    from izwi.inputs import TranscriptionInput
-    from izwi_api.services.transcribe import SAMPLE_RATE, open_transcription
-
-    ask = TranscriptionInput(decode_audio(clip, SAMPLE_RATE))
-    result = await open_transcription(
-        services.engine,
-        services.registry,
-        client,
-        ask,
-        detects_speech=services.settings.detects_speech,
-    )
-    await result.finish()
-    return _checked(result.text)
-
-
-def _checked(text: str) -> str:
+async def _heard(client: AsyncClient, wish: _Wish) -> str:
     from izwi.errors import InvalidAudio
 
-    if not text:
+    heard = await client.transcribe(wish.clip, model=wish.asr_model)
+    if not heard.text:
         raise InvalidAudio("no speech was heard in the clip; say with --text what it says")
-    return text
-
-
-async def _clone_remotely(server: Server, wish: _Wish) -> None:
-    from izwi.request import Task
-    from izwi_api.cli.remote import Upload
-    from izwi_api.cli.sound_files import SoundFile
-    from izwi_api.cli.transcription_clients import RemoteTranscriptionClient
-
-    text = wish.text
-    if wish.transcribes:
-        client = RemoteTranscriptionClient(server, wish.asr_model, None, "")
-        text = _checked((await client.hear(SoundFile(wish.clip, Path(wish.clip.name)))).text)
-    upload = Upload("audio_sample", f"clip{wish.clip.suffix}", wish.clip.read_bytes())
-    fields = {
-        "name": wish.name,
-        "consent": wish.consent,
-        "ref_text": text,
-        "x_vector_only": "true" if wish.x_vector_only else None,
-    }
-    await server.post_form("/v1/audio/voices", fields, upload)
-    _tell_ready(wish, text)
-    if not wish.quiet:
-        name = await server.model(Task.SPEECH, wish.model)
-        ask = {"model": name, "voice": wish.name, "input": _SENTENCE}
-        await _say_back(await server.speech(ask | {"max_new_tokens": _SENTENCE_FRAMES}), wish)
-
-
-def _tell_ready(wish: _Wish, text: str | None) -> None:
-    said = f"; it says: {text}" if text else ""
-    messages().print(f"voice {wish.name} is ready{said}", markup=False)
+    return heard.text
 
 
 async def _say_back(speech: Speech, wish: _Wish) -> None:
@@ -244,15 +191,16 @@ async def _put(speech: Speech, sample: Path | None) -> Saved | None:
     import tempfile
 
     from izwi_api.cli.sound_out import find_player, play, save
+    from izwi_api.cli.target import choose_format
 
     if sample is not None:
-        return await save(speech, sample)
+        return await save(speech, sample, choose_format(sample))
     player = find_player() if _is_heard() else None
     if player is not None:
         return await play(speech, player)
     # Made all the same: a voice that cannot speak is found out now.
     with tempfile.TemporaryDirectory() as folder:
-        await save(speech, Path(folder) / "sample.wav")
+        await save(speech, Path(folder) / "sample.wav", "wav")
     return None
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -275,21 +275,24 @@ def _hub(*, online: bool) -> Iterator[Finding]:
 
 
 def _tried(address: str) -> Finding:
-    import urllib.request
+    import httpx
 
     try:
-        request = urllib.request.Request(address, method="HEAD")
-        with urllib.request.urlopen(request, timeout=_ONLINE_TIMEOUT_S):
-            return Finding("hub", address, Status.OK, "answers")
-    except (OSError, ValueError) as error:
+        httpx.head(address, timeout=_ONLINE_TIMEOUT_S, follow_redirects=True).raise_for_status()
+        return Finding("hub", address, Status.OK, "answers")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         return Finding("hub", address, Status.FAILED, f"does not answer: {error}")
 
 
 def _server(url: str, api_key: str | None) -> Finding:
-    from izwi_api.cli.remote import Server
+    from izwi_api.client import AsyncClient
+
+    async def models() -> list[dict[str, Any]]:
+        async with AsyncClient(url, api_key=api_key) as client:
+            return await client.models()
 
     try:
-        served = asyncio.run(Server(url, api_key).get("/v1/models")).get("data", [])
+        served = asyncio.run(models())
     except IzwiError as error:
         return Finding("server", url, Status.FAILED, str(error))
     names = ", ".join(str(entry["id"]) for entry in served)

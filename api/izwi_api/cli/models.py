@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from izwi.errors import InvalidRequest
 from izwi_api.cli.options import ApiKey, ListByDefault, ServerUrl, Verb
 from izwi_api.console import messages, report_failures
+
+if TYPE_CHECKING:
+    from izwi_api.client import AsyncClient
+
+    Change = Callable[[AsyncClient], AsyncGenerator[dict[str, Any]]]
 
 app = typer.Typer(
     cls=ListByDefault, help="List the models; load, unload and pull those of a running server."
@@ -34,14 +39,18 @@ def list_models(
     --model takes also a folder or a hub id.
     """
     from izwi.registry import embedded
-    from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
+    from izwi_api.client import AsyncClient
 
     with report_failures():
         server = running_server(server, api_key)
         if server:
-            answer = asyncio.run(Server(server, api_key).get("/v1/models"))
-            for entry in answer.get("data", []):
+
+            async def served() -> list[dict[str, Any]]:
+                async with AsyncClient(server, api_key=api_key) as client:
+                    return await client.models()
+
+            for entry in asyncio.run(served()):
                 name, task = entry["id"], entry.get("task", "")
                 typer.echo(
                     json.dumps({"name": name, "task": task}) if as_json else f"{name}\t{task}"
@@ -59,24 +68,25 @@ def list_models(
 @app.command(cls=Verb)
 def load(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
     """Have a server load a model, which it fetches from the hub if need be."""
-    _change(f"/v1/models/{quote(name, safe='')}/load", {}, server, api_key)
+    _change(lambda client: client.load_model(name), server, api_key)
 
 
 @app.command(cls=Verb)
 def unload(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
     """Have a server end a model, after the requests that run."""
-    _change(f"/v1/models/{quote(name, safe='')}/unload", {}, server, api_key)
+    _change(lambda client: client.unload_model(name), server, api_key)
 
 
 @app.command(cls=Verb)
 def pull(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
     """Have a server fetch a model of the hub, to be loaded later."""
-    _change("/v1/models/pull", {"model": name}, server, api_key)
+    _change(lambda client: client.pull_model(name), server, api_key)
 
 
-def _change(path: str, fields: dict[str, object], server: str | None, api_key: str | None) -> None:
+def _change(change: Change, server: str | None, api_key: str | None) -> None:
     """Ask for a change, tell how far it is, and print what became of the model."""
     from izwi_api.cli.running_server import DEFAULT_URL, running_server
+    from izwi_api.client import AsyncClient
 
     with report_failures():
         server = running_server(server, api_key)
@@ -85,23 +95,20 @@ def _change(path: str, fields: dict[str, object], server: str | None, api_key: s
                 f"no server runs at {DEFAULT_URL}: name one with --server or IZWI_SERVER",
                 param="server",
             )
-        last = asyncio.run(_followed(server, api_key, path, fields))
+        last = asyncio.run(_followed(AsyncClient(server, api_key=api_key), change))
     typer.echo(f"{last['model']}\t{last['stage']}")
 
 
-async def _followed(
-    server: str, api_key: str | None, path: str, fields: dict[str, object]
-) -> dict[str, Any]:
+async def _followed(client: AsyncClient, change: Change) -> dict[str, Any]:
     from izwi.errors import EngineStopped
-    from izwi_api.cli.remote import Server
 
     last = None
     with messages().status("asking") as status:
-        async with aclosing(Server(server, api_key).events(path, fields)) as events:
+        async with client, aclosing(change(client)) as events:
             async for last in events:
                 status.update(_line(last))
     if last is None or last.get("stage") not in ("ready", "unloaded"):
-        raise EngineStopped(f"{server} broke off")
+        raise EngineStopped("the server broke off")
     return last
 
 

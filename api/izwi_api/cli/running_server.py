@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError
+
+import httpx
 
 from izwi.request import Task
-from izwi_api.cli.remote import Server
 from izwi_api.console import messages
 
 # Where `izwi serve` listens if it is told nothing else.
@@ -18,6 +17,8 @@ NONE = "none"  # instead of an address: this process does it
 # A healthy local server answers faster; one that does not is not used.
 _PATIENCE_S = 0.5
 _UNAUTHORIZED = 401
+# A stranger may answer with anything.
+_MAX_ANSWER_BYTES = 1 << 20
 
 Entries = list[dict[str, Any]]
 
@@ -55,22 +56,34 @@ def running_server(
 
 def _entries(api_key: str | None) -> Entries | None:
     """What a server of ours that runs here and takes work serves; None if there is none."""
-    try:
-        _answer("/readyz", None)  # 503, which raises, while it starts or drains
+    # a proxy of this machine knows another "localhost" than this machine
+    with httpx.Client(timeout=_PATIENCE_S, trust_env=False, follow_redirects=True) as http:
         try:
-            content = _answer("/v1/models", None)
-        except HTTPError as error:
-            if error.code != _UNAUTHORIZED or api_key is None:
-                raise
-            content = _answer("/v1/models", api_key)  # sent only to a server that requires it
-        entries: Entries = [e for e in json.loads(content)["data"] if e["owned_by"] == "izwi"]
-    except (OSError, HTTPException, ValueError, KeyError, TypeError):
-        return None
+            _answer(http, "/readyz", None)  # 503, which raises, while it starts or drains
+            try:
+                content = _answer(http, "/v1/models", None)
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code != _UNAUTHORIZED or api_key is None:
+                    raise
+                # sent only to a server that requires it
+                content = _answer(http, "/v1/models", api_key)
+            found = json.loads(content)["data"]
+            entries: Entries = [entry for entry in found if entry["owned_by"] == "izwi"]
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            return None
     return entries or None
 
 
-def _answer(path: str, api_key: str | None) -> bytes:
-    return Server(DEFAULT_URL, api_key).ask_once(path, _PATIENCE_S)
+def _answer(http: httpx.Client, path: str, api_key: str | None) -> bytes:
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    content = b""
+    with http.stream("GET", DEFAULT_URL + path, headers=headers) as response:
+        response.raise_for_status()
+        for piece in response.iter_bytes():
+            content += piece
+            if len(content) > _MAX_ANSWER_BYTES:
+                break
+    return content
 
 
 def _serves(entries: Entries, wanted: Mapping[Task, str | None]) -> bool:

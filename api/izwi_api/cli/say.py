@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from izwi.audio.encode import PCM_RATE
 from izwi.audio.tempo import MAX_SPEED, MIN_SPEED
 from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
 from izwi_api.console import report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
-    from izwi.inputs import SpeechInput
-    from izwi_api.cli.remote import Server
-    from izwi_api.cli.sound_out import Saved, Speech
+    from collections.abc import AsyncGenerator
+
+    from izwi_api.cli.sound_out import Saved
     from izwi_api.cli.target import Target
-    from izwi_api.cli.text_in import ArrivingText
-    from izwi_api.cli.timed_speech import LocalTimedSpeech, RemoteTimedSpeech
-    from izwi_api.runtime_options import RuntimeOptions
-    from izwi_api.services.context import Services
+    from izwi_api.client import AsyncClient
+    from izwi_api.client.speech import SpeechOptions
 
 # A text on stdin that is complete and no longer than this when the model is loaded is said as if it
 # were an argument; any other is said while it is read.
@@ -85,22 +83,6 @@ Speed = Annotated[
 MaxNewTokens = Annotated[int | None, typer.Option(min=1, help="At most one frame less than this.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """A voice to follow for one speech: what `--ref-audio` and its companions say."""
-
-    path: Path
-    text: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Where the times of words go, and who finds them: a model, or None for the server's."""
-
-    path: Path
-    aligner: str | None
-
-
 def say(
     text: Text,
     voice: Voice = None,
@@ -129,38 +111,36 @@ def say(
     """Say a text aloud, or write it to a file or a pipe."""
     import asyncio
 
-    from izwi.inputs import SpeechInput, TextMode
     from izwi.request import Task
-    from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.target import choose_target
-    from izwi_api.runtime_options import RuntimeOptions
+    from izwi_api.client import AsyncClient, RuntimeOptions
 
     with report_failures():
         runtime = RuntimeOptions(device, dtype, offline)
-        local_only = runtime != RuntimeOptions() or save_codes is not None or aligner is not None
+        local_only = runtime != RuntimeOptions() or aligner is not None
         serves = {Task.SPEECH: model} | ({} if words is None else {Task.ALIGNMENT: None})
         server = running_server(server, api_key, local_only=local_only, serves=serves)
-        _check(text, seed, save_codes, server)
-        ask = SpeechInput(
-            text="" if text == "-" else text,
-            voice=voice,
-            language=language,
-            instruct=instruct,
-            text_mode=TextMode(text_mode.value) if text_mode else None,
-            temperature=temperature,
-            seed=seed,
-            max_new_tokens=max_new_tokens,
-        )
-        clip = _clip(ref_audio, ref_text, x_vector_only, voice)
-        timing = _timing(words, aligner, server)
-        target = choose_target(out, audio_format, speed, piped_text=text == "-")
-        if server:
-            there = Server(server, api_key)
-            saved = asyncio.run(_say_remotely(there, model, ask, clip, target, timing))
-        else:
-            model = model or DEFAULT_MODELS[0]
-            saved = asyncio.run(_say_locally(runtime, model, ask, clip, target, timing))
+        _check(text, seed, save_codes)
+        _check_timing(words, aligner, server)
+        options: SpeechOptions = {
+            "model": model if server else None,
+            "voice": voice,
+            "language": language,
+            "instructions": instruct,
+            "text_mode": text_mode and text_mode.value,
+            "temperature": temperature,
+            "seed": seed,
+            "max_new_tokens": max_new_tokens,
+            "speed": speed,
+            "word_timestamps": words is not None,
+            "include_codes": save_codes is not None,
+        }
+        options |= _clip(ref_audio, ref_text, x_vector_only, voice)
+        target = choose_target(out, audio_format, piped_text=text == "-")
+        models = [model or DEFAULT_MODELS[0]] + [aligner or DEFAULT_MODELS[2]] * bool(words)
+        client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
+        saved = asyncio.run(_say(client, text, options, target, words))
         _tell(saved, target, save_codes)
 
 
@@ -170,12 +150,12 @@ def _tell(saved: Saved, target: Target, save_codes: Path | None) -> None:
     from izwi_api.console import messages
 
     if save_codes is not None:
-        save_codes_to(save_codes, saved.codes)
+        save_codes_to(save_codes, saved.details.codes)
     replaced = ", in place of the file that was there" if target.replaces else ""
     messages().print(f"{saved.place}: {saved.seconds:.2f} s of sound{replaced}", markup=False)
 
 
-def _check(text: str, seed: int, save_codes: Path | None, server: str | None) -> None:
+def _check(text: str, seed: int, save_codes: Path | None) -> None:
     from izwi.errors import InvalidRequest
     from izwi_api.cli.target import check_file
 
@@ -185,11 +165,9 @@ def _check(text: str, seed: int, save_codes: Path | None, server: str | None) ->
         raise InvalidRequest("the seed must fit in 64 bits", param="seed")
     if save_codes is not None:
         check_file(save_codes, "--save-codes")
-        if server:
-            raise InvalidRequest("a server sends no codes; use --save-codes without --server")
 
 
-def _timing(words: Path | None, aligner: str | None, server: str | None) -> Timing | None:
+def _check_timing(words: Path | None, aligner: str | None, server: str | None) -> None:
     """Check who is to time the words, before a model is loaded."""
     from izwi.errors import InvalidRequest
     from izwi_api.cli.target import check_file
@@ -197,170 +175,47 @@ def _timing(words: Path | None, aligner: str | None, server: str | None) -> Timi
     if words is None:
         if aligner is not None:
             raise InvalidRequest("--aligner goes with --words")
-        return None
+        return
     check_file(words, "--words")
     if server is not None and aligner is not None:
         raise InvalidRequest("a server times words with its own model; leave --aligner out")
-    return Timing(words, None if server is not None else aligner or DEFAULT_MODELS[2])
 
 
 def _clip(
     ref_audio: Path | None, ref_text: str | None, x_vector_only: bool, voice: str | None
-) -> Clip | None:
+) -> SpeechOptions:
     from izwi.errors import InvalidRequest
+    from izwi_api.cli.sound_files import decode_clip
 
     if ref_audio is None:
         if ref_text is not None or x_vector_only:
             raise InvalidRequest("--ref-text and --x-vector-only go with --ref-audio")
-        return None
+        return {}
     if voice is not None:
         raise InvalidRequest("--voice and --ref-audio name two voices; give one")
     if ref_text is None and not x_vector_only:
         raise InvalidRequest("--ref-audio needs --ref-text, what it says, or --x-vector-only")
-    return Clip(ref_audio, None if x_vector_only else ref_text)
-
-
-async def _say_locally(
-    runtime: RuntimeOptions,
-    model: str,
-    ask: SpeechInput,
-    clip: Clip | None,
-    target: Target,
-    timing: Timing | None,
-) -> Saved:
-    """Load the model and say it. An empty text is on stdin."""
-    from msgspec.structs import replace
-
-    from izwi.inputs import ReferenceClip
-    from izwi_api.cli.sound_files import decode_clip
-    from izwi_api.cli.sound_out import AtSpeed
-    from izwi_api.cli.text_in import ArrivingText, stdin_reader
-    from izwi_api.serve.local_services import running_services
-    from izwi_api.services.speech import open_speech
-    from izwi_api.voices.names import resolve_voice
-    from izwi_api.voices.store import REFERENCE_RATE
-
-    arriving = None if ask.text else ArrivingText(stdin_reader())
-    if clip is not None:
-        samples = decode_clip(clip.path, REFERENCE_RATE)
-        ask = replace(ask, voice=ReferenceClip(samples, clip.text))
-    sources = [model, timing.aligner] if timing and timing.aligner else [model]
-    async with running_services(sources, runtime) as services:
-        name = services.registry.names()[0]
-        if isinstance(ask.voice, str):
-            ask = replace(ask, voice=await resolve_voice(services, name, ask.voice))
-        speech: Speech
-        if timing is not None:
-            whole = replace(ask, text=await arriving.whole()) if arriving is not None else ask
-            timed = await _open_timed(services, name, whole, target.speed)
-            return await _put_timed(timed, AtSpeed(timed, target.speed), target, timing)
-        if arriving is not None:
-            speech = await _open_arriving(services, name, ask, arriving)
-        else:
-            speech = await open_speech(services.engine, services.registry, name, ask)
-        return await _put(AtSpeed(speech, target.speed), target)
-
-
-async def _open_timed(
-    services: Services, name: str, ask: SpeechInput, speed: float
-) -> LocalTimedSpeech:
-    from izwi_api.cli.timed_speech import LocalTimedSpeech
-    from izwi_api.services.speech import open_speech
-    from izwi_api.services.timed_speech import TimedSpeech, find_word_aligner
-
-    aligner = find_word_aligner(services.engine, services.registry, ask.language)
-    speech = await open_speech(services.engine, services.registry, name, ask)
-    return LocalTimedSpeech(TimedSpeech(speech, *aligner, speed))
-
-
-async def _put_timed(
-    speech: LocalTimedSpeech | RemoteTimedSpeech, sound: Speech, target: Target, timing: Timing
-) -> Saved:
-    """Deliver the sound of a speech, then write its words."""
-    from izwi_api.cli.timed_speech import write_words
-
-    saved = await _put(sound, target)
-    write_words(timing.path, speech.words, saved.seconds)
-    return saved
-
-
-async def _open_arriving(
-    services: Services, name: str, ask: SpeechInput, arriving: ArrivingText
-) -> Speech:
-    """Say the text on stdin: whole if it is short and there, else while it comes."""
-    from msgspec.structs import replace
-
-    from izwi.input_stream import WritableModel
-    from izwi_api.cli.text_in import DictatedSpeech
-    from izwi_api.services.speech import open_speech
-    from izwi_api.services.speech_writer import open_speech_writer
-
-    text, complete = arriving.arrived()
-    if not isinstance(services.registry.speech(name), WritableModel):
-        text, complete = text + await arriving.whole(), True
-    elif not complete or len(text) > _SHORT_TEXT_CHARS:
-        writer = await open_speech_writer(services.engine, services.registry, name, ask)
-        return DictatedSpeech(writer, text, arriving)
-    return await open_speech(services.engine, services.registry, name, replace(ask, text=text))
-
-
-async def _say_remotely(
-    server: Server,
-    model: str | None,
-    ask: SpeechInput,
-    clip: Clip | None,
-    target: Target,
-    timing: Timing | None,
-) -> Saved:
-    """Let a server say it. A text on stdin that is not there yet is said while it comes."""
-    from izwi.request import Task
-    from izwi_api.cli.remote_dictation import RemoteDictation
-    from izwi_api.cli.text_in import ArrivingText, stdin_reader
-    from izwi_api.cli.timed_speech import RemoteTimedSpeech
-
-    arriving = None if ask.text else ArrivingText(stdin_reader())
-    name = await server.model(Task.SPEECH, model)
-    fields = await _fields(server, name, ask, clip) | {"speed": target.speed}
-    if arriving is not None:
-        text, complete = arriving.arrived()
-        if timing is None and (not complete or len(text) > _SHORT_TEXT_CHARS):
-            return await _put(RemoteDictation(server, fields, text, arriving), target)
-        fields["input"] = text if complete else text + await arriving.whole()
-    if timing is not None:
-        there = RemoteTimedSpeech(server, fields)
-        return await _put_timed(there, there, target, timing)
-    return await _put(await server.speech(fields), target)
-
-
-async def _fields(
-    server: Server, name: str, ask: SpeechInput, clip: Clip | None
-) -> dict[str, object]:
-    """Return the body of POST /v1/audio/speech."""
-    import base64
-
-    voice = ask.voice
-    if voice is None and clip is None:
-        voice = await server.first_speaker(name)
-    content = clip and clip.path.read_bytes()
+    decode_clip(ref_audio, PCM_RATE)  # a file that is no audio is told before a model is loaded
     return {
-        "model": name,
-        "input": ask.text,
-        "voice": voice,
-        "language": ask.language,
-        "instructions": ask.instruct,
-        "text_mode": ask.text_mode and ask.text_mode.value,
-        "temperature": ask.temperature,
-        "seed": ask.seed,
-        "max_new_tokens": ask.max_new_tokens,
-        "ref_audio": content and base64.b64encode(content).decode("ascii"),
-        "ref_text": clip and clip.text,
-        "x_vector_only": clip is not None and clip.text is None,
+        "ref_audio": ref_audio,
+        "ref_text": None if x_vector_only else ref_text,
+        "x_vector_only": x_vector_only,
     }
 
 
-async def _put(speech: Speech, target: Target) -> Saved:
-    from izwi_api.cli.sound_out import play, save
+async def _say(
+    client: AsyncClient, text: str, options: SpeechOptions, target: Target, words: Path | None
+) -> Saved:
+    """Say it, and write when its words are said. The text "-" is on stdin."""
+    from izwi_api.cli.sound_out import put, write_words
+    from izwi_api.cli.text_in import ArrivingText, stdin_reader
 
-    if target.player is not None:
-        return await play(speech, target.player)
-    return await save(speech, target.out, target.audio_format)
+    arriving = ArrivingText(stdin_reader()) if text == "-" else None
+    async with client:
+        written: str | AsyncGenerator[str] = text
+        if arriving is not None:
+            written = await arriving.whole_or_pieces(_SHORT_TEXT_CHARS)
+        saved = await put(client.stream_speech(written, **options), target)
+        if words is not None:
+            write_words(words, saved.details.words, saved.seconds)
+        return saved

@@ -8,9 +8,11 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from izwi.arrays import Float32
+from izwi.audio.encode import PCM_RATE
 from izwi.errors import InvalidAudio, InvalidRequest
 
 # What is taken from a folder. A file that is named is tried whatever its ending.
@@ -48,6 +50,15 @@ class SoundFile:
             return 0
         return status.st_size
 
+    def check(self) -> None:
+        """Raise InvalidAudio, which names the file, if it is no audio."""
+        try:
+            check_sound(self.read())
+        except InvalidAudio as error:
+            if self.shown in str(error):
+                raise
+            raise InvalidAudio(f"{self.shown}: {error}", param=error.param) from error
+
     def read(self) -> bytes:
         """Return the file's bytes. Raises InvalidAudio if it cannot be read."""
         try:
@@ -56,6 +67,13 @@ class SoundFile:
             raise InvalidAudio(
                 f"cannot read {self.shown}: {error.strerror}", param="file"
             ) from error
+
+
+def check_sound(content: bytes) -> None:
+    """Raise InvalidAudio if a file's bytes are no audio; only the beginning is decoded."""
+    from izwi.audio.decode import DecodeLimits, decode_blocks
+
+    next(decode_blocks(content, PCM_RATE, DecodeLimits(max_audio_s=inf)))
 
 
 def decode_clip(path: Path, rate: int) -> Float32:

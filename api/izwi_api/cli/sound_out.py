@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
-from msgspec.structs import replace
 
 from izwi.arrays import Int64
-from izwi.audio.encode import FORMATS, StreamEncoder, stream_encoder, with_length
-from izwi.audio.tempo import StreamTempo
-from izwi.errors import InvalidRequest
-from izwi.request import Chunk
+from izwi.audio.encode import PCM_RATE, StreamEncoder, stream_encoder, with_length
+from izwi_api.client import Audio, ResponseStream, SpeechDetails, Word
 from izwi_api.console import messages
-from izwi_api.services.speech import AudioSource
+
+if TYPE_CHECKING:
+    from izwi_api.cli.target import Target
 
 DEFAULT_FILE = Path("speech.wav")
 # Stands for stdout, as a file's name.
@@ -31,12 +31,7 @@ STDOUT = Path("-")
 _HEAD_BYTES = 64
 
 
-class Speech(AudioSource, Protocol):
-    """Speech in flight, here or at a server, that can be stopped."""
-
-    def abort(self) -> None:
-        """Stop what still runs."""
-        ...
+Speech = ResponseStream[Audio, SpeechDetails]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,31 +41,12 @@ class Saved:
     Attributes:
         place: The file, or what played it.
         seconds: Of sound.
-        codes: (frames, codebooks) int64.
+        details: Words and codes, if they were asked for.
     """
 
     place: str
     seconds: float
-    codes: Int64
-
-
-def format_of(path: Path) -> str:
-    """Return the audio format that a file's suffix asks for, WAV on stdout.
-
-    Raises:
-        InvalidRequest: The suffix stands for none.
-    """
-    if path == STDOUT:
-        return "wav"
-    suffix = path.suffix.lower().removeprefix(".")
-    audio_format = "opus" if suffix == "ogg" else suffix
-    if audio_format not in FORMATS:
-        raise InvalidRequest(
-            f"cannot write {path}: its suffix must be .ogg or one of "
-            + ", ".join(f".{name}" for name in FORMATS),
-            param="out",
-        )
-    return audio_format
+    details: SpeechDetails
 
 
 def find_player() -> str | None:
@@ -103,42 +79,47 @@ def is_redirected() -> bool:
         return False
 
 
-async def save(speech: Speech, path: Path, audio_format: str | None = None) -> Saved:
+async def put(speech: Speech, target: Target) -> Saved:
+    """Play a speech, or write it, as the target says."""
+    if target.player is not None:
+        return await play(speech, target.player)
+    return await save(speech, target.out, target.audio_format)
+
+
+async def save(speech: Speech, path: Path, audio_format: str) -> Saved:
     """Write a speech to a file, or to stdout. A failure leaves no file, and an old one as it was.
 
     Args:
         speech: What to write.
         path: The file, or STDOUT.
-        audio_format: One of FORMATS; None takes it from the suffix.
+        audio_format: One of FORMATS.
     """
-    encoder = stream_encoder(audio_format or format_of(path), speech.sample_rate)
-    try:
+    encoder = stream_encoder(audio_format, PCM_RATE)
+    async with speech:
         if path == STDOUT:
-            num_samples, codes = await _drain(speech, encoder, _to_stdout)
-            return Saved("stdout", num_samples / speech.sample_rate, codes)
+            num_samples = await _drain(speech, encoder, _to_stdout)
+            return Saved("stdout", num_samples / PCM_RATE, speech.result)
         with whole_file(path) as file:
 
             async def write(content: bytes) -> None:
                 file.write(content)
 
-            num_samples, codes = await _drain(speech, encoder, write)
+            num_samples = await _drain(speech, encoder, write)
             file.seek(0)
             head = file.read(_HEAD_BYTES)
             file.seek(0)
             file.write(with_length(head, num_samples))
-    finally:
-        speech.abort()
-    return Saved(str(path), num_samples / speech.sample_rate, codes)
+    return Saved(str(path), num_samples / PCM_RATE, speech.result)
 
 
 async def play(speech: Speech, player: str) -> Saved:
     """Play a speech while it is made, or once it is whole where the player needs a file."""
     if Path(player).name == "afplay":
         with tempfile.TemporaryDirectory() as folder:
-            saved = await save(speech, Path(folder) / "speech.wav")
+            saved = await save(speech, Path(folder) / "speech.wav", "wav")
             process = await asyncio.create_subprocess_exec(player, saved.place)
             await process.wait()
-        return Saved("played", saved.seconds, saved.codes)
+        return replace(saved, place="played")
     process = await asyncio.create_subprocess_exec(player, "-q", "-", stdin=asyncio.subprocess.PIPE)
     to_player = process.stdin
     assert to_player is not None
@@ -146,11 +127,11 @@ async def play(speech: Speech, player: str) -> Saved:
     async def write(content: bytes) -> None:
         to_player.write(content)
 
-    encoder = stream_encoder("wav", speech.sample_rate)
-    num_samples, codes = await _drain(speech, encoder, write)
+    async with speech:
+        num_samples = await _drain(speech, stream_encoder("wav", PCM_RATE), write)
     to_player.close()
     await process.wait()
-    return Saved("played", num_samples / speech.sample_rate, codes)
+    return Saved("played", num_samples / PCM_RATE, speech.result)
 
 
 def save_codes_to(path: Path, codes: Int64) -> None:
@@ -159,24 +140,26 @@ def save_codes_to(path: Path, codes: Int64) -> None:
         np.save(file, codes.astype(np.int64))
 
 
+def write_words(path: Path, words: Sequence[Word], seconds: float) -> None:
+    """Write when each word is said as JSON. Raises OSError."""
+    rows = [{"word": word.word, "start": word.start_s, "end": word.end_s} for word in words]
+    reported = {"duration": round(seconds, 3), "words": rows}
+    with whole_file(path) as file:
+        file.write(json.dumps(reported, ensure_ascii=False, indent=1).encode() + b"\n")
+
+
 async def _drain(
     speech: Speech, encoder: StreamEncoder, write: Callable[[bytes], Awaitable[None]]
-) -> tuple[int, Int64]:
-    """Encode a speech to the end, showing how far it is; return its samples and codes."""
+) -> int:
+    """Encode a speech to the end, showing how far it is; return how many samples it has."""
     num_samples = 0
-    codes: list[Int64] = []
-    chunks = speech.chunks()
     with messages().status("speaking") as status:
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                if len(chunk.entries):
-                    codes.append(chunk.entries)
-                if chunk.pcm is not None:
-                    num_samples += chunk.pcm.size
-                    await write(encoder.write(chunk.pcm))
-                    status.update(f"speaking: {num_samples / speech.sample_rate:.1f} s")
+        async for audio in speech:
+            num_samples += audio.samples.size
+            await write(encoder.write(audio.samples))
+            status.update(f"speaking: {num_samples / PCM_RATE:.1f} s")
     await write(encoder.finish())
-    return num_samples, np.concatenate(codes) if codes else np.zeros((0, 0), np.int64)
+    return num_samples
 
 
 async def _to_stdout(content: bytes) -> None:
@@ -187,31 +170,6 @@ async def _to_stdout(content: bytes) -> None:
 def _write_through(content: bytes) -> None:
     sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()
-
-
-class AtSpeed:
-    """A speech made faster or slower at the same pitch, as a server does it.
-
-    Attributes:
-        sample_rate: Of the sound, in Hz.
-    """
-
-    def __init__(self, speech: Speech, speed: float):
-        """Wrap a speech of which nothing has been read; a speed of 2 takes half the time."""
-        self.sample_rate = speech.sample_rate
-        self._speech, self._tempo = speech, StreamTempo(speech.sample_rate, speed)
-
-    async def chunks(self) -> AsyncGenerator[Chunk]:
-        """Yield the chunks; raises as those of the speech."""
-        async with aclosing(self._speech.chunks()) as chunks:
-            async for chunk in chunks:
-                pcm = None if chunk.pcm is None else self._tempo.write(chunk.pcm)
-                yield replace(chunk, pcm=pcm)
-        yield Chunk("", np.zeros((0, 0), np.int64), pcm=self._tempo.finish())
-
-    def abort(self) -> None:
-        """Stop what still runs."""
-        self._speech.abort()
 
 
 @contextmanager

@@ -12,41 +12,36 @@ from izwi_api.cli.sound_out import (
     STDOUT,
     at_terminal,
     find_player,
-    format_of,
     is_piped,
     is_redirected,
 )
+from izwi_api.client.audio import format_of
 from izwi_api.console import messages
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the sound goes, and how fast.
+    """Where the sound goes.
 
     Attributes:
         player: Path of the program that plays it, or None.
         out: The file, or STDOUT; not used where there is a player.
         audio_format: One of FORMATS.
-        speed: 2 takes half the time, at the same pitch.
         replaces: Whether there is such a file, which the user has named.
     """
 
     player: str | None
     out: Path
     audio_format: str
-    speed: float = 1.0
     replaces: bool = False
 
 
-def choose_target(
-    out: Path | None, audio_format: str | None, speed: float, *, piped_text: bool
-) -> Target:
+def choose_target(out: Path | None, audio_format: str | None, *, piped_text: bool) -> Target:
     """Choose a player, stdout or a file.
 
     Args:
         out: What `--out` says, or None.
         audio_format: What `--format` says, or None for that of the file's suffix.
-        speed: What `--speed` says.
         piped_text: Whether the text comes from stdin; the sound then goes to stdout if that is
             a pipe, too. If stdout is a file, it always does.
 
@@ -60,10 +55,10 @@ def choose_target(
     if out is None and (is_redirected() or (piped_text and is_piped())):
         out = STDOUT  # `izwi say hi > hi.wav`, `echo hi | izwi say - | aplay`
     if out is not None:
-        return _named_target(out, audio_format, speed)
+        return _named_target(out, audio_format)
     player = find_player() if at_terminal() and audio_format is None else None
     if player is not None:
-        return Target(player, DEFAULT_FILE, "wav", speed)
+        return Target(player, DEFAULT_FILE, "wav")
     path = DEFAULT_FILE.with_suffix(f".{audio_format or 'wav'}")
     if path.exists():
         raise InvalidRequest(
@@ -73,7 +68,16 @@ def choose_target(
         messages().print(
             f"No audio player found (aplay or afplay); writing {path} instead.", markup=False
         )
-    return Target(None, path, audio_format or "wav", speed)
+    return Target(None, path, audio_format or "wav")
+
+
+def choose_format(path: Path) -> str:
+    """Return the audio format that a file's suffix asks for, WAV on stdout.
+
+    Raises:
+        InvalidRequest: The suffix stands for none.
+    """
+    return "wav" if path == STDOUT else format_of(path)
 
 
 def check_file(path: Path, option: str) -> None:
@@ -98,10 +102,10 @@ def check_stdout(option: str) -> None:
         )
 
 
-def _named_target(out: Path, audio_format: str | None, speed: float) -> Target:
+def _named_target(out: Path, audio_format: str | None) -> Target:
     if out == STDOUT:
         check_stdout("--out")
-        return Target(None, out, audio_format or "wav", speed)
+        return Target(None, out, audio_format or "wav")
     if audio_format is None:
         audio_format = format_of(out)
     elif is_of_other_format(out, audio_format):
@@ -111,7 +115,7 @@ def _named_target(out: Path, audio_format: str | None, speed: float) -> Target:
             param="format",
         )
     check_file(out, "--out")
-    return Target(None, out, audio_format, speed, replaces=out.exists())
+    return Target(None, out, audio_format, replaces=out.exists())
 
 
 def is_of_other_format(path: Path, audio_format: str) -> bool:

@@ -1,4 +1,4 @@
-"""Read text from stdin as it is written, and synthesise it meanwhile."""
+"""Read text from stdin as it is written."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from contextlib import suppress
 
-from izwi.errors import EngineStopped, InvalidRequest
-from izwi.request import Chunk
-from izwi_api.services.speech_writer import SpeechWriter
+from izwi.errors import InvalidRequest
 
 _BLOCK_BYTES = 1 << 16
 # Blocks that may wait; a faster writer blocks on the pipe.
 _MAX_WAITING = 16
+# A text that is all there, as `echo` writes it, has been read after this time.
+_PATIENCE_S = 0.1
 
 
 def stdin_reader() -> Callable[[int], bytes]:
@@ -41,7 +41,7 @@ class ArrivingText:
         self._loop = asyncio.get_running_loop()
         self._pieces: deque[str] = deque()
         self._room = threading.Semaphore(_MAX_WAITING)
-        self._news = asyncio.Event()
+        self._news, self._end = asyncio.Event(), asyncio.Event()
         self._ended = False
         self._error: Exception | None = None
         threading.Thread(target=self._run, name="izwi-stdin", daemon=True).start()
@@ -73,9 +73,18 @@ class ArrivingText:
             elif not ended:
                 await self._news.wait()
 
-    async def whole(self) -> str:
-        """Wait for the end and return all that was not taken yet; raises as `arrived`."""
-        return "".join([piece async for piece in self.pieces()])
+    async def whole_or_pieces(self, max_chars: int) -> str | AsyncGenerator[str]:
+        """Return the text if it is all there and short, else its pieces; raises as `arrived`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._end.wait()
+        text, is_complete = self.arrived()
+        return text if is_complete and len(text) <= max_chars else self._after(text)
+
+    async def _after(self, text: str) -> AsyncGenerator[str]:
+        yield text
+        async for piece in self.pieces():
+            yield piece
 
     def _run(self) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")()
@@ -91,55 +100,9 @@ class ArrivingText:
             self._error = error
         self._ended = True
         self._tell()
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._end.set)
 
     def _tell(self) -> None:
         with suppress(RuntimeError):  # the loop is closed: there is no reader any more
             self._loop.call_soon_threadsafe(self._news.set)
-
-
-class DictatedSpeech:
-    """The sound of a text that is still arriving. Call `abort` to stop early.
-
-    Attributes:
-        sample_rate: Of the sound, in Hz.
-    """
-
-    def __init__(self, writer: SpeechWriter, begun: str, text: ArrivingText):
-        """Say `begun`, and then what comes."""
-        self.sample_rate = writer.sample_rate
-        self._writer, self._begun, self._text = writer, begun, text
-
-    async def chunks(self) -> AsyncGenerator[Chunk]:
-        """Yield the chunks in order, up to the end of the text.
-
-        Raises:
-            IzwiError: It cannot be said, or the engine failed.
-            OSError: The text cannot be read.
-        """
-        writing = asyncio.create_task(self._write())
-        chunks = self._writer.chunks()
-        try:
-            async with aclosing(chunks):
-                async for chunk in chunks:
-                    yield chunk
-        except EngineStopped:
-            if writing.done():
-                await writing  # if the text broke off, that is the reason
-            raise
-        finally:
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
-
-    def abort(self) -> None:
-        """Stop what still runs."""
-        self._writer.abort()
-
-    async def _write(self) -> None:
-        try:
-            await self._writer.write(self._begun)
-            async for piece in self._text.pieces():
-                await self._writer.write(piece)
-            await self._writer.close()
-        except BaseException:
-            self._writer.abort()
-            raise

@@ -8,10 +8,9 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,10 +28,9 @@ from izwi_api.console import FAILED, code_of, messages, report_failures, tell_fa
 from izwi_api.settings import DEFAULT_MODELS, read_settings
 
 if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
     from izwi_api.cli.sound_files import SoundFile
-    from izwi_api.cli.transcription_clients import Transcript, TranscriptionClient
+    from izwi_api.client import AsyncClient, Transcript
+    from izwi_api.client.text import TranscriptionOptions
 
 # So many times the files that run may be begun before the oldest of them is written out.
 _AHEAD = 4
@@ -88,18 +86,10 @@ def transcribe(
     offline: Offline = False,
 ) -> None:
     """Print what audio files say, or write it to a file for each."""
-    import numpy as np
-
-    from izwi.inputs import TranscriptionInput
     from izwi.request import Task
-    from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.sound_files import find_sounds
-    from izwi_api.cli.transcription_clients import (
-        LocalTranscriptionClient,
-        RemoteTranscriptionClient,
-    )
-    from izwi_api.runtime_options import RuntimeOptions
+    from izwi_api.client import AsyncClient, RuntimeOptions
 
     with report_failures():
         if as_json and text_format not in (None, Format.JSON):
@@ -114,20 +104,21 @@ def transcribe(
         server = running_server(
             server,
             api_key,
-            local_only=runtime != RuntimeOptions() or max_new_tokens is not None or large,
+            local_only=runtime != RuntimeOptions() or large,
             serves={Task.TRANSCRIPTION: model},
         )
-        client: AbstractAsyncContextManager[TranscriptionClient]
-        if server:
-            if max_new_tokens is not None:
-                raise InvalidRequest("a server takes no --max-new-tokens; leave --server out")
-            asked = Server(server, api_key)
-            client = nullcontext(RemoteTranscriptionClient(asked, model, language, prompt))
-        else:
-            nothing = np.zeros(0, np.float32)  # each file's sound takes this place
-            ask = TranscriptionInput(nothing, language, prompt, max_new_tokens=max_new_tokens)
-            client = LocalTranscriptionClient(model or DEFAULT_MODELS[1], runtime, ask)
-        code = asyncio.run(_transcribe(sounds, client, jobs, paper))
+        if not server and len(sounds) == 1 and sounds[0].path is not None:
+            sounds[0].check()  # told before a model is loaded
+        client = AsyncClient(
+            server, api_key=api_key, models=[model or DEFAULT_MODELS[1]], runtime=runtime
+        )
+        options: TranscriptionOptions = {
+            "model": model if server else None,
+            "language": language,
+            "prompt": prompt or None,
+            "max_new_tokens": max_new_tokens,
+        }
+        code = asyncio.run(_transcribe(sounds, client, options, jobs, paper))
     if code:
         raise typer.Exit(code)
 
@@ -199,7 +190,8 @@ def _page(text_format: Format, transcript: Transcript, name: str | None) -> str:
 
 async def _transcribe(
     sounds: Sequence[SoundFile],
-    opened: AbstractAsyncContextManager[TranscriptionClient],
+    client: AsyncClient,
+    options: TranscriptionOptions,
     jobs: int,
     paper: _Paper,
 ) -> int:
@@ -210,12 +202,18 @@ async def _transcribe(
     """
     codes: list[int] = []
     with _progress(len(sounds)) as report:
-        async with opened as client:
+        async with client:
+            options["model"] = await client.model_for("transcription", options.get("model"))
             slots = asyncio.Semaphore(jobs)
 
             async def hear(index: int, sound: SoundFile) -> Transcript:
                 async with slots:
-                    return await client.hear(sound, partial(report, index))
+                    content = await asyncio.to_thread(sound.read)
+                    stream = client.stream_transcription(content, **options)
+                    async with stream:
+                        async for update in stream:
+                            report(index, update.share)
+                    return stream.result
 
             rest = iter(enumerate(sounds))
             begun: deque[tuple[int, SoundFile, asyncio.Task[Transcript]]] = deque()

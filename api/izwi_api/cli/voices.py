@@ -6,9 +6,9 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -17,12 +17,13 @@ from izwi_api.console import BAD_INPUT, messages, report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
-    from izwi_api.cli.remote import Server
-    from izwi_api.services.context import Services
+    from izwi_api.client import AsyncClient
     from izwi_api.voices.archive import VoiceArchive
-    from izwi_api.voices.store import StoredVoice, VoiceStore
+
+T = TypeVar("T")
 
 _STDOUT = Path("-")
+_NOBODY = "nobody's voice: from a description"
 
 
 app = typer.Typer(
@@ -46,23 +47,17 @@ def list_voices(
 ) -> None:
     """List the checkpoint's speakers, the stored voices and OpenAI's names."""
     from izwi.request import Task
-    from izwi_api.cli.remote import Server
     from izwi_api.cli.running_server import running_server
-    from izwi_api.runtime_options import RuntimeOptions
+    from izwi_api.client import AsyncClient, RuntimeOptions
 
     with report_failures():
         runtime = RuntimeOptions(device, dtype, offline)
         server = running_server(
             server, api_key, local_only=runtime != RuntimeOptions(), serves={Task.SPEECH: model}
         )
-        if server:
-            found = asyncio.run(_served(Server(server, api_key), model))
-        else:
-            # torch, which a server's asker can spare
-            from izwi_api.serve.local_services import open_services
-
-            source = model or DEFAULT_MODELS[0]
-            found = list(_known(open_services([source], runtime)))
+        models = [model or DEFAULT_MODELS[0]]
+        client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
+        found = asyncio.run(_listed(client, model if server else None))
     for name, kind, speaker in found:
         if as_json:
             fields = {"name": name, "kind": kind} | ({"speaker": speaker} if speaker else {})
@@ -74,16 +69,8 @@ def list_voices(
 @app.command(cls=Verb)
 def show(key: Key, server: ServerUrl = None, api_key: ApiKey = None) -> None:
     """Print what is known of a voice, as a JSON object."""
-    from izwi_api.cli.running_server import running_server
-    from izwi_api.cli.voice_server import VoiceServer
-    from izwi_api.schemas.voices import stored_entry
-
     with report_failures():
-        server = running_server(server, api_key)
-        if server:
-            entry = asyncio.run(VoiceServer(server, api_key).voice(key))
-        else:
-            entry = stored_entry(_store().get(key))
+        entry = _ask(server, api_key, lambda client: client.voice(key))
     typer.echo(json.dumps(entry, ensure_ascii=False, indent=1))
 
 
@@ -95,21 +82,13 @@ def delete(
     api_key: ApiKey = None,
 ) -> None:
     """Forget a voice, its clip included."""
-    from izwi_api.cli.running_server import running_server
-    from izwi_api.cli.voice_server import VoiceServer
-
     with report_failures():
-        server = running_server(server, api_key)
-        there = VoiceServer(server, api_key) if server else None
         # a name that is wrong is refused before the question
-        name = asyncio.run(there.stored_name(key)) if there else _store().get(key).name
+        name = _ask(server, api_key, lambda client: _stored(client, key))["name"]
         if not yes and not typer.confirm(f"Delete voice {name}? Its clip goes too.", err=True):
             messages().print("izwi: nothing was deleted")
             raise typer.Exit(BAD_INPUT)
-        if there:
-            asyncio.run(there.delete_voice(key))
-        else:
-            _store().delete(key)
+        _ask(server, api_key, lambda client: client.delete_voice(key))
         messages().print(f"voice {name} is deleted", markup=False)
 
 
@@ -124,9 +103,7 @@ def export_voice(
 ) -> None:
     """Write a voice into one file: its clip, what it says, what was said of consent."""
     from izwi.errors import InvalidRequest
-    from izwi_api.cli.running_server import running_server
     from izwi_api.cli.target import check_file, check_stdout
-    from izwi_api.cli.voice_server import VoiceServer
     from izwi_api.voices.archive import pack_voice
 
     with report_failures():
@@ -134,11 +111,7 @@ def export_voice(
             check_stdout("--out")
         elif out is not None:
             check_file(out, "--out")
-        server = running_server(server, api_key)
-        if server:
-            archive = asyncio.run(VoiceServer(server, api_key).archive(key))
-        else:
-            archive = _archive_of(_store().get(key))
+        archive = _ask(server, api_key, lambda client: _archive(client, key))
         content = pack_voice(archive)
         if out == _STDOUT:
             sys.stdout.buffer.write(content)
@@ -163,71 +136,84 @@ def import_voice(
     """Keep the voice of an exported file."""
     from dataclasses import replace
 
-    from izwi_api.cli.running_server import running_server
-    from izwi_api.cli.voice_server import VoiceServer
+    from izwi_api.settings import read_settings
     from izwi_api.voices.archive import unpack_voice
 
     with report_failures():
         content = sys.stdin.buffer.read() if file == _STDOUT else file.read_bytes()
-        archive = unpack_voice(content, _settings().max_reference_bytes)
+        archive = unpack_voice(content, read_settings(os.environ).max_reference_bytes)
         archive = replace(archive, name=name or archive.name, consent=consent or archive.consent)
-        server = running_server(server, api_key)
-        if server:
-            asyncio.run(VoiceServer(server, api_key).keep(archive))
-        else:
-            _keep(archive)
+        _ask(server, api_key, lambda client: _keep(client, archive))
         messages().print(f"voice {archive.name} is ready", markup=False)
 
 
-def _keep(archive: VoiceArchive) -> None:
-    from izwi.audio.decode import decode_audio
-    from izwi_api.voices.store import REFERENCE_RATE
+def _ask(
+    server: str | None, api_key: str | None, ask: Callable[[AsyncClient], Coroutine[Any, Any, T]]
+) -> T:
+    """Ask the server that is named or runs here, else this process, which needs no model for it."""
+    from izwi_api.cli.running_server import running_server
+    from izwi_api.client import AsyncClient
 
-    limits = _settings().reference_limits
-    decode_audio(archive.sample, REFERENCE_RATE, limits=limits)  # what is no sound is told now
-    _store().create(
-        archive.name, archive.sample, archive.text, consent=archive.consent, prompt=archive.prompt
+    async def asked() -> T:
+        chosen = running_server(server, api_key)
+        async with AsyncClient(chosen, api_key=api_key, models=()) as client:
+            return await ask(client)
+
+    return asyncio.run(asked())
+
+
+async def _stored(client: AsyncClient, key: str) -> dict[str, Any]:
+    """Return a stored voice. Raises InvalidRequest for a model's own speaker."""
+    from izwi.errors import InvalidRequest
+
+    entry = await client.voice(key)
+    if entry.get("kind") != "cloned":
+        raise InvalidRequest(f"{key!r} is not a stored voice, but the model's own", param="voice")
+    return entry
+
+
+async def _archive(client: AsyncClient, key: str) -> VoiceArchive:
+    """Return a stored voice, clip and all."""
+    from izwi_api.voices.archive import VoiceArchive
+
+    entry = await _stored(client, key)
+    sample = await client.voice_clip(str(entry["id"]))
+    return VoiceArchive(
+        str(entry["name"]),
+        sample,
+        entry.get("ref_text"),
+        entry.get("prompt"),
+        entry.get("consent"),
     )
 
 
-def _archive_of(voice: StoredVoice) -> VoiceArchive:
-    from izwi_api.voices.archive import VoiceArchive
+async def _keep(client: AsyncClient, voice: VoiceArchive) -> None:
+    """Make a voice of an archive. Raises InvalidAudio and InvalidRequest."""
+    from izwi.errors import InvalidRequest
+    from izwi_api.cli.sound_files import check_sound
 
-    return VoiceArchive(voice.name, voice.sample(), voice.text, voice.prompt, voice.consent)
-
-
-def _settings() -> Any:
-    from izwi_api.settings import read_settings
-
-    return read_settings(os.environ)
-
-
-def _store() -> VoiceStore:
-    """Return the store of this machine's user; no model is needed for it."""
-    from izwi_api.voices.store import VoiceStore
-
-    return VoiceStore(_settings().home / "voices")
-
-
-def _known(services: Services) -> Iterator[tuple[str, str, str]]:
-    """Yield each voice's name, its kind, and the speaker that an alias stands for."""
-    from izwi_api.settings import OPENAI_VOICES
-    from izwi_api.voices.names import alias_speaker
-
-    speech_model = services.registry.speech(services.registry.names()[0])
-    yield from ((speaker, "speaker", "") for speaker in speech_model.speakers)
-    stored = services.voices.names()
-    yield from ((name, "cloned", "") for name in stored)
-    for alias in OPENAI_VOICES:
-        speaker_of_alias = alias_speaker(speech_model, services.settings, alias)
-        if speaker_of_alias and alias not in stored:
-            yield alias, "alias", speaker_of_alias
+    check_sound(voice.sample)
+    consent = voice.consent or (_NOBODY if voice.prompt else None)
+    if consent is None:
+        raise InvalidRequest(
+            "the file does not say that the speaker agreed to be cloned; say so with --consent",
+            param="consent",
+        )
+    await client.clone(
+        voice.name,
+        voice.sample,
+        voice.text,
+        consent=consent,
+        x_vector_only=voice.text is None,
+        prompt=voice.prompt,
+    )
 
 
-async def _served(server: Server, model: str | None) -> list[tuple[str, str, str]]:
-    entries = (await server.get("/v1/audio/voices")).get("data", [])
-    return [
-        (str(entry["name"]), str(entry["kind"]), str(entry.get("speaker") or ""))
-        for entry in entries
-        if model is None or entry.get("model") in (None, model)
-    ]
+async def _listed(client: AsyncClient, model: str | None) -> list[tuple[str, str, str]]:
+    """Return each voice's name, its kind, and the speaker that an alias stands for."""
+    async with client:
+        return [
+            (str(entry["name"]), str(entry["kind"]), str(entry.get("speaker") or ""))
+            for entry in await client.voices()
+            if model is None or entry.get("model") in (None, model)
+        ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from functools import partial
 
 from fastapi import FastAPI
@@ -53,10 +54,20 @@ _MAX_SDK_WAIT_S = 120  # the SDK does not wait longer, so it should not try agai
 # A message may quote what the caller sent, and that can be megabytes long.
 _MAX_MESSAGE_CHARS = 400
 
+# Set while a request of this very process is answered: it may see what went wrong inside.
+caller_is_own_process: ContextVar[bool] = ContextVar("caller_is_own_process", default=False)
+
 
 def status_of(error: IzwiError) -> int:
     """Return the status of the nearest mapped ancestor, so a new subclass needs no new line."""
     return next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
+
+
+def is_internal(error: Exception) -> bool:
+    """Whether what went wrong is for the log, and its caller only learns that something did."""
+    if not isinstance(error, IzwiError):
+        return True
+    return status_of(error) == 500 and not caller_is_own_process.get()
 
 
 def error_body(
@@ -72,9 +83,8 @@ def error_body(
 
 def body_of(error: IzwiError) -> dict[str, object]:
     """Return the error object for one of our errors."""
-    status = status_of(error)
     # What went wrong inside is for the log: a caller gets no paths and no tensor names.
-    message = "internal error" if status == 500 else str(error)
+    message = "internal error" if is_internal(error) else str(error)
     return error_body(
         message, _kind_of(error), param=getattr(error, "param", None), code=error.code
     )
@@ -165,7 +175,7 @@ async def refuse(answer: Response, scope: Scope, receive: Receive, send: Send) -
 
 async def _answer_izwi_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, IzwiError)
-    if status_of(error) == 500:
+    if is_internal(error):
         logger.error("request failed: %s", request.url.path, exc_info=error)
     return response_to(error)
 

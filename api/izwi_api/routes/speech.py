@@ -26,7 +26,7 @@ from izwi_api.schemas.openapi import answers, json_body
 from izwi_api.schemas.speech import HINTS, SpeechBody
 from izwi_api.services.align import Aligner
 from izwi_api.services.context import Services
-from izwi_api.services.speech import Speech, encoded_sound, open_speech
+from izwi_api.services.speech import CollectedCodes, Speech, encoded_sound, open_speech
 from izwi_api.services.timed_speech import PARAM as WORDS_PARAM
 from izwi_api.services.timed_speech import TimedSpeech, find_word_aligner
 from izwi_api.settings import Settings
@@ -53,14 +53,20 @@ async def create_speech(request: Request) -> Response:
 
 async def _answer(services: Services, body: SpeechBody) -> Response:
     timing = _word_aligner(services, body)
+    if body.include_codes and body.stream_format != "sse":
+        raise InvalidRequest(
+            "include_codes needs stream_format 'sse'; a plain sound has no place for codes",
+            param="include_codes",
+        )
     ask = speech_input(body, await find_voice(services, body))
     speech = await open_speech(services.engine, services.registry, body.model, ask)
     try:
         timed = TimedSpeech(speech, *timing, body.speed) if timing is not None else None
         encoder = stream_encoder(body.response_format, speech.sample_rate)
-        sound = encoded_sound(timed or speech, encoder, body.speed)
+        codes = CollectedCodes(timed or speech) if body.include_codes else None
+        sound = encoded_sound(codes or timed or speech, encoder, body.speed)
         if body.stream_format == "sse":
-            return await live_response(_events(speech, sound, timed), "text/event-stream")
+            return await live_response(_events(speech, sound, timed, codes), "text/event-stream")
         return await live_response(sound, CONTENT_TYPES[body.response_format])
     except BaseException:
         # The encoder failed to open, or the generator never began and has no `finally` to run.
@@ -82,7 +88,10 @@ def _word_aligner(services: Services, body: SpeechBody) -> tuple[Aligner, str | 
 
 
 async def _events(
-    speech: Speech, sound: AsyncGenerator[bytes], timed: TimedSpeech | None
+    speech: Speech,
+    sound: AsyncGenerator[bytes],
+    timed: TimedSpeech | None,
+    codes: CollectedCodes | None,
 ) -> AsyncGenerator[bytes]:
     begun = False
     try:
@@ -93,6 +102,10 @@ async def _events(
                 begun = True
                 if timed is not None and (words := timed.known()):
                     yield _words_event(words)
+                if codes is not None and (made := codes.take()):
+                    yield _event({"type": "speech.audio.codes", "codes": made})
+        if codes is not None and (made := codes.take()):
+            yield _event({"type": "speech.audio.codes", "codes": made})
         if timed is not None and (words := await timed.rest()):
             yield _words_event(words)
     except IzwiError as error:

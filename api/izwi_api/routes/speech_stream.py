@@ -23,7 +23,7 @@ from izwi.errors import InvalidRequest, IzwiError, TooLarge
 from izwi.input_stream import WritableModel
 from izwi.request import Task
 from izwi_api.http.app_state import AppState
-from izwi_api.http.errors import body_of, error_body, invalid_body, status_of
+from izwi_api.http.errors import body_of, error_body, invalid_body, is_internal
 from izwi_api.http.usage import current_usage
 from izwi_api.routes.speech import check_texts, find_voice, speech_input
 from izwi_api.schemas.speech_stream import (
@@ -389,7 +389,7 @@ class _Session:
 def _error_of(error: Exception) -> dict[str, object]:
     if isinstance(error, ValidationError):
         return invalid_body(list(error.errors()))
-    if not isinstance(error, IzwiError) or status_of(error) == 500:
+    if is_internal(error):
         logger.error("a speech session goes on after a failure", exc_info=error)
     if not isinstance(error, IzwiError):
         return error_body("internal error", "server_error", code="internal_error")

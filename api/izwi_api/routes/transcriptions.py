@@ -80,6 +80,7 @@ async def _answer(services: Services, form: Form, fields: TranscriptionForm) -> 
             language=fields.forced_language,
             context=fields.context,
             temperature=fields.temperature,
+            max_new_tokens=fields.max_new_tokens,
             logprobs=fields.wants_logprobs,
         )
         model = aligner.model if aligner else None

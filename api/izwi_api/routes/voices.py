@@ -90,10 +90,13 @@ async def _create(services: Services, form: Form) -> dict[str, object]:
     body = SampleVoiceBody.model_validate(fields)
     sample = form.file("audio_sample")
     await _check_consent(services, body.consent)
-    model_name = cloning_model(services)
+    # With no model at all a voice is only kept; a model encodes it when it is first to speak so.
+    model_name = cloning_model(services) if services.registry.names() else None
     await asyncio.to_thread(services.voices.check_free, body.name)
     text = None if body.x_vector_only else body.ref_text or await _heard(services, sample)
-    stored = await keep_voice(services, model_name, body.name, sample, text, consent=body.consent)
+    stored = await keep_voice(
+        services, model_name, body.name, sample, text, consent=body.consent, prompt=body.prompt
+    )
     return stored_entry(stored)
 
 

@@ -70,3 +70,7 @@ class SpeechBody(BaseModel):
     x_vector_only: bool = False
     max_new_tokens: int | None = Field(default=None, ge=1, le=65_536)
     word_timestamps: bool = Field(default=False, description="needs stream_format sse")
+    include_codes: bool = Field(
+        default=False,
+        description="codes of the codec, in events of their own; needs stream_format sse",
+    )

@@ -33,6 +33,10 @@ def _number(value: object) -> object:
         return value
 
 
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
 class ServerVad(BaseModel):
     """Cut in silence; this is always done, so the figures are validated and not used."""
 
@@ -61,6 +65,7 @@ class TranscriptionForm(BaseModel):
     stream: Annotated[bool, BeforeValidator(_boolean)] = False
     chunking_strategy: Literal["auto"] | ServerVad | None = None
     vad_filter: Annotated[bool, BeforeValidator(_boolean)] = True
+    max_new_tokens: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=65_536)] | None = None
 
     @field_validator("timestamp_granularities")
     @classmethod

@@ -31,6 +31,9 @@ class SampleVoiceBody(BaseModel):
         default=None, description="what the clip says; left out, it is transcribed"
     )
     x_vector_only: bool = Field(default=False, description="follow the speaker, not the speech")
+    prompt: _SaidText | None = Field(
+        default=None, description="the description that the clip was made from, of nobody's voice"
+    )
 
 
 class PromptVoiceBody(BaseModel):

@@ -130,6 +130,31 @@ class Speech:
             self._usage.give_back(characters=sum(map(_num_characters, requests)))
 
 
+class CollectedCodes:
+    """A speech whose codes are kept for who sends them beside its sound.
+
+    Attributes:
+        sample_rate: Of the sound, in Hz.
+    """
+
+    def __init__(self, speech: AudioSource):
+        self.sample_rate = speech.sample_rate
+        self._speech = speech
+        self._codes: list[list[int]] = []
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """Yield the chunks; raises as those of the speech."""
+        async with aclosing(self._speech.chunks()) as chunks:
+            async for chunk in chunks:
+                self._codes += chunk.entries.tolist()
+                yield chunk
+
+    def take(self) -> list[list[int]]:
+        """Return the codes that came since the last call: for each frame one of each codebook."""
+        codes, self._codes = self._codes, []
+        return codes
+
+
 async def open_speech(
     engine: Engine, registry: Registry, model_name: str, ask: SpeechInput, *, streams: bool = True
 ) -> Speech:

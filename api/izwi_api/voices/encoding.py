@@ -56,7 +56,7 @@ async def decode_clip(services: Services, content: bytes, rate: int, param: str)
 
 async def keep_voice(
     services: Services,
-    model_name: str,
+    model_name: str | None,
     name: str,
     sample: bytes,
     text: str | None,
@@ -70,7 +70,7 @@ async def keep_voice(
 
     Args:
         services: The engine, the models and the store.
-        model_name: Who encodes the clip now; others do when they are asked to speak.
+        model_name: Who encodes the clip now, or None; others do when they are asked to speak.
         name: Of the new voice.
         sample: A file of audio.
         text: What it says, or None.
@@ -85,11 +85,10 @@ async def keep_voice(
     check_not_speaker(services, name)
     await asyncio.to_thread(services.voices.check_free, name)
     samples = await decode_clip(services, sample, REFERENCE_RATE, "audio_sample")
-    encoded = {
-        checkpoint_name(services, model_name): await encode_clip(
-            services, model_name, samples, text
-        )
-    }
+    encoded = {}
+    if model_name is not None:
+        prompt_voice = await encode_clip(services, model_name, samples, text)
+        encoded[checkpoint_name(services, model_name)] = prompt_voice
     return await asyncio.to_thread(
         lambda: services.voices.create(
             name, sample, text, consent=consent, prompt=prompt, encoded=encoded

@@ -1,0 +1,39 @@
+"""A client in Python: a server by its address, or models in this process, through one path.
+
+`Client` is for scripts and notebooks, `AsyncClient` for asyncio; docs/python.md shows both. The
+command line is written over `AsyncClient`. Without a server the same app answers in this process,
+over an ASGI transport in place of sockets. Knows no torch until models are loaded here.
+"""
+
+from izwi.alignment import AlignedWord
+from izwi_api.client.async_client import AsyncClient
+from izwi_api.client.audio import Audio
+from izwi_api.client.blocking_client import BlockingStream, Client
+from izwi_api.client.streams import (
+    Answer,
+    ChatDelta,
+    ResponseStream,
+    Segment,
+    SpeechDetails,
+    Transcript,
+    TranscriptUpdate,
+    Word,
+)
+from izwi_api.runtime_options import RuntimeOptions
+
+__all__ = [
+    "AlignedWord",
+    "Answer",
+    "AsyncClient",
+    "Audio",
+    "BlockingStream",
+    "ChatDelta",
+    "Client",
+    "ResponseStream",
+    "RuntimeOptions",
+    "Segment",
+    "SpeechDetails",
+    "Transcript",
+    "TranscriptUpdate",
+    "Word",
+]

@@ -1,0 +1,334 @@
+"""The client for asyncio: a server by its address, or models in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Self, Unpack
+from urllib.parse import quote
+
+import numpy as np
+
+from izwi.alignment import AlignedWord
+from izwi.audio.encode import PCM_RATE
+from izwi.errors import InvalidRequest, ModelNotFound
+from izwi_api.client.audio import Audio
+from izwi_api.client.connection import (
+    AppConnection,
+    Connection,
+    Requests,
+    ServerConnection,
+    Upload,
+    file_name,
+    server_address,
+)
+from izwi_api.client.speech import SpeechOptions, audio_bytes, spoken, spoken_while_written
+from izwi_api.client.streams import (
+    Answer,
+    ChatDelta,
+    ResponseStream,
+    SpeechDetails,
+    Transcript,
+    TranscriptUpdate,
+)
+from izwi_api.client.text import (
+    ChatOptions,
+    Message,
+    TranscriptionOptions,
+    aligned,
+    answered,
+    transcribed,
+)
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.settings import DEFAULT_MODELS
+
+AudioSource = Audio | str | Path | bytes
+_VOICES = "/v1/audio/voices"
+
+
+class AsyncClient:
+    """Speech, transcription, alignment, chat and voices. Use it in `async with`.
+
+    All methods raise IzwiError: InvalidRequest and its kinds for what cannot be done as asked,
+    EngineStopped where a server cannot be reached or breaks off.
+
+    Args:
+        base_url: Address of a server; None loads models in this process.
+        api_key: What that server asks for.
+        models: What this process loads: folders, hub ids and embedded names.
+        runtime: Device, dtype and quantization of these models.
+
+    Attributes:
+        base_url: As it was given.
+
+    Raises:
+        InvalidRequest: The address is none.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        api_key: str | None = None,
+        models: Sequence[str] = DEFAULT_MODELS,
+        runtime: RuntimeOptions | None = None,
+    ):
+        if base_url is not None:
+            server_address(base_url)
+        self.base_url, self._api_key = base_url, api_key
+        self._models, self._runtime = models, runtime or RuntimeOptions()
+        self._stack = AsyncExitStack()
+        self._opened: Requests | None = None
+
+    async def __aenter__(self) -> Self:
+        """Return itself, the models loaded. Raises IzwiError, as loading does."""
+        async with AsyncExitStack() as stack:
+            connection: Connection
+            if self.base_url is not None:
+                connection = ServerConnection(self.base_url, self._api_key)
+            else:
+                # torch, which a server's client can spare
+                from izwi_api.client.in_process import running_app
+
+                app = await stack.enter_async_context(running_app(self._models, self._runtime))
+                connection = AppConnection(app)
+            await stack.enter_async_context(connection.http)
+            self._opened, self._stack = Requests(connection), stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop what runs, and the engine if it is in this process."""
+        await self._stack.aclose()
+
+    # -- speech ----------------------------------------------------------------------------------
+    async def say(self, text: str, **options: Unpack[SpeechOptions]) -> Audio:
+        """Say a text, and return all of its audio."""
+        async with self.stream_speech(text, **options) as stream:
+            pieces = [audio.samples async for audio in stream]
+        return Audio(np.concatenate([np.zeros(0, np.float32), *pieces]), PCM_RATE)
+
+    def stream_speech(
+        self, text: str | AsyncIterable[str], **options: Unpack[SpeechOptions]
+    ) -> ResponseStream[Audio, SpeechDetails]:
+        """Say a text, and give its audio piece by piece, as it is made.
+
+        Args:
+            text: All of it; or pieces of it, cut anywhere, which are said while they come.
+            options: How to say it.
+        """
+        details = SpeechDetails()
+        return ResponseStream(self._speech(text, options, details), details)
+
+    async def _speech(
+        self, text: str | AsyncIterable[str], options: SpeechOptions, details: SpeechDetails
+    ) -> AsyncGenerator[Audio]:
+        requests = self._requests
+        model = await self.model_for("speech", options.get("model"))
+        voice = options.get("voice")
+        if voice is None and options.get("ref_audio") is None:
+            voice = await self._first_speaker(model)
+        fields = {**options, "model": model, "voice": voice}
+        if isinstance(text, str):
+            audio = spoken(requests, {**fields, "input": text}, details)
+        else:
+            audio = spoken_while_written(requests, fields, text, details)
+        try:
+            async for piece in audio:
+                yield piece
+        finally:
+            await audio.aclose()
+
+    # -- text ------------------------------------------------------------------------------------
+    async def transcribe(
+        self, audio: AudioSource, **options: Unpack[TranscriptionOptions]
+    ) -> Transcript:
+        """Write down what audio says.
+
+        Args:
+            audio: Audio, a file's path or its bytes.
+            options: How to transcribe it.
+        """
+        return await self.stream_transcription(audio, **options).whole()
+
+    def stream_transcription(
+        self, audio: AudioSource, **options: Unpack[TranscriptionOptions]
+    ) -> ResponseStream[TranscriptUpdate, Transcript]:
+        """Write down what audio says, and give the text as it grows; as `transcribe`."""
+        transcript = Transcript()
+        return ResponseStream(self._transcription(audio, options, transcript), transcript)
+
+    async def _transcription(
+        self, audio: AudioSource, options: TranscriptionOptions, transcript: Transcript
+    ) -> AsyncGenerator[TranscriptUpdate]:
+        model = await self.model_for("transcription", options.get("model"))
+        fields, upload = {**options, "model": model}, _upload("file", audio)
+        updates = transcribed(self._requests, fields, upload, transcript)
+        try:
+            async for update in updates:
+                yield update
+        finally:
+            await updates.aclose()
+
+    async def align(
+        self,
+        audio: AudioSource,
+        text: str,
+        *,
+        model: str | None = None,
+        language: str | None = None,
+    ) -> list[AlignedWord]:
+        """Return when each word of a text is said.
+
+        Args:
+            audio: Audio, a file's path or its bytes.
+            text: What it says.
+            model: Name of an alignment model; by default the first.
+            language: That is spoken; needed for Japanese.
+        """
+        fields = {"text": text, "model": model, "language": language}
+        return await aligned(self._requests, fields, _upload("file", audio))
+
+    async def chat(
+        self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]
+    ) -> Answer:
+        """Answer a conversation.
+
+        Args:
+            messages: As OpenAI writes them, or what a user says.
+            options: How to answer it.
+        """
+        return await self.stream_chat(messages, **options).whole()
+
+    def stream_chat(
+        self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]
+    ) -> ResponseStream[ChatDelta, Answer]:
+        """Answer a conversation, and give the answer as it grows; as `chat`."""
+        answer = Answer()
+        said = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        return ResponseStream(self._chat(said, options, answer), answer)
+
+    async def _chat(
+        self, messages: Sequence[Message], options: ChatOptions, answer: Answer
+    ) -> AsyncGenerator[ChatDelta]:
+        model = await self.model_for("chat", options.get("model"))
+        fields = {**options, "model": model, "messages": list(messages)}
+        deltas = answered(self._requests, fields, answer)
+        try:
+            async for delta in deltas:
+                yield delta
+        finally:
+            await deltas.aclose()
+
+    # -- voices ----------------------------------------------------------------------------------
+    async def clone(
+        self,
+        name: str,
+        clip: AudioSource,
+        text: str | None = None,
+        *,
+        consent: str,
+        x_vector_only: bool = False,
+        prompt: str | None = None,
+    ) -> dict[str, Any]:
+        """Store a voice, by its name to be used from then on.
+
+        Args:
+            name: Of the new voice.
+            clip: A few seconds of one speaker.
+            text: What the clip says; by default it is transcribed.
+            consent: That the speaker agreed, in words, or the id of a consent recording.
+            x_vector_only: Follow the clip's speaker and not its speech.
+            prompt: The description that the clip was made from, if it is nobody's voice.
+
+        Returns:
+            The voice, as `voice` does.
+        """
+        fields = {
+            "name": name,
+            "consent": consent,
+            "ref_text": text,
+            "x_vector_only": "true" if x_vector_only else None,
+            "prompt": prompt,
+        }
+        return await self._requests.post_form(_VOICES, fields, _upload("audio_sample", clip))
+
+    async def voices(self) -> list[dict[str, Any]]:
+        """List the speakers of the models, the stored voices, and OpenAI's names."""
+        return _entries(await self._requests.get(_VOICES))
+
+    async def voice(self, key: str) -> dict[str, Any]:
+        """Describe a voice, by its name or id."""
+        return await self._requests.get(_voice_path(key))
+
+    async def voice_clip(self, key: str) -> bytes:
+        """Return a stored voice's clip, the file as it was given."""
+        return await self._requests.content(f"{_voice_path(key)}/sample")
+
+    async def delete_voice(self, key: str) -> None:
+        """Forget a stored voice, its clip included."""
+        await self._requests.delete(_voice_path(key))
+
+    # -- models ----------------------------------------------------------------------------------
+    async def models(self) -> list[dict[str, Any]]:
+        """List the models that are served: `id` is the name, `task` what it does."""
+        return _entries(await self._requests.get("/v1/models"))
+
+    async def model_for(self, task: str, wanted: str | None = None) -> str:
+        """Return the wanted model's name, or that of the first one served for a task.
+
+        Args:
+            task: "speech", "transcription", "alignment" or "chat".
+            wanted: A name, or None.
+
+        Raises:
+            ModelNotFound: None is served for it.
+        """
+        if wanted is not None:
+            return wanted
+        for entry in await self.models():
+            if entry.get("task") == task:
+                return str(entry["id"])
+        raise ModelNotFound(f"{self._requests.shown} serves no model for {task}", param="model")
+
+    def load_model(self, name: str) -> AsyncGenerator[dict[str, Any]]:
+        """Have a server load a model, and tell how far it is; the last event is `ready`."""
+        return self._requests.events(f"{_model_path(name)}/load", {})
+
+    def unload_model(self, name: str) -> AsyncGenerator[dict[str, Any]]:
+        """Have a server end a model, after the requests that run; the last is `unloaded`."""
+        return self._requests.events(f"{_model_path(name)}/unload", {})
+
+    def pull_model(self, name: str) -> AsyncGenerator[dict[str, Any]]:
+        """Have a server fetch a model of the hub, to be loaded later."""
+        return self._requests.events("/v1/models/pull", {"model": name})
+
+    async def _first_speaker(self, model: str) -> str | None:
+        """Return the speaker that a model takes if none is named, None if it has none."""
+        for voice in await self.voices():
+            if voice.get("kind") == "speaker" and voice.get("model") == model:
+                return str(voice["id"])
+        return None
+
+    @property
+    def _requests(self) -> Requests:
+        if self._opened is None:
+            raise InvalidRequest("the client is not open; use it in `async with`")
+        return self._opened
+
+
+def _upload(field: str, audio: AudioSource) -> Upload:
+    path = Path(audio) if isinstance(audio, str | Path) else None
+    return Upload(field, file_name(path), audio_bytes(audio))
+
+
+def _entries(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(answer.get("data", []))
+
+
+def _voice_path(key: str) -> str:
+    return f"{_VOICES}/{quote(key, safe='')}"
+
+
+def _model_path(name: str) -> str:
+    return f"/v1/models/{quote(name, safe='')}"

@@ -1,0 +1,101 @@
+"""Audio as the client takes and returns it: samples with their rate."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from izwi.arrays import Float32
+from izwi.audio.decode import decode_audio
+from izwi.audio.encode import FORMATS, PCM_RATE, stream_encoder, wav_header, with_length
+from izwi.audio.pcm import to_s16le
+from izwi.errors import InvalidRequest
+
+# What the server multiplied samples with, so that they come back exactly.
+_FULL_SCALE = np.float32(32767.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Audio:
+    """Mono audio.
+
+    Attributes:
+        samples: (n,) float32 in [-1, 1].
+        sample_rate: In Hz.
+    """
+
+    samples: Float32
+    sample_rate: int
+
+    @property
+    def duration_s(self) -> float:
+        """How long it lasts, in seconds."""
+        return self.samples.size / self.sample_rate
+
+    @classmethod
+    def read(cls, source: str | Path | bytes, sample_rate: int = PCM_RATE) -> Audio:
+        """Read a file of audio.
+
+        Args:
+            source: Its path or its bytes; wav, flac, mp3, m4a, ogg, webm and others.
+            sample_rate: To resample to, in Hz.
+
+        Raises:
+            InvalidAudio: It cannot be read, or is not audio.
+            TooLarge: It is longer than an hour.
+        """
+        content = source if isinstance(source, bytes) else Path(source)
+        return cls(decode_audio(content, sample_rate), sample_rate)
+
+    def save(self, path: str | Path) -> None:
+        """Write a file in the format of its suffix: wav, mp3, opus, ogg, flac, aac or pcm.
+
+        Raises:
+            InvalidRequest: The suffix stands for no format.
+            OSError: The file cannot be written.
+        """
+        path = Path(path)
+        encoder = stream_encoder(format_of(path), self.sample_rate)
+        content = encoder.write(self.samples) + encoder.finish()
+        path.write_bytes(with_length(content, self.samples.size))
+
+    def wav(self) -> bytes:
+        """Return a 16-bit WAV file."""
+        pcm = to_s16le(np.asarray(self.samples, np.float32))
+        return wav_header(self.sample_rate, len(pcm)) + pcm
+
+    def _repr_html_(self) -> str:
+        """Show a player in a notebook."""
+        content = base64.b64encode(self.wav()).decode("ascii")
+        return f'<audio controls src="data:audio/wav;base64,{content}"></audio>'
+
+
+def format_of(path: Path) -> str:
+    """Return the audio format that a file's suffix names. Raises InvalidRequest if it is none."""
+    suffix = path.suffix.lower().removeprefix(".")
+    audio_format = "opus" if suffix == "ogg" else suffix
+    if audio_format not in FORMATS:
+        raise InvalidRequest(
+            f"cannot write {path}: its suffix must be .ogg or one of "
+            + ", ".join(f".{name}" for name in FORMATS),
+            param="out",
+        )
+    return audio_format
+
+
+class PcmReader:
+    """Read 16-bit samples at PCM_RATE from bytes that the network cuts anywhere."""
+
+    def __init__(self) -> None:
+        self._half = b""
+
+    def read(self, content: bytes) -> Audio:
+        """Return the samples that are complete with these bytes."""
+        content = self._half + content
+        whole = len(content) - len(content) % 2
+        self._half = content[whole:]
+        samples = np.frombuffer(content[:whole], "<i2").astype(np.float32) / _FULL_SCALE
+        return Audio(samples, PCM_RATE)

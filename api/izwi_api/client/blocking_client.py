@@ -1,0 +1,187 @@
+"""The client for scripts and notebooks: `AsyncClient`, whose loop runs in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, Generic, Self, TypeVar, Unpack
+
+from izwi.alignment import AlignedWord
+from izwi_api.client.async_client import AsyncClient, AudioSource
+from izwi_api.client.audio import Audio
+from izwi_api.client.loop_thread import LoopThread
+from izwi_api.client.speech import SpeechOptions
+from izwi_api.client.streams import (
+    Answer,
+    ChatDelta,
+    ResponseStream,
+    SpeechDetails,
+    Transcript,
+    TranscriptUpdate,
+)
+from izwi_api.client.text import ChatOptions, Message, TranscriptionOptions
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.settings import DEFAULT_MODELS
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class BlockingStream(Generic[Item, Result]):
+    """A response, item by item. Left early, it is stopped: close it, or use `with`."""
+
+    def __init__(self, thread: LoopThread[AsyncClient], stream: ResponseStream[Item, Result]):
+        self._thread, self._stream = thread, stream
+
+    @property
+    def result(self) -> Result:
+        """What it has come to so far."""
+        return self._stream.result
+
+    def __iter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Item:
+        """Wait for the next item. Raises IzwiError."""
+        try:
+            return self._thread.call(self._stream.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop what still runs."""
+        self._thread.call(self._stream.aclose())
+
+
+class Client:
+    """Speech, transcription, alignment, chat and voices. Close it, or use `with`.
+
+    Its methods are those of `AsyncClient`, which says more of each. They may be called from any
+    thread, also where an event loop runs, as in a notebook.
+
+    Args:
+        base_url: Address of a server; None loads models in this process, now.
+        api_key: What that server asks for.
+        models: What this process loads: folders, hub ids and embedded names.
+        runtime: Device, dtype and quantization of these models.
+
+    Raises:
+        IzwiError: The address is none, or a model cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        api_key: str | None = None,
+        models: Sequence[str] = DEFAULT_MODELS,
+        runtime: RuntimeOptions | None = None,
+    ):
+        self._thread = LoopThread(
+            lambda: AsyncClient(base_url, api_key=api_key, models=models, runtime=runtime)
+        )
+        self._client = self._thread.opened
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop what runs, and the engine if it is in this process."""
+        self._thread.close()
+
+    def say(self, text: str, **options: Unpack[SpeechOptions]) -> Audio:
+        """Say a text, and return all of its audio."""
+        return self._thread.call(self._client.say(text, **options))
+
+    def stream_speech(
+        self, text: str | Iterable[str], **options: Unpack[SpeechOptions]
+    ) -> BlockingStream[Audio, SpeechDetails]:
+        """Say a text, and give its audio piece by piece, as it is made.
+
+        Args:
+            text: All of it; or pieces of it, cut anywhere, which are said while they come.
+            options: How to say it.
+        """
+        pieces = text if isinstance(text, str) else _asynchronous(text)
+        return self._stream(self._client.stream_speech(pieces, **options))
+
+    def transcribe(self, audio: AudioSource, **options: Unpack[TranscriptionOptions]) -> Transcript:
+        """Write down what audio says."""
+        return self._thread.call(self._client.transcribe(audio, **options))
+
+    def stream_transcription(
+        self, audio: AudioSource, **options: Unpack[TranscriptionOptions]
+    ) -> BlockingStream[TranscriptUpdate, Transcript]:
+        """Write down what audio says, and give the text as it grows."""
+        return self._stream(self._client.stream_transcription(audio, **options))
+
+    def align(
+        self,
+        audio: AudioSource,
+        text: str,
+        *,
+        model: str | None = None,
+        language: str | None = None,
+    ) -> list[AlignedWord]:
+        """Return when each word of a text is said."""
+        return self._thread.call(self._client.align(audio, text, model=model, language=language))
+
+    def chat(self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]) -> Answer:
+        """Answer a conversation, or what a user says."""
+        return self._thread.call(self._client.chat(messages, **options))
+
+    def stream_chat(
+        self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]
+    ) -> BlockingStream[ChatDelta, Answer]:
+        """Answer a conversation, or what a user says, and give the answer as it grows."""
+        return self._stream(self._client.stream_chat(messages, **options))
+
+    def clone(
+        self,
+        name: str,
+        clip: AudioSource,
+        text: str | None = None,
+        *,
+        consent: str,
+        x_vector_only: bool = False,
+    ) -> dict[str, Any]:
+        """Store a voice, by its name to be used from then on."""
+        return self._thread.call(
+            self._client.clone(name, clip, text, consent=consent, x_vector_only=x_vector_only)
+        )
+
+    def voices(self) -> list[dict[str, Any]]:
+        """List the speakers of the models, the stored voices, and OpenAI's names."""
+        return self._thread.call(self._client.voices())
+
+    def delete_voice(self, key: str) -> None:
+        """Forget a stored voice, its clip included."""
+        self._thread.call(self._client.delete_voice(key))
+
+    def models(self) -> list[dict[str, Any]]:
+        """List the models that are served: `id` is the name, `task` what it does."""
+        return self._thread.call(self._client.models())
+
+    def _stream(self, stream: ResponseStream[Item, Result]) -> BlockingStream[Item, Result]:
+        return BlockingStream(self._thread, stream)
+
+
+async def _asynchronous(pieces: Iterable[str]) -> AsyncIterator[str]:
+    """Take pieces in a thread, since whoever makes them may block."""
+    rest, end = iter(pieces), object()
+    while (piece := await asyncio.to_thread(next, rest, end)) is not end:
+        yield str(piece)

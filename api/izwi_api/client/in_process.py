@@ -1,0 +1,100 @@
+"""The app in this process: models, an engine, and the endpoints over it, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from math import inf
+from typing import TypeVar
+
+from fastapi import FastAPI
+
+from izwi_api.client.app_transport import App, Message
+from izwi_api.http.app import create_app
+from izwi_api.http.errors import caller_is_own_process
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.services.no_models import services_without_models
+from izwi_api.settings import Access, Settings, read_settings
+
+T = TypeVar("T")
+
+# The user of this process has no limits but the machine's.
+_NO_LIMIT = 1 << 62
+
+
+@asynccontextmanager
+async def running_app(models: Sequence[str], runtime: RuntimeOptions) -> AsyncGenerator[App]:
+    """Load models, and run the app over them until the block ends.
+
+    Args:
+        models: Folders, hub ids and embedded names; without any, what needs no model works.
+        runtime: Where they run.
+
+    Raises:
+        IzwiError: A model or a setting cannot be used.
+    """
+    app = await _in_daemon_thread(lambda: _create(models, runtime))
+    async with app.router.lifespan_context(app):
+
+        async def own(scope: Message, receive: object, send: object) -> None:
+            caller_is_own_process.set(True)  # in the task of this request alone
+            await app(scope, receive, send)  # type: ignore[arg-type]
+
+        yield own
+
+
+def _create(models: Sequence[str], runtime: RuntimeOptions) -> FastAPI:
+    settings = read_settings(os.environ)
+    if not models:
+        services = services_without_models(settings)
+    else:
+        # torch takes seconds to load
+        from izwi_api.serve import local_services
+
+        services = local_services.open_services(models, runtime)
+    return create_app(services.engine, services.registry, own_settings(settings))
+
+
+def own_settings(settings: Settings) -> Settings:
+    """Return the settings of an app whose only caller is this process.
+
+    No key, no limits of what a stranger may send, and files are decoded without processes of their
+    own. How long a file may be stays as it is set.
+    """
+    return replace(
+        settings,
+        access=Access(),
+        tls=None,
+        max_upload_bytes=_NO_LIMIT,
+        max_json_bytes=_NO_LIMIT,
+        max_input_chars=_NO_LIMIT,
+        stream_text_s=inf,
+        decode_workers=0,
+        manage_models=False,
+    )
+
+
+async def _in_daemon_thread(work: Callable[[], T]) -> T:
+    """Run what may take minutes; a process that is to end does not wait for it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def finish(set_outcome: Callable[[], None]) -> None:
+        if not done.cancelled():
+            set_outcome()
+
+    def run() -> None:
+        try:
+            outcome = work()
+        except BaseException as error:
+            failure = error
+            loop.call_soon_threadsafe(finish, lambda: done.set_exception(failure))
+        else:
+            loop.call_soon_threadsafe(finish, lambda: done.set_result(outcome))
+
+    threading.Thread(target=run, name="izwi-load", daemon=True).start()
+    return await done

@@ -1,0 +1,279 @@
+"""Speech: of a text that is there, or of one that is still being written."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+
+from izwi.errors import EngineStopped, InvalidRequest
+from izwi_api.client.audio import Audio, PcmReader
+from izwi_api.client.connection import Fields, Requests
+from izwi_api.client.errors import error_from_event, error_from_response
+from izwi_api.client.socket import Socket, SocketClosed, SocketRefused
+from izwi_api.client.streams import SpeechDetails, Word
+
+_SPEECH = "/v1/audio/speech"
+_STREAM = "/v1/audio/speech/stream"
+_NOT_FOUND = 404
+# A server leaves who says nothing for longer than some 30 s.
+_KEEP_ALIVE_S = 10.0
+
+
+class SpeechOptions(TypedDict, total=False):
+    """How to say a text. What is left out is the server's or the model's choice.
+
+    Attributes:
+        model: Name of a model that speaks; by default the first.
+        voice: A speaker of the model, a cloned voice, or one of OpenAI's names.
+        instructions: How to say it, in words.
+        text_mode: "full" reads the whole text before it speaks, "streaming" beside it.
+        seed: The same seed says it the same way.
+        speed: 2 takes half the time, at the same pitch.
+        ref_audio: A clip whose voice to follow: audio, a file's path or its bytes.
+        ref_text: What the clip says.
+        x_vector_only: Follow the clip's speaker and not its speech; no `ref_text` is needed.
+        word_timestamps: Say when each word is said.
+        include_codes: Return the codec's codes, too.
+    """
+
+    model: str | None
+    voice: str | None
+    language: str | None
+    instructions: str | None
+    text_mode: str | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    seed: int | None
+    speed: float | None
+    max_new_tokens: int | None
+    ref_audio: Audio | str | Path | bytes | None
+    ref_text: str | None
+    x_vector_only: bool
+    word_timestamps: bool
+    include_codes: bool
+
+
+def audio_bytes(audio: Audio | str | Path | bytes) -> bytes:
+    """Return the bytes of a file of audio. Raises OSError."""
+    if isinstance(audio, Audio):
+        return audio.wav()
+    return audio if isinstance(audio, bytes) else Path(audio).read_bytes()
+
+
+async def spoken(
+    requests: Requests, fields: Fields, details: SpeechDetails
+) -> AsyncGenerator[Audio]:
+    """Say a text, and yield the audio as it is made.
+
+    Args:
+        requests: To who says it.
+        fields: Those of POST /v1/audio/speech; `ref_audio` as `audio_bytes` takes it.
+        details: Is filled meanwhile.
+
+    Raises:
+        IzwiError: Of the kind that the server told, or EngineStopped where it broke off.
+    """
+    wants_details = fields.get("word_timestamps") or fields.get("include_codes")
+    sound = _events if wants_details else _pcm
+    async with aclosing(sound(requests, _body(fields), details)) as pieces:
+        async for piece in pieces:
+            yield piece
+
+
+async def _pcm(requests: Requests, body: Fields, _: SpeechDetails) -> AsyncGenerator[Audio]:
+    reader = PcmReader()
+    async with aclosing(requests.stream(_SPEECH, body)) as pieces:
+        async for piece in pieces:
+            yield reader.read(piece)
+
+
+async def _events(
+    requests: Requests, body: dict[str, object], details: SpeechDetails
+) -> AsyncGenerator[Audio]:
+    body["stream_format"] = "sse"
+    is_whole, reader, codes = False, PcmReader(), []
+    async with aclosing(requests.events(_SPEECH, body)) as events:
+        async for event in events:
+            match event.get("type"):
+                case "speech.audio.words":
+                    details.words += [word_of(word) for word in event["words"]]
+                case "speech.audio.codes":
+                    codes.append(np.array(event["codes"], np.int64))
+                case "speech.audio.delta":
+                    yield reader.read(_decoded(event["audio"]))
+                case "speech.audio.done":
+                    is_whole = True
+    if not is_whole:
+        raise EngineStopped("the server broke off")
+    if codes:
+        details.codes = np.concatenate(codes)
+
+
+def word_of(fields: Mapping[str, Any]) -> Word:
+    """Return a word as responses give it. Raises KeyError and ValueError."""
+    return Word(str(fields["word"]), float(fields["start"]), float(fields["end"]))
+
+
+def _body(fields: Fields) -> dict[str, object]:
+    clip = fields.get("ref_audio")
+    given = {
+        key: value for key, value in fields.items() if value is not None and value is not False
+    }
+    if clip is not None:
+        assert isinstance(clip, Audio | str | Path | bytes)
+        given["ref_audio"] = base64.b64encode(audio_bytes(clip)).decode("ascii")
+    return given | {"response_format": "pcm"}
+
+
+def _decoded(audio: str) -> bytes:
+    try:
+        return base64.b64decode(audio, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise EngineStopped("the server sent no sound") from error
+
+
+# -- a text that is still being written ----------------------------------------------------------
+
+
+class _NeedsWholeText(Exception):
+    """The model, or the server, takes no text that is still being written."""
+
+
+@dataclass(slots=True)
+class _Written:
+    """The text that was written so far, while it may have to be sent again as a whole.
+
+    Attributes:
+        is_collected: It is not sent any more, only collected.
+    """
+
+    pieces: list[str] = field(default_factory=list)
+    is_collected: bool = False
+
+
+async def spoken_while_written(
+    requests: Requests, fields: Fields, pieces: AsyncIterable[str], details: SpeechDetails
+) -> AsyncGenerator[Audio]:
+    """Say a text that comes in pieces, and yield the audio as it is made.
+
+    A model that needs its text whole gets it whole, when the last piece is there; so does a server
+    without WebSockets, and who is to say when words are said, or to return codes.
+
+    Args:
+        requests: To who says it.
+        fields: As `spoken` takes them.
+        pieces: Cut anywhere.
+        details: Is filled where the text is said whole.
+
+    Raises:
+        IzwiError: As `spoken`.
+        InvalidRequest: The text is blank.
+        Exception: What `pieces` raised.
+    """
+    if fields.get("word_timestamps") or fields.get("include_codes"):
+        text = "".join([piece async for piece in pieces])
+    else:
+        written = _Written()
+        try:
+            async with aclosing(_dictated(requests, _body(fields), pieces, written)) as audio:
+                async for piece in audio:
+                    yield piece
+            return
+        except _NeedsWholeText:
+            text = "".join([*written.pieces, *[piece async for piece in pieces]])
+    async with aclosing(spoken(requests, {**fields, "input": text}, details)) as audio:
+        async for piece in audio:
+            yield piece
+
+
+async def _dictated(
+    requests: Requests, body: Fields, pieces: AsyncIterable[str], written: _Written
+) -> AsyncGenerator[Audio]:
+    config = {"type": "session.config", **body}
+    config.pop("input", None)
+    reader, is_heard = PcmReader(), False
+    try:
+        socket = await requests.open_socket(_STREAM)
+    except SocketRefused as error:
+        if error.status == _NOT_FOUND:
+            raise _NeedsWholeText from error
+        raise error_from_response(error.status, error.body) from error
+    writing = asyncio.create_task(_write(socket, config, pieces, written))
+    try:
+        while True:
+            message = await socket.receive()
+            if isinstance(message, bytes):
+                is_heard = True
+                written.pieces.clear()
+                yield reader.read(message)
+            elif not _is_last(json.loads(message)):
+                continue
+            elif is_heard:
+                return
+            else:
+                raise InvalidRequest("there is no text to say", param="text")
+    except SocketClosed:
+        pass  # raised below, as an end that comes too soon is
+    except _NeedsWholeText:
+        written.is_collected = True
+        await writing
+        raise
+    finally:
+        writing.cancel()
+        (failed,) = await asyncio.gather(writing, return_exceptions=True)
+        socket.abort()
+    if isinstance(failed, Exception) and not isinstance(failed, SocketClosed):
+        raise failed  # the text broke off
+    raise EngineStopped("the server broke off before the sound was complete")
+
+
+async def _write(
+    socket: Socket, config: Fields, pieces: AsyncIterable[str], written: _Written
+) -> None:
+    """Send what is written; a text that breaks off breaks off the sound."""
+    alive = asyncio.create_task(_keep_alive(socket))
+    try:
+        await _send(socket, config)
+        async for piece in pieces:
+            written.pieces.append(piece)
+            if not written.is_collected:
+                await _send(socket, {"type": "input.text", "text": piece})
+        if not written.is_collected:
+            await _send(socket, {"type": "input.done"})
+    except Exception:
+        socket.abort()
+        raise
+    finally:
+        alive.cancel()
+
+
+async def _keep_alive(socket: Socket) -> None:
+    """Send empty texts while no text is written."""
+    with suppress(SocketClosed):
+        while True:
+            await asyncio.sleep(_KEEP_ALIVE_S)
+            await _send(socket, {"type": "input.text", "text": ""})
+
+
+async def _send(socket: Socket, message: Mapping[str, object]) -> None:
+    await socket.send(json.dumps(message))
+
+
+def _is_last(event: dict[str, Any]) -> bool:
+    """Whether nothing more comes. Raises IzwiError if the server tells an error."""
+    if event["type"] == "error":
+        error = error_from_event(event)
+        if getattr(error, "param", None) == "split_granularity":
+            raise _NeedsWholeText from error
+        raise error
+    return bool(event["type"] == "session.done")

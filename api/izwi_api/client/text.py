@@ -1,0 +1,175 @@
+"""Text out of audio, and text out of text: transcripts, times of words, answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, TypedDict
+
+from izwi.alignment import AlignedWord
+from izwi.errors import EngineStopped
+from izwi_api.client.connection import Fields, Requests, Upload
+from izwi_api.client.speech import word_of
+from izwi_api.client.streams import Answer, ChatDelta, Segment, Transcript, TranscriptUpdate
+
+Message = Mapping[str, object]
+
+
+class TranscriptionOptions(TypedDict, total=False):
+    """How to transcribe. What is left out is the server's or the model's choice.
+
+    Attributes:
+        model: Name of a model that transcribes; by default the first.
+        language: That is spoken; by default it is detected.
+        prompt: What came before, or words to expect.
+        max_new_tokens: At most so many tokens a piece of audio.
+        word_timestamps: Say when each word is said; needs an alignment model.
+    """
+
+    model: str | None
+    language: str | None
+    prompt: str | None
+    temperature: float | None
+    max_new_tokens: int | None
+    word_timestamps: bool
+
+
+class ChatOptions(TypedDict, total=False):
+    """How to answer. What is left out is the server's or the model's choice.
+
+    Attributes:
+        model: Name of a chat model; by default the first.
+        seed: The same seed answers the same way; without one each answer is another.
+        max_completion_tokens: At most so many, thoughts included.
+        enable_thinking: Whether it thinks first.
+        stop: Texts that end the answer.
+    """
+
+    model: str | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    seed: int | None
+    max_completion_tokens: int | None
+    enable_thinking: bool | None
+    stop: str | Sequence[str] | None
+
+
+async def transcribed(
+    requests: Requests, fields: Fields, upload: Upload, transcript: Transcript
+) -> AsyncGenerator[TranscriptUpdate]:
+    """Transcribe a file, and yield what is added to the transcript.
+
+    A server that knows no events answers in one piece.
+
+    Args:
+        requests: To who transcribes.
+        fields: Those of POST /v1/audio/transcriptions.
+        upload: The file.
+        transcript: Is filled meanwhile.
+
+    Raises:
+        IzwiError: Of the kind that the server told, or EngineStopped where it broke off.
+    """
+    form = dict(fields) | {"response_format": "verbose_json", "stream": "true"}
+    if form.pop("word_timestamps", False):
+        form["timestamp_granularities[]"] = "word"
+    last: Mapping[str, Any] = {}
+    share = 0.0
+    async with aclosing(requests.events("/v1/audio/transcriptions", form, upload)) as events:
+        async for last in events:
+            match last.get("type"):
+                case "transcript.text.delta":
+                    transcript.text += str(last["delta"])
+                    yield TranscriptUpdate(str(last["delta"]), share)
+                case "transcript.text.segment":
+                    transcript.duration_s = float(last["duration"])
+                    share = float(last["end"]) / transcript.duration_s
+                    yield TranscriptUpdate("", share)
+    try:
+        _finish(transcript, last)
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineStopped(f"{requests.shown} gave no transcription") from error
+
+
+def _finish(transcript: Transcript, last: Mapping[str, Any]) -> None:
+    transcript.text = str(last["text"])
+    # Names of languages come in small letters, as Whisper writes them.
+    transcript.language = str(last["language"]).title()
+    transcript.segments = [
+        Segment(
+            float(segment["start"]),
+            float(segment["end"]),
+            str(segment["text"]),
+            tuple(int(token) for token in segment["tokens"]),
+        )
+        for segment in last["segments"]
+    ]
+    transcript.duration_s = float(last.get("duration", transcript.duration_s))
+    transcript.words = [word_of(word) for word in last.get("words") or ()]
+
+
+async def aligned(requests: Requests, fields: Fields, upload: Upload) -> list[AlignedWord]:
+    """Return when each word of a text is said in a file.
+
+    Args:
+        requests: To who aligns.
+        fields: Those of POST /v1/audio/align.
+        upload: The file.
+
+    Raises:
+        IzwiError: Of the kind that the server told.
+    """
+    answer = await requests.post_form("/v1/audio/align", fields, upload)
+    try:
+        return [
+            AlignedWord(
+                word=str(word["word"]),
+                start_s=float(word["start"]),
+                end_s=float(word["end"]),
+                start=int(word["text_start"]),
+                stop=int(word["text_end"]),
+            )
+            for word in answer["words"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineStopped(f"{requests.shown} gave no alignment") from error
+
+
+async def answered(requests: Requests, fields: Fields, answer: Answer) -> AsyncGenerator[ChatDelta]:
+    """Answer a conversation, and yield what is added to the answer.
+
+    Args:
+        requests: To who answers.
+        fields: Those of POST /v1/chat/completions.
+        answer: Is filled meanwhile.
+
+    Raises:
+        IzwiError: Of the kind that the server told, or EngineStopped where it broke off.
+    """
+    body = dict(fields) | {"stream": True, "stream_options": {"include_usage": True}}
+    async with aclosing(requests.events("/v1/chat/completions", body)) as events:
+        async for event in events:
+            try:
+                delta = _delta(event, answer)
+            except (KeyError, TypeError, ValueError, IndexError) as error:
+                raise EngineStopped(f"{requests.shown} gave no answer") from error
+            answer.reasoning += delta.reasoning
+            answer.content += delta.content
+            if any(delta):
+                yield delta
+    if answer.finish_reason is None:
+        raise EngineStopped(f"{requests.shown} broke off")
+
+
+def _delta(event: Mapping[str, Any], answer: Answer) -> ChatDelta:
+    if usage := event.get("usage"):
+        answer.num_prompt_tokens = int(usage["prompt_tokens"])
+        answer.num_tokens = int(usage["completion_tokens"])
+    if not event["choices"]:
+        return ChatDelta()
+    choice = event["choices"][0]
+    if choice["finish_reason"] is not None:
+        answer.finish_reason = str(choice["finish_reason"])
+    delta = choice["delta"]
+    return ChatDelta(*(str(delta.get(name) or "") for name in ("reasoning_content", "content")))

@@ -1,0 +1,66 @@
+"""Services over no model: for what works on stored voices alone, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from izwi.errors import InvalidRequest
+from izwi.model import Model
+from izwi.registry import Registry
+from izwi.request import Request
+from izwi.weightless import WeightlessBackend
+from izwi_api.services.context import Services, Stream
+from izwi_api.settings import Settings
+from izwi_api.voices.store import VoiceStore
+
+
+class NoEngine:
+    """Implements `izwi_api.services.context.Engine`: it runs nothing."""
+
+    alive = True
+
+    @property
+    def load(self) -> Mapping[str, Mapping[str, float]]:
+        """What it counts of each model: there is none."""
+        return {}
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    async def stop(self) -> None:
+        """Do nothing."""
+
+    def submit(self, request: Request) -> Stream:  # noqa: ARG002
+        """Raise InvalidRequest."""
+        raise _no_model()
+
+    def submit_all(self, requests: Sequence[Request]) -> Sequence[Stream]:  # noqa: ARG002
+        """Raise InvalidRequest."""
+        raise _no_model()
+
+    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
+        """Do nothing: no request has open input."""
+
+    def pause(self, request_id: str) -> None:
+        """Do nothing: no request runs."""
+
+    def resume(self, request_id: str) -> None:
+        """Do nothing: no request is paused."""
+
+    async def add(self, name: str, model: Model) -> None:  # noqa: ARG002
+        """Raise InvalidRequest."""
+        raise _no_model()
+
+    async def remove(self, name: str) -> None:  # noqa: ARG002
+        """Raise InvalidRequest."""
+        raise _no_model()
+
+
+def services_without_models(settings: Settings) -> Services:
+    """Return services that know stored voices, and no model."""
+    registry = Registry(WeightlessBackend())
+    return Services(NoEngine(), registry, settings, VoiceStore(settings.home / "voices"))
+
+
+def _no_model() -> InvalidRequest:
+    return InvalidRequest("no model is loaded", param="model")
