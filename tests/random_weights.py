@@ -38,11 +38,11 @@ def random_tensor(name: str, shape: tuple[int, ...], seed: int, gain: float = 1.
     rng = np.random.Generator(np.random.PCG64([seed, crc32(name.encode())]))
     if name.endswith("initialized"):  # Mimi's flag that its codebooks are in use
         return np.ones(shape, np.float32)
-    if name.endswith("cluster_usage"):  # a divisor
+    if name.endswith(("cluster_usage", "running_var")):  # divisors
         return 1.0 + rng.random(shape, dtype=np.float32)
     noise = rng.standard_normal(shape, dtype=np.float32)
     scale, offset = _scale(name, shape, gain)
-    return (np.float32(offset) + np.float32(scale) * noise).astype(np.float32, copy=False)
+    return np.asarray(np.float32(offset) + np.float32(scale) * noise, np.float32)
 
 
 def random_weights(

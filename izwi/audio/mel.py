@@ -32,6 +32,13 @@ SPEAKER_MELS = 128
 _SPEAKER_PAD = (SPEAKER_FFT - SPEAKER_HOP) // 2
 SPEAKER_MIN_SAMPLES = _SPEAKER_PAD + 1
 
+NEMO_RATE = 16_000  # Hz
+NEMO_FFT = 512
+NEMO_WINDOW = 400  # 25 ms
+NEMO_HOP = 160  # 10 ms a frame
+NEMO_MIN_SAMPLES = NEMO_HOP  # fewer have no frame to take the mean of
+_NEMO_PREEMPHASIS = 0.97
+
 # Frames transformed at once. An hour of sound needs no gigabyte, a block stays in a core's cache,
 # and its buffers in the allocator's hands: what a worker thread allocates in larger ones goes back
 # to the system and is faulted in anew for every sound, which took twice as long as the transform.
@@ -230,13 +237,55 @@ def speaker_log_mel(samples: Float32) -> Float32:
     return np.ascontiguousarray(mel.T)
 
 
-def _reflect(samples: Float32, pad: int, min_samples: int) -> Float32:
+def nemo_log_mel(samples: Float32, num_mels: int) -> Float32:
+    """Compute the features of NeMo's recognisers: natural log of mel power, normalised.
+
+    Each filter has mean 0 and deviation 1 over the n // 160 frames that are wholly there. The one
+    behind them, centred in the padding, is zeros. Source: NeMo, FilterbankFeatures ("per_feature"
+    normalisation, no dither), as in liquid_audio 1.3.0, model/conformer/processor.py.
+
+    Args:
+        samples: (n,) mono at 16 kHz.
+        num_mels: Filters.
+
+    Returns:
+        (num_mels, n // 160 + 1) float32, a frame each 10 ms.
+
+    Raises:
+        InvalidAudio: `n` is below 160.
+    """
+    _check_mono(samples, NEMO_MIN_SAMPLES)
+    padded = np.zeros(len(samples) + NEMO_FFT, np.float32)
+    padded[NEMO_FFT // 2 : -NEMO_FFT // 2] = samples
+    # the first sample stays as it is: zeros are before it
+    padded[1:] -= np.float32(_NEMO_PREEMPHASIS) * padded[:-1]
+    padded[len(samples) + NEMO_FFT // 2] = 0.0
+    count = len(samples) // NEMO_HOP
+    frames = _frames(padded, NEMO_FFT, NEMO_HOP)[:count]
+    mel = np.zeros((num_mels, count + 1), np.float32)
+    bands = _bands(NEMO_RATE, NEMO_FFT, num_mels)
+    for block, power in _powers(frames, _nemo_window()):
+        _filter(bands, power.astype(np.float32), out=mel[:, block])
+    valid = mel[:, :count]
+    np.log(np.add(valid, np.float32(2.0**-24), out=valid), out=valid)
+    valid -= valid.mean(axis=1, keepdims=True)
+    if count > 1:  # a single frame is zeros now
+        variance = np.square(valid).sum(axis=1, keepdims=True) / np.float32(count - 1)
+        valid /= np.sqrt(variance) + np.float32(1e-5)
+    return mel
+
+
+def _check_mono(samples: Float32, min_samples: int) -> None:
     if samples.ndim != 1:
         raise InvalidAudio(f"audio must be mono, got an array of shape {samples.shape}")
     if len(samples) < min_samples:
         raise InvalidAudio(
             f"audio of {len(samples)} samples is too short: at least {min_samples} are needed"
         )
+
+
+def _reflect(samples: Float32, pad: int, min_samples: int) -> Float32:
+    _check_mono(samples, min_samples)
     samples = samples.astype(np.float32, copy=False)
     return np.concatenate([samples[pad:0:-1], samples, samples[-2 : -pad - 2 : -1]])
 
@@ -269,19 +318,20 @@ def _log_mel_power(frames: Float32, out: Float32 | None = None) -> Float32:
     return mel
 
 
-def _powers(frames: Float32) -> Iterator[tuple[slice, Float64]]:
-    """|FFT|^2 under a periodic Hann window, (frames, bins), a block at a time.
+def _powers(frames: Float32, window: Float64 | None = None) -> Iterator[tuple[slice, Float64]]:
+    """|FFT|^2 under a window, a periodic Hann by default, (frames, bins), a block at a time.
 
     What is yielded is overwritten by the next block. In float64: the quietest bins that count are
     1e-4 of the loudest in amplitude, where a float32 transform has lost three digits (and numpy's
     takes longer).
     """
     length, most = frames.shape[1], min(len(frames), _BLOCK_FRAMES)
+    window = _hann(length) if window is None else window
     windowed, power = np.empty((most, length)), np.empty((most, length // 2 + 1))
     for start in range(0, len(frames), _BLOCK_FRAMES):
         block = slice(start, min(start + _BLOCK_FRAMES, len(frames)))
         size = block.stop - start
-        np.multiply(frames[block], _hann(length), out=windowed[:size])
+        np.multiply(frames[block], window, out=windowed[:size])
         spectrum = np.fft.rfft(windowed[:size], axis=-1)
         parts = spectrum.view(np.float64)  # real and imaginary by turns
         np.square(parts, out=parts)
@@ -292,6 +342,13 @@ def _powers(frames: Float32) -> Iterator[tuple[slice, Float64]]:
 def _hann(length: int) -> Float64:
     window: Float64 = 0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(length) / length)
     return window
+
+
+@lru_cache(maxsize=1)
+def _nemo_window() -> Float64:
+    """A symmetric Hann window in the middle of a transform."""
+    beside = (NEMO_FFT - NEMO_WINDOW) // 2
+    return np.pad(np.hanning(NEMO_WINDOW), beside)
 
 
 # Slaney's scale: linear, 3 mel to 200 Hz, up to 1 kHz (15 mel); above, 27 mel to a factor of 6.4.

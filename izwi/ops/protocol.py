@@ -18,6 +18,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from izwi.ops.protocol_audio import AudioOps
+
 # A torch.Tensor or an mlx.core.array. Opaque on purpose: naming either type here would tie every
 # model to one backend, and a type variable on each function would say nothing more.
 Array: TypeAlias = Any
@@ -62,7 +64,7 @@ class ScratchContext(AttentionContext, Protocol):
         ...
 
 
-class Ops(Protocol):
+class Ops(AudioOps, Protocol):
     """The operations of one backend on one device in one dtype."""
 
     # -- making and moving -------------------------------------------------------------------
@@ -222,12 +224,6 @@ class Ops(Protocol):
         groups: int = 1,
     ) -> Array:
         """Plain convolution without padding."""
-        ...
-
-    def conv2d(
-        self, x: Array, weight: Array, bias: Array | None, *, stride: int, padding: int
-    ) -> Array:
-        """Plain convolution of (batch, channels, height, width)."""
         ...
 
     def causal_conv1d(

@@ -24,11 +24,12 @@ from izwi.ops.attention.torch_dense import (
 )
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
 from izwi.ops.quantized import Weight, quantized_dtype, quantized_weight, widen
+from izwi.ops.torch_audio import TorchAudioOps
 from izwi.ops.torch_conv import conv1d, conv_transpose1d, linear_in_fours
 from izwi.ops.transfer import to_device
 
 
-class TorchOps:
+class TorchOps(TorchAudioOps):
     """Implements `izwi.ops.protocol.Ops` with torch functions.
 
     Everything is differentiable and free of side effects but for the caches of attention
@@ -216,11 +217,6 @@ class TorchOps:
         if stride > 1:
             return F.conv1d(x, weight, bias, stride=stride, dilation=dilation, groups=groups)
         return conv1d(x, weight, bias, dilation, groups)
-
-    def conv2d(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, *, stride: int, padding: int
-    ) -> Tensor:
-        return F.conv2d(x, weight, bias, stride=stride, padding=padding)
 
     def causal_conv1d(
         self,
