@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: serve test nightly check lint format types arch unit wheel constraints bench bench-gpu mutants clean
+.PHONY: serve test nightly check lint format types arch unit wheel constraints bench bench-gpu profile mutants clean
 
 serve: $(VENV)/.runtime
 	$(BIN)/izwi serve $(ARGS)
@@ -75,6 +75,10 @@ bench-gpu: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.asr_throughput --http
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.gpu_table
+
+# trace one request of each kind; ARGS="--device cuda"
+profile: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.profile_requests $(ARGS)
 
 # plant small faults and count those that the tests notice: docs/mutants.md; ARGS="--minutes 240" nightly
 mutants: $(VENV)/.mutants

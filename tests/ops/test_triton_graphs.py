@@ -104,7 +104,7 @@ def test_steps_in_which_torch_attends_are_recorded_while_keys_are_few(
         assert (max(decoded) <= 8) == (few_keys == 8)
 
 
-@pytest.mark.parametrize("vocabulary", [pytest.param(None, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize("vocabulary", [None, pytest.param(8, marks=pytest.mark.slow)])
 def test_all_that_a_request_may_ask_for_is_recorded(
     monkeypatch: pytest.MonkeyPatch, vocabulary: int | None
 ) -> None:
@@ -152,6 +152,7 @@ def test_all_that_a_request_may_ask_for_is_recorded(
     assert {variant.few_candidates for variant in replayed} == {False, True}
 
 
+@pytest.mark.slow
 def test_what_is_replayed_was_recorded_before() -> None:
     """Whatever rows are drawn for; a model of sound tells no log probabilities."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
