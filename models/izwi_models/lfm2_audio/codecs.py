@@ -1,0 +1,69 @@
+"""LFM2-Audio's two codecs as the engine runs them; see `izwi.tracks.Codec`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from izwi.layers import StateSpec
+from izwi.ops import Array, Ops, Weights
+from izwi.sequence import Sequence
+from izwi_models.lfm2_audio import detokenizer, mimi
+from izwi_models.lfm2_audio.audio_config import DetokenizerConfig, MimiConfig
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameCodec:
+    """Frames of eight codes to 24 kHz sound. Implements `izwi.tracks.Codec`."""
+
+    sample_rate: int
+    frame_samples: int
+    lookahead_samples: int
+    state: Mapping[str, StateSpec]
+    _decode: Callable[[Array, Mapping[str, Array]], tuple[Array, dict[str, Array]]]
+
+    warms_up = False
+
+    def warm_codes(self, sequence: Sequence) -> Array | None:  # noqa: ARG002
+        """Nothing: no voice is cloned."""
+        return None
+
+    def decode(self, codes: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        """Decode the next frames of each stream."""
+        return self._decode(codes, state)
+
+
+def mimi_codec(ops: Ops, weights: Weights, config: MimiConfig) -> FrameCodec:
+    """Mimi, LFM2-Audio's codec.
+
+    Args:
+        ops: The backend's operations.
+        weights: Tensors by the names of `mimi_shapes`.
+        config: Sizes.
+    """
+    prepared = mimi.prepare(ops, weights, config)
+    return FrameCodec(
+        mimi.SAMPLE_RATE,
+        mimi.FRAME_SAMPLES,
+        0,
+        mimi.state_shapes(config),
+        lambda codes, state: mimi.decode(ops, prepared, config, codes, state),
+    )
+
+
+def detokenizer_codec(ops: Ops, weights: Weights, config: DetokenizerConfig) -> FrameCodec:
+    """The LFM2 detokenizer, LFM2.5-Audio's codec.
+
+    Args:
+        ops: The backend's operations.
+        weights: Tensors by the names of `detokenizer_shapes`.
+        config: Sizes.
+    """
+    prepared = detokenizer.prepare(ops, weights, config)
+    return FrameCodec(
+        detokenizer.SAMPLE_RATE,
+        detokenizer.FRAME_SAMPLES,
+        detokenizer.LOOKAHEAD_SAMPLES,
+        detokenizer.state_shapes(config),
+        lambda codes, state: detokenizer.decode(ops, prepared, config, codes, state),
+    )

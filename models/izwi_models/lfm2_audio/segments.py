@@ -1,0 +1,69 @@
+"""The audio encoder and its adapter on one device: segments of speech to rows of a prompt."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence as Seq
+
+from izwi.ops import Array, Ops, Weights
+from izwi.request import EncodeInput
+from izwi_models.lfm2_audio.audio_config import EncoderConfig
+from izwi_models.lfm2_audio.encoder import adapt, distance_table, encode, pack_encoder
+
+SEGMENT = "segment"  # `EncodeInput.kind` of the features of one segment
+
+# Segments are padded to these lengths in frames, 2 to 32 s; longer ones are encoded alone.
+_PADDED_FRAMES = (200, 400, 800, 1600, 3200)
+# Frames of one batch: its activations take about as much memory as 64 s of speech alone.
+_MOST_BATCH_FRAMES = 6400
+
+
+class SegmentEncoder:
+    """Encodes features. Implements `izwi.encoders.Encodes` and `izwi.encoders.PaddedEncoder`."""
+
+    axis = 1
+
+    def __init__(self, ops: Ops, weights: Weights, config: EncoderConfig):
+        """Pack the tensors of `encoder_shapes`."""
+        mine = ("conformer.", "audio_adapter.")
+        kept = {name: array for name, array in weights.items() if name.startswith(mine)}
+        self._ops, self._config = ops, config
+        self._weights = pack_encoder(ops, kept, config)
+        self._table = ops.array(distance_table(config, config.num_tokens(_PADDED_FRAMES[-1])))
+        self.shapes = tuple((config.feat_in, frames) for frames in _PADDED_FRAMES)
+
+    def num_tokens(self, frames: int) -> int:
+        """Rows that a segment of so many frames takes in a prompt."""
+        return self._config.num_tokens(frames)
+
+    def max_pieces(self, shape: tuple[int, ...]) -> int:
+        """Segments of one batch of a shape, at most."""
+        return max(1, _MOST_BATCH_FRAMES // shape[self.axis])
+
+    def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
+        """Encode segments, those of equal length as one batch: (tokens, width) each."""
+        places: defaultdict[int, list[int]] = defaultdict(list)
+        for place, piece in enumerate(inputs):
+            places[piece.values.shape[self.axis]].append(place)
+        encoded: dict[int, Array] = {}
+        for frames, equal in places.items():
+            most = self.max_pieces((self._config.feat_in, frames))
+            for first in range(0, len(equal), most):
+                batch = equal[first : first + most]
+                arrays = [self._ops.array(inputs[place].values) for place in batch]
+                encoded.update(zip(batch, self._run(self._ops.stack(arrays, 0), None), strict=True))
+        return [encoded[place] for place in range(len(inputs))]
+
+    def encode_padded(self, values: Array, lengths: Array) -> Array:
+        """Encode segments of one of the shapes, (batch, feat_in, frames)."""
+        return self._run(values, lengths)
+
+    def unpadded(self, row: Array, length: int) -> Array:
+        """Rows that come from a segment of so many frames."""
+        return row[: self._config.num_tokens(length)]
+
+    def _run(self, mel: Array, lengths: Array | None) -> Array:
+        fits = mel.shape[-1] <= _PADDED_FRAMES[-1]
+        table = self._table if fits else None
+        tokens = encode(self._ops, self._weights, self._config, mel, lengths, table)
+        return adapt(self._ops, self._weights, tokens)
