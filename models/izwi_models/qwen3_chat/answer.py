@@ -1,6 +1,6 @@
-r"""How an answer is read while it is written: what is thought, then what is said.
+r"""How an answer is read while it is written: what is thought, then what is said and called.
 
-    [<think>] \n thought \n </think> \n\n said
+    [<think>] \n thought \n </think> \n\n said [<tool_call> call </tool_call>]
 
 The control tokens come by id, so a thought may speak of "</think>". The line breaks around the
 thought are the template's, and no part of either text.
@@ -13,25 +13,44 @@ from collections.abc import Sequence as Seq
 
 from izwi.chat import AnswerText
 from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3_chat.tool_calls import CallReader
 
 
 class ChatReader:
     """Reads one answer. Implements `izwi.chat.AnswerReader`."""
 
-    def __init__(self, tokenizer: QwenTokenizer, thought_ids: tuple[int, int] | None, thinks: bool):
+    def __init__(
+        self,
+        tokenizer: QwenTokenizer,
+        thought_ids: tuple[int, int] | None,
+        thinks: bool,
+        most_calls: int = 0,
+    ):
         """Begin to read.
 
         Args:
             tokenizer: The checkpoint's.
             thought_ids: Of <think> and </think>; None where the checkpoint has none.
             thinks: The prompt has opened the thought.
+            most_calls: Of functions; 0: what looks like one is text; -1: any number.
         """
         self._tokenizer = tokenizer
         self._thought_ids = thought_ids or (-1, -1)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._thinks = self._trims = thinks
         self._breaks = ""  # at the end of what is thought so far: it may be the template's
+        self._calls = CallReader(most_calls if most_calls > 0 else None) if most_calls else None
         self.num_reasoning_tokens = 0
+
+    @property
+    def num_calls(self) -> int:
+        """Calls that are complete."""
+        return 0 if self._calls is None else self._calls.num_calls
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing that follows is read."""
+        return self._calls is not None and self._calls.ended
 
     def read(self, token_ids: Seq[int]) -> AnswerText:
         """Return what these tokens add."""
@@ -50,12 +69,20 @@ class ChatReader:
             else:
                 content += self._trimmed(self._decoder.decode(self._tokenizer.spell(index)))
             self.num_reasoning_tokens += thought
-        return AnswerText(reasoning, content)
+        if self._calls is None:
+            return AnswerText(reasoning, content)
+        return AnswerText(reasoning, *self._calls.write(content))
 
     def close(self) -> AnswerText:
         """Return what is left: half a character reads U+FFFD."""
         rest = self._flush()
-        return AnswerText(rest, "") if self._thinks else AnswerText("", rest)
+        if self._thinks:
+            return AnswerText(rest, "")
+        if self._calls is None:
+            return AnswerText("", rest)
+        content, calls = self._calls.write(rest)
+        more, last = self._calls.close()
+        return AnswerText("", content + more, calls + last)
 
     def _flush(self) -> str:
         text = self._decoder.decode(b"", final=True)

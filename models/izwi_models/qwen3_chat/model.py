@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from izwi.arrays import Int64
-from izwi.chat import ChatInput, num_characters
+from izwi.chat import ChatInput, ToolChoice, num_characters
 from izwi.checkpoint import tensor_names
 from izwi.errors import ContextTooLong, InvalidRequest
 from izwi.model import Backend, Family, Row
@@ -51,10 +51,12 @@ class ChatPrompt(Struct, frozen=True, eq=False, tag=True):
     Attributes:
         token_ids: (positions,) int64.
         in_thought: It ends where the answer's thought has begun.
+        most_calls: Calls of functions that the answer may have; -1: any number.
     """
 
     token_ids: Int64
     in_thought: bool
+    most_calls: int = 0
     encode_inputs: tuple[EncodeInput, ...] = ()
 
     @property
@@ -133,7 +135,7 @@ class Qwen3Chat(TokenModel):
         return Request(
             request_id,
             model,
-            ChatPrompt(np.array(chat.ids, np.int64), chat.in_thought),
+            ChatPrompt(np.array(chat.ids, np.int64), chat.in_thought, _most_calls(ask)),
             sampling=sampling,
             seed=ask.seed,
             max_entries=min(room, ask.max_new_tokens or room),
@@ -144,7 +146,9 @@ class Qwen3Chat(TokenModel):
     def open_answer(self, request: Request) -> ChatReader:
         """Begin to read what is emitted for a request of `prepare_chat`."""
         template, prompt = self._template, _prompt(request)
-        return ChatReader(template.tokenizer, template.thought_ids, prompt.in_thought)
+        return ChatReader(
+            template.tokenizer, template.thought_ids, prompt.in_thought, prompt.most_calls
+        )
 
     def _sampling(self, ask: ChatInput, *, thinks: bool) -> SamplingParams:
         own = self._generation.sampling
@@ -193,6 +197,12 @@ def load(folder: Path, backend: Backend) -> Qwen3Chat:
 
 
 FAMILY = Family("qwen3", Task.CHAT, load, prompts=(ChatPrompt,))
+
+
+def _most_calls(ask: ChatInput) -> int:
+    if not ask.tools or ask.tool_choice is ToolChoice.NONE:
+        return 0
+    return -1 if ask.parallel_tool_calls else 1
 
 
 def _prompt(request: Request) -> ChatPrompt:

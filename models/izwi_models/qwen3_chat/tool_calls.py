@@ -1,0 +1,211 @@
+r"""Calls of functions in what Qwen3 says, read while it is written.
+
+    text
+    <tool_call>
+    {"name": "f", "arguments": {...}}
+    </tool_call>
+    <tool_call> ...
+
+The arguments are passed on as they are written, once the name is known. What a model breaks off or
+writes wrongly is not lost:
+
+* The head cannot be read (no name, another tag, not JSON): all of it is content, tags included.
+* The arguments cease to be JSON: what was JSON stays the call's, which is not complete; the rest is
+  content.
+* The answer ends within the arguments: what there is stays the call's, which is not complete.
+
+Line breaks before and between calls are the template's, and no content.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import Enum
+
+from izwi.chat import CallText
+from izwi_models.qwen3_chat.json_prefix import JsonPrefix
+from izwi_models.qwen3_chat.template import CALL, END_CALL
+
+_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\{)')
+
+
+class _Place(Enum):
+    TEXT = "what is said"
+    CALL = "a call whose head is not complete, or that is read when it is"
+    ARGUMENTS = "arguments that are passed on"
+    TAIL = "behind the arguments"
+
+
+class CallReader:
+    """Tells calls from text, however it is cut.
+
+    Attributes:
+        num_calls: Calls that are complete: their arguments are valid JSON.
+        ended: As many as may be are complete; nothing more is read.
+    """
+
+    def __init__(self, most_calls: int | None):
+        """Begin to read.
+
+        Args:
+            most_calls: None: any number.
+        """
+        self.num_calls = 0
+        self.ended = False
+        self._most_calls = most_calls
+        self._place = _Place.TEXT
+        self._pending = ""  # read, but not understood yet
+        self._searched = 0  # of it: the end tag does not begin before
+        self._trims = False  # line breaks that come next are the template's
+        self._num_begun = 0
+        self._arguments = JsonPrefix()
+        self._content: list[str] = []
+        self._calls: list[CallText] = []
+
+    def write(self, text: str) -> tuple[str, tuple[CallText, ...]]:
+        """Take more text; returns content and what calls grow by."""
+        self._pending = "" if self.ended else self._pending + text
+        while not self.ended and self._advance():
+            pass
+        return self._taken()
+
+    def close(self) -> tuple[str, tuple[CallText, ...]]:
+        """Return what is left, as no text follows."""
+        if not self.ended:
+            if self._place is _Place.TEXT:
+                self._content.append(self._pending)
+            elif self._place is _Place.CALL and not self._whole_call(self._pending):
+                self._content.append(CALL + self._pending)
+        self._pending = ""
+        return self._taken()
+
+    def _taken(self) -> tuple[str, tuple[CallText, ...]]:
+        taken = "".join(self._content), tuple(self._calls)
+        self._content, self._calls = [], []
+        return taken
+
+    def _advance(self) -> bool:
+        """Understand a part of what is pending; False if more must come first."""
+        if self._place is _Place.TEXT:
+            return self._read_text()
+        if self._place is _Place.CALL:
+            return self._read_call()
+        if self._place is _Place.ARGUMENTS:
+            return self._read_arguments()
+        return self._read_tail()
+
+    def _read_text(self) -> bool:
+        text = self._pending.lstrip("\n") if self._trims else self._pending
+        before, tag, after = text.partition(CALL)
+        if tag:
+            self._say(before.rstrip("\n"))
+            self._enter(_Place.CALL, after)
+            return True
+        # a tag may have begun at the end, and line breaks before it are the template's
+        size = _num_begun(text, CALL)
+        said = text[: len(text) - size].rstrip("\n")
+        self._pending = text[len(said) :]
+        self._say(said)
+        return False
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._content.append(text)
+            self._trims = False
+
+    def _read_call(self) -> bool:
+        end, nested = (self._pending.find(tag, self._searched) for tag in (END_CALL, CALL))
+        head = _HEAD.match(self._pending)
+        name = _string(head[1]) if head else None
+        # a tag within the head ends it, or it would matter how the text was cut
+        if head and name and not any(0 <= tag < head.end() for tag in (end, nested)):
+            self._begin(name)
+            self._arguments = JsonPrefix()
+            self._enter(_Place.ARGUMENTS, self._pending[head.end() :])
+            return True
+        if nested >= 0 and (end < 0 or nested < end):
+            self._say(CALL + self._pending[:nested])
+            self._enter(_Place.CALL, self._pending[nested + len(CALL) :])
+            return True
+        if end < 0:
+            self._searched = max(0, len(self._pending) - len(END_CALL))
+            return False
+        inside, rest = self._pending[:end], self._pending[end + len(END_CALL) :]
+        if not self._whole_call(inside):
+            self._say(CALL + inside + END_CALL)
+        self._enter(_Place.TEXT, rest)
+        return True
+
+    def _whole_call(self, text: str) -> bool:
+        """Read a call that is there as a whole; False if it is none."""
+        try:
+            call = json.loads(text)
+            arguments = call.get("arguments", {})
+            if isinstance(arguments, str):  # JSON in JSON
+                arguments = json.loads(arguments)
+        except (AttributeError, ValueError, RecursionError):
+            return False
+        name = call.get("name")
+        if not (isinstance(name, str) and name and isinstance(arguments, dict)):
+            return False
+        self._begin(name)
+        self._grow(json.dumps(arguments, ensure_ascii=False))
+        self._complete()
+        return True
+
+    def _read_arguments(self) -> bool:
+        size = self._arguments.read(self._pending)
+        self._grow(self._pending[:size])
+        rest = self._pending[size:]
+        if self._arguments.done:
+            self._complete()
+            self._enter(_Place.TAIL, rest)
+            return True
+        if self._arguments.failed:
+            self._enter(_Place.TEXT, rest)
+            return True
+        self._pending = ""
+        return False
+
+    def _read_tail(self) -> bool:
+        """Leave out what is behind the arguments, up to the end tag or the next call."""
+        end, nested = self._pending.find(END_CALL), self._pending.find(CALL)
+        if nested >= 0 and (end < 0 or nested < end):
+            self._enter(_Place.TEXT, self._pending[nested:])
+            return True
+        if end < 0:
+            self._pending = self._pending[-len(END_CALL) :]
+            return False
+        self._enter(_Place.TEXT, self._pending[end + len(END_CALL) :])
+        return True
+
+    def _enter(self, place: _Place, pending: str) -> None:
+        self._place, self._pending, self._searched = place, pending, 0
+
+    def _begin(self, name: str) -> None:
+        self._calls.append(CallText(self._num_begun, name))
+        self._num_begun += 1
+
+    def _grow(self, arguments: str) -> None:
+        if arguments:
+            self._calls.append(CallText(self._num_begun - 1, "", arguments))
+
+    def _complete(self) -> None:
+        self.num_calls += 1
+        self._trims = True
+        self.ended = self.num_calls == self._most_calls
+
+
+def _string(spelled: str) -> str | None:
+    try:
+        text = json.loads(spelled)
+    except ValueError:
+        return None
+    return str(text)
+
+
+def _num_begun(text: str, tag: str) -> int:
+    """Characters at the end of a text that the tag begins with."""
+    most = min(len(text), len(tag) - 1)
+    return next((n for n in range(most, 0, -1) if tag.startswith(text[-n:])), 0)
