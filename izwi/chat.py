@@ -69,6 +69,10 @@ class ChatInput(Struct, frozen=True, omit_defaults=True, tag="chat"):
         tool_choice: Whether one of them is called.
         tool_name: The one function that must be called.
         parallel_tool_calls: Whether an answer may have more than one call.
+        min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias: As in
+            `izwi.request.SamplingParams`.
+        logprobs: As in `izwi.request.Request`.
+        top_logprobs: As in `izwi.request.Request`.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -82,6 +86,13 @@ class ChatInput(Struct, frozen=True, omit_defaults=True, tag="chat"):
     tool_choice: ToolChoice = ToolChoice.AUTO
     tool_name: str | None = None
     parallel_tool_calls: bool = True
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: bool = False
+    top_logprobs: int = 0
 
 
 def num_characters(ask: ChatInput) -> int:
@@ -132,6 +143,10 @@ class AnswerReader(Protocol):
     @property
     def ended(self) -> bool:
         """Whether nothing that follows is read: all calls that were asked for are complete."""
+        ...
+
+    def spell(self, token_id: int) -> bytes:
+        """Return the bytes of one token; control tokens have their name."""
         ...
 
     def read(self, token_ids: Sequence[int]) -> AnswerText:

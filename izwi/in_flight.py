@@ -25,6 +25,7 @@ class Launched:
         began_s: When it was launched, on the engine's clock.
         seconds: Time that launching took.
         num_compiled: `Runner.num_compiled` before it was launched.
+        reads_log: The next step cannot be planned before its results are known.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Launched:
         self.work, self.failed, self.rows = work, failed, rows
         self.forward, self.began_s, self.seconds = forward, began_s, 0.0
         self.num_compiled = num_compiled
+        self.reads_log = any(row.sequence.request.reads_log for row in rows)
         self._epochs = [row.sequence.epoch for row in rows]
         self._sounds: list[tuple[Sequence, int, int]] = []  # sequence, epoch, frames
 

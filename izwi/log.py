@@ -13,7 +13,7 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
 
     Attributes:
         entries: (n, codebooks) int64, all that the reader was told.
-        logprobs: (n,) float32, or None where the request does not ask.
+        logprobs: As in `Chunk`, or None where the request does not ask.
         num_samples: Of the sound that the reader has.
         num_chunks: Chunks in which it came.
         written: Text ids that were written to a request with open input.

@@ -178,7 +178,9 @@ class ModelWorker:
             yield self._results(self._in_flight.popleft())
 
     def _stays(self) -> bool:
-        return len(self._in_flight) == 1 and self._in_flight[0].forward is not None
+        if len(self._in_flight) != 1 or self._in_flight[0].forward is None:
+            return False
+        return not self._in_flight[0].reads_log
 
     def _results(self, launched: Launched) -> Results:
         began_s = self._clock()

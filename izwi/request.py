@@ -42,12 +42,38 @@ class SamplingParams(Struct, frozen=True):
         top_p: Keep the smallest set of tokens whose probability reaches top_p; 1 keeps all.
         repetition_penalty: Divides positive and multiplies negative logits of the tokens that
             this request emitted before in the same codebook; 1 leaves them.
+        presence_penalty: Subtracted from the logits of the tokens that this request emitted.
+        frequency_penalty: Subtracted as often as the request emitted the token.
+        min_p: Keep tokens at least so likely relative to the likeliest; 0 keeps all.
+        logit_bias: Pairs (id, what is added to its logit).
+
+    The last four, for codebook 0 alone, are applied in this order: bias, repetition penalty,
+    presence and frequency penalty, temperature, min_p, top_k, top_p.
     """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    min_p: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def counts(self) -> bool:
+        """Whether a draw depends on how often tokens were emitted."""
+        return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits are changed by more than the repetition penalty."""
+        return self.counts or self.min_p > 0.0 or bool(self.logit_bias)
+
+    @property
+    def reads_log(self) -> bool:
+        """Whether a draw needs all earlier ones on the host."""
+        return self.counts or (self.adjusts and self.repetition_penalty != 1.0)
 
 
 class EncodeInput(Struct, frozen=True, eq=False):
@@ -115,7 +141,8 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
             where the queue is full: the answer would break off in the middle.
         cacheable: Its prompt may be shared by later requests, so its pages are kept while there is
             room. False for audio that is transcribed once.
-        logprobs: Chunks say how likely each entry was; batches with it are not recorded on CUDA.
+        logprobs: Chunks say how likely each entry was.
+        top_logprobs: With it, so many of the likeliest ids and how likely they were.
         ask: What it was prepared from, kept for recordings.
     """
 
@@ -137,9 +164,15 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
     continues: bool = False
     cacheable: bool = True
     logprobs: bool = False
+    top_logprobs: int = 0
     ask: (
         SpeechInput | TranscriptionInput | AlignmentInput | ChatInput | ConversationInput | None
     ) = None
+
+    @property
+    def reads_log(self) -> bool:
+        """Whether an entry is drawn only when the host knows all before it."""
+        return self.sampling.reads_log
 
 
 class Reason(StrEnum):
@@ -161,7 +194,8 @@ class Chunk(Struct, frozen=True, eq=False, omit_defaults=True):
         reason: Set on the last chunk.
         error: Why, when the reason is ERROR.
         logprobs: (n,) float32, one an entry: see `izwi.runner.sampler.Sampler.logprobs`. None where
-            the request did not ask.
+            the request did not ask. With `top_logprobs` = k: (n, 1 + 2 k), behind its own an id
+            (exact, below 2^24) and its log probability k times, likeliest first.
     """
 
     request_id: str

@@ -53,7 +53,8 @@ class Sequence:
         emitted: The log: one entry a step, (codebooks,) ids; a token is an entry of one id.
         written: The log of its input: text ids written after the prompt.
         input_open: More may be written.
-        logprobs: Of each entry emitted, where the request asks for them; else empty.
+        logprobs: Of each entry emitted, where the request asks for them; else empty. A number, or
+            a row of `Chunk.logprobs`.
         num_vocoded: Frames that went through the codec.
         num_delivered: Entries delivered to its reader.
         num_chunks: Chunks of sound that left, for the chunk ramp.
@@ -71,7 +72,7 @@ class Sequence:
         state_row: Row of the codec state arena, or None.
         saved_state: The codec's state while it holds no row, or None: rebuilt from the log.
         last_step: The scheduler's step in which it last had a row, or arrived.
-        seen: What the sampler keeps of the log: how much of it, and the ids in it.
+        seen: What the sampler keeps of the log; see `izwi.runner.adjust.SamplerState`.
         limit: Entries after which it ends, once that is known for good.
         pending: What steps in flight will add to it.
         epoch: How often it has let go of its pages. What was launched before is dropped.
@@ -86,7 +87,7 @@ class Sequence:
     emitted: list[tuple[int, ...]] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
     input_open: bool = False
-    logprobs: list[float] = field(default_factory=list)
+    logprobs: list[Any] = field(default_factory=list)
     num_vocoded: int = 0
     num_delivered: int = 0
     num_chunks: int = 0

@@ -18,6 +18,7 @@ from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, rope_tabl
 from izwi.ops.attention.triton_prompt import PagedPrompt
 from izwi.ops.protocol import AttentionContext
 from izwi.ops.triton_sampling import draw, log_probabilities, take_last
+from izwi.runner.adjust import Adjustments, told_logprobs
 from izwi.runner.recorder import GraphRecorder, Recorded, fitting
 from izwi.runner.sampler import Suppressed
 from izwi.runner.staging import StagedPositions, StagedRows
@@ -58,11 +59,13 @@ class Variant(NamedTuple):
         few_keys: No row has more than FEW_KEYS.
         few_candidates: All rows are drawn from short lists of candidates.
         tells: Log probabilities of what is drawn are written down.
+        draws: Entries are drawn; else the result is the states that they are drawn from.
     """
 
     few_keys: bool
     few_candidates: bool = True
     tells: bool = False
+    draws: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -145,7 +148,7 @@ class DecodeGraphs:
 
         Returns:
             (rows, codebooks) int64; and, if any row asks for them, their log probabilities,
-            (rows,) float32, of those that ask. Valid until the next call.
+            (rows,) float32 or as `told_logprobs`, of those that ask. Valid until the next call.
         """
         batch = self._batch(self._decodes, len(rows))
         sequences = [row.sequence for row in rows]
@@ -158,6 +161,10 @@ class DecodeGraphs:
         batch.staged.send()
         self._drawn_now.update({s.arrival: place for place, s in enumerate(sequences)})
         few_keys = max(row.stop for row in rows) <= FEW_KEYS
+        if self._draws_apart(sequences):
+            graph, hidden = self._decode_graph(batch, self._states_alone)
+            graph.replay()
+            return self._drawn_apart(batch, hidden, sequences, 0)
         graph, out = self._decode_graph(batch, self._variant(batch, sequences, few_keys))
         graph.replay()
         return self._results(out, 0, sequences)
@@ -168,11 +175,45 @@ class DecodeGraphs:
         batch.staged.stage_sampling(sequences)
         batch.staged.send()
         self._drawn_now.update((s.arrival, p) for p, s in enumerate(sequences, self._half))
+        if self._draws_apart(sequences):
+            return self._drawn_apart(batch, hidden, sequences, self._half)
         graph, out = self._draw_graph(batch, self._variant(batch, sequences, True), hidden)
         assert batch.hidden is not None
         batch.hidden[: len(sequences)].copy_(hidden)
         graph.replay()
         return self._results(out, self._half, sequences)
+
+    def _draws_apart(self, sequences: Seq[Sequence]) -> bool:
+        """Whether drawing is not recorded: what a row asks for differs in size from row to row."""
+        return any(
+            sequence.request.sampling.adjusts or sequence.request.top_logprobs
+            for sequence in sequences
+        )
+
+    def _drawn_apart(
+        self, batch: _Batch, hidden: Tensor, sequences: Seq[Sequence], start: int
+    ) -> list[Tensor]:
+        """Draw from states, unrecorded, with the kernels that the recorded steps draw with."""
+        suppressed = None if self._suppressed is None else self._suppressed.ids
+        adjustments = Adjustments(sequences, suppressed)
+        asking = any(sequence.request.logprobs for sequence in sequences)
+        most = max(sequence.request.top_logprobs for sequence in sequences)
+        told: list[Tensor] = []
+
+        def pick(logits: Tensor, codebook: int) -> Tensor:
+            adjusted = logits.float()
+            if codebook == 0 and adjustments:
+                adjusted = adjustments.apply(adjusted)
+            few = batch.staged.few_candidates
+            ids = draw(adjusted, batch.staged.sampling, codebook, few)
+            if codebook == 0 and asking:
+                told.append(told_logprobs(logits, ids, most))
+            return ids
+
+        count = len(sequences)
+        entries: Tensor = self._model.draw(hidden[:count], pick)
+        self._last[start : start + count].copy_(entries)
+        return [entries, *told]
 
     def _results(self, entries: Tensor, start: int, sequences: Seq[Sequence]) -> list[Tensor]:
         count = len(sequences)
@@ -190,12 +231,17 @@ class DecodeGraphs:
         return Variant(self._max_keys <= FEW_KEYS, few_candidates, self._can_tell)
 
     @property
+    def _states_alone(self) -> Variant:
+        """For rows whose drawing is not recorded; for any length."""
+        return Variant(self._max_keys <= FEW_KEYS, draws=False)
+
+    @property
     def _variants(self) -> list[Variant]:
         """All that `_variant` can return for decodes."""
         few = self._max_keys <= FEW_KEYS
         rare = [Variant(few, False, self._can_tell)]
         if self._can_tell:
-            rare.append(Variant(few, True, True))
+            rare += [Variant(few, True, True), self._states_alone]
         return [Variant(True), *([] if few else [Variant(False)]), *rare]
 
     @torch.inference_mode()
@@ -206,8 +252,21 @@ class DecodeGraphs:
             hidden = self._hidden(batch, FEW_KEYS)
             for variant in self._variants:
                 self._decode_graph(batch, variant)
-                self._draw_graph(draws, variant, hidden)
+                if variant.draws:
+                    self._draw_graph(draws, variant, hidden)
+        if self._can_tell:
+            self._compile_apart(draws, hidden)
         return hidden
+
+    def _compile_apart(self, batch: _Batch, hidden: Tensor) -> None:
+        """Launch the kernels that `_drawn_apart` draws with once, so that no request waits."""
+
+        def pick(logits: Tensor, codebook: int) -> Tensor:
+            for few_candidates in (True, False):
+                draw(logits.float(), batch.staged.sampling, codebook, few_candidates)
+            return torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+
+        self._model.draw(hidden, pick)
 
     def _batch(self, batches: dict[int, _Batch], count: int) -> _Batch:
         size = next(size for size in self._sizes if size >= count)
@@ -229,7 +288,8 @@ class DecodeGraphs:
             max_keys = FEW_KEYS if variant.few_keys else self._max_keys
 
             def run() -> Tensor:
-                return self._drawn(batch, self._hidden(batch, max_keys), variant, 0)
+                hidden = self._hidden(batch, max_keys)
+                return self._drawn(batch, hidden, variant, 0) if variant.draws else hidden
 
             batch.graphs[variant] = self._recorder.capture(run)
         return batch.graphs[variant]

@@ -21,6 +21,7 @@ from izwi.ops.attention.triton_decode import takes_heads
 from izwi.ops.torch_ops import TorchOps
 from izwi.ops.transfer import HostCopy
 from izwi.request import EncodeInput
+from izwi.runner.adjust import Logprobs, logprobs_of
 from izwi.runner.codec_graphs import CodecGraphs, PendingAudio
 from izwi.runner.compilations import watch_triton
 from izwi.runner.compiling import Rehearsal, rehearse
@@ -90,7 +91,7 @@ class Graphs:
         """Whether the next entries of these rows can be drawn here."""
         return self.decodes is not None and self.decodes.takes(rows)
 
-    def launch(self, rows: Seq[Row]) -> InFlight[tuple[list[list[int]], dict[int, float]]]:
+    def launch(self, rows: Seq[Row]) -> InFlight[tuple[list[list[int]], dict[int, Logprobs]]]:
         """Launch the rows; returns what waits for an entry of each that emits, in order.
 
         With them come `Sampler.logprobs`.
@@ -165,10 +166,10 @@ class Graphs:
 
 def _in_order(
     parts: Seq[tuple[list[Row], HostCopy]], emitting: Seq[Sequence]
-) -> tuple[list[list[int]], dict[int, float]]:
+) -> tuple[list[list[int]], dict[int, Logprobs]]:
     """Wait for what was drawn of each row, and sort it; see `Graphs.launch`."""
     entries: dict[int, list[int]] = {}
-    likely: dict[int, float] = {}
+    likely: dict[int, float | list[float]] = {}
     for rows, copy in parts:
         arrivals = [row.sequence.arrival for row in rows]
         drawn, *logprobs = copy.wait()
@@ -178,7 +179,7 @@ def _in_order(
     asking = (n for n, sequence in enumerate(emitting) if sequence.request.logprobs)
     return (
         [entries[sequence.arrival] for sequence in emitting],
-        {place: likely[emitting[place].arrival] for place in asking},
+        {n: logprobs_of(emitting[n], likely[emitting[n].arrival]) for n in asking},
     )
 
 

@@ -22,6 +22,7 @@ from izwi.layers import KVSpec
 from izwi.model import Model, Row, TakesText, step
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput, Entries
+from izwi.runner.adjust import Logprobs
 from izwi.runner.batch import run_each
 from izwi.runner.budget import MemoryBudget
 from izwi.runner.codec_graphs import PendingAudio
@@ -58,7 +59,7 @@ class Drawn(NamedTuple):
     """
 
     entries: Entries
-    logprobs: tuple[float, ...] = ()
+    logprobs: tuple[Logprobs, ...] = ()
 
 
 class Runner:
@@ -221,7 +222,7 @@ class Runner:
         return drawn.then(partial(self._launched, counts))
 
     def _launched(
-        self, counts: Seq[int], drawn: Callable[[], tuple[list[list[int]], dict[int, float]]]
+        self, counts: Seq[int], drawn: Callable[[], tuple[list[list[int]], dict[int, Logprobs]]]
     ) -> list[Drawn | BaseException]:
         try:
             return list(self._by_row(counts, *drawn()))
@@ -244,7 +245,7 @@ class Runner:
 
     @staticmethod
     def _by_row(
-        counts: Seq[int], entries: list[list[int]], logprobs: dict[int, float]
+        counts: Seq[int], entries: list[list[int]], logprobs: dict[int, Logprobs]
     ) -> list[Drawn]:
         if not logprobs and counts.count(1) == len(counts):  # what a step mostly is
             return [Drawn((tuple(entry),)) for entry in entries]
@@ -256,7 +257,9 @@ class Runner:
             first += count
         return results
 
-    def _drawn(self, batch: Seq[Row], counts: Seq[int]) -> tuple[list[list[int]], dict[int, float]]:
+    def _drawn(
+        self, batch: Seq[Row], counts: Seq[int]
+    ) -> tuple[list[list[int]], dict[int, Logprobs]]:
         """Run a batch; so many entries of each row, end to end, and `Sampler.logprobs`."""
         if self._graphs is not None and self._graphs.takes(batch):
             return self._graphs.launch(batch)()

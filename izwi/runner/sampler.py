@@ -16,6 +16,7 @@ from torch import Tensor
 
 from izwi.model import Pick
 from izwi.request import SamplingParams
+from izwi.runner.adjust import Adjustments, Logprobs, SamplerState, logprobs_of, told_logprobs
 from izwi.sequence import Sequence as RequestSequence
 
 _MASK = (1 << 64) - 1
@@ -82,6 +83,8 @@ class Sampler:
         self._suppressed = suppressed
         self._noise: dict[int, npt.NDArray[np.float64]] = {}
         self._asking = [row for row, s in enumerate(sequences) if s.request.logprobs]
+        self._most = max((sequences[row].request.top_logprobs for row in self._asking), default=0)
+        self._adjustments = Adjustments(sequences, None if suppressed is None else suppressed.ids)
         self._logprobs: Tensor | None = None
 
     @property
@@ -89,24 +92,25 @@ class Sampler:
         """The function that models call: logits (rows, vocabulary), codebook -> ids (rows,)."""
         return self._pick
 
-    def logprobs(self) -> dict[int, float]:
+    def logprobs(self) -> dict[int, Logprobs]:
         """Natural log of the probability of what was drawn in codebook 0, by row.
 
         Of the softmax of the raw logits, in float32: before penalties, suppression, temperature and
         cuts, so it tells what the model thought and not how it was drawn. Rows whose requests ask
-        for it alone have one; there are none before `pick` was called.
+        for it alone have one; there are none before `pick` was called. With `top_logprobs` a row of
+        `Chunk.logprobs`.
         """
         if self._logprobs is None:
             return {}
-        return dict(zip(self._asking, self._logprobs.tolist(), strict=True))
+        told = zip(self._asking, self._logprobs.tolist(), strict=True)
+        return {row: logprobs_of(self._sequences[row], values) for row, values in told}
 
     def _pick(self, logits: Tensor, codebook: int) -> Tensor:
         logits = logits.float()
         ids = self._ids(logits, codebook)
         if codebook == 0 and self._asking:
             rows = torch.tensor(self._asking, device=logits.device)
-            likely = torch.log_softmax(logits[rows], dim=-1)
-            self._logprobs = likely.gather(-1, ids[rows, None])[:, 0]
+            self._logprobs = told_logprobs(logits[rows], ids[rows], self._most)
         return ids
 
     def _ids(self, logits: Tensor, codebook: int) -> Tensor:
@@ -134,8 +138,10 @@ class Sampler:
         return noise
 
     def process(self, logits: Tensor) -> Tensor:
-        """Apply repetition penalty, minimum length and suppression, in the reference's order."""
+        """Apply adjustments, repetition penalty, minimum length and suppression."""
         raw, suppressed = logits, self._suppressed
+        if self._adjustments:
+            logits = self._adjustments.apply(logits)
         penalised = logits = self._penalise(logits)
         if suppressed is not None:
             logits = logits.masked_fill(suppressed.mask, -torch.inf)
@@ -151,9 +157,13 @@ class Sampler:
         return logits
 
     def _penalise(self, logits: Tensor) -> Tensor:
-        """Penalise what each row has emitted in codebook 0, where it asks for that."""
+        """Penalise what each row has emitted in codebook 0, where it asks for that.
+
+        Rows that are adjusted were penalised there.
+        """
+        params = [s.request.sampling for s in self._sequences]
         penalties = np.array(
-            [s.request.sampling.repetition_penalty for s in self._sequences], dtype=np.float32
+            [1.0 if p.adjusts else p.repetition_penalty for p in params], dtype=np.float32
         )
         if not (penalties != 1.0).any():
             return logits
@@ -174,11 +184,7 @@ class Sampler:
 
 def seen_ids(sequence: RequestSequence, vocabulary: int) -> npt.NDArray[np.bool_]:
     """Ids that a sequence has emitted in codebook 0; kept with it and grown a step at a time."""
-    count, seen = sequence.seen or (0, np.zeros(vocabulary, dtype=bool))
-    for entry in sequence.emitted[count:]:
-        seen[entry[0]] = True
-    sequence.seen = len(sequence.emitted), seen
-    return seen
+    return SamplerState.of(sequence).seen(sequence, vocabulary)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

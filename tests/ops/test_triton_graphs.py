@@ -244,5 +244,48 @@ def test_a_rehearsal_looks_up_nothing_that_no_kernel_has_written(
         decodes.warm_up()
         for batch in (*decodes._decodes.values(), *decodes._draws.values()):
             assert batch.graphs
-            for _, entries in batch.graphs.values():
-                assert not entries.any()
+            for variant, (_, entries) in batch.graphs.items():
+                assert not variant.draws or not entries.any()
+
+
+ODD = {
+    1: {"presence_penalty": 0.7, "frequency_penalty": 0.4, "repetition_penalty": 1.3},
+    2: {"min_p": 0.3, "logit_bias": ((4, 3.0), (5, -100.0))},
+}
+
+
+def run_text(ops: TorchOps, odd: dict[int, dict[str, Any]], most: int = 0) -> dict[str, Any]:
+    """Ids and log probabilities of four texts, of which three run at a time."""
+    engine = Engine({"text": ToyText(ops)}, ops, CONFIG)
+    logs: dict[str, Any] = {}
+    for number in range(4):
+        request = toy_request(f"r{number}", 3 + 2 * number, number, 9 + number, model="text")
+        sampling = SamplingParams(0.9, 5, 0.9, 1.2)
+        sampling = replace(sampling, **odd.get(number, {}))
+        told = {"logprobs": number > 0, "top_logprobs": most * (number == 2)}
+        request = replace(request, sampling=sampling, **told)
+        logs[request.request_id] = ([], [])
+        engine.submit(request)
+    while engine.has_work:
+        for chunk in engine.step():
+            assert chunk.error is None, chunk.error
+            ids, likely = logs[chunk.request_id]
+            ids += chunk.entries.tolist()
+            likely += [] if chunk.logprobs is None else chunk.logprobs.tolist()
+    return logs
+
+
+def test_rows_that_are_adjusted_draw_beside_recorded_ones() -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    plain = run_text(TorchOps(device, torch.float32), ODD, most=3)
+    recorded = run_text(TritonOps(device, torch.float32), ODD, most=3)
+    others = run_text(TritonOps(device, torch.float32), {})
+    for name, (ids, likely) in plain.items():
+        assert recorded[name][0] == ids
+        torch.testing.assert_close(torch.tensor(recorded[name][1]), torch.tensor(likely))
+    for name in ("r0", "r3"):  # their neighbours made no difference
+        assert others[name][0] == plain[name][0]
+    assert others["r1"][0] != plain["r1"][0]
+    assert others["r2"][0] != plain["r2"][0]
+    assert not recorded["r0"][1]
+    assert len(recorded["r2"][1][0]) == 7

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from transformers import (
     LogitsProcessorList,
     MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
     SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
@@ -123,3 +124,74 @@ def test_log_probabilities_are_of_the_raw_logits_and_for_those_who_ask() -> None
     plain = Sampler(silent, SUPPRESSED)
     assert plain.pick(logits, 0).tolist() == ids.tolist()
     assert plain.logprobs() == {}
+
+
+def adjusted(
+    logits: torch.Tensor, histories: list[list[int]], params: list[SamplingParams]
+) -> torch.Tensor:
+    rows = [sequence(h, p) for h, p in zip(histories, params, strict=True)]
+    return Sampler(rows, SUPPRESSED).process(logits.clone())
+
+
+def test_adjusted_logits_follow_the_formulas() -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(1, VOCAB, generator=generator) * 3
+    emitted = [3, 3, 17, 3, 20]
+    bias = ((3, 2.5), (9, -100.0), (49, 1.0), (10**6, 5.0))
+    params = SamplingParams(
+        0.8, 0, 1.0, 1.3, presence_penalty=0.5, frequency_penalty=-0.25, logit_bias=bias
+    )
+    expected = logits[0].clone()
+    for index, value in bias[:3]:
+        expected[index] += value
+    expected = RepetitionPenaltyLogitsProcessor(1.3)(torch.tensor([emitted]), expected[None])[0]
+    counts = torch.bincount(torch.tensor(emitted), minlength=VOCAB)
+    expected -= 0.5 * (counts > 0) - 0.25 * counts
+    expected[40:49] = -torch.inf
+    found = adjusted(logits, [emitted], [params])[0]
+    torch.testing.assert_close(found, expected)
+    assert adjusted(logits, [[]], [params])[0, 3] == logits[0, 3] + 2.5
+
+
+def test_min_p_leaves_what_is_likely_enough() -> None:
+    generator = torch.Generator().manual_seed(4)
+    logits = torch.randn(1, VOCAB, generator=generator) * 2
+    logits[0, 45] = 50.0  # suppressed: nothing is measured by it
+    params = SamplingParams(0.7, 0, 1.0, min_p=0.2)
+    warped = logits.clone()
+    warped[0, 40:49] = -torch.inf
+    warped = TemperatureLogitsWarper(0.7)(None, warped)
+    warped = MinPLogitsWarper(0.2)(None, warped)
+    kept = adjusted(logits, [[1, 2]], [params])[0] > -torch.inf
+    assert kept.tolist() == (warped[0] > -torch.inf).tolist()
+    assert 1 < kept.sum() < VOCAB / 2
+
+
+def test_rows_that_ask_for_nothing_keep_their_bits() -> None:
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(3, VOCAB, generator=generator) * 3
+    logits[0, 0] = -0.0
+    plain = SamplingParams(0.9, 20, 0.9, 1.2)
+    history = [[3, 4, 5]] * 3
+    alone = adjusted(logits, history, [plain] * 3)
+    odd = replace(plain, presence_penalty=1.0, min_p=0.1, logit_bias=((0, 1.0),))
+    beside = adjusted(logits, history, [plain, odd, plain])
+    for row in (0, 2):
+        assert alone[row].view(torch.int32).tolist() == beside[row].view(torch.int32).tolist()
+    assert not torch.equal(alone[1], beside[1])
+
+
+def test_the_likeliest_are_told_beside_what_was_drawn() -> None:
+    generator = torch.Generator().manual_seed(6)
+    logits = torch.randn(3, VOCAB, generator=generator) * 3
+    rows = [sequence([], SamplingParams()) for _ in range(3)]
+    for row, most in ((0, 2), (2, 0)):
+        request = replace(rows[row].request, logprobs=True, top_logprobs=most)
+        rows[row].request = request
+    sampler = Sampler(rows, None)
+    ids = sampler.pick(logits, 0)
+    likely = torch.log_softmax(logits, -1)
+    values, best = likely[0].topk(2)
+    told = sampler.logprobs()
+    expected = (likely[0, ids[0]].item(), *torch.stack([best.float(), values], 1).ravel().tolist())
+    assert told == {0: expected, 2: likely[2, ids[2]].item()}

@@ -52,6 +52,10 @@ class ChatReader:
         """Whether nothing that follows is read."""
         return self._calls is not None and self._calls.ended
 
+    def spell(self, token_id: int) -> bytes:
+        """Bytes of one token; control tokens have their name."""
+        return self._tokenizer.spell(token_id, self._tokenizer.control_tokens)
+
     def read(self, token_ids: Seq[int]) -> AnswerText:
         """Return what these tokens add."""
         reasoning, content = "", ""

@@ -1,0 +1,154 @@
+"""Change the logits of the rows that ask for it, and leave all others as they are.
+
+Bias, repetition penalty, presence and frequency penalty, min_p. Order and formulas: vLLM's
+`SamplingParams` and its sampler, where the penalties of a row look at what it emitted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from izwi.sequence import Sequence as RequestSequence
+
+
+class SamplerState:
+    """What the sampler keeps of one sequence's log; rebuilt from it where it is missing."""
+
+    __slots__ = ("_counts", "_num_counted", "_num_seen", "_seen")
+
+    def __init__(self) -> None:
+        self._num_seen = self._num_counted = 0
+        self._seen: npt.NDArray[np.bool_] | None = None
+        self._counts: dict[int, int] = {}
+
+    @staticmethod
+    def of(sequence: RequestSequence) -> SamplerState:
+        """Return what is kept of a sequence."""
+        if sequence.seen is None:
+            sequence.seen = SamplerState()
+        state: SamplerState = sequence.seen
+        return state
+
+    def seen(self, sequence: RequestSequence, vocabulary: int) -> npt.NDArray[np.bool_]:
+        """(vocabulary,) ids that were emitted in codebook 0; grown a step at a time."""
+        if self._seen is None:
+            self._seen = np.zeros(vocabulary, dtype=bool)
+        for entry in sequence.emitted[self._num_seen :]:
+            self._seen[entry[0]] = True
+        self._num_seen = len(sequence.emitted)
+        return self._seen
+
+    def counts(self, sequence: RequestSequence) -> dict[int, int]:
+        """How often each id was emitted in codebook 0; grown a step at a time."""
+        for entry in sequence.emitted[self._num_counted :]:
+            self._counts[entry[0]] = self._counts.get(entry[0], 0) + 1
+        self._num_counted = len(sequence.emitted)
+        return self._counts
+
+
+class Adjustments:
+    """What the rows of one step ask for."""
+
+    def __init__(
+        self, sequences: Sequence[RequestSequence], suppressed: npt.NDArray[np.bool_] | None
+    ):
+        """Collect it.
+
+        Args:
+            sequences: One a row, in row order.
+            suppressed: (vocabulary,) ids that are never drawn, so that min_p does not look at them.
+        """
+        self._sequences, self._suppressed = sequences, suppressed
+        self._rows = [n for n, s in enumerate(sequences) if s.request.sampling.adjusts]
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Return logits, (rows, vocabulary) float32; the rows of others have the same bits.
+
+        Args:
+            logits: (rows or more, vocabulary) float32 of codebook 0; not changed.
+        """
+        places = torch.tensor(self._rows, device=logits.device)
+        changed = logits[places]  # (adjusted rows, vocabulary)
+        for place, row in enumerate(self._rows):
+            self._shift(changed[place], self._sequences[row])
+        self._cut(changed)
+        return logits.index_copy(0, places, changed)
+
+    def _shift(self, logits: Tensor, sequence: RequestSequence) -> None:
+        """Add bias and penalties to one row, (vocabulary,), in place."""
+        params, state = sequence.request.sampling, SamplerState.of(sequence)
+        vocabulary, device = logits.shape[0], logits.device
+        known = [(index, bias) for index, bias in params.logit_bias if index < vocabulary]
+        if known:
+            ids, biases = zip(*known, strict=True)
+            logits[torch.tensor(ids, device=device)] += torch.tensor(biases, device=device)
+        if params.repetition_penalty == 1.0 and not params.counts:
+            return
+        counts = state.counts(sequence)
+        if not counts:
+            return
+        ids_seen = torch.tensor(list(counts), device=device)
+        values, penalty = logits[ids_seen], params.repetition_penalty
+        if penalty != 1.0:
+            values = torch.where(values > 0, values / penalty, values * penalty)
+        often = torch.tensor(list(counts.values()), device=device)
+        values = values - (params.presence_penalty + params.frequency_penalty * often)
+        logits[ids_seen] = values
+
+    def _cut(self, logits: Tensor) -> None:
+        """Leave out, in place, what is too unlikely beside the likeliest.
+
+        p >= min_p * p_max, of probabilities at a temperature, is
+        logit >= logit_max + temperature * log(min_p).
+        """
+        params = [self._sequences[row].request.sampling for row in self._rows]
+        if not any(p.min_p > 0.0 for p in params):
+            return
+        below = [p.temperature * math.log(p.min_p) if p.min_p > 0.0 else -math.inf for p in params]
+        allowed = logits
+        if self._suppressed is not None:
+            mask = torch.from_numpy(self._suppressed).to(logits.device)
+            allowed = logits.masked_fill(mask, -torch.inf)
+        least = allowed.amax(-1, keepdim=True)
+        least = least + torch.tensor(below, device=logits.device)[:, None]
+        logits.masked_fill_(logits < least, -torch.inf)
+
+
+Logprobs = float | tuple[float, ...]
+
+
+def told_logprobs(logits: Tensor, ids: Tensor, most: int) -> Tensor:
+    """Log probabilities of drawn ids, and the likeliest ids with theirs.
+
+    Args:
+        logits: (rows, vocabulary), as they were before any draw.
+        ids: (rows,) int64 that were drawn.
+        most: How many of the likeliest; 0 for none.
+
+    Returns:
+        (rows,) float32 where `most` is 0; else (rows, 1 + 2 most) float32 as `Chunk.logprobs`.
+    """
+    likely = torch.log_softmax(logits.float(), dim=-1)
+    own = likely.gather(-1, ids[:, None])
+    if not most:
+        return own[:, 0]
+    values, best = likely.topk(most, dim=-1)
+    pairs = torch.stack([best.float(), values], dim=-1).flatten(1)
+    return torch.cat([own, pairs], dim=-1)
+
+
+def logprobs_of(sequence: RequestSequence, told: float | list[float]) -> Logprobs:
+    """What one row of `told_logprobs` says for a request, which may have asked for less."""
+    most = sequence.request.top_logprobs
+    if isinstance(told, float):
+        return told
+    return tuple(told[: 1 + 2 * most]) if most else told[0]
