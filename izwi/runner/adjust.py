@@ -126,7 +126,7 @@ class Adjustments:
 Logprobs = float | tuple[float, ...]
 
 
-def told_logprobs(logits: Tensor, ids: Tensor, most: int) -> Tensor:
+def reported_logprobs(logits: Tensor, ids: Tensor, most: int) -> Tensor:
     """Log probabilities of drawn ids, and the likeliest ids with theirs.
 
     Args:
@@ -146,9 +146,9 @@ def told_logprobs(logits: Tensor, ids: Tensor, most: int) -> Tensor:
     return torch.cat([own, pairs], dim=-1)
 
 
-def logprobs_of(sequence: RequestSequence, told: float | list[float]) -> Logprobs:
-    """What one row of `told_logprobs` says for a request, which may have asked for less."""
+def logprobs_of(sequence: RequestSequence, reported: float | list[float]) -> Logprobs:
+    """What one row of `reported_logprobs` says for a request, which may have asked for less."""
     most = sequence.request.top_logprobs
-    if isinstance(told, float):
-        return told
-    return tuple(told[: 1 + 2 * most]) if most else told[0]
+    if isinstance(reported, float):
+        return reported
+    return tuple(reported[: 1 + 2 * most]) if most else reported[0]

@@ -18,7 +18,7 @@ from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, rope_tabl
 from izwi.ops.attention.triton_prompt import PagedPrompt
 from izwi.ops.protocol import AttentionContext
 from izwi.ops.triton_sampling import draw, log_probabilities, take_last
-from izwi.runner.adjust import Adjustments, told_logprobs
+from izwi.runner.adjust import Adjustments, reported_logprobs
 from izwi.runner.recorder import GraphRecorder, Recorded, fitting
 from izwi.runner.sampler import Suppressed
 from izwi.runner.staging import StagedPositions, StagedRows
@@ -148,7 +148,7 @@ class DecodeGraphs:
 
         Returns:
             (rows, codebooks) int64; and, if any row asks for them, their log probabilities,
-            (rows,) float32 or as `told_logprobs`, of those that ask. Valid until the next call.
+            (rows,) float32 or as `reported_logprobs`, of those that ask. Valid until the next call.
         """
         batch = self._batch(self._decodes, len(rows))
         sequences = [row.sequence for row in rows]
@@ -198,7 +198,7 @@ class DecodeGraphs:
         adjustments = Adjustments(sequences, suppressed)
         asking = any(sequence.request.logprobs for sequence in sequences)
         most = max(sequence.request.top_logprobs for sequence in sequences)
-        told: list[Tensor] = []
+        reported: list[Tensor] = []
 
         def pick(logits: Tensor, codebook: int) -> Tensor:
             adjusted = logits.float()
@@ -207,13 +207,13 @@ class DecodeGraphs:
             few = batch.staged.few_candidates
             ids = draw(adjusted, batch.staged.sampling, codebook, few)
             if codebook == 0 and asking:
-                told.append(told_logprobs(logits, ids, most))
+                reported.append(reported_logprobs(logits, ids, most))
             return ids
 
         count = len(sequences)
         entries: Tensor = self._model.draw(hidden[:count], pick)
         self._last[start : start + count].copy_(entries)
-        return [entries, *told]
+        return [entries, *reported]
 
     def _results(self, entries: Tensor, start: int, sequences: Seq[Sequence]) -> list[Tensor]:
         count = len(sequences)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from izwi.model import Pick
 from izwi.request import SamplingParams
-from izwi.runner.adjust import Adjustments, Logprobs, SamplerState, logprobs_of, told_logprobs
+from izwi.runner.adjust import Adjustments, Logprobs, SamplerState, logprobs_of, reported_logprobs
 from izwi.sequence import Sequence as RequestSequence
 
 _MASK = (1 << 64) - 1
@@ -102,15 +102,15 @@ class Sampler:
         """
         if self._logprobs is None:
             return {}
-        told = zip(self._asking, self._logprobs.tolist(), strict=True)
-        return {row: logprobs_of(self._sequences[row], values) for row, values in told}
+        reported = zip(self._asking, self._logprobs.tolist(), strict=True)
+        return {row: logprobs_of(self._sequences[row], values) for row, values in reported}
 
     def _pick(self, logits: Tensor, codebook: int) -> Tensor:
         logits = logits.float()
         ids = self._ids(logits, codebook)
         if codebook == 0 and self._asking:
             rows = torch.tensor(self._asking, device=logits.device)
-            self._logprobs = told_logprobs(logits[rows], ids[rows], self._most)
+            self._logprobs = reported_logprobs(logits[rows], ids[rows], self._most)
         return ids
 
     def _ids(self, logits: Tensor, codebook: int) -> Tensor:

@@ -29,6 +29,7 @@ from izwi_api.serve import local_services
 from izwi_api.services.context import Services
 from izwi_api.settings import Settings
 from izwi_api.voices.store import VoiceStore
+from izwi_models.qwen3_chat.tool_calls import CallReader
 
 RATE = 24_000
 FRAME = 1920
@@ -140,22 +141,39 @@ class FakeChat:
         limit = min(len(text), ask.max_new_tokens or len(text))
         size = sum(len(message.content) for message in ask.messages)
         prompt = FakePrompt("listen", text, num_positions=size)
-        return Request(request_id, model, prompt, seed=ask.seed, max_entries=limit, ask=ask)
+        reported = {"logprobs": ask.logprobs, "top_logprobs": ask.top_logprobs}
+        return Request(
+            request_id, model, prompt, seed=ask.seed, max_entries=limit, ask=ask, **reported
+        )
 
     def open_answer(self, request):
-        return FakeAnswerReader()
+        ask = request.ask
+        if not ask.tools or ask.tool_choice == "none":
+            return FakeAnswerReader()
+        return FakeAnswerReader(None if ask.parallel_tool_calls else 1)
 
 
 class FakeAnswerReader:
-    """What stands in braces is thought."""
+    """What stands in braces is thought; with tools, calls are read as Qwen3 writes them."""
 
-    num_calls = 0
-    ended = False
-
-    def __init__(self):
+    def __init__(self, most_calls=0):
         self.num_reasoning_tokens, self.thinks = 0, False
+        self.calls = None if most_calls == 0 else CallReader(most_calls)
+
+    @property
+    def num_calls(self):
+        return 0 if self.calls is None else self.calls.num_calls
+
+    @property
+    def ended(self):
+        return self.calls is not None and self.calls.ended
+
+    def spell(self, token_id):
+        return chr(token_id).encode()
 
     def read(self, token_ids):
+        if self.calls is not None:
+            return AnswerText("", *self.calls.write("".join(map(chr, token_ids))))
         reasoning, content = "", ""
         for character in map(chr, token_ids):
             self.thinks |= character == "{"
@@ -167,7 +185,7 @@ class FakeAnswerReader:
         return AnswerText(reasoning, content)
 
     def close(self):
-        return AnswerText()
+        return AnswerText() if self.calls is None else AnswerText("", *self.calls.close())
 
 
 class FakeRegistry:
@@ -257,7 +275,12 @@ class FakeStream:
             last = {"reason": Reason.STOP} if index == limit - 1 else {}
             if prompt.kind == "listen":
                 if self.request.logprobs:
-                    last["logprobs"] = np.array([-ord(character) / 1024], np.float32)
+                    reported = [-ord(character) / 1024]
+                    for other in range(self.request.top_logprobs):
+                        reported += [ord("a") + other, -1.0 - other]
+                    last["logprobs"] = np.array(
+                        [reported] if len(reported) > 1 else reported, np.float32
+                    )
                 self._put([[ord(character)]], **last)
                 continue
             self._sing(index, character, **last)
@@ -289,6 +312,7 @@ class FakeEngine:
     live: dict = field(default_factory=dict)
     aborted: list = field(default_factory=list)
     num_submitted: int = 0
+    seeds: list = field(default_factory=list)
     holds_at: int | None = None  # no more frames than these are made while it is set
 
     async def step(self):
@@ -313,6 +337,7 @@ class FakeEngine:
 
     def submit_all(self, requests):
         self.num_submitted += len(requests)
+        self.seeds += [request.seed for request in requests]
         streams = [FakeStream(self, request) for request in requests]
         for stream in streams:  # all or none
             stream.refused = any("\x02" in request.prompt.text for request in requests)

@@ -245,8 +245,152 @@ def test_what_changes_nothing_is_taken(http):
     http.post(PATH, json=user("hi", **more)).raise_for_status()
 
 
+# -- tools, choices, log probabilities -------------------------------------------------------
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": [1, "é"]}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("said", "content", "calls", "reason"),
+    [
+        (f"Well.\n{CALL}", "Well.", [("f", '{"a": [1, "é"]}')], "tool_calls"),
+        (f"{CALL}\n{CALL}", None, [("f", '{"a": [1, "é"]}')] * 2, "tool_calls"),
+        (CALL[:-20], None, [("f", '{"a": [1,')], "stop"),
+        (CALL[:20], CALL[:20], [], "stop"),
+        ("no call", "no call", [], "stop"),
+    ],
+)
+def test_calls(sdk, world, stream, said, content, calls, reason):
+    body = user(said) | {"tools": [TOOL, OTHER]}
+    if not stream:
+        choice = sdk.create(**body).choices[0]
+        got = [(c.function.name, c.function.arguments) for c in choice.message.tool_calls or []]
+        assert (choice.message.content, choice.finish_reason) == (content, reason)
+        assert len({call.id for call in choice.message.tool_calls or []}) == len(calls)
+    else:
+        pieces = [piece.choices[0] for piece in sdk.create(**body, stream=True)]
+        joined, got, ids = "", {}, {}
+        for piece in pieces:
+            joined += piece.delta.content or ""
+            for call in piece.delta.tool_calls or []:
+                name, arguments = got.get(call.index, ("", ""))
+                ids.setdefault(call.index, call.id)
+                got[call.index] = (
+                    name + (call.function.name or ""),
+                    arguments + (call.function.arguments),
+                )
+        assert (joined, pieces[-1].finish_reason) == (content or "", reason)
+        assert all(ids.values())
+        got = [got[place] for place in sorted(got)]
+    assert got == calls
+    assert json.loads(world.asked[-1].tools) == [TOOL, OTHER]
+
+
+def test_the_sdk_parses_calls_while_they_are_streamed(sdk):
+    with sdk.stream(**user(CALL), tools=[TOOL]) as stream:
+        events = [event for event in stream if event.type.startswith("tool_calls")]
+        message = stream.get_final_completion().choices[0].message
+    assert events[-1].type == "tool_calls.function.arguments.done"
+    assert json.loads(events[-1].arguments) == {"a": [1, "é"]}
+    assert message.tool_calls[0].function.name == "f"
+
+
+def test_one_call_is_enough_where_one_is_asked_for(sdk, world):
+    answer = sdk.create(**user(f"{CALL}\n{CALL}"), tools=[TOOL], parallel_tool_calls=False)
+    assert len(answer.choices[0].message.tool_calls) == 1
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert world.asked[-1].parallel_tool_calls is False
+
+
+def test_without_tools_a_call_is_text(sdk):
+    for more in ({}, {"tools": [TOOL], "tool_choice": "none"}):
+        said = "a\n<tool_call>\nb\n</tool_call>"
+        message = sdk.create(**user(said), **more).choices[0].message
+        assert (message.content, message.tool_calls) == (said, None)
+
+
+def test_a_tools_answer_is_part_of_the_history(sdk, world):
+    message = sdk.create(**user(CALL), tools=[TOOL]).choices[0].message
+    call = message.tool_calls[0]
+    history = [*user("on!")["messages"], message]
+    history.append({"role": "tool", "tool_call_id": call.id, "content": "done"})
+    answer = sdk.create(model="chat", messages=history, tools=[TOOL])
+    assert answer.choices[0].message.content == "done"
+    asked = world.asked[-1].messages
+    assert [m.role for m in asked] == ["user", "assistant", "tool"]
+    assert asked[1].tool_calls[0].call_id == asked[2].call_id == call.id
+    assert asked[1].tool_calls[0].arguments == call.function.arguments
+    whole = message.model_dump()  # every key that the SDK knows, null or not
+    history[1] = whole
+    assert sdk.create(model="chat", messages=history).choices[0].message.content == "done"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_choices(sdk, world, http, stream):
+    body = user("one two") | {"n": 3, "seed": 2**63 - 2}
+    if stream:
+        pieces = list(sdk.create(**body, stream=True, stream_options={"include_usage": True}))
+        texts, usage = {}, pieces[-1].usage
+        for piece in pieces[:-1]:
+            (choice,) = piece.choices
+            texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+        ends = [p.choices[0].index for p in pieces[:-1] if p.choices[0].finish_reason == "stop"]
+        assert sorted(ends) == [0, 1, 2]
+        texts = [texts[place] for place in range(3)]
+    else:
+        answer = sdk.create(**body)
+        texts, usage = [choice.message.content for choice in answer.choices], answer.usage
+        assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert texts == ["one two"] * 3
+    assert (usage.prompt_tokens, usage.completion_tokens) == (7, 21)
+    assert [seed - 2**63 for seed in world.engine.seeds[-3:]] == [-2, -1, -(2**64)]
+
+
+def test_a_choice_that_fails_stops_the_others(http, world):
+    assert http.post(PATH, json=user("hel\x01lo", n=4)).status_code == 500
+    wait_for(lambda: not world.engine.live)
+    answer = http.post(PATH, json=user("hel\x01lo", n=4, stream=True))
+    assert '"error"' in answer.text
+    assert "[DONE]" not in answer.text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_log_probabilities(sdk, world, stream):
+    body = user("hé") | {"logprobs": True, "top_logprobs": 2}
+    if stream:
+        pieces = [piece.choices[0] for piece in sdk.create(**body, stream=True)]
+        tokens = [t for p in pieces if p.logprobs for t in p.logprobs.content]
+    else:
+        tokens = sdk.create(**body).choices[0].logprobs.content
+    assert [token.token for token in tokens] == ["h", "é"]
+    assert [token.logprob for token in tokens] == [-ord("h") / 1024, -ord("é") / 1024]
+    assert [bytes(token.bytes) for token in tokens] == [b"h", "é".encode()]
+    assert [[other.token for other in token.top_logprobs] for token in tokens] == [["a", "b"]] * 2
+    ask = world.asked[-1]
+    assert (ask.logprobs, ask.top_logprobs) == (True, 2)
+    assert sdk.create(**user("h")).choices[0].logprobs is None
+
+
+def test_how_it_is_drawn(sdk, world):
+    more = {"min_p": 0.1, "repetition_penalty": 1.1}
+    sdk.create(
+        **user("hi"),
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        logit_bias={"7": -100, "3": 2.5},
+        extra_body=more,
+    )
+    ask = world.asked[-1]
+    assert (ask.presence_penalty, ask.frequency_penalty) == (0.5, -0.5)
+    assert (ask.min_p, ask.repetition_penalty) == (0.1, 1.1)
+    assert ask.logit_bias == ((3, 2.5), (7, -100.0))
+
+
 # -- refusals --------------------------------------------------------------------------------
 TOOL = {"type": "function", "function": {"name": "f"}}
+OTHER = {"type": "function", "function": {"name": "g"}}
+NAMED = {"type": "function", "function": {"name": "f"}}
+CALLED = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 
 
@@ -256,22 +400,29 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
         ({"messages": []}, "messages", "at least 1"),
         ({"messages": "hello"}, "messages", "list"),
         ({"messages": [{"content": "a"}]}, "messages", "'messages[0].role'"),
-        (
-            {"messages": [{"role": "tool", "content": "3", "tool_call_id": "x"}]},
-            "messages",
-            "tools",
-        ),
+        ({"messages": [{"role": "tool", "content": "3"}]}, "messages", "tool_call_id"),
+        ({"messages": [{"role": "user", "tool_call_id": "x"}]}, "messages", "tool_call_id"),
+        ({"messages": [{"role": "user", "tool_calls": [CALLED]}]}, "messages", "assistant"),
         ({"messages": [{"role": "owner", "content": "3"}]}, "messages", "'user'"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages", "'image_url'"),
         ({"messages": [{"role": "user", "content": ["a"]}]}, "messages", "object"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages", "string"),
-        ({"messages": [{"role": "assistant", "tool_calls": [TOOL]}]}, "messages", "at most 0"),
-        ({"tools": [TOOL]}, "tools", "at most 0"),
-        ({"tool_choice": "required"}, "tool_choice", "'auto'"),
-        ({"n": 2}, "n", "equal to 1"),
+        ({"messages": [{"role": "assistant", "tool_calls": [TOOL]}]}, "messages", "id"),
+        ({"tools": [{"type": "web_search"}]}, "tools", "'function'"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "pattern"),
+        ({"tools": [TOOL] * 129}, "tools", "128"),
+        ({"tool_choice": "required"}, "tools", "no tools"),
+        ({"tool_choice": NAMED, "tools": [OTHER]}, "tool_choice", "names no tool"),
+        ({"n": 9}, "n", "equal to 8"),
         ({"n": True}, "n", "integer"),
-        ({"frequency_penalty": 0.5}, "frequency_penalty", "0"),
-        ({"logprobs": True}, "logprobs", "false alone"),
+        ({"frequency_penalty": 2.5}, "frequency_penalty", "2"),
+        ({"presence_penalty": -2.5}, "presence_penalty", "2"),
+        ({"top_logprobs": 2}, "top_logprobs", "logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
+        ({"logit_bias": {"a": 1}}, "logit_bias", "pattern"),
+        ({"logit_bias": {"1": 101}}, "logit_bias", "100"),
+        ({"min_p": 1.5}, "min_p", "1"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "0"),
         ({"store": 0}, "store", "boolean"),
         ({"response_format": {"type": "json_object"}}, "response_format", "'text'"),
         ({"modalities": ["text", "audio"]}, "modalities", "'text'"),

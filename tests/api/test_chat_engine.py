@@ -105,3 +105,49 @@ def test_who_leaves_frees_the_engine(sdk, served):
     assert served[1].engine.load["chat"]["running"] == 1
     stream.close()
     wait_for(lambda: served[1].engine.load["chat"]["running"] == 0)
+
+
+def test_choices_share_one_prefill(sdk, served):
+    def asked_and_found():
+        load = served[1].engine.load["chat"]
+        return load["prefix_positions_asked"], load["prefix_positions_hit"]
+
+    text = "one more long question, which is about how many answers there can be to it " * 4
+    asked, found = asked_and_found()
+    ask = {"model": "chat", "max_tokens": 12, "seed": 3, "temperature": 1.0}
+    answer = sdk.chat.completions.create(messages=messages(text), n=4, **ask)
+    texts = [choice.message.content for choice in answer.choices]
+    assert len(set(texts)) == 4
+    prompt = answer.usage.prompt_tokens
+    assert asked_and_found()[1] - found >= 3 * (prompt - 16)  # all but the last, shared page
+    alone = sdk.chat.completions.create(messages=messages(text), **ask | {"seed": 5})
+    assert alone.choices[0].message.content == texts[2]
+
+
+def test_log_probabilities_are_those_of_the_model(sdk):
+    answer = sdk.chat.completions.create(
+        messages=messages("tell me"), logprobs=True, top_logprobs=3, **GREEDY
+    )
+    tokens = answer.choices[0].logprobs.content
+    assert len(tokens) == 16
+    for token in tokens:  # greedy: what was drawn is the likeliest
+        assert token.logprob == token.top_logprobs[0].logprob <= 0
+        values = [other.logprob for other in token.top_logprobs]
+        assert values == sorted(values, reverse=True)
+        assert len(values) == 3
+    spelled = b"".join(bytes(token.bytes) for token in tokens)
+    assert spelled.decode(errors="replace").strip("\n") == answer.choices[0].message.content
+
+
+def test_penalties_bias_and_min_p_change_what_is_drawn(sdk):
+    def ask(**more):
+        body = GREEDY | {"max_tokens": 60, "messages": messages("tell me")}
+        return sdk.chat.completions.create(**body, **more).choices[0].message.content
+
+    plain = ask()
+    assert ask(logit_bias={"65": 100}) == "A" * 60
+    assert ask(extra_body={"min_p": 0.5}) == plain  # the likeliest stays
+    assert ask(presence_penalty=2.0, frequency_penalty=2.0) != plain
+    with pytest.raises(openai.BadRequestError, match="no token") as refused:
+        ask(logit_bias={"999999": 1})
+    assert refused.value.param == "logit_bias"

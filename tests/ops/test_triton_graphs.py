@@ -262,8 +262,8 @@ def run_text(ops: TorchOps, odd: dict[int, dict[str, Any]], most: int = 0) -> di
         request = toy_request(f"r{number}", 3 + 2 * number, number, 9 + number, model="text")
         sampling = SamplingParams(0.9, 5, 0.9, 1.2)
         sampling = replace(sampling, **odd.get(number, {}))
-        told = {"logprobs": number > 0, "top_logprobs": most * (number == 2)}
-        request = replace(request, sampling=sampling, **told)
+        reported = {"logprobs": number > 0, "top_logprobs": most * (number == 2)}
+        request = replace(request, sampling=sampling, **reported)
         logs[request.request_id] = ([], [])
         engine.submit(request)
     while engine.has_work:

@@ -192,6 +192,6 @@ def test_the_likeliest_are_told_beside_what_was_drawn() -> None:
     ids = sampler.pick(logits, 0)
     likely = torch.log_softmax(logits, -1)
     values, best = likely[0].topk(2)
-    told = sampler.logprobs()
+    reported = sampler.logprobs()
     expected = (likely[0, ids[0]].item(), *torch.stack([best.float(), values], 1).ravel().tolist())
-    assert told == {0: expected, 2: likely[2, ids[2]].item()}
+    assert reported == {0: expected, 2: likely[2, ids[2]].item()}

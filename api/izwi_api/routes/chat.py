@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from fastapi import APIRouter, Request
@@ -15,9 +15,10 @@ from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
-from izwi_api.schemas.chat import ChatBody, Completion, chat_input
+from izwi_api.schemas.chat import ChatBody, chat_input
+from izwi_api.schemas.chat_completion import Completion
 from izwi_api.schemas.openapi import answers, json_body
-from izwi_api.services.chat import Answer, open_answer
+from izwi_api.services.chat import Answer, finish_all, merged_deltas, open_answers
 from izwi_api.services.context import Services
 
 router = APIRouter()
@@ -41,43 +42,51 @@ async def create_chat_completion(request: Request) -> Response:
 async def _answer(services: Services, body: ChatBody) -> Response:
     # Without a seed each call gets a different answer.
     ask = chat_input(body, secrets.randbits(_SEED_BITS))
-    answer = await open_answer(services.engine, services.registry, body.model, ask, stops=body.stop)
+    answers = await open_answers(
+        services.engine,
+        services.registry,
+        body.model,
+        ask,
+        stops=body.stop,
+        count=body.n or 1,
+    )
     completion = Completion(body.model)
     try:
         if body.stream:
-            events = _events(answer, completion, tells_usage=body.tells_usage)
+            events = _events(answers, completion, tells_usage=body.tells_usage)
             return await live_response(events, "text/event-stream")
-        await answer.finish()
+        await finish_all(answers)
     except BaseException:
         # A generator that never began has no `finally` to run.
-        answer.abort()
+        for answer in answers:
+            answer.abort()
         raise
-    return JSONResponse(completion.whole(answer))
+    return JSONResponse(completion.whole(answers))
 
 
 async def _events(
-    answer: Answer, completion: Completion, *, tells_usage: bool
+    answers: Sequence[Answer], completion: Completion, *, tells_usage: bool
 ) -> AsyncGenerator[bytes]:
     blank: dict[str, object] = {"usage": None} if tells_usage else {}
-    begun = False
+    begun: set[int] = set()
     try:
-        async with aclosing(answer.deltas()) as deltas:
-            async for delta in deltas:
-                if not begun:
-                    yield _event(completion.opening() | blank)
-                    begun = True
-                yield _event(completion.piece(delta) | blank)
+        async with aclosing(merged_deltas(answers)) as deltas:
+            async for place, delta in deltas:
+                if place not in begun:
+                    begun.add(place)
+                    yield _event(completion.opening(place) | blank)
+                if delta is None:
+                    yield _event(completion.closing(place, answers[place]) | blank)
+                else:
+                    yield _event(completion.piece(place, delta) | blank)
     except IzwiError as error:
         # Before the first event there is still a status to say it with.
         if not begun:
             raise
         yield error_line(error)
         return
-    if not begun:
-        yield _event(completion.opening() | blank)
-    yield _event(completion.closing(answer) | blank)
     if tells_usage:
-        yield _event(completion.bill(answer))
+        yield _event(completion.bill(answers))
     yield b"data: [DONE]\n\n"
 
 

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import NamedTuple
 from uuid import uuid4
 
-from izwi.chat import AnswerReader, AnswerText, ChatInput
-from izwi.request import Reason, Request
+from izwi.chat import AnswerReader, AnswerText, CallText, ChatInput, ToolCall
+from izwi.request import Chunk, Reason, Request
 from izwi_api.services.context import Engine, Registry, Stream, chunks_of
+
+_SEEDS = 1 << 64
 
 
 class StopText:
@@ -53,6 +58,42 @@ class StopText:
         return any(stop.startswith(end) for stop in self._stops)
 
 
+class TokenLogprob(NamedTuple):
+    """A token and the natural log of its probability.
+
+    Attributes:
+        spelled: Its bytes.
+        top: The likeliest tokens at its place, if they were asked for.
+    """
+
+    spelled: bytes
+    logprob: float
+    top: tuple[TokenLogprob, ...] = ()
+
+
+class CallDelta(NamedTuple):
+    """What a call grows by.
+
+    Attributes:
+        place: Which call of the answer, from 0.
+        call_id: With the name, the first time; else empty.
+    """
+
+    place: int
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class AnswerDelta(NamedTuple):
+    """What an answer grows by."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[CallDelta, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
 class Answer:
     """The next turn of a conversation while it is written. Call `abort` to stop early.
 
@@ -62,6 +103,8 @@ class Answer:
         num_tokens: What it has written, thoughts included.
         reasoning: What was thought so far.
         content: What was said so far.
+        calls: Functions that were called so far; the last may be incomplete.
+        logprobs: Of every token so far, if they were asked for.
         reason: Why it ended: `stop` or `length`; None before.
     """
 
@@ -72,6 +115,8 @@ class Answer:
         self.num_prompt_tokens = request.prompt.num_positions
         self.num_tokens = 0
         self.reasoning = self.content = ""
+        self.calls: list[ToolCall] = []
+        self.logprobs: list[TokenLogprob] = []
         self.reason: Reason | None = None
         self._stream, self._reader, self._stops = stream, reader, StopText(stops)
 
@@ -80,8 +125,13 @@ class Answer:
         """Tokens of `num_tokens` that were thought."""
         return self._reader.num_reasoning_tokens
 
-    async def deltas(self) -> AsyncGenerator[AnswerText]:
-        """Yield what is thought and said as it grows; when left early, nothing goes on running.
+    @property
+    def num_calls(self) -> int:
+        """Calls that are complete."""
+        return self._reader.num_calls
+
+    async def deltas(self) -> AsyncGenerator[AnswerDelta]:
+        """Yield what is thought, said and called; when left early, nothing goes on running.
 
         Raises:
             IzwiError: The engine failed.
@@ -90,7 +140,10 @@ class Answer:
             async for chunk in chunks_of(self._stream):
                 ids = chunk.entries.ravel().tolist()  # a token is an entry of one id
                 self.num_tokens += len(ids)
-                delta = self._grow(self._reader.read(ids), chunk.reason)
+                text = self._grow(self._reader.read(ids), chunk.reason)
+                logprobs = self._logprobs_of(ids, chunk)
+                self.logprobs += logprobs
+                delta = AnswerDelta(text.reasoning, text.content, self._called(text), logprobs)
                 if any(delta):
                     yield delta
                 if self.reason is not None:
@@ -108,16 +161,81 @@ class Answer:
         self._stream.abort()
 
     def _grow(self, text: AnswerText, reason: Reason | None) -> AnswerText:
-        reasoning, content = text.reasoning, self._stops.write(text.content)
+        reasoning, content, calls = text.reasoning, self._stops.write(text.content), text.calls
         if reason is not None and not self._stops.found:
             rest = self._reader.close()
             reasoning += rest.reasoning
+            calls += rest.calls
             content += self._stops.write(rest.content)
+        if (reason is not None or self._reader.ended) and not self._stops.found:
             content += self._stops.close()
-        self.reason = Reason.STOP if self._stops.found else reason
+        ended = self._stops.found or self._reader.ended
+        self.reason = Reason.STOP if ended else reason
         self.reasoning += reasoning
         self.content += content
-        return AnswerText(reasoning, content)
+        return AnswerText(reasoning, content, () if self._stops.found else calls)
+
+    def _called(self, text: AnswerText) -> tuple[CallDelta, ...]:
+        return tuple(self._grow_call(call) for call in text.calls)
+
+    def _grow_call(self, call: CallText) -> CallDelta:
+        if call.place == len(self.calls):
+            call_id = f"call_{uuid4().hex}"
+            self.calls.append(ToolCall(call_id, call.name, call.arguments))
+            return CallDelta(call.place, call_id, call.name, call.arguments)
+        known = self.calls[call.place]
+        self.calls[call.place] = replace(known, arguments=known.arguments + call.arguments)
+        return CallDelta(call.place, arguments=call.arguments)
+
+    def _logprobs_of(self, ids: Sequence[int], chunk: Chunk) -> tuple[TokenLogprob, ...]:
+        if chunk.logprobs is None:
+            return ()
+        reported = []
+        for index, values in zip(ids, chunk.logprobs.tolist(), strict=True):
+            own, *pairs = values if isinstance(values, list) else [values]
+            top = zip(map(int, pairs[::2]), pairs[1::2], strict=True)
+            others = tuple(TokenLogprob(self._reader.spell(other), value) for other, value in top)
+            reported.append(TokenLogprob(self._reader.spell(index), own, others))
+        return tuple(reported)
+
+
+async def open_answers(
+    engine: Engine,
+    registry: Registry,
+    model_name: str,
+    ask: ChatInput,
+    *,
+    stops: Sequence[str] = (),
+    count: int = 1,
+) -> list[Answer]:
+    """Start to answer a conversation, in several ways at once; the prompt is computed once.
+
+    Args:
+        engine: Which writes the answers.
+        registry: Where the model is found.
+        model_name: Who answers.
+        ask: The conversation, and how to answer it; each answer has the next seed.
+        stops: What is said ends before the first of these; a thought may hold them.
+        count: Of answers.
+
+    Raises:
+        ModelNotFound: No such model.
+        InvalidRequest: The model does something else, or not what was asked.
+        ContextTooLong: The conversation is too long.
+        Overloaded: The engine's queue is full; nothing was started.
+    """
+    model = registry.chat(model_name)
+    request_id = f"chat-{uuid4().hex}"
+    first = await asyncio.to_thread(model.prepare_chat, request_id, model_name, ask)
+    requests = [first] + [
+        replace(first, request_id=f"{request_id}-{place}", seed=_wrapped(first.seed + place))
+        for place in range(1, count)
+    ]
+    streams = engine.submit_all(requests)
+    return [
+        Answer(request, stream, model.open_answer(request), stops)
+        for request, stream in zip(requests, streams, strict=True)
+    ]
 
 
 async def open_answer(
@@ -128,22 +246,67 @@ async def open_answer(
     *,
     stops: Sequence[str] = (),
 ) -> Answer:
-    """Start to answer a conversation.
+    """Start to answer a conversation once; as `open_answers`."""
+    (answer,) = await open_answers(engine, registry, model_name, ask, stops=stops)
+    return answer
 
-    Args:
-        engine: Which writes the answer.
-        registry: Where the model is found.
-        model_name: Who answers.
-        ask: The conversation, and how to answer it.
-        stops: What is said ends before the first of these; a thought may hold them.
+
+async def merged_deltas(
+    answers: Sequence[Answer],
+) -> AsyncGenerator[tuple[int, AnswerDelta | None]]:
+    """Yield what answers grow by as it comes, each with its place; None where one has ended.
+
+    When left early, nothing goes on running.
 
     Raises:
-        ModelNotFound: No such model.
-        InvalidRequest: The model does something else, or not what was asked.
-        ContextTooLong: The conversation is too long.
-        Overloaded: The engine's queue is full; nothing was started.
+        IzwiError: The engine failed on one of them; the others are stopped.
     """
-    model = registry.chat(model_name)
-    request_id = f"chat-{uuid4().hex}"
-    request = await asyncio.to_thread(model.prepare_chat, request_id, model_name, ask)
-    return Answer(request, engine.submit(request), model.open_answer(request), stops)
+    queue: asyncio.Queue[tuple[int, AnswerDelta | None]] = asyncio.Queue(maxsize=1)
+
+    async def read(place: int, answer: Answer) -> None:
+        async with aclosing(answer.deltas()) as deltas:
+            async for delta in deltas:
+                await queue.put((place, delta))
+        await queue.put((place, None))
+
+    tasks = [asyncio.create_task(read(place, answer)) for place, answer in enumerate(answers)]
+    try:
+        num_left = len(tasks)
+        while num_left:
+            item = await _next(queue, tasks)
+            num_left -= item[1] is None
+            yield item
+    finally:
+        for answer, task in zip(answers, tasks, strict=True):
+            answer.abort()
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _next(
+    queue: asyncio.Queue[tuple[int, AnswerDelta | None]], tasks: Sequence[asyncio.Task[None]]
+) -> tuple[int, AnswerDelta | None]:
+    """Return what comes next. Raises what a reader has failed with."""
+    waiting = asyncio.ensure_future(queue.get())
+    try:
+        while not waiting.done():
+            running = [task for task in tasks if not task.done()]
+            await asyncio.wait([waiting, *running], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done() and (error := task.exception()) is not None:
+                    raise error
+        return waiting.result()
+    finally:
+        waiting.cancel()
+
+
+async def finish_all(answers: Sequence[Answer]) -> None:
+    """Wait until all of them are written; where one fails, the others are stopped."""
+    async with aclosing(merged_deltas(answers)) as deltas:
+        async for _ in deltas:
+            pass
+
+
+def _wrapped(seed: int) -> int:
+    """The seed as a signed 64-bit number."""
+    return (seed + _SEEDS // 2) % _SEEDS - _SEEDS // 2

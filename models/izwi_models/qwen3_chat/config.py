@@ -38,12 +38,16 @@ class GenerationConfig:
     temperature: float = 0.6
     top_k: int = 20
     top_p: float = 0.95
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
     @property
     def sampling(self) -> SamplingParams:
         """The same, as the engine takes it."""
         temperature = self.temperature if self.do_sample else 0.0
-        return SamplingParams(temperature, self.top_k, self.top_p)
+        return SamplingParams(
+            temperature, self.top_k, self.top_p, self.repetition_penalty, min_p=self.min_p
+        )
 
 
 def read_config(folder: Path) -> ChatConfig:

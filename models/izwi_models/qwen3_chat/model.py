@@ -140,6 +140,8 @@ class Qwen3Chat(TokenModel):
             seed=ask.seed,
             max_entries=min(room, ask.max_new_tokens or room),
             stop_ids=self._stop_ids,
+            logprobs=ask.logprobs,
+            top_logprobs=min(ask.top_logprobs, self.vocabulary) if ask.logprobs else 0,
             ask=ask,
         )
 
@@ -159,6 +161,13 @@ class Qwen3Chat(TokenModel):
             temperature=own.temperature if ask.temperature is None else ask.temperature,
             top_k=own.top_k if ask.top_k is None else ask.top_k,
             top_p=own.top_p if ask.top_p is None else ask.top_p,
+            min_p=own.min_p if ask.min_p is None else ask.min_p,
+            repetition_penalty=(
+                own.repetition_penalty if ask.repetition_penalty is None else ask.repetition_penalty
+            ),
+            presence_penalty=ask.presence_penalty,
+            frequency_penalty=ask.frequency_penalty,
+            logit_bias=ask.logit_bias,
         )
         if not 0.0 <= params.temperature < float("inf"):
             raise InvalidRequest("temperature must not be negative", param="temperature")
@@ -166,6 +175,16 @@ class Qwen3Chat(TokenModel):
             raise InvalidRequest("top_k must not be negative", param="top_k")
         if not 0.0 < params.top_p <= 1.0:
             raise InvalidRequest("top_p must be above 0, and at most 1", param="top_p")
+        if not 0.0 <= params.min_p <= 1.0:
+            raise InvalidRequest("min_p must be from 0 to 1", param="min_p")
+        if not 0.0 < params.repetition_penalty < float("inf"):
+            raise InvalidRequest("repetition_penalty must be above 0", param="repetition_penalty")
+        for index, _ in params.logit_bias:
+            if not 0 <= index < self.vocabulary:
+                raise InvalidRequest(
+                    f"logit_bias: {index} is no token of this model, which has {self.vocabulary}",
+                    param="logit_bias",
+                )
         return params
 
     def _too_long(self, size: str) -> ContextTooLong:

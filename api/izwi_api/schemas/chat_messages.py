@@ -1,0 +1,142 @@
+"""Messages and tools of a conversation, as OpenAI describes them. An unknown key is an error."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+
+from izwi.chat import ChatMessage, Role, ToolCall
+
+MAX_TOOLS = 128
+_MAX_CALLS = 128
+_NAME = r"^[a-zA-Z0-9_.-]{1,64}$"
+
+_ROLES = {
+    "system": Role.SYSTEM,
+    "developer": Role.SYSTEM,
+    "user": Role.USER,
+    "assistant": Role.ASSISTANT,
+    "tool": Role.TOOL,
+}
+_PART = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+    "additionalProperties": False,
+}
+_CONTENT = {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}, {"type": "null"}]}
+
+
+def _plain_text(value: object) -> object:
+    """Take parts of text for the text that they are, a line each."""
+    if value is None:
+        return ""
+    if not isinstance(value, list):
+        return value
+    texts = []
+    for part in value:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind != "text":
+            raise ValueError(f"parts of the type {kind[:32]!r} are not taken, text alone is")
+        if kind != "text" or part.keys() != {"type", "text"} or not isinstance(part["text"], str):
+            raise ValueError("a part must be an object of the type 'text' with a text")
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+class Strict(BaseModel):
+    """A body that takes no key which it does not know, and no value of another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Function(Strict):
+    """A function that a model may call."""
+
+    name: str = Field(pattern=_NAME)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Strict):
+    """What a model may use: functions alone."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(Strict):
+    """Which function."""
+
+    name: str
+
+
+class NamedTool(Strict):
+    """The one function that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class CalledFunction(Strict):
+    """A function, and what it was called with: JSON as the model wrote it."""
+
+    name: str = Field(pattern=_NAME)
+    arguments: str
+
+
+class CalledTool(Strict):
+    """A call in an assistant's message."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = None  # as a stream has it
+
+
+class Message(Strict):
+    """One turn. An answer of ours, sent back as it came, is one."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str, BeforeValidator(_plain_text), WithJsonSchema(_CONTENT)] = ""
+    reasoning_content: str | None = None
+    name: str | None = None
+    refusal: None = None
+    audio: None = None
+    annotations: Annotated[list[object], Field(max_length=0)] | None = None
+    function_call: None = None
+    tool_calls: Annotated[list[CalledTool], Field(max_length=_MAX_CALLS)] | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _fits_its_role(self) -> Message:
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("tool_calls belong to messages of the role 'assistant'")
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise ValueError("tool_call_id belongs to messages of the role 'tool', which need it")
+        return self
+
+    def unpack(self) -> ChatMessage:
+        """Return what the model is told."""
+        calls = tuple(
+            ToolCall(call.id, call.function.name, call.function.arguments)
+            for call in self.tool_calls or ()
+        )
+        return ChatMessage(
+            _ROLES[self.role],
+            self.content,
+            self.reasoning_content,
+            calls,
+            self.tool_call_id,
+            self.name if self.role == "tool" else None,
+        )
+
+
+def tools_json(tools: list[Tool] | None) -> str:
+    """Return tools as templates are told them; empty for none."""
+    if not tools:
+        return ""
+    return json.dumps([tool.model_dump(exclude_none=True) for tool in tools], ensure_ascii=False)
