@@ -176,7 +176,9 @@ class DecodeGraphs:
         batch.staged.send()
         self._drawn_now.update((s.arrival, p) for p, s in enumerate(sequences, self._half))
         if self._draws_apart(sequences):
-            return self._drawn_apart(batch, hidden, sequences, self._half)
+            padded = hidden.new_zeros((batch.staged.size, hidden.shape[1]))
+            padded[: len(sequences)] = hidden
+            return self._drawn_apart(batch, padded, sequences, self._half)
         graph, out = self._draw_graph(batch, self._variant(batch, sequences, True), hidden)
         assert batch.hidden is not None
         batch.hidden[: len(sequences)].copy_(hidden)
@@ -193,7 +195,10 @@ class DecodeGraphs:
     def _drawn_apart(
         self, batch: _Batch, hidden: Tensor, sequences: Seq[Sequence], start: int
     ) -> list[Tensor]:
-        """Draw from states, unrecorded, with the kernels that the recorded steps draw with."""
+        """Draw from states, unrecorded, with the kernels that the recorded steps draw with.
+
+        The states are as many as there, so that other rows have the same logits.
+        """
         suppressed = None if self._suppressed is None else self._suppressed.ids
         adjustments = Adjustments(sequences, suppressed)
         asking = any(sequence.request.logprobs for sequence in sequences)
@@ -211,9 +216,9 @@ class DecodeGraphs:
             return ids
 
         count = len(sequences)
-        entries: Tensor = self._model.draw(hidden[:count], pick)
-        self._last[start : start + count].copy_(entries)
-        return [entries, *reported]
+        entries: Tensor = self._model.draw(hidden, pick)
+        self._last[start : start + count].copy_(entries[:count])
+        return [entries[:count], *(values[:count] for values in reported)]
 
     def _results(self, entries: Tensor, start: int, sequences: Seq[Sequence]) -> list[Tensor]:
         count = len(sequences)

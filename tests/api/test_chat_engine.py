@@ -113,7 +113,7 @@ def test_choices_share_one_prefill(sdk, served):
         return load["prefix_positions_asked"], load["prefix_positions_hit"]
 
     text = "one more long question, which is about how many answers there can be to it " * 4
-    asked, found = asked_and_found()
+    _, found = asked_and_found()
     ask = {"model": "chat", "max_tokens": 12, "seed": 3, "temperature": 1.0}
     answer = sdk.chat.completions.create(messages=messages(text), n=4, **ask)
     texts = [choice.message.content for choice in answer.choices]

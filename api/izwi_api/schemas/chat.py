@@ -66,8 +66,17 @@ def _listed(value: object) -> object:
 
 
 _Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
-_Bias = dict[
-    Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]
+_ID = r"^[0-9]{1,9}$"
+_BIASES = {
+    "type": "object",
+    "patternProperties": {_ID: {"type": "number", "minimum": -100, "maximum": 100}},
+    "additionalProperties": False,
+    "maxProperties": _MAX_BIASES,
+}
+_Biases = Annotated[
+    dict[Annotated[str, Field(pattern=_ID)], Annotated[float, Field(ge=-100, le=100)]],
+    Field(max_length=_MAX_BIASES),
+    WithJsonSchema(_BIASES),
 ]
 
 
@@ -82,7 +91,7 @@ class ChatBody(Strict):
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
     frequency_penalty: _Penalty | None = None
     presence_penalty: _Penalty | None = None
-    logit_bias: Annotated[_Bias, Field(max_length=_MAX_BIASES)] | None = None
+    logit_bias: _Biases | None = None
     seed: int | None = Field(default=None, ge=-INT64_MAX - 1, le=INT64_MAX)
     stop: Annotated[
         list[_Stop],

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import NamedTuple
 from uuid import uuid4
+
+import msgspec
 
 from izwi.chat import AnswerReader, AnswerText, CallText, ChatInput, ToolCall
 from izwi.request import Chunk, Reason, Request
@@ -184,7 +185,9 @@ class Answer:
             self.calls.append(ToolCall(call_id, call.name, call.arguments))
             return CallDelta(call.place, call_id, call.name, call.arguments)
         known = self.calls[call.place]
-        self.calls[call.place] = replace(known, arguments=known.arguments + call.arguments)
+        self.calls[call.place] = msgspec.structs.replace(
+            known, arguments=known.arguments + call.arguments
+        )
         return CallDelta(call.place, arguments=call.arguments)
 
     def _logprobs_of(self, ids: Sequence[int], chunk: Chunk) -> tuple[TokenLogprob, ...]:
@@ -228,7 +231,9 @@ async def open_answers(
     request_id = f"chat-{uuid4().hex}"
     first = await asyncio.to_thread(model.prepare_chat, request_id, model_name, ask)
     requests = [first] + [
-        replace(first, request_id=f"{request_id}-{place}", seed=_wrapped(first.seed + place))
+        msgspec.structs.replace(
+            first, request_id=f"{request_id}-{place}", seed=_wrapped(first.seed + place)
+        )
         for place in range(1, count)
     ]
     streams = engine.submit_all(requests)

@@ -120,7 +120,7 @@ class SpokenAnswer:
         speakable, said = SpeakableText(), False
         async with aclosing(self.answer.deltas()) as deltas:
             async for delta in deltas:
-                self._put(delta)
+                self._put(AnswerText(delta.reasoning, delta.content))
                 said |= await self._say(speakable.write(delta.content))
         said |= await self._say(speakable.close())
         if self._writer is None:

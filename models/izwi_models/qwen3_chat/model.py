@@ -141,7 +141,7 @@ class Qwen3Chat(TokenModel):
             max_entries=min(room, ask.max_new_tokens or room),
             stop_ids=self._stop_ids,
             logprobs=ask.logprobs,
-            top_logprobs=min(ask.top_logprobs, self.vocabulary) if ask.logprobs else 0,
+            top_logprobs=min(ask.top_logprobs, self.tracks[0].vocabulary) if ask.logprobs else 0,
             ask=ask,
         )
 
@@ -179,10 +179,11 @@ class Qwen3Chat(TokenModel):
             raise InvalidRequest("min_p must be from 0 to 1", param="min_p")
         if not 0.0 < params.repetition_penalty < float("inf"):
             raise InvalidRequest("repetition_penalty must be above 0", param="repetition_penalty")
+        vocabulary = self.tracks[0].vocabulary
         for index, _ in params.logit_bias:
-            if not 0 <= index < self.vocabulary:
+            if not 0 <= index < vocabulary:
                 raise InvalidRequest(
-                    f"logit_bias: {index} is no token of this model, which has {self.vocabulary}",
+                    f"logit_bias: {index} is no token of this model, which has {vocabulary}",
                     param="logit_bias",
                 )
         return params
