@@ -120,6 +120,15 @@ def test_sdk_example(port: int, environment: dict[str, str], home: Path) -> None
     assert done.stdout.strip()
 
 
+def test_python_example(environment: dict[str, str], home: Path) -> None:
+    (example,) = [block for block in blocks("python") if "izwi_api.client" in block]
+    (home / "client.py").write_text(example)
+    command = [sys.executable, "client.py"]
+    done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "24000" in done.stdout
+
+
 def test_command_line_examples(port: int, environment: dict[str, str], home: Path) -> None:
     (example,) = [block for block in blocks("bash") if block.startswith("izwi")]
     out = run(example, port, environment, home)
