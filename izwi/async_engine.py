@@ -16,7 +16,10 @@ from izwi.step_thread import SteppingThread
 
 
 class AsyncEngine:
-    """An engine in this process. All methods are safe to call from any event loop."""
+    """An engine in this process. Implements `izwi.engine_client.EngineClient`.
+
+    All methods are safe to call from any event loop.
+    """
 
     def __init__(self, engine: Engine):
         self._engine = engine

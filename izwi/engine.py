@@ -121,6 +121,8 @@ class Engine:
         if log is not None:
             worker.restore(sequence, log)
         worker.scheduler.add(sequence)
+        if log is not None and log.paused:
+            worker.scheduler.pause(sequence, self.clock())
         self._arrivals += 1
         self._live[request.request_id] = worker, sequence
 

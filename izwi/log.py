@@ -18,6 +18,7 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
         num_chunks: Chunks in which it came.
         written: Text ids that were written to a request with open input.
         closed: Nothing more will be written to it.
+        paused: It was asked to stop where it is, and stays so until it is resumed.
     """
 
     entries: Int64
@@ -26,6 +27,7 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
     num_chunks: int = 0
     written: tuple[int, ...] = ()
     closed: bool = False
+    paused: bool = False
 
     def put_into(self, sequence: Sequence, frame_samples: int) -> None:
         """Set a new sequence to where the log ends.

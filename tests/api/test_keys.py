@@ -437,7 +437,10 @@ class WrittenEngine:
         self.written.append((request_id, tuple(text_ids), closed))
 
     def pause(self, request_id):
-        return f"paused {request_id}"
+        self.written.append(("pause", request_id))
+
+    def abort(self, request_id):
+        self.written.append(("abort", request_id))
 
 
 def test_text_that_is_written_while_it_is_said_is_charged():
@@ -458,7 +461,9 @@ def test_text_that_is_written_while_it_is_said_is_charged():
         current_usage.reset(token)
     counted.write("b", [8], True)  # nobody's
     assert engine.written == [("a", (1, 2), False), ("a", (5, 6, 7), True), ("b", (8,), True)]
-    assert counted.pause("a") == "paused a"  # what else an engine can do, it still can
+    counted.pause("a")
+    counted.abort("a")
+    assert engine.written[3:] == [("pause", "a"), ("abort", "a")]
 
 
 def test_a_page_elsewhere_may_call_if_it_is_named(guarded):

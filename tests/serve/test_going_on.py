@@ -188,6 +188,42 @@ async def test_who_outlives_one_engine_does_not_outlive_the_next():
         assert (await asyncio.wait_for(read(young), 60))[-1].reason is Reason.LENGTH
 
 
+async def test_a_paused_request_outlives_any_number_of_engines():
+    """It does not run, so it is not why they die; and no step runs it before it is resumed."""
+    async with Dying(toy_engine) as world:
+        whole = given(await read(world.api_server.submit(endless("a", 4, 60))))
+        stream = world.api_server.submit(endless("a", 4, 60))
+        chunks = [await anext(stream)]
+        world.api_server.pause("a")
+        await until(partial(is_paused, world.sides[-1], "a"))
+        for _ in range(3):
+            world.die()
+            await world.follow()
+            await until(lambda: sequence_of(world.sides[-1], "a") is not None)
+            other = await asyncio.wait_for(read(world.api_server.submit(endless("b", 2, 9))), 60)
+            assert other[-1].reason is Reason.LENGTH
+            assert is_paused(world.sides[-1], "a")
+            assert sequence_of(world.sides[-1], "a").num_computed == 0, "it ran while paused"
+        world.api_server.resume("a")
+        chunks += await asyncio.wait_for(read(stream), 60)
+        assert given(chunks) == whole
+
+
+async def test_a_request_paused_while_there_is_no_engine_stays_paused():
+    async with Dying(toy_engine) as world:
+        stream = world.api_server.submit(endless("a", 4, 60))
+        chunks = [await anext(stream)]
+        world.die()
+        world.api_server.pause("a")
+        await world.follow()
+        await until(partial(is_paused, world.sides[-1], "a"))
+        world.die()
+        world.api_server.resume("a")
+        await world.follow()
+        chunks += await asyncio.wait_for(read(stream), 60)
+        assert len(entries(chunks)) == 60
+
+
 async def test_nobody_waits_for_ever():
     async with Dying(toy_engine, patience_s=0.2) as world:
         stream = world.api_server.submit(endless("a", 1, 4000))

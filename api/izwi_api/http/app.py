@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from izwi import __version__
+from izwi.engine_client import EngineClient
 from izwi.threads import use_few_threads
 from izwi_api.http import auth
 from izwi_api.http import errors as http_errors
@@ -26,7 +27,7 @@ from izwi_api.http.unread_body import CloseUnread
 from izwi_api.http.usage import CountedEngine
 from izwi_api.routes import ROUTERS
 from izwi_api.schemas.openapi import REFUSALS
-from izwi_api.services.context import Engine, Registry, Services
+from izwi_api.services.context import Registry, Services
 from izwi_api.services.decoding import Decoder, DecoderPool, InProcess
 from izwi_api.services.model_aliases import AliasedEngine, AliasedRegistry
 from izwi_api.services.model_changes import ModelChanges
@@ -44,7 +45,7 @@ _PLAIN: dict[str, Any] = {
 
 
 def create_app(
-    engine: Engine, registry: Registry, settings: Settings, metrics_folder: Path | None = None
+    engine: EngineClient, registry: Registry, settings: Settings, metrics_folder: Path | None = None
 ) -> FastAPI:
     """Build the app. It starts the engine when it starts, and stops it when it ends.
 

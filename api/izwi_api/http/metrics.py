@@ -13,8 +13,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from izwi.engine_client import EngineClient
 from izwi.metrics import FIGURES
-from izwi_api.services.context import Engine
 
 _SESSION_BUCKETS_S = (1.0, 4.0, 15.0, 60.0, 240.0, 900.0, 3600.0)
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
@@ -87,7 +87,7 @@ class HttpMetrics:
 class EngineFigures(Collector):
     """The engine's own figures, read when they are asked for."""
 
-    def __init__(self, engine: Engine):
+    def __init__(self, engine: EngineClient):
         self._engine = engine
 
     def collect(self) -> Iterable[Metric]:

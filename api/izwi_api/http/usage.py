@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
 
 from izwi.chat import ChatInput
 from izwi.conversation import ConversationInput, size_of
+from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import Overloaded
 from izwi.inputs import AlignmentInput, SpeechInput, TranscriptionInput
 from izwi.model import Model
 from izwi.request import Chunk, Request, Task
 from izwi_api.http.limits import Meter
-from izwi_api.services.context import Engine, Registry, Stream
+from izwi_api.services.context import Registry
 
 _HEARD_RATE = 16_000  # of TranscriptionInput.samples, and AlignmentInput's
 # Text that is written while it is said reaches the engine as ids; a word piece of English is about
@@ -78,11 +78,8 @@ current_usage: ContextVar[Usage | None] = ContextVar("current_usage", default=No
 class CountedEngine:
     """An engine whose requests are charged to the call that submits them."""
 
-    def __init__(self, engine: Engine, registry: Registry):
+    def __init__(self, engine: EngineClient, registry: Registry):
         self._engine, self._registry = engine, registry
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
 
     @property
     def alive(self) -> bool:
@@ -110,6 +107,10 @@ class CountedEngine:
         """Go on with a paused request with the next sample or token."""
         self._engine.resume(request_id)
 
+    def abort(self, request_id: str) -> None:
+        """End a request."""
+        self._engine.abort(request_id)
+
     async def add(self, name: str, model: Model) -> None:
         """Serve one more model."""
         await self._engine.add(name, model)
@@ -118,11 +119,11 @@ class CountedEngine:
         """Take no new requests of a model, and wait for those that run."""
         await self._engine.remove(name)
 
-    def submit(self, request: Request) -> Stream:
+    def submit(self, request: Request) -> OutputStream:
         """Charge for a request and take it in. Raises QuotaExceeded, and as the engine does."""
         return self.submit_all([request])[0]
 
-    def submit_all(self, requests: Sequence[Request]) -> Sequence[Stream]:
+    def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:
         """Charge for all requests and take them in, or none; raises as `submit`."""
         usage = current_usage.get()
         if usage is None:
@@ -156,7 +157,9 @@ class CountedEngine:
 
 
 class _CountedStream:
-    def __init__(self, stream: Stream, usage: Usage, cost: tuple[int, float], sample_rate: int):
+    def __init__(
+        self, stream: OutputStream, usage: Usage, cost: tuple[int, float], sample_rate: int
+    ):
         self._stream, self._usage, self._cost = stream, usage, cost
         self._sample_rate = sample_rate
 

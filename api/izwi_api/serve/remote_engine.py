@@ -34,13 +34,14 @@ _MOST_DEATHS = 1
 
 
 class RemoteEngine:
-    """Implements `izwi_api.services.context.Engine` over local sockets.
+    """Implements `izwi.engine_client.EngineClient` over local sockets.
 
     There is an engine between `connect` and `disconnect`; the process that started this one says
     when. Without one, nothing is taken in. What was in flight waits for the next engine, which goes
     on where its log ends: the reader notices a pause. A request that outlives one engine does
     not outlive another: it may be why they die. An engine that dies before it was sent a request
-    does not count. A request whose reader left is not sent again.
+    does not count, nor does one that dies while the request is paused. A request whose reader left
+    is not sent again.
 
     Args:
         name: Of this API server, which no other has had.
@@ -118,7 +119,8 @@ class RemoteEngine:
         self._engine_messages.close()
         self._commands = self._engine_messages = None
         for resumable in list(self._resumables.values()):
-            resumable.num_deaths += had_requests
+            # what is paused did not run, so it is not why the engine died
+            resumable.num_deaths += had_requests and not resumable.paused
             if resumable.is_aborted:
                 self._end(resumable, aborted(resumable.request.request_id))
             elif resumable.num_deaths > _MOST_DEATHS or self._patience_s <= 0:
@@ -229,8 +231,6 @@ class RemoteEngine:
                 self._name, [resumable.request], [resumable.log()], with_ask=self._sends_asks
             )
             self._send(frames)
-            if resumable.paused:
-                self._tell(wire.Pause(request_id, True))
             if resumable.backpressured:
                 self._tell(wire.Backpressure(request_id, True))
         if self._resumables:

@@ -24,7 +24,7 @@ class ResumableRequest:
         closed: Nothing more will be.
         paused: It was asked to stop where it is.
         backpressured: Its reader is behind.
-        num_deaths: Engines that died after they had been sent it.
+        num_deaths: Engines that died while they ran it.
     """
 
     request: Request
@@ -67,4 +67,5 @@ class ResumableRequest:
             num_chunks=self._num_chunks,
             written=tuple(self.written),
             closed=self.closed,
+            paused=self.paused,
         )

@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from izwi.alignment import AlignedWord, AlignmentModel
 from izwi.arrays import Samples
+from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.inputs import AlignmentInput
 from izwi.request import Request, Task
 from izwi.threads import compute
-from izwi_api.services.context import Engine, Registry, Stream, chunks_of
+from izwi_api.services.context import Registry, chunks_of
 from izwi_api.services.transcribe import SAMPLE_RATE, Segment, num_together
 
 
@@ -27,7 +28,7 @@ from izwi_api.services.transcribe import SAMPLE_RATE, Segment, num_together
 class Aligner:
     """A model that aligns, and the engine that runs it."""
 
-    engine: Engine
+    engine: EngineClient
     name: str
     model: AlignmentModel
 
@@ -102,14 +103,14 @@ class Aligner:
             for index, ask in enumerate(asks)
         ]
 
-    async def _words(self, request: Request, stream: Stream) -> list[AlignedWord]:
+    async def _words(self, request: Request, stream: OutputStream) -> list[AlignedWord]:
         classes: list[int] = []
         async for chunk in chunks_of(stream):
             classes += chunk.entries.ravel().tolist()  # an entry is one class
         return await asyncio.to_thread(self.model.read_alignment, request, classes)
 
 
-def find_aligner(engine: Engine, registry: Registry, name: str | None = None) -> Aligner:
+def find_aligner(engine: EngineClient, registry: Registry, name: str | None = None) -> Aligner:
     """Return an aligner by name, or the first that is served.
 
     Raises:

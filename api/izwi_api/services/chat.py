@@ -14,8 +14,9 @@ from uuid import uuid4
 import msgspec
 
 from izwi.chat import AnswerReader, AnswerText, CallText, ChatInput, ToolCall
+from izwi.engine_client import EngineClient, OutputStream
 from izwi.request import Chunk, Reason, Request
-from izwi_api.services.context import Engine, Registry, Stream, chunks_of
+from izwi_api.services.context import Registry, chunks_of
 
 _SEEDS = 1 << 64
 
@@ -110,7 +111,7 @@ class Answer:
     """
 
     def __init__(
-        self, request: Request, stream: Stream, reader: AnswerReader, stops: Sequence[str]
+        self, request: Request, stream: OutputStream, reader: AnswerReader, stops: Sequence[str]
     ):
         self.request_id = request.request_id
         self.num_prompt_tokens = request.prompt.num_positions
@@ -203,7 +204,7 @@ class Answer:
 
 
 async def open_answers(
-    engine: Engine,
+    engine: EngineClient,
     registry: Registry,
     model_name: str,
     ask: ChatInput,
@@ -244,7 +245,7 @@ async def open_answers(
 
 
 async def open_answer(
-    engine: Engine,
+    engine: EngineClient,
     registry: Registry,
     model_name: str,
     ask: ChatInput,

@@ -1,83 +1,22 @@
-"""What routes and commands work with: engine, registry, settings and voices, as protocols."""
+"""What routes and commands work with: engine, registry, settings and voices."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import EngineStopped, IzwiError
 from izwi.hub import Report
 from izwi.model import ChatModel, Model, SpeechModel, TranscriptionModel
 from izwi.registry import Loaded
-from izwi.request import Chunk, Reason, Request, Task
+from izwi.request import Chunk, Reason, Task
 from izwi_api.services.decoding import Decoder, InProcess
 from izwi_api.settings import Settings
 from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore
-
-
-class Stream(Protocol):
-    """What one request gives, chunk by chunk; the last chunk has a reason."""
-
-    def __aiter__(self) -> AsyncIterator[Chunk]: ...
-
-    async def __anext__(self) -> Chunk: ...
-
-    def abort(self) -> None:
-        """Stop the request. Call it when the reader leaves; a second call does nothing."""
-        ...
-
-
-class Engine(Protocol):
-    """The engine, as callers on an event loop see it."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether it takes requests."""
-        ...
-
-    @property
-    def load(self) -> Mapping[str, Mapping[str, float]]:
-        """What it counts of each model; see `izwi.metrics.FIGURES`."""
-        ...
-
-    def start(self) -> None:
-        """Begin to step."""
-        ...
-
-    async def stop(self) -> None:
-        """End what runs, and stepping."""
-        ...
-
-    def submit(self, request: Request) -> Stream:
-        """Take a request in. Raises EngineStopped; what a queue refuses is told on the stream."""
-        ...
-
-    def submit_all(self, requests: Sequence[Request]) -> Sequence[Stream]:
-        """Take all requests in, or none, so that they start together; raises as `submit`."""
-        ...
-
-    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
-        """Add text ids to a request with open input; nothing if it has ended."""
-        ...
-
-    def pause(self, request_id: str) -> None:
-        """Stop a request where it is before the next step; nothing if it has ended."""
-        ...
-
-    def resume(self, request_id: str) -> None:
-        """Go on with a paused request with the next sample or token."""
-        ...
-
-    async def add(self, name: str, model: Model) -> None:
-        """Serve one more model. Raises InvalidRequest and EngineStopped."""
-        ...
-
-    async def remove(self, name: str) -> None:
-        """Take no new requests of a model, and wait for those that run. Raises ModelNotFound."""
-        ...
 
 
 class Registry(Protocol):
@@ -137,7 +76,7 @@ class Services:
         references: For clips that are given by their address.
     """
 
-    engine: Engine
+    engine: EngineClient
     registry: Registry
     settings: Settings
     voices: VoiceStore
@@ -145,7 +84,7 @@ class Services:
     references: References = field(default_factory=References)
 
 
-async def chunks_of(stream: Stream) -> AsyncIterator[Chunk]:
+async def chunks_of(stream: OutputStream) -> AsyncIterator[Chunk]:
     """Yield a stream's chunks up to its last.
 
     Raises:

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 from izwi.arrays import Float32
 from izwi.chat import AnswerText, ChatInput
+from izwi.engine_client import EngineClient
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi.inputs import SpeechInput
 from izwi_api.services.chat import Answer, open_answer
-from izwi_api.services.context import Engine, Registry
+from izwi_api.services.context import Registry
 from izwi_api.services.speakable import SpeakableText
 from izwi_api.services.speech_writer import SpeechWriter, open_speech_writer
 
@@ -50,7 +51,7 @@ class SpokenAnswer:
         sample_rate: Of the sound, in Hz; None for an answer in text alone.
     """
 
-    def __init__(self, engine: Engine, answer: Answer, writer: SpeechWriter | None):
+    def __init__(self, engine: EngineClient, answer: Answer, writer: SpeechWriter | None):
         self.answer = answer
         self.sample_rate = None if writer is None else writer.sample_rate
         self._engine, self._writer = engine, writer
@@ -165,7 +166,7 @@ class SpokenAnswer:
 
 
 async def open_spoken_answer(
-    engine: Engine, registry: Registry, model_name: str, ask: ChatInput, voice: Voice | None
+    engine: EngineClient, registry: Registry, model_name: str, ask: ChatInput, voice: Voice | None
 ) -> SpokenAnswer:
     """Begin to answer a conversation, aloud where there is a voice.
 

@@ -17,6 +17,7 @@ from uuid import uuid4
 import numpy as np
 
 from izwi.arrays import Float32
+from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import EngineStopped, InvalidAudio, InvalidRequest, Overloaded
 from izwi.input_stream import (
     DecodingStep,
@@ -26,7 +27,7 @@ from izwi.input_stream import (
 )
 from izwi.model import TranscriptionModel
 from izwi.request import Request
-from izwi_api.services.context import Engine, Registry, Stream, chunks_of
+from izwi_api.services.context import Registry, chunks_of
 
 SAMPLE_RATE = 16_000
 # Sound that may wait while the model is behind; `feed` waits beyond that.
@@ -86,7 +87,7 @@ class LiveTranscription(AsyncIterator[Event]):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineClient,
         model: StreamingTranscriptionModel,
         name: str,
         stream: TranscriptionStream,
@@ -100,7 +101,7 @@ class LiveTranscription(AsyncIterator[Event]):
         self._arrived = asyncio.Event()  # sound, or its end
         self._has_room = asyncio.Event()
         self._is_idle = asyncio.Event()  # nothing can be done until more arrives
-        self._in_flight: Stream | None = None  # a step that may be overtaken
+        self._in_flight: OutputStream | None = None  # a step that may be overtaken
         self._is_overtaken = False
         self._events: deque[Event] = deque()
         self._reported = asyncio.Event()
@@ -292,7 +293,7 @@ class LiveTranscription(AsyncIterator[Event]):
 
 
 async def open_live_transcription(
-    engine: Engine,
+    engine: EngineClient,
     registry: Registry,
     model_name: str,
     *,

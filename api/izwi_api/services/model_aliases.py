@@ -8,12 +8,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.hub import Report
 from izwi.model import ChatModel, Model, SpeechModel, TranscriptionModel
 from izwi.registry import Loaded
 from izwi.request import Request, Task
-from izwi_api.services.context import Engine, Registry, Stream
+from izwi_api.services.context import Registry
 
 OPTION = "--alias"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
@@ -136,7 +137,7 @@ class AliasedEngine:
         registry: Knows the names.
     """
 
-    def __init__(self, engine: Engine, registry: AliasedRegistry):
+    def __init__(self, engine: EngineClient, registry: AliasedRegistry):
         self._engine, self._registry = engine, registry
 
     @property
@@ -169,6 +170,10 @@ class AliasedEngine:
         """Go on with a paused request with the next sample or token."""
         self._engine.resume(request_id)
 
+    def abort(self, request_id: str) -> None:
+        """End a request."""
+        self._engine.abort(request_id)
+
     async def add(self, name: str, model: Model) -> None:
         """Serve one more model; raises as the engine does."""
         await self._engine.add(name, model)
@@ -177,11 +182,11 @@ class AliasedEngine:
         """Take no new requests of a model, and wait for those that run. Raises ModelNotFound."""
         await self._engine.remove(name)
 
-    def submit(self, request: Request) -> Stream:
+    def submit(self, request: Request) -> OutputStream:
         """Take a request in; raises as the engine does."""
         return self._engine.submit(self._named(request))
 
-    def submit_all(self, requests: Sequence[Request]) -> Sequence[Stream]:
+    def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:
         """Take all requests in, or none; raises as the engine does."""
         return self._engine.submit_all([self._named(request) for request in requests])
 

@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
+from izwi.engine_client import EngineClient
 from izwi.errors import CheckpointError, EngineStopped, InvalidRequest, ModelNotFound
 from izwi.hub import Progress, Report, is_hub_id
 from izwi.registry import Loaded
-from izwi_api.services.context import Engine, Registry
+from izwi_api.services.context import Registry
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class ModelChanges:
         offline: Whether the hub is never asked.
     """
 
-    def __init__(self, engine: Engine, registry: Registry, *, offline: bool):
+    def __init__(self, engine: EngineClient, registry: Registry, *, offline: bool):
         self._engine, self._registry, self._offline = engine, registry, offline
         self._changes: dict[tuple[str, str], Change] = {}
         # What is free is measured when a model comes, so they come one by one.

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from izwi.engine_client import OutputStream
 from izwi.errors import InvalidRequest
 from izwi.model import Model
 from izwi.registry import Registry
 from izwi.request import Request
 from izwi.weightless import WeightlessBackend
-from izwi_api.services.context import Services, Stream
+from izwi_api.services.context import Services
 from izwi_api.settings import Settings
 from izwi_api.voices.store import VoiceStore
 
 
 class NoEngine:
-    """Implements `izwi_api.services.context.Engine`: it runs nothing."""
+    """Implements `izwi.engine_client.EngineClient`: it runs nothing."""
 
     alive = True
 
@@ -30,11 +31,11 @@ class NoEngine:
     async def stop(self) -> None:
         """Do nothing."""
 
-    def submit(self, request: Request) -> Stream:  # noqa: ARG002
+    def submit(self, request: Request) -> OutputStream:  # noqa: ARG002
         """Raise InvalidRequest."""
         raise _no_model()
 
-    def submit_all(self, requests: Sequence[Request]) -> Sequence[Stream]:  # noqa: ARG002
+    def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:  # noqa: ARG002
         """Raise InvalidRequest."""
         raise _no_model()
 
@@ -46,6 +47,9 @@ class NoEngine:
 
     def resume(self, request_id: str) -> None:
         """Do nothing: no request is paused."""
+
+    def abort(self, request_id: str) -> None:
+        """Do nothing: no request runs."""
 
     async def add(self, name: str, model: Model) -> None:  # noqa: ARG002
         """Raise InvalidRequest."""

@@ -16,12 +16,13 @@ from msgspec.structs import replace
 
 from izwi.audio.encode import StreamEncoder
 from izwi.audio.tempo import StreamTempo
+from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
 from izwi.request import Chunk, Request
 from izwi_api.http.usage import current_usage
-from izwi_api.services.context import Engine, Registry, Stream, chunks_of
+from izwi_api.services.context import Registry, chunks_of
 
 # Pieces of one text that the engine has at a time, the one that is read included. Each lasts some
 # seconds, so the listener stays ahead; more of them would only take places from other callers.
@@ -53,7 +54,11 @@ class Speech:
     """
 
     def __init__(
-        self, engine: Engine, texts: Sequence[str], requests: Sequence[Request], sample_rate: int
+        self,
+        engine: EngineClient,
+        texts: Sequence[str],
+        requests: Sequence[Request],
+        sample_rate: int,
     ):
         """Submit the first pieces. Raises as `open_speech`.
 
@@ -67,7 +72,7 @@ class Speech:
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.num_frames = 0
         self._engine = engine
-        self._streams: deque[Stream] = deque()  # submitted, and not read to their ends
+        self._streams: deque[OutputStream] = deque()  # submitted, and not read to their ends
         self._submitted: deque[Request] = deque()  # one for each of them
         self._later = deque(requests)
         usage = current_usage.get()
@@ -156,7 +161,12 @@ class CollectedCodes:
 
 
 async def open_speech(
-    engine: Engine, registry: Registry, model_name: str, ask: SpeechInput, *, streams: bool = True
+    engine: EngineClient,
+    registry: Registry,
+    model_name: str,
+    ask: SpeechInput,
+    *,
+    streams: bool = True,
 ) -> Speech:
     """Start to say a text.
 

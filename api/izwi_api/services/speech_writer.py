@@ -14,11 +14,12 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi.input_stream import TextPart, TextStream, WritableModel
 from izwi.inputs import SpeechInput
 from izwi.request import Chunk, Request
-from izwi_api.services.context import Engine, Registry, Stream, chunks_of
+from izwi_api.services.context import Registry, chunks_of
 from izwi_api.services.speech import PIECES_AHEAD, new_speech_id, piece_seed
 
 # How far the text may be ahead of the sound that was read, in text ids; in pieces: `PIECES_AHEAD`.
@@ -30,7 +31,7 @@ _BLOCK = 512
 @dataclass(slots=True, eq=False)
 class _Piece:
     request_id: str
-    stream: Stream
+    stream: OutputStream
     num_ids: int = 0
     num_frames: int = 0
 
@@ -46,7 +47,7 @@ class SpeechWriter:
         num_frames: What was read of the sound so far.
     """
 
-    def __init__(self, engine: Engine, text: TextStream, speech_id: str, sample_rate: int):
+    def __init__(self, engine: EngineClient, text: TextStream, speech_id: str, sample_rate: int):
         self.sample_rate = sample_rate
         self.num_prompt_positions = 0
         self.num_frames = 0
@@ -202,7 +203,7 @@ class SpeechWriter:
 
 
 async def open_speech_writer(
-    engine: Engine, registry: Registry, model_name: str, ask: SpeechInput
+    engine: EngineClient, registry: Registry, model_name: str, ask: SpeechInput
 ) -> SpeechWriter:
     """Begin a speech whose text is still to be written; `ask.text` is not looked at.
 

@@ -22,12 +22,13 @@ from msgspec.structs import replace
 from izwi.alignment import AlignedWord, AlignmentModel
 from izwi.arrays import Float32
 from izwi.audio.resample import resample
+from izwi.engine_client import EngineClient
 from izwi.errors import InvalidAudio, InvalidRequest, ModelNotFound
 from izwi.inputs import AlignmentInput
 from izwi.request import Chunk
 from izwi.threads import compute
 from izwi_api.services.align import Aligner, find_aligner
-from izwi_api.services.context import Engine, Registry
+from izwi_api.services.context import Registry
 from izwi_api.services.speech import Speech
 from izwi_api.services.text_shares import cut_text, spoken_shares
 from izwi_api.services.transcribe import SAMPLE_RATE
@@ -143,7 +144,7 @@ class TimedSpeech:
 
 
 def find_word_aligner(
-    engine: Engine, registry: Registry, language: str | None
+    engine: EngineClient, registry: Registry, language: str | None
 ) -> tuple[Aligner, str | None]:
     """Return who times the words of a speech, and the language that it is to be told.
 

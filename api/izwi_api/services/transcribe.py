@@ -19,13 +19,14 @@ from msgspec import structs
 from izwi.alignment import AlignmentModel
 from izwi.audio.sound import within_full_scale
 from izwi.audio.speech_detection import no_speech_probability
+from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import InvalidAudio
 from izwi.inputs import Transcript, TranscriptionInput
 from izwi.model import TranscriptionModel
 from izwi.request import Request
 from izwi.threads import compute
 from izwi_api.http.usage import current_usage
-from izwi_api.services.context import Engine, Registry, Stream, chunks_of
+from izwi_api.services.context import Registry, chunks_of
 from izwi_api.services.text_tokens import TextToken, text_tokens, trimmed, within
 
 SAMPLE_RATE = 16_000
@@ -193,7 +194,7 @@ class Transcription:
 
 
 async def open_transcription(
-    engine: Engine,
+    engine: EngineClient,
     registry: Registry,
     model_name: str,
     ask: TranscriptionInput,
@@ -238,7 +239,7 @@ class _Piece:
     start: int
     stop: int
     no_speech_prob: float
-    stream: Stream | None
+    stream: OutputStream | None
 
     def segment(
         self, transcript: Transcript, token_ids: list[int], tokens: list[TextToken]
@@ -265,7 +266,7 @@ class _Pieces:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineClient,
         model: TranscriptionModel,
         model_name: str,
         ask: TranscriptionInput,

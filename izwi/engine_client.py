@@ -1,0 +1,95 @@
+"""The one way to talk to an engine: in this process, in another, or to several behind a router."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+from izwi.model import Model
+from izwi.request import Chunk, Request
+
+
+class OutputStream(Protocol):
+    """The output of one request, chunk by chunk; the last chunk has a reason."""
+
+    def __aiter__(self) -> AsyncIterator[Chunk]: ...
+
+    async def __anext__(self) -> Chunk: ...
+
+    def abort(self) -> None:
+        """Stop the request. Call it when the reader leaves; a second call does nothing."""
+        ...
+
+
+class EngineClient(Protocol):
+    """An engine, for callers on an event loop.
+
+    Implemented by `izwi.async_engine.AsyncEngine`, whose engine steps in this process, and by
+    `izwi_api.serve.remote_engine.RemoteEngine` over sockets. A request belongs to the client that
+    submitted it and is named by its id alone, so a client may run it on any of several engines,
+    and on another after a death: its log goes on, and the reader notices a pause.
+
+    Commands about a request take effect before its next step, in the order in which they are given.
+    They do nothing where it has ended.
+    """
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes requests."""
+        ...
+
+    @property
+    def load(self) -> Mapping[str, Mapping[str, float]]:
+        """What is counted of each model; see `izwi.metrics.FIGURES`."""
+        ...
+
+    def start(self) -> None:
+        """Start stepping, where that is up to this process."""
+        ...
+
+    async def stop(self) -> None:
+        """Leave the engine; what runs ends with EngineStopped."""
+        ...
+
+    def submit(self, request: Request) -> OutputStream:
+        """Take a request in. Raises EngineStopped; a refusal by the queue ends the stream."""
+        ...
+
+    def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:
+        """Take all requests in, or none, so that they start together; raises as `submit`."""
+        ...
+
+    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
+        """Add text ids to a request with open input; `closed`: nothing more will be written."""
+        ...
+
+    def pause(self, request_id: str) -> None:
+        """Stop a request where it is; its compute goes to others, its memory while it lasts."""
+        ...
+
+    def resume(self, request_id: str) -> None:
+        """Go on with a paused request with the next sample or token."""
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """End a request."""
+        ...
+
+    async def add(self, name: str, model: Model) -> None:
+        """Serve one more model.
+
+        Raises:
+            InvalidRequest: The name is taken, memory is, or models do not come and go here.
+            EngineStopped: The engine does not run.
+        """
+        ...
+
+    async def remove(self, name: str) -> None:
+        """Take no new requests of a model, and wait for those that run.
+
+        Raises:
+            ModelNotFound: No such model is served.
+            InvalidRequest: Models do not come and go here.
+            EngineStopped: The engine does not run.
+        """
+        ...
