@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 
 from fastapi import APIRouter, HTTPException
@@ -9,13 +10,19 @@ from starlette.responses import Response
 
 router = APIRouter()
 
-_FILES = {
-    "index.html": "text/html; charset=utf-8",
-    "app.js": "text/javascript; charset=utf-8",
-    "style.css": "text/css; charset=utf-8",
+_MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
+# A file of the page lies flat in its package. Anything else, a path above all, is none.
+_NAME = re.compile(r"[a-z][a-z-]*\.(html|js|css|svg)")
 # The page loads only from this server and may not be framed by another.
-_POLICY = "default-src 'self'; img-src 'self' data:; media-src 'self' blob:; frame-ancestors 'none'"
+_POLICY = (
+    "default-src 'self'; img-src 'self' data:; media-src 'self' blob:; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
 
 _HEADERS = {"cache-control": "no-cache", "content-security-policy": _POLICY}
 _DOCS = """\
@@ -43,10 +50,11 @@ async def asset(name: str) -> Response:
 
 
 def _file(name: str) -> Response:
-    if name not in _FILES:
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise HTTPException(404, "Not Found")
     try:
         content = resources.files("izwi_web").joinpath(name).read_bytes()
     except (ModuleNotFoundError, FileNotFoundError) as error:
-        raise HTTPException(404, "the web page is not installed") from error
-    return Response(content, media_type=_FILES[name], headers=_HEADERS)
+        raise HTTPException(404, f"the web page has no file {name}, or is not installed") from error
+    return Response(content, media_type=_MEDIA_TYPES[f".{match[1]}"], headers=_HEADERS)

@@ -1,0 +1,157 @@
+"""A real browser uses the page of a real server. Needs Debian's chromium and playwright."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import wave
+
+import numpy as np
+import pytest
+
+from tests.api.served import served
+
+playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt-get install chromium")
+
+FLAGS = (
+    "--no-sandbox",
+    "--use-fake-ui-for-media-stream",
+    "--use-fake-device-for-media-stream",
+    "--autoplay-policy=no-user-gesture-required",
+)
+WAIT_MS = 120_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("page"), "--manage-models") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield started
+        started.close()
+
+
+def is_fault(message):
+    """Whether a line of the console is one: a request that the server refused is none."""
+    return message.type == "error" and "Failed to load resource" not in message.text
+
+
+@pytest.fixture
+def page(browser, server):
+    context = browser.new_context(accept_downloads=True)
+    context.set_default_timeout(WAIT_MS)
+    opened = context.new_page()
+    failures = []
+    opened.on("pageerror", lambda error: failures.append(str(error)))
+    opened.on(
+        "console", lambda message: failures.append(message.text) if is_fault(message) else None
+    )
+    opened.goto(server.url)
+    opened.locator("#status[data-state=ok]").wait_for()
+    yield opened
+    context.close()
+    assert failures == []
+
+
+def open_tab(page, name):
+    page.locator(f"#tab-{name}").click()
+    page.locator(f"#{name}").wait_for(state="visible")
+
+
+def test_tabs_by_keyboard(page):
+    page.locator("#tab-talk").focus()
+    for name in ("speak", "transcribe", "voices", "models", "metrics", "talk"):
+        page.keyboard.press("ArrowDown")
+        page.locator(f"#{name}").wait_for(state="visible")
+        assert page.locator(f"#tab-{name}").get_attribute("aria-selected") == "true"
+        assert page.locator("[role=tabpanel]:visible").count() == 1
+
+
+def test_spoken_text_is_played_saved_and_transcribed(page, tmp_path):
+    open_tab(page, "speak")
+    page.locator("#text").fill("The red house is near the river.")
+    page.locator("#speak-go").click()
+    page.locator("#speak-note", has_text="real time").wait_for()
+    with page.expect_download() as saved:
+        page.locator("#download").click()
+    path = tmp_path / "speech.wav"
+    saved.value.save_as(path)
+    with wave.open(str(path)) as sound:
+        assert sound.getframerate() == 24_000
+        samples = np.frombuffer(sound.readframes(sound.getnframes()), np.int16)
+    assert len(samples) > 24_000
+    assert np.abs(samples).max() > 1000
+    open_tab(page, "transcribe")
+    page.locator("#file").set_input_files(path)
+    page.locator("#transcript span", has_text="river").wait_for()
+    words = page.locator("#transcript span:not(.stamp)").all_inner_texts()
+    assert "house" in [word.lower().strip(".,") for word in words]
+    with page.expect_download() as subtitles:
+        page.locator("[data-save=srt]").click()
+    assert "-->" in subtitles.value.path().read_text()
+
+
+def test_speech_stops_when_it_is_asked_to(page):
+    open_tab(page, "speak")
+    page.locator("#text").fill("The house is near the river and the road is long. " * 40)
+    page.locator("#speak-go").click()
+    page.locator("#player").wait_for(state="visible")
+    page.locator("#speak-stop").click()
+    page.locator("#speak-note", has_text="Stopped").wait_for()
+
+
+def test_a_clip_that_is_no_sound_is_refused_in_words(page):
+    open_tab(page, "voices")
+    page.locator("#voice-list li", has_text="amber").wait_for()
+    page.locator("#clone-input").set_input_files(
+        {"name": "noise.wav", "mimeType": "audio/wav", "buffer": b"no sound at all"}
+    )
+    page.locator("#clone-name").fill("walker")
+    page.locator("#clone-consent").check()
+    page.locator("#clone-form button[type=submit]").click()
+    page.locator("#clone-note.bad").wait_for()
+
+
+def test_metrics_show_what_was_asked(page):
+    open_tab(page, "metrics")
+    page.locator(".tile", has_text="Requests a second").wait_for()
+    page.locator("#latency td", has_text="/v1/models").wait_for()
+
+
+def test_a_talk_without_a_chat_model_says_what_to_do(page):
+    open_tab(page, "talk")
+    page.locator("#talk-note", has_text="No chat model is loaded").wait_for()
+    assert page.locator("#talk-start").is_disabled()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_wider_than_the_screen(page, width):
+    page.set_viewport_size({"width": width, "height": 844})
+    for name in ("talk", "speak", "transcribe", "voices", "models", "metrics"):
+        open_tab(page, name)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def silent_wav(seconds):
+    data = io.BytesIO()
+    with wave.open(data, "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(2)
+        sound.setframerate(16_000)
+        sound.writeframes(bytes(2 * int(16_000 * seconds)))
+    return data.getvalue()
+
+
+def test_silence_has_no_words(page):
+    open_tab(page, "transcribe")
+    page.locator("#file").set_input_files(
+        {"name": "silence.wav", "mimeType": "audio/wav", "buffer": silent_wav(2)}
+    )
+    page.locator("#transcribe-note", has_text="No speech was found").wait_for()

@@ -1,0 +1,151 @@
+// The server behind the page: requests with the key, lists of models and voices, its state.
+
+import { byId } from "./ui.js";
+
+const listeners = new Set();
+export const known = { models: [], voices: [] };
+
+export class ServerError extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export const apiKey = () => sessionStorage.getItem("key");
+
+// Ask for the key in a form; resolves to whether one was given.
+export function askForKey(reason = "This server asks for a key. It is kept in this tab only.") {
+  const dialog = byId("key-dialog");
+  byId("key-reason").textContent = reason;
+  byId("key").value = apiKey() ?? "";
+  if (!dialog.open) dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => {
+      const given = dialog.returnValue === "use";
+      if (given) {
+        const typed = byId("key").value.trim();
+        if (typed) sessionStorage.setItem("key", typed);
+        else sessionStorage.removeItem("key");
+      }
+      resolve(given);
+    }, { once: true });
+  });
+}
+
+let asking = null; // one form for all requests that were refused
+
+export async function call(path, options = {}) {
+  const headers = new Headers(options.headers);
+  if (apiKey()) headers.set("Authorization", `Bearer ${apiKey()}`);
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    setState("bad", "Server not reachable");
+    throw new ServerError("The server cannot be reached. Is it still running?", 0);
+  }
+  if (response.status !== 401) return response;
+  asking ??= askForKey(apiKey() ? "The server did not accept this key." : undefined)
+    .finally(() => { asking = null; });
+  return (await asking) ? call(path, options) : response;
+}
+
+export async function failureOf(response) {
+  const body = await response.json().catch(() => null);
+  const message = body?.error?.message ?? `The server answered with status ${response.status}.`;
+  return new ServerError(message, response.status);
+}
+
+export async function request(path, options) {
+  const response = await call(path, options);
+  if (!response.ok) throw await failureOf(response);
+  return response;
+}
+
+export const getJson = async (path) => (await request(path)).json();
+
+export const sendJson = (path, body, options = {}) =>
+  request(path, { ...options, method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json", ...options.headers } });
+
+// Events of a text/event-stream body, as they come: parsed JSON.
+export async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    rest += value ?? "";
+    const parts = rest.split(/\r?\n\r?\n/);
+    rest = parts.pop();
+    for (const part of parts) {
+      const data = part.split(/\r?\n/).filter((line) => line.startsWith("data:"))
+        .map((line) => line.slice(5).trimStart()).join("\n");
+      if (!data || data === "[DONE]") continue;
+      const event = JSON.parse(data);
+      if (event.error) throw new ServerError(event.error.message ?? "The server failed.", 200);
+      yield event;
+    }
+    if (done) return;
+  }
+}
+
+// Open a WebSocket; a browser cannot send headers, so the key travels as a subprotocol.
+export function openSocket(path) {
+  const url = new URL(path, location.href);
+  url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+  const protocols = ["realtime"];
+  if (apiKey()) protocols.push(`openai-insecure-api-key.${apiKey()}`);
+  return new WebSocket(url, protocols);
+}
+
+export function onLists(listener) {
+  listeners.add(listener);
+  if (known.models.length) listener(known);
+}
+
+export const modelsOf = (task) => known.models.filter((model) => model.task === task);
+
+// Voices that a speech model can speak with, stored ones first.
+export function voicesOf(model) {
+  const root = known.models.find((entry) => entry.id === model)?.root ?? model;
+  const fitting = known.voices.filter((voice) => voice.kind !== "alias" && (!voice.model || voice.model === root));
+  return fitting.sort((a, b) => (b.kind === "cloned") - (a.kind === "cloned"));
+}
+
+export async function refresh() {
+  const models = await getJson("/v1/models");
+  known.models = models.data;
+  known.voices = (await getJson("/v1/audio/voices")).data;
+  for (const listener of listeners) listener(known);
+}
+
+function setState(state, text) {
+  byId("status").dataset.state = state;
+  byId("status-text").textContent = text;
+}
+
+// Watch whether the server is ready, and read its lists again when it comes back.
+export async function watch() {
+  let ready = false;
+  for (;;) {
+    try {
+      const response = await fetch("/readyz");
+      if (response.ok) {
+        if (!ready) await refresh();
+        ready = true;
+        setState("ok", "Ready");
+      } else {
+        ready = false;
+        const { status } = await response.json().catch(() => ({}));
+        setState("bad", status === "draining" ? "Shutting down" : "Not ready");
+      }
+    } catch (error) {
+      if (!(error instanceof ServerError)) {
+        ready = false;
+        setState("bad", "Reconnecting");
+      }
+    }
+    await new Promise((resolve) => setTimeout(resolve, 3000));
+  }
+}

@@ -1,0 +1,264 @@
+// Sound in the browser: a player of PCM that is still arriving, a microphone, WAV files, pictures.
+
+export const RATE = 24_000; // Hz, of response_format "pcm" and of live sessions
+
+const LEAD_S = 0.06; // hides the jitter of the network at the start and after a gap
+
+// Plays mono 16-bit PCM while it arrives; it can be paused and moved to any place that has arrived.
+export class Player extends EventTarget {
+  constructor() {
+    super();
+    this.context = new AudioContext({ sampleRate: RATE });
+    this.samples = new Float32Array(RATE * 8);
+    this.length = 0;
+    this.whole = false; // nothing more arrives
+    this.ended = false;
+    this.odd = null; // half a sample
+    this.sources = []; // scheduled: { source, startS, from, count }
+    this.next = 0; // the first sample that is not scheduled
+    this.freeS = 0; // context time at which that one may begin
+  }
+
+  get duration() { return this.length / RATE; }
+
+  get paused() { return this.context.state === "suspended"; }
+
+  // Seconds of sound that have been played, counted from its beginning.
+  get position() {
+    const now = this.context.currentTime;
+    for (let i = this.sources.length - 1; i >= 0; i--) {
+      const { startS, from, count } = this.sources[i];
+      if (now >= startS) return (from + Math.min(count, (now - startS) * RATE)) / RATE;
+    }
+    return (this.sources[0]?.from ?? this.next) / RATE;
+  }
+
+  push(bytes) {
+    let data = bytes;
+    if (this.odd !== null) {
+      data = new Uint8Array(bytes.length + 1);
+      data[0] = this.odd;
+      data.set(bytes, 1);
+    }
+    this.odd = data.length % 2 ? data[data.length - 1] : null;
+    const count = data.length >> 1;
+    if (this.length + count > this.samples.length) {
+      const larger = new Float32Array(2 * (this.length + count));
+      larger.set(this.samples.subarray(0, this.length));
+      this.samples = larger;
+    }
+    const view = new DataView(data.buffer, data.byteOffset, 2 * count);
+    for (let i = 0; i < count; i++) this.samples[this.length + i] = view.getInt16(2 * i, true) / 32768;
+    this.length += count;
+    this.schedule();
+  }
+
+  finish() {
+    this.whole = true;
+    this.settle();
+  }
+
+  schedule() {
+    const count = this.length - this.next;
+    if (count <= 0) return;
+    const buffer = this.context.createBuffer(1, count, RATE);
+    buffer.copyToChannel(this.samples.subarray(this.next, this.length), 0);
+    const source = this.context.createBufferSource();
+    source.buffer = buffer;
+    source.connect(this.context.destination);
+    const startS = Math.max(this.freeS, this.context.currentTime + (this.freeS ? 0 : LEAD_S));
+    source.start(startS);
+    const entry = { source, startS, from: this.next, count };
+    source.onended = () => this.settle();
+    this.sources.push(entry);
+    this.freeS = startS + count / RATE;
+    this.next = this.length;
+  }
+
+  settle() {
+    if (!this.whole || this.ended || this.next < this.length) return;
+    if (this.context.currentTime + 0.02 < this.freeS) return;
+    this.ended = true;
+    this.dispatchEvent(new Event("ended"));
+  }
+
+  seek(seconds) {
+    this.silence();
+    this.next = Math.max(0, Math.min(this.length, Math.round(seconds * RATE)));
+    this.ended = false;
+    this.schedule();
+  }
+
+  // Forget what is scheduled; returns the seconds that were played.
+  silence() {
+    const position = this.position;
+    for (const { source } of this.sources) {
+      source.onended = null;
+      source.stop();
+    }
+    this.sources = [];
+    this.freeS = 0;
+    return position;
+  }
+
+  async toggle() {
+    if (this.ended) this.seek(0);
+    else if (this.paused) await this.context.resume();
+    else await this.context.suspend();
+  }
+
+  wav() { return wav(this.samples.subarray(0, this.length), RATE); }
+
+  close() {
+    this.silence();
+    if (this.context.state !== "closed") this.context.close();
+  }
+}
+
+export function wav(samples, rate) {
+  const bytes = new DataView(new ArrayBuffer(44 + 2 * samples.length));
+  const tag = (at, text) => [...text].forEach((c, i) => bytes.setUint8(at + i, c.charCodeAt(0)));
+  tag(0, "RIFF"); bytes.setUint32(4, 36 + 2 * samples.length, true); tag(8, "WAVEfmt ");
+  bytes.setUint32(16, 16, true); bytes.setUint16(20, 1, true); bytes.setUint16(22, 1, true);
+  bytes.setUint32(24, rate, true); bytes.setUint32(28, 2 * rate, true);
+  bytes.setUint16(32, 2, true); bytes.setUint16(34, 16, true);
+  tag(36, "data"); bytes.setUint32(40, 2 * samples.length, true);
+  samples.forEach((value, i) => bytes.setInt16(44 + 2 * i, Math.round(Math.max(-1, Math.min(1, value)) * 32767), true));
+  return new Blob([bytes], { type: "audio/wav" });
+}
+
+// The microphone: calls `onSamples` with Float32Array pieces of 40 ms at RATE.
+export class Microphone {
+  static async open(onSamples) {
+    if (!navigator.mediaDevices?.getUserMedia) {
+      throw new Error("The browser gives no microphone to pages without HTTPS. Open this page over HTTPS or at localhost (izwi serve --tls-cert --tls-key).");
+    }
+    let stream;
+    try {
+      stream = await navigator.mediaDevices.getUserMedia({ audio: { echoCancellation: true, noiseSuppression: true, autoGainControl: true, channelCount: 1 } });
+    } catch (error) {
+      if (error.name === "NotAllowedError") throw new Error("The microphone was not allowed. Allow it in the browser's address bar and try again.");
+      if (error.name === "NotFoundError") throw new Error("No microphone was found.");
+      throw error;
+    }
+    const context = new AudioContext({ sampleRate: RATE });
+    await context.audioWorklet.addModule("/page/capture-worklet.js");
+    const source = context.createMediaStreamSource(stream);
+    const node = new AudioWorkletNode(context, "capture", { numberOfOutputs: 0 });
+    node.port.onmessage = ({ data }) => onSamples(data);
+    source.connect(node);
+    return new Microphone(stream, context);
+  }
+
+  constructor(stream, context) {
+    this.stream = stream;
+    this.context = context;
+  }
+
+  set muted(value) { for (const track of this.stream.getAudioTracks()) track.enabled = !value; }
+
+  close() {
+    for (const track of this.stream.getTracks()) track.stop();
+    this.context.close();
+  }
+}
+
+// A recording until `stop`, as a WAV file.
+export class Recorder {
+  static async start(onLevel) {
+    const recorder = new Recorder();
+    recorder.pieces = [];
+    recorder.microphone = await Microphone.open((samples) => {
+      recorder.pieces.push(samples);
+      onLevel?.(level(samples));
+    });
+    return recorder;
+  }
+
+  stop() {
+    this.microphone.close();
+    const all = new Float32Array(this.pieces.reduce((sum, piece) => sum + piece.length, 0));
+    let at = 0;
+    for (const piece of this.pieces) { all.set(piece, at); at += piece.length; }
+    return new File([wav(all, RATE)], "recording.wav", { type: "audio/wav" });
+  }
+}
+
+export function level(samples) {
+  let sum = 0;
+  for (const value of samples) sum += value * value;
+  return Math.min(1, Math.sqrt(sum / Math.max(1, samples.length)) * 6);
+}
+
+export function toPcm16(samples) {
+  const pcm = new Int16Array(samples.length);
+  for (let i = 0; i < samples.length; i++) pcm[i] = Math.round(Math.max(-1, Math.min(1, samples[i])) * 32767);
+  return new Uint8Array(pcm.buffer);
+}
+
+export function toBase64(bytes) {
+  let text = "";
+  for (let at = 0; at < bytes.length; at += 0x8000) text += String.fromCharCode(...bytes.subarray(at, at + 0x8000));
+  return btoa(text);
+}
+
+export const fromBase64 = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// Fit a canvas to its size on the screen; returns its context, width and height in CSS pixels.
+function surface(canvas) {
+  const scale = devicePixelRatio || 1;
+  const { clientWidth: width, clientHeight: height } = canvas;
+  if (canvas.width !== Math.round(width * scale)) canvas.width = Math.round(width * scale);
+  if (canvas.height !== Math.round(height * scale)) canvas.height = Math.round(height * scale);
+  const context = canvas.getContext("2d");
+  context.setTransform(scale, 0, 0, scale, 0, 0);
+  context.clearRect(0, 0, width, height);
+  return { context, width, height };
+}
+
+// A waveform as bars; what was played is green.
+export function drawWave(canvas, samples, playedShare, wholeShare = 1) {
+  const { context, width, height } = surface(canvas);
+  const bars = Math.max(1, Math.floor(width / 4));
+  const used = Math.max(1, Math.round(bars * wholeShare));
+  for (let bar = 0; bar < used; bar++) {
+    const from = Math.floor((bar / used) * samples.length), to = Math.floor(((bar + 1) / used) * samples.length);
+    let peak = 0;
+    for (let i = from; i < to; i += Math.max(1, (to - from) >> 6)) peak = Math.max(peak, Math.abs(samples[i]));
+    const tall = Math.max(2, Math.sqrt(peak) * (height - 6));
+    context.fillStyle = bar / used < playedShare ? colour("--action") : colour("--line");
+    context.beginPath();
+    context.roundRect(bar * 4, (height - tall) / 2, 2.5, tall, 1.2);
+    context.fill();
+  }
+}
+
+// The last levels (0 to 1) as bars around the middle.
+export function drawLevels(canvas, levels, name = "--action") {
+  const { context, width, height } = surface(canvas);
+  const count = Math.floor(width / 6);
+  context.fillStyle = colour(name);
+  for (let bar = 0; bar < count; bar++) {
+    const value = levels[levels.length - count + bar] ?? 0;
+    const tall = Math.max(3, value * (height - 4));
+    context.beginPath();
+    context.roundRect(bar * 6, (height - tall) / 2, 4, tall, 2);
+    context.fill();
+  }
+}
+
+// A small line of figures over time.
+export function drawLine(canvas, values) {
+  const { context, width, height } = surface(canvas);
+  const top = Math.max(...values, 1e-9);
+  context.strokeStyle = colour("--action");
+  context.lineWidth = 1.6;
+  context.beginPath();
+  values.forEach((value, i) => {
+    const x = (i / Math.max(1, values.length - 1)) * width, y = height - 2 - (value / top) * (height - 4);
+    if (i) context.lineTo(x, y); else context.moveTo(x, y);
+  });
+  context.stroke();
+}

@@ -1,0 +1,232 @@
+// Talk: a live session over /v1/realtime, with captions, barge-in and the times of the last turn.
+
+import { known, modelsOf, onLists, openSocket, voicesOf } from "./server.js";
+import { Microphone, Player, RATE, drawLevels, fromBase64, level, toBase64, toPcm16 } from "./sound.js";
+import { byId, fill, h, note } from "./ui.js";
+
+const STATES = {
+  off: "Not connected", connecting: "Connecting", listening: "Listening", hearing: "You are speaking",
+  thinking: "Thinking", speaking: "Speaking", muted: "Muted",
+};
+let session = null;
+
+export function start() {
+  byId("talk-start").addEventListener("click", () => (session ? session.close() : open()));
+  byId("talk-mute").addEventListener("click", () => session?.toggleMute());
+  onLists(() => {
+    const models = [...modelsOf("chat"), ...modelsOf("conversation")];
+    fill(byId("talk-model"), models.map(({ id }) => ({ value: id })));
+    const speech = modelsOf("speech")[0]?.id;
+    fill(byId("talk-voice"), voicesOf(speech).map(({ name }) => ({ value: name })));
+    const possible = models.length > 0;
+    byId("talk-start").disabled = !possible && !session;
+    if (!possible) note("talk-note", "No chat model is loaded. Load one in the Models tab, or start the server with izwi serve --model NAME.");
+    else if (!session) note("talk-note", "");
+  });
+  setInterval(draw, 50);
+}
+
+async function open() {
+  note("talk-note", "");
+  show("connecting");
+  const mine = new Session();
+  session = mine;
+  byId("talk-start").textContent = "End";
+  try {
+    await mine.open();
+  } catch (error) {
+    mine.close();
+    note("talk-note", error.message, true);
+  }
+}
+
+function show(state) {
+  byId("talk-state").textContent = STATES[state];
+  byId("talk-state").dataset.state = state;
+}
+
+function draw() {
+  if (byId("talk").hidden) return;
+  const speaking = session?.playing;
+  drawLevels(byId("talk-meter"), speaking ? session.outLevels : session?.levels ?? [], speaking ? "--amber" : "--action");
+}
+
+class Session {
+  constructor() {
+    this.levels = [];
+    this.outLevels = [];
+    this.muted = false;
+    this.captions = new Map(); // item id -> its line
+    this.turn = {}; // times of the last turn, ms
+  }
+
+  async open() {
+    this.player = new Player();
+    this.answer = null; // { itemId, from }: the answer that plays, and where it begins in the player
+    this.microphone = await Microphone.open((samples) => this.hear(samples));
+    const model = encodeURIComponent(byId("talk-model").value);
+    const socket = openSocket(`/v1/realtime?model=${model}`);
+    this.socket = socket;
+    socket.onmessage = ({ data }) => this.receive(JSON.parse(data));
+    socket.onclose = ({ code, reason }) => {
+      if (session !== this) return;
+      const why = { 1001: "The server is shutting down.", 1012: "The server restarted. Start again.", 1013: "The server is busy. Try again soon." };
+      this.close();
+      if (code !== 1000 && code !== 1005) note("talk-note", why[code] ?? (reason || `The connection was closed (${code}).`), true);
+    };
+    await new Promise((resolve, reject) => {
+      socket.onopen = resolve;
+      socket.onerror = () => reject(new Error("No live session could be opened. Is a key needed? See the button at the edge of the page."));
+    });
+    const turns = byId("talk-turns").value;
+    const input = {
+      format: { type: "audio/pcm", rate: RATE }, transcription: { model: modelsOf("transcription")[0]?.id },
+      turn_detection: { type: turns, create_response: true, interrupt_response: true },
+    };
+    const output = { format: { type: "audio/pcm", rate: RATE } };
+    if (byId("talk-voice").value) output.voice = byId("talk-voice").value;
+    const update = { type: "realtime", output_modalities: ["audio"], audio: { input, output } };
+    const instructions = byId("talk-instructions").value.trim();
+    if (instructions) update.instructions = instructions;
+    this.send({ type: "session.update", session: update });
+    byId("talk-mute").disabled = false;
+    show("listening");
+  }
+
+  get playing() {
+    return Boolean(this.answer) && this.player.length > 0 && !this.player.ended && this.player.position < this.player.duration;
+  }
+
+  send(event) {
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(event));
+  }
+
+  hear(samples) {
+    this.levels.push(this.muted ? 0 : level(samples));
+    if (this.levels.length > 200) this.levels.shift();
+    this.send({ type: "input_audio_buffer.append", audio: toBase64(toPcm16(samples)) });
+    if (this.playing) {
+      const at = Math.round(this.player.position * RATE);
+      this.outLevels.push(level(this.player.samples.subarray(at, at + 960)));
+      if (this.outLevels.length > 200) this.outLevels.shift();
+    } else if (byId("talk-state").dataset.state === "speaking" && this.answer?.done) {
+      show(this.muted ? "muted" : "listening");
+    }
+  }
+
+  receive(event) {
+    const handle = this[`on_${event.type.replaceAll(".", "_")}`];
+    handle?.call(this, event);
+  }
+
+  on_error({ error }) { note("talk-note", error.message, true); }
+
+  on_input_audio_buffer_speech_started({ item_id }) {
+    show("hearing");
+    this.interrupt();
+    this.line(item_id, "user");
+  }
+
+  on_input_audio_buffer_speech_stopped() {
+    this.turn = { stopped: performance.now() };
+    show("thinking");
+  }
+
+  on_conversation_item_input_audio_transcription_delta({ item_id, delta }) {
+    this.line(item_id, "user").append(delta);
+    this.scroll();
+  }
+
+  on_conversation_item_input_audio_transcription_completed({ item_id, transcript }) {
+    this.turn.transcribed ??= performance.now();
+    const line = this.line(item_id, "user");
+    line.textContent = transcript.trim() || "…";
+    this.scroll();
+  }
+
+  on_response_created() { this.turn.created = performance.now(); }
+
+  on_response_output_item_added({ item }) {
+    if (item.type === "message") this.line(item.id, "assistant");
+  }
+
+  on_response_output_audio_transcript_delta({ item_id, delta }) {
+    this.turn.text ??= performance.now();
+    this.line(item_id, "assistant").append(delta);
+    this.scroll();
+  }
+
+  on_response_output_audio_delta({ item_id, delta }) {
+    if (this.answer?.itemId !== item_id) {
+      if (!this.playing) this.player.silence();
+      this.player.next = this.player.length;
+      this.player.ended = false;
+      this.answer = { itemId: item_id, from: this.player.duration, done: false };
+      this.turn.sound = performance.now();
+      this.showPhases();
+      show("speaking");
+    }
+    this.player.push(fromBase64(delta));
+  }
+
+  on_response_output_audio_done({ item_id }) {
+    if (this.answer?.itemId === item_id) this.answer.done = true;
+  }
+
+  on_response_done({ response }) {
+    if (response.status === "failed") note("talk-note", response.status_details?.error?.message ?? "The answer failed.", true);
+    if (!this.playing) show(this.muted ? "muted" : "listening");
+  }
+
+  // The user speaks over the answer: stop the sound and tell the server how much was played.
+  interrupt() {
+    if (!this.playing) return;
+    const played = this.player.silence() - this.answer.from;
+    this.player.next = this.player.length;
+    this.captions.get(this.answer.itemId)?.parentElement.classList.add("cut");
+    this.send({ type: "conversation.item.truncate", item_id: this.answer.itemId, content_index: 0, audio_end_ms: Math.max(0, Math.floor(played * 1000)) });
+    this.answer = null;
+  }
+
+  line(itemId, who) {
+    if (!this.captions.has(itemId)) {
+      const text = h("span", {});
+      byId("captions").append(h("li", { class: who }, h("span", { class: "who" }, who === "user" ? "You" : "izwi"), text));
+      this.captions.set(itemId, text);
+      byId("captions-empty").hidden = true;
+      this.scroll();
+    }
+    return this.captions.get(itemId);
+  }
+
+  scroll() { byId("captions").scrollTop = byId("captions").scrollHeight; }
+
+  showPhases() {
+    const { stopped, transcribed, created, text, sound } = this.turn;
+    const since = (to, from) => (to && from ? `${Math.max(0, Math.round(to - from))} ms` : "–");
+    const rows = [
+      ["Transcript", since(transcribed, stopped)], ["Answer begun", since(created, stopped)],
+      ["First words", since(text, stopped)], ["First sound", since(sound, stopped)],
+    ];
+    byId("phases").replaceChildren(...rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  }
+
+  toggleMute() {
+    this.muted = !this.muted;
+    this.microphone.muted = this.muted;
+    byId("talk-mute").setAttribute("aria-pressed", String(this.muted));
+    show(this.muted ? "muted" : "listening");
+  }
+
+  close() {
+    if (session === this) session = null;
+    this.microphone?.close();
+    this.player?.close();
+    this.socket?.close(1000);
+    byId("talk-start").textContent = "Start talking";
+    byId("talk-mute").disabled = true;
+    byId("talk-mute").setAttribute("aria-pressed", "false");
+    byId("talk-start").disabled = ![...modelsOf("chat"), ...modelsOf("conversation")].length && Boolean(known.models.length);
+    show("off");
+  }
+}
