@@ -68,6 +68,7 @@ def engine_timeline() -> None:
     from izwi.runner.codec_graphs import CodecGraphs
     from izwi.runner.decode_graphs import DecodeGraphs
     from izwi.runner.encoder_graphs import EncoderGraphs
+    from izwi.runner.encoding import Encoders
     from izwi.runner.graphs import Graphs
     from izwi.runner.prompt_graphs import PromptGraphs
     from izwi.runner.runner import Runner
@@ -89,8 +90,9 @@ def engine_timeline() -> None:
     timeline.watch(ModelWorker, "launch", work_of)
     timeline.watch(ModelWorker, "_results")
     timeline.watch(ModelWorker, "process")
-    for name in ("encode", "launch", "forward", "vocode", "_warm", "_encode_plain"):
+    for name in ("encode", "launch", "forward", "vocode", "_warm"):
         timeline.watch(Runner, name)
+    timeline.watch(Encoders, "_encode_plain")
     timeline.watch(
         Graphs, "_run", lambda _, rows: {"last": max((row.stop for row in rows), default=0)}
     )

@@ -118,8 +118,7 @@ class Engine:
             raise InvalidRequest(f"request {request.request_id!r} is running already")
         worker = self._workers[request.model]
         sequence = Sequence(request, self._arrivals, self.clock())
-        if log is not None:
-            worker.restore(sequence, log)
+        worker.begin(sequence, log)
         worker.scheduler.add(sequence)
         if log is not None and log.paused:
             worker.scheduler.pause(sequence, self.clock())

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
+from izwi.arrays import Float32
 from izwi.model import Row
+from izwi.runner.codec_graphs import PendingAudio
 from izwi.runner.runner import Drawn, Forward
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
 from izwi.scheduler.work import Work
 from izwi.sequence import Sequence
+from izwi.track_log import Following
 
 
 class Launched:
@@ -60,12 +63,15 @@ class Launched:
         pairs = zip(self.rows, self._epochs, strict=True)
         return [row.sequence.epoch == epoch for row, epoch in pairs]
 
-    def predict(self, limit: Callable[[Sequence], int], ramp: Seq[int]) -> None:
+    def predict(
+        self, limit: Callable[[Sequence], int], ramp: Seq[int], following: Following
+    ) -> None:
         """Predict the state of the sequences at the end of this step.
 
         Args:
             limit: Entries after which a sequence ends.
             ramp: Frames of a stream's first, second, ... chunk of sound.
+            following: Of the model, asked where it has several tracks.
         """
         for sequence, _, stop in self.rows:  # no marks among them, whose steps are not recorded
             sequence.num_computed = stop
@@ -74,10 +80,13 @@ class Launched:
             if stop == sequence.num_prompt + entries:  # it emits
                 pending.entries += 1
                 pending.ends = entries + 1 >= limit(sequence)
+                tracks = sequence.tracks
+                if tracks is not None and tracks.launch(following, sequence.request):
+                    pending.ends = True
         for sequence in self.work.vocode:
             pending = sequence.pending
             frames = frames_to_vocode(
-                num_frames=sequence.num_entries,
+                num_frames=sequence.num_frames,
                 num_vocoded=sequence.num_vocoded + pending.frames,
                 num_chunks=sequence.num_chunks + pending.chunks,
                 ended=sequence.ended or pending.ends,
@@ -123,3 +132,16 @@ class Results:
     drawn: list[tuple[Sequence, Drawn, int]] = field(default_factory=list)
     seconds: float = 0.0
     num_compiled: int = 0
+
+
+def awaited(
+    begun: dict[int, tuple[Sequence, PendingAudio]], results: Results
+) -> dict[int, Float32]:
+    """Wait for sounds, by arrival; what failed is noted in the results."""
+    sounds: dict[int, Float32] = {}
+    for arrival, (_, sound) in begun.items():
+        try:
+            sounds[arrival] = sound()
+        except Exception as error:  # the engine must outlive any one request
+            results.failed[arrival] = error
+    return sounds

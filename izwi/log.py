@@ -11,6 +11,8 @@ from izwi.sequence import Sequence
 class Log(Struct, frozen=True, eq=False, omit_defaults=True):
     """The log of a request that an engine has begun and another is to end.
 
+    Tracks are not in it: what follows an entry is a function of those before it.
+
     Attributes:
         entries: (n, codebooks) int64, all that the reader was told.
         logprobs: As in `Chunk`, or None where the request does not ask.
@@ -43,5 +45,5 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
         sequence.written = list(self.written)
         sequence.input_open = sequence.request.open_input and not self.closed
         if frame_samples:
-            sequence.num_vocoded = min(self.num_samples // frame_samples, len(sequence.emitted))
+            sequence.num_vocoded = self.num_samples // frame_samples
             sequence.num_chunks = self.num_chunks

@@ -16,7 +16,7 @@ from izwi.arrays import Float32
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.errors import Overloaded
-from izwi.in_flight import Launched, Results
+from izwi.in_flight import Launched, Results, awaited
 from izwi.log import Log
 from izwi.model import Model, Row
 from izwi.ops.torch_ops import TorchOps
@@ -29,6 +29,7 @@ from izwi.scheduler.playback import frames_to_vocode
 from izwi.scheduler.scheduler import Scheduler
 from izwi.scheduler.work import Work
 from izwi.sequence import Phase, Sequence
+from izwi.tracked import append_tracked, ends_with_text, resume_tracked
 
 # How often, in steps, prices are updated and requests that waited too long are refused.
 _CHECK_EVERY = 32
@@ -58,6 +59,7 @@ class ModelWorker:
         self._planned_s = 0.0  # when planning the last step began
         self._leads_s: deque[float] = deque([0.0], _LEADS)  # of planning and launching, of late
         self._nothing = np.zeros((0, runner.num_codebooks), dtype=np.int64)
+        self._writes = runner.frame_s is None  # text alone
 
     @staticmethod
     def of(
@@ -69,7 +71,12 @@ class ModelWorker:
     ) -> ModelWorker:
         """Set up a model with its share of the memory."""
         runner = Runner(model, ops, config, budget)
-        memory = PagedMemory(runner.num_pages, config.page_size, runner.page_tiers)
+        memory = PagedMemory(
+            runner.num_pages,
+            config.page_size,
+            runner.page_tiers,
+            whole_pages=runner.keeps_trailers,
+        )
         return ModelWorker(Scheduler(config, memory, runner.states, runner), runner, config, clock)
 
     @property
@@ -141,7 +148,7 @@ class ModelWorker:
         forward = self.runner.launch(rows)
         launched = Launched(work, failed, rows, forward, began_s, compiled)
         if forward is not None:
-            launched.predict(self._limit, self._config.chunk_ramp)
+            launched.predict(self._limit, self._config.chunk_ramp, self.runner.following)
         now_s = self._clock()
         launched.seconds = now_s - began_s
         if self.runner.num_compiled == compiled:
@@ -210,12 +217,12 @@ class ModelWorker:
         audio leaves with that step's results.
         """
         fresh = set[int]()
-        writes = self.runner.frame_s is None
+        writes = self._writes
         for sequence, drawn, stop in results.drawn:
             self.scheduler.computed(sequence, stop)
             if drawn.entries:
                 sequence.phase = Phase.DECODE
-                if self._append(sequence, drawn) and writes:
+                if self._append(sequence, drawn) and (writes or ends_with_text(sequence)):
                     fresh.add(sequence.arrival)
         begun = [sequence for sequence, _ in self._vocoding.values()]
         earlier = [sequence for sequence in begun if sequence.phase is not Phase.FINISHED]
@@ -226,7 +233,7 @@ class ModelWorker:
                 continue
             is_delivered, sound = sequence.arrival in fresh, sounds.get(sequence.arrival)
             failure = results.failed.get(sequence.arrival)
-            if sound is not None or is_delivered:
+            if sound is not None or (is_delivered and writes):
                 frames = 0 if sound is None else len(sound) // self.runner.frame_samples
                 self.scheduler.delivered(sequence, frames, now_s)
             if failure is not None:
@@ -238,12 +245,21 @@ class ModelWorker:
                 chunks.append(self._chunk(sequence, sound))
         return chunks + self._check(now_s)
 
-    def restore(self, sequence: Sequence, log: Log) -> None:
-        """Set a new sequence to where another engine's log of its request ends."""
-        log.put_into(sequence, self.runner.frame_samples if self.runner.frame_s else 0)
+    def begin(self, sequence: Sequence, log: Log | None) -> None:
+        """Set up a new sequence, at the end of another engine's log of its request if there is one.
+
+        The entry that ended it is drawn again, the same, and ends it here.
+        """
+        self.runner.begin(sequence)
+        if log is None:
+            return
+        log.put_into(sequence, 0 if self._writes else self.runner.frame_samples)
         if sequence.emitted and len(sequence.emitted) >= self._limit(sequence):
-            sequence.emitted.pop()  # drawn again, the same, it ends the sequence
-            sequence.num_vocoded = min(sequence.num_vocoded, len(sequence.emitted))
+            sequence.emitted.pop()
+        if sequence.tracks is not None:
+            entries, sequence.emitted = sequence.emitted, []
+            resume_tracked(sequence, entries, self.runner.following, self.runner.num_ids)
+        sequence.num_vocoded = min(sequence.num_vocoded, len(sequence.frames))
 
     def finish(
         self,
@@ -266,6 +282,8 @@ class ModelWorker:
     def _append(self, sequence: Sequence, drawn: Drawn) -> Entries:
         """Put entries into the log; returns them, without a stop id, which is not emitted."""
         request, entries = sequence.request, drawn.entries
+        if sequence.tracks is not None:
+            return self._append_tracked(sequence, drawn)
         stops = entries[-1][0] in request.stop_ids
         kept = entries[:-1] if stops else entries
         sequence.emitted += kept
@@ -276,6 +294,20 @@ class ModelWorker:
         elif len(sequence.emitted) >= self._limit(sequence):
             self.scheduler.end(sequence, Reason.LENGTH)
         return kept
+
+    def _append_tracked(self, sequence: Sequence, drawn: Drawn) -> Entries:
+        """`_append` of an entry of one of several tracks."""
+        following = self.runner.following
+        appended, goes_on = append_tracked(sequence, drawn.entries[0], following)
+        if appended:
+            sequence.logprobs += drawn.logprobs
+        if not goes_on:
+            self.scheduler.end(sequence, Reason.STOP)
+        elif len(sequence.emitted) >= self._limit(sequence):
+            self.scheduler.end(sequence, Reason.LENGTH)
+        elif not sequence.tracks.reconcile(following, sequence.request):  # type: ignore[union-attr]
+            self.scheduler.redraw(sequence)
+        return drawn.entries if appended else ()
 
     def _limit(self, sequence: Sequence) -> int:
         """Entries after which a sequence ends."""
@@ -291,7 +323,7 @@ class ModelWorker:
     def _sounds(self, results: Results) -> dict[int, Float32]:
         """Begin the chunks of sound that are due; those that are there, or waited for."""
         began_s = self._clock()
-        sounds = _awaited(self._vocoding, results)  # first, since their buffers are used again
+        sounds = awaited(self._vocoding, results)  # first, since their buffers are used again
         self._vocoding = {}
         first: dict[int, tuple[Sequence, PendingAudio]] = {}
         due = self._due(results)
@@ -303,7 +335,7 @@ class ModelWorker:
             (first if waits else self._vocoding)[sequence.arrival] = sequence, sound
             sequence.num_vocoded += frames
             sequence.num_chunks += 1
-        sounds |= _awaited(first, results)
+        sounds |= awaited(first, results)
         seconds = results.seconds
         if not self._in_flight:
             seconds += self._clock() - began_s
@@ -321,7 +353,7 @@ class ModelWorker:
             if not self.scheduler.runs(sequence):  # it was taken out since
                 continue
             frames = frames_to_vocode(
-                num_frames=len(sequence.emitted),
+                num_frames=len(sequence.frames),
                 num_vocoded=sequence.num_vocoded,
                 num_chunks=sequence.num_chunks,
                 ended=sequence.ended,
@@ -338,7 +370,7 @@ class ModelWorker:
             return all(result is not None for result in sequence.encoded)
         if sequence.arrival in self._vocoding:
             return False
-        silent = self.runner.frame_s is None or sequence.num_vocoded == len(sequence.emitted)
+        silent = self._writes or sequence.num_vocoded == len(sequence.frames)
         return sequence.ended and silent
 
     def _check(self, now_s: float) -> list[Chunk]:
@@ -356,20 +388,12 @@ class ModelWorker:
         first = sequence.num_delivered
         new = sequence.emitted[first:]
         sequence.num_delivered = len(sequence.emitted)
+        tracks = sequence.tracks
+        if tracks is not None:
+            width = self._nothing.shape[1]
+            new = [ids + (-1,) * (width - len(ids)) for ids in new]
+            rest["tracks"] = np.array(tracks.of[first:], dtype=np.int64)
         log = np.array(new, dtype=np.int64) if new else self._nothing
         if sequence.request.logprobs:
             rest["logprobs"] = np.array(sequence.logprobs[first:], dtype=np.float32)
         return Chunk(sequence.request.request_id, log, sound, **rest)
-
-
-def _awaited(
-    begun: dict[int, tuple[Sequence, PendingAudio]], results: Results
-) -> dict[int, Float32]:
-    """Wait for sounds, by arrival; what failed is noted in the results."""
-    sounds: dict[int, Float32] = {}
-    for arrival, (_, sound) in begun.items():
-        try:
-            sounds[arrival] = sound()
-        except Exception as error:  # the engine must outlive any one request
-            results.failed[arrival] = error
-    return sounds

@@ -113,6 +113,15 @@ class Prompt(Protocol):
         ...
 
 
+class TrackParams(Struct, frozen=True, omit_defaults=True):
+    """How entries of one track are drawn, and what ends the request there; as in `Request`."""
+
+    sampling: SamplingParams = SamplingParams()
+    codebook_sampling: SamplingParams = SamplingParams()
+    min_entries: int = 0
+    stop_ids: tuple[int, ...] = ()
+
+
 PromptT = TypeVar("PromptT", bound=Prompt, default=Prompt, covariant=True)
 
 
@@ -126,9 +135,10 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
         sampling: For codebook 0 (or the only one).
         codebook_sampling: For the other codebooks of a frame.
         seed: With the step and the codebook it fixes every random pick.
-        max_entries: Tokens or frames after which the request ends with "length".
+        max_entries: Tokens and frames after which the request ends with "length".
         min_entries: Stop tokens are suppressed before this many entries.
         stop_ids: A first codebook's token among these ends the request and is not emitted.
+        other_tracks: The same of the model's tracks after the first, which the four above are for.
         encode_only: End after encoding; the encoded arrays are the answer.
         output_positions: Positions of the prompt, ascending, whose outputs give the entries, one
             each; entries then take no positions. Empty: entries follow the prompt.
@@ -155,6 +165,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
     max_entries: int = 1
     min_entries: int = 0
     stop_ids: tuple[int, ...] = ()
+    other_tracks: tuple[TrackParams, ...] = ()
     encode_only: bool = False
     output_positions: tuple[int, ...] = ()
     priority: int = 0
@@ -172,7 +183,18 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
     @property
     def reads_log(self) -> bool:
         """Whether an entry is drawn only when the host knows all before it."""
-        return self.sampling.reads_log
+        return self.sampling.reads_log or any(
+            params.sampling.reads_log for params in self.other_tracks
+        )
+
+    def params(self, track: int) -> Request | TrackParams:
+        """How entries of a track are drawn; the model's default for one that is not described."""
+        if track == 0:
+            return self
+        return self.other_tracks[track - 1] if track <= len(self.other_tracks) else _DEFAULT
+
+
+_DEFAULT = TrackParams()
 
 
 class Reason(StrEnum):
@@ -188,7 +210,8 @@ class Chunk(Struct, frozen=True, eq=False, omit_defaults=True):
     """What leaves the engine for one request at the end of a step.
 
     Attributes:
-        entries: (n, codebooks) int64, the entries emitted since the last chunk.
+        entries: (n, codebooks) int64, the entries emitted since the last chunk; -1 behind those of
+            a track with fewer codebooks than the widest.
         pcm: (samples,) float32 in [-1, 1] at the model's rate, or None where nothing was made.
         encoded: The answer of an encode-only request.
         reason: Set on the last chunk.
@@ -196,6 +219,7 @@ class Chunk(Struct, frozen=True, eq=False, omit_defaults=True):
         logprobs: (n,) float32, one an entry: see `izwi.runner.sampler.Sampler.logprobs`. None where
             the request did not ask. With `top_logprobs` = k: (n, 1 + 2 k), behind its own an id
             (exact, below 2^24) and its log probability k times, likeliest first.
+        tracks: (n,) int64, of each entry; None where the model has one track.
     """
 
     request_id: str
@@ -205,3 +229,13 @@ class Chunk(Struct, frozen=True, eq=False, omit_defaults=True):
     reason: Reason | None = None
     error: BaseException | None = None
     logprobs: Float32 | None = None
+    tracks: Int64 | None = None
+
+    def of_track(self, track: int) -> Int64:
+        """Entries of one track in order, (m, its codebooks) int64."""
+        if self.tracks is None:
+            return self.entries if track == 0 else self.entries[:0]
+        of = self.entries[self.tracks == track]
+        width = int((of[0] >= 0).sum()) if len(of) else of.shape[1]
+        entries: Int64 = of[:, :width]
+        return entries

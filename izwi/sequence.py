@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from izwi.request import Reason, Request
+from izwi.track_log import Entry, TrackLog
 
 
 class Phase(StrEnum):
@@ -51,6 +52,7 @@ class Sequence:
         arrival: Number of arrivals before it, in the whole engine.
         submitted_s: When, on the engine's clock.
         emitted: The log: one entry a step, (codebooks,) ids; a token is an entry of one id.
+        tracks: Tracks of these entries, of a model with several; else None.
         written: The log of its input: text ids written after the prompt.
         input_open: More may be written.
         logprobs: Of each entry emitted, where the request asks for them; else empty. A number, or
@@ -84,7 +86,8 @@ class Sequence:
     arrival: int
     submitted_s: float = 0.0
     phase: Phase = Phase.WAITING
-    emitted: list[tuple[int, ...]] = field(default_factory=list)
+    emitted: list[Entry] = field(default_factory=list)
+    tracks: TrackLog | None = None
     written: list[int] = field(default_factory=list)
     input_open: bool = False
     logprobs: list[Any] = field(default_factory=list)
@@ -124,6 +127,16 @@ class Sequence:
     def num_entries(self) -> int:
         """Entries emitted, and those that a step in flight draws."""
         return len(self.emitted) + self.pending.entries
+
+    @property
+    def frames(self) -> list[Entry]:
+        """Entries that become sound, of a model that makes any."""
+        return self.emitted if self.tracks is None else self.tracks.frames
+
+    @property
+    def num_frames(self) -> int:
+        """Frames emitted, and those that a step in flight most likely draws."""
+        return self.num_entries if self.tracks is None else self.tracks.num_frames
 
     @property
     def num_positions(self) -> int:

@@ -59,16 +59,13 @@ class TrackLog:
     @property
     def num_frames(self) -> int:
         """Frames that are known, and those that steps in flight most likely draw."""
-        return len(self.frames) + self.in_flight.count(self._frames_on)
-
-    @property
-    def _frames_on(self) -> int:
-        return -1 if self.frame_track is None else self.frame_track
+        return len(self.frames) + sum([track == self.frame_track for track in self.in_flight])
 
     @property
     def next_is_frame(self) -> bool:
         """Whether the entry that the next row draws most likely becomes sound."""
-        return self.next == self.frame_track
+        following = self.predicted if self.in_flight else self.progress
+        return following is not None and following.track == self.frame_track
 
     def launch(self, following: Following, request: Any) -> bool:
         """Take note that a row is launched; whether most likely nothing follows its entry."""
@@ -82,19 +79,16 @@ class TrackLog:
         """Forget what is in flight: it is drawn again."""
         self.in_flight.clear()
 
-    def append(self, ids: Entry, following: Following, request: Any) -> bool:
-        """Take note of an entry; whether another one follows.
-
-        The track it was drawn on is `progress.track`.
-        """
+    def append(self, ids: Entry, after: Progress | None) -> None:
+        """Take note of an entry of track `progress.track`, and of what follows it."""
         track = self.progress.track
         self.of.append(track)
         if track == self.frame_track and ids[0] not in self.silent_ids:
             self.frames.append(ids)
-        after = following(request, self.progress, ids)
+        if self.in_flight:
+            del self.in_flight[0]
         if after is not None:
             self.progress = after
-        return after is not None
 
     def reconcile(self, following: Following, request: Any) -> bool:
         """Compare what is known now with what steps in flight were launched for.

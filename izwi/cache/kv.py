@@ -19,6 +19,7 @@ from izwi.ops.attention.torch_slots import (
     bytes_per_slot,
     stored_dtype,
 )
+from izwi.ops.conv_trailers import ConvTrailers
 from izwi.ops.transfer import to_device, to_host
 
 # One row a page: the exact bits of all that the page holds.
@@ -31,7 +32,8 @@ class PagedKV:
     """Keys and values of every layer of one model, in slots of one position.
 
     Page p owns slots [p * page_size, (p + 1) * page_size). Attention writes and reads them
-    through the block tables of its context; others move whole pages.
+    through the block tables of its context; others move whole pages. Inputs of short convolutions
+    are kept with each page, as its trailer (`ConvTrailers`).
     """
 
     def __init__(
@@ -67,7 +69,12 @@ class PagedKV:
             if kv_dtype == "auto"
             else QuantizedSlots(shape, page_size, device, dtype, stored)
         )
-        self._planes = [_words(plane) for plane in self._slots.planes]
+        planes = [(_words(plane), page_size) for plane in self._slots.planes]
+        self._trailers: ConvTrailers | None = None
+        if spec.conv is not None:
+            self._trailers = ConvTrailers(spec.conv, num_pages, page_size, device, dtype)
+            planes.append((_words(self._trailers.plane), spec.conv.width))
+        self._planes = planes  # and the slots of a page in each
 
     def context(self, rows: Sequence[Row]) -> PagedContext:
         """Attention of packed rows, each seeing its own pages."""
@@ -75,7 +82,7 @@ class PagedKV:
         spans = [(row.start, row.stop) for row in rows]
         # ceil(stop / size) pages; written out, since this runs for every row of every step
         tables = [row.sequence.pages[: -(-row.stop // size)] for row in rows]
-        return PagedContext(self._slots, spans, tables)
+        return PagedContext(self._slots, spans, tables, self.spec.windows, self._trailers)
 
     @property
     def plain(self) -> tuple[Tensor, Tensor] | None:
@@ -104,7 +111,8 @@ class PagedKV:
         wanted = in_page < counts[:, None]
         slots = [(p[:, None] * self.page_size + in_page)[wanted] for p in (sources, targets)]
         index = to_device(torch.from_numpy(np.stack(slots)), self._device)
-        for plane in self._planes:
+        assert self._trailers is None, "a part of a page has no trailer"
+        for plane, _ in self._planes:
             plane[:, index[1]] = plane.index_select(1, index[0])
 
     @torch.inference_mode()
@@ -113,10 +121,10 @@ class PagedKV:
 
         Returns when the bytes are there. Rows are views of one array; copy what you keep.
         """
-        index = self._slot_index(pages)
         parts = []
-        for plane in self._planes:
-            part = plane.index_select(1, index)  # (layers, pages * page_size, words)
+        for plane, slots in self._planes:
+            index = self._slot_index(pages, slots)
+            part = plane.index_select(1, index)  # (layers, pages * slots, words)
             part = part.view(len(plane), len(pages), -1).transpose(0, 1).flatten(1)
             parts.append(part.view(torch.uint8))
         packed = torch.cat(parts, dim=1)
@@ -141,30 +149,33 @@ class PagedKV:
         host = torch.empty(data.shape, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
         host.numpy()[:] = data
         packed = host.to(self._device, non_blocking=True)
-        index = self._slot_index(pages)
         start = 0
-        for plane in self._planes:
+        for plane, slots in self._planes:
             layers, _, words = plane.shape
-            stop = start + layers * self.page_size * words * plane.dtype.itemsize
+            stop = start + layers * slots * words * plane.dtype.itemsize
             part = packed[:, start:stop].contiguous().view(plane.dtype)
-            part = part.view(len(pages), layers, self.page_size, words).transpose(0, 1)
-            plane[:, index] = part.flatten(1, 2)
+            part = part.view(len(pages), layers, slots, words).transpose(0, 1)
+            plane[:, self._slot_index(pages, slots)] = part.flatten(1, 2)
             start = stop
 
-    def _slot_index(self, pages: Sequence[int]) -> Tensor:
-        first = np.array(pages, dtype=np.int64)[:, None] * self.page_size
-        slots = torch.from_numpy((first + np.arange(self.page_size)).ravel())
-        return to_device(slots, self._device)
+    def _slot_index(self, pages: Sequence[int], slots: int) -> Tensor:
+        """Slots of pages in a plane that has so many for each."""
+        first = np.array(pages, dtype=np.int64)[:, None] * slots
+        index = torch.from_numpy((first + np.arange(slots)).ravel())
+        return to_device(index, self._device)
 
 
 def bytes_per_page(spec: KVSpec, page_size: int, dtype: torch.dtype, kv_dtype: str = "auto") -> int:
-    """Bytes that one page takes, keys and values of all layers, scales included.
+    """Bytes that one page takes: keys and values of all layers, scales, and its trailer.
 
     Raises:
         InvalidRequest: `kv_dtype` is unknown.
     """
     stored = stored_dtype(kv_dtype, dtype, torch.device("cpu"))
-    return page_size * bytes_per_slot(spec.num_layers, spec.num_kv_heads, spec.head_dim, stored)
+    conv = spec.conv
+    trailer = conv.num_layers * conv.width * conv.channels * dtype.itemsize if conv else 0
+    slot = bytes_per_slot(spec.num_layers, spec.num_kv_heads, spec.head_dim, stored)
+    return page_size * slot + trailer
 
 
 def _words(plane: Tensor) -> Tensor:

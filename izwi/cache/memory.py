@@ -48,11 +48,13 @@ class PagedMemory:
         num_promoted: Pages that came back.
     """
 
-    def __init__(self, num_pages: int, page_size: int, mover: PageMover):
-        """Start with all pages free."""
+    def __init__(
+        self, num_pages: int, page_size: int, mover: PageMover, *, whole_pages: bool = False
+    ):
+        """Start with all pages free; with `whole_pages` known prefixes end at page borders."""
         self._page_size, self._mover = page_size, mover
         self._pool = PagePool(num_pages)
-        self._tree = RadixTree(self._pool, page_size)
+        self._tree = RadixTree(self._pool, page_size, whole_pages=whole_pages)
         self.num_demoted = self.num_promoted = 0
 
     @property

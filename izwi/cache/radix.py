@@ -59,8 +59,15 @@ class RadixTree:
         positions_hit: Of these, positions that were known.
     """
 
-    def __init__(self, pool: PagePool, page_size: int):
-        self._pool, self._page_size = pool, page_size
+    def __init__(self, pool: PagePool, page_size: int, *, whole_pages: bool = False):
+        """Start empty.
+
+        Args:
+            pool: Of the pages.
+            page_size: Positions of a page.
+            whole_pages: Prefixes end at page borders: a part of a page is of no use.
+        """
+        self._pool, self._page_size, self._whole_pages = pool, page_size, whole_pages
         self._root = Edge(None, 0, [], [], page_size)
         self._clock = 0
         self._owners: list[Edge | None] = [None] * pool.num_pages
@@ -94,7 +101,7 @@ class RadixTree:
         self._queue_idled()
         edge, count = self._descend(self._root, 0, keys, len(keys) // size)
         copy_from, slots = None, 0
-        if edge.children and len(keys) > count * size:
+        if edge.children and len(keys) > count * size and not self._whole_pages:
             copy_from, slots = nearest(edge, keys[count * size : (count + 1) * size])
         path = self._path(edge)
         pages: list[int] = []

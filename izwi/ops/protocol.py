@@ -263,26 +263,20 @@ class Ops(AudioOps, Protocol):
         """
         ...
 
-    def residual_unit(
-        self,
-        x: Array,
-        snakes: tuple[Snake, Snake],
-        convs: tuple[Conv, Conv],
-        state: Array,
-        *,
-        dilation: int,
-    ) -> tuple[Array, Array]:
-        """A stream of x + conv(snake(causal_conv(snake(x)))).
+    def short_conv(
+        self, x: Array, weight: Array, *, context: AttentionContext, layer: int
+    ) -> Array:
+        """Depthwise causal convolution over positions, zeros before the first; keeps its inputs.
 
         Args:
-            x: (batch, channels, time).
-            snakes: alpha and beta of the Snakes before the first and the second convolution.
-            convs: Weight and bias of the causal convolution and of the one with a kernel of 1.
-            state: Of the causal convolution, with its Snake; see `causal_conv1d`.
-            dilation: Of the causal convolution.
+            x: (positions, channels), packed as attention has them, or (..., length, channels) with
+                a dense context.
+            weight: (channels, width).
+            context: That of attention in the same step.
+            layer: Which of the model's short convolutions, counted from 0.
 
         Returns:
-            Like `x`, and the state for the next call.
+            Like `x`: sum over j of weight[:, j] * x[p - width + 1 + j], summed in float32.
         """
         ...
 

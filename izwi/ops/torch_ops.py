@@ -22,7 +22,7 @@ from izwi.ops.attention.torch_dense import (
     rotate,
     split_heads,
 )
-from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
+from izwi.ops.protocol import AttentionContext, AttentionSpec, Snake
 from izwi.ops.quantized import Weight, quantized_dtype, quantized_weight, widen
 from izwi.ops.torch_audio import TorchAudioOps
 from izwi.ops.torch_conv import conv1d, conv_transpose1d, linear_in_fours
@@ -256,17 +256,17 @@ class TorchOps(TorchAudioOps):
             ..., joined.shape[-1] - past :
         ]
 
-    def residual_unit(
-        self,
-        x: Tensor,
-        snakes: tuple[Snake, Snake],
-        convs: tuple[Conv, Conv],
-        state: Tensor,
-        *,
-        dilation: int,
-    ) -> tuple[Tensor, Tensor]:
-        y, after = self.causal_conv1d(x, *convs[0], state, dilation=dilation, snake=snakes[0])
-        return x + self.conv1d(self.snake(y, *snakes[1]), *convs[1]), after
+    def short_conv(
+        self, x: Tensor, weight: Tensor, *, context: AttentionContext, layer: int
+    ) -> Tensor:
+        width, taps = weight.shape[1], weight.float()
+        y = x.float() * taps[:, -1]
+        before = cast(TorchContext, context).before(layer, x, width)
+        for back, earlier in enumerate(
+            before, 1
+        ):  # one after the other: the same bits in any batch
+            y = y + earlier.float() * taps[:, width - 1 - back]
+        return y.to(x.dtype)
 
     # -- attention ---------------------------------------------------------------------------
     def dense_context(

@@ -13,6 +13,7 @@ from izwi.ops.attention.triton_decode import (
     ScratchDecode,
     takes_heads,
 )
+from izwi.ops.fused import composed_residual_unit
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
 from izwi.ops.quantized import PackedWeight, QuantizedWeight, Weight
 from izwi.ops.torch_ops import TorchOps, divide
@@ -151,7 +152,10 @@ class TritonOps(TorchOps):
     ) -> tuple[Tensor, Tensor]:
         weight = convs[0][0]
         if not _takes(x, weight) or not triton_conv.takes(x, weight):
-            return super().residual_unit(x, snakes, convs, state, dilation=dilation)
+            made: tuple[Tensor, Tensor] = composed_residual_unit(
+                self, x, snakes, convs, state, dilation=dilation
+            )
+            return made
         return triton_conv.residual_unit(
             x, snakes[0], convs[0], snakes[1], convs[1], state, dilation=dilation
         )

@@ -20,33 +20,43 @@ from izwi.sequence import Sequence as RequestSequence
 class SamplerState:
     """What the sampler keeps of one sequence's log; rebuilt from it where it is missing."""
 
-    __slots__ = ("_counts", "_num_counted", "_num_seen", "_seen")
+    __slots__ = ("_counts", "_num_counted", "_num_seen", "_seen", "_track")
 
-    def __init__(self) -> None:
+    def __init__(self, track: int = 0) -> None:
+        self._track = track
         self._num_seen = self._num_counted = 0
         self._seen: npt.NDArray[np.bool_] | None = None
         self._counts: dict[int, int] = {}
 
     @staticmethod
-    def of(sequence: RequestSequence) -> SamplerState:
-        """Return what is kept of a sequence."""
+    def of(sequence: RequestSequence, track: int = 0) -> SamplerState:
+        """Return what is kept of a sequence, of its entries of one track."""
         if sequence.seen is None:
-            sequence.seen = SamplerState()
-        state: SamplerState = sequence.seen
-        return state
+            sequence.seen = {}
+        states: dict[int, SamplerState] = sequence.seen
+        if track not in states:
+            states[track] = SamplerState(track)
+        return states[track]
+
+    def _since(self, sequence: RequestSequence, first: int) -> list[tuple[int, ...]]:
+        """Entries of the track from place `first` of the log on."""
+        if sequence.tracks is None:
+            return sequence.emitted[first:]
+        pairs = zip(sequence.emitted[first:], sequence.tracks.of[first:], strict=True)
+        return [entry for entry, track in pairs if track == self._track]
 
     def seen(self, sequence: RequestSequence, vocabulary: int) -> npt.NDArray[np.bool_]:
         """(vocabulary,) ids that were emitted in codebook 0; grown a step at a time."""
         if self._seen is None:
             self._seen = np.zeros(vocabulary, dtype=bool)
-        for entry in sequence.emitted[self._num_seen :]:
+        for entry in self._since(sequence, self._num_seen):
             self._seen[entry[0]] = True
         self._num_seen = len(sequence.emitted)
         return self._seen
 
     def counts(self, sequence: RequestSequence) -> dict[int, int]:
         """How often each id was emitted in codebook 0; grown a step at a time."""
-        for entry in sequence.emitted[self._num_counted :]:
+        for entry in self._since(sequence, self._num_counted):
             self._counts[entry[0]] = self._counts.get(entry[0], 0) + 1
         self._num_counted = len(sequence.emitted)
         return self._counts
@@ -56,16 +66,21 @@ class Adjustments:
     """What the rows of one step ask for."""
 
     def __init__(
-        self, sequences: Sequence[RequestSequence], suppressed: npt.NDArray[np.bool_] | None
+        self,
+        sequences: Sequence[RequestSequence],
+        suppressed: npt.NDArray[np.bool_] | None,
+        track: int = 0,
     ):
         """Collect it.
 
         Args:
             sequences: One a row, in row order.
             suppressed: (vocabulary,) ids that are never drawn, so that min_p does not look at them.
+            track: Of the entries that are drawn.
         """
-        self._sequences, self._suppressed = sequences, suppressed
-        self._rows = [n for n, s in enumerate(sequences) if s.request.sampling.adjusts]
+        self._sequences, self._suppressed, self._track = sequences, suppressed, track
+        self._params = [sequence.request.params(track).sampling for sequence in sequences]
+        self._rows = [n for n, params in enumerate(self._params) if params.adjusts]
 
     def __bool__(self) -> bool:
         return bool(self._rows)
@@ -79,13 +94,14 @@ class Adjustments:
         places = torch.tensor(self._rows, device=logits.device)
         changed = logits[places]  # (adjusted rows, vocabulary)
         for place, row in enumerate(self._rows):
-            self._shift(changed[place], self._sequences[row])
+            self._shift(changed[place], row)
         self._cut(changed)
         return logits.index_copy(0, places, changed)
 
-    def _shift(self, logits: Tensor, sequence: RequestSequence) -> None:
+    def _shift(self, logits: Tensor, row: int) -> None:
         """Add bias and penalties to one row, (vocabulary,), in place."""
-        params, state = sequence.request.sampling, SamplerState.of(sequence)
+        sequence, params = self._sequences[row], self._params[row]
+        state = SamplerState.of(sequence, self._track)
         vocabulary, device = logits.shape[0], logits.device
         known = [(index, bias) for index, bias in params.logit_bias if index < vocabulary]
         if known:
@@ -110,7 +126,7 @@ class Adjustments:
         p >= min_p * p_max, of probabilities at a temperature, is
         logit >= logit_max + temperature * log(min_p).
         """
-        params = [self._sequences[row].request.sampling for row in self._rows]
+        params = [self._params[row] for row in self._rows]
         if not any(p.min_p > 0.0 for p in params):
             return
         below = [p.temperature * math.log(p.min_p) if p.min_p > 0.0 else -math.inf for p in params]

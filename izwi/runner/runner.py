@@ -17,25 +17,26 @@ from izwi.cache.pages import pages_for
 from izwi.cache.state import StateArena
 from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
-from izwi.encoders import Encodes
 from izwi.layers import KVSpec
-from izwi.model import Model, Row, TakesText, step
+from izwi.model import Alternates, Model, Row, TakesText, step
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import EncodeInput, Entries
+from izwi.request import Entries, Request
 from izwi.runner.adjust import Logprobs
 from izwi.runner.batch import run_each
 from izwi.runner.budget import MemoryBudget
+from izwi.runner.by_track import draw_by_track
 from izwi.runner.codec_graphs import PendingAudio
 from izwi.runner.compilations import Compilations, counted
 from izwi.runner.encoded import EncodedCache
+from izwi.runner.encoding import Encoders
 from izwi.runner.in_flight import InFlight
-from izwi.runner.padded import encode_together
 from izwi.runner.sampler import Sampler, Suppressed
 from izwi.runner.side_stream import SideStream
 from izwi.runner.tiered import TieredPages, TieredStates
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.playback import chunk_frames
 from izwi.sequence import Sequence
+from izwi.track_log import Entry, Progress, TrackLog
 from izwi.tracks import Codec, frame_track
 
 if TYPE_CHECKING:
@@ -72,7 +73,11 @@ class Runner:
         self._frames = model.tracks[frames or 0]
         self._codec = self._frames.codec
         self._takes_text = model if isinstance(model, TakesText) else None
-        self._suppressed = Suppressed.on(ops.device, model.tracks[0].suppressed)
+        self._alternates = model if isinstance(model, Alternates) else None
+        if len(model.tracks) > 1 and self._alternates is None:
+            raise ValueError("a model with several tracks must say what follows an entry")
+        every = [Suppressed.on(ops.device, track.suppressed) for track in model.tracks]
+        self._suppressed, self._every_suppressed = every[0], every
         size, kv_dtype, spec = config.page_size, config.kv_dtype, KVSpec.of(model.layers)
         self.page_bytes = bytes_per_page(spec, size, ops.dtype, kv_dtype)
         useful = config.max_running * pages_for(model.max_positions, size)
@@ -86,9 +91,10 @@ class Runner:
         self._beside = SideStream(ops.device)
         self._arena = StateArena(specs, config.max_running, ops.device, ops.dtype, self._beside)
         self.states = TieredStates(self._arena, budget.state_bytes)
-        self._encoded = EncodedCache(budget.encoded_bytes)
         self.compilations = Compilations()
         self._graphs = self._record() if ops.records and config.graphs else None
+        cache = EncodedCache(budget.encoded_bytes)
+        self._encoders = Encoders(model, ops, config.max_step_encodes, cache, self._graphs)
 
     def _record(self) -> Graphs:
         """Record the steps that repeat."""
@@ -108,6 +114,11 @@ class Runner:
     def works_beside(self) -> bool:
         """Whether what is launched runs while the host does something else."""
         return self._graphs is not None
+
+    @property
+    def keeps_trailers(self) -> bool:
+        """Whether a page's trailer belongs to it, so that a part of a page is of no use."""
+        return self._kv.spec.conv is not None
 
     @property
     def num_compiled(self) -> int:
@@ -133,6 +144,25 @@ class Runner:
         """What turns frames into sound."""
         assert self._codec is not None
         return self._codec
+
+    def begin(self, sequence: Sequence) -> None:
+        """Set up the tracks of a new sequence, of a model with several."""
+        if self._alternates is not None:
+            progress = self._alternates.begin(sequence.request)
+            track = frame_track(self._model.tracks)
+            silent = frozenset[int]() if track is None else self._model.tracks[track].silent_ids
+            sequence.tracks = TrackLog(progress, track, silent)
+
+    def following(
+        self, request: Request, progress: Progress, drawn: Entry | None
+    ) -> Progress | None:
+        """What follows an entry, of a model with several tracks."""
+        assert self._alternates is not None
+        return self._alternates.following(request, progress, drawn)
+
+    def num_ids(self, track: int) -> int:
+        """Ids of an entry of a track."""
+        return self._model.tracks[track].num_codebooks
 
     def learn(self, cost: StepCost) -> None:
         """Take measured prices over: what rebuilding costs decides where evicted pages go."""
@@ -163,46 +193,7 @@ class Runner:
 
         Equal pieces run once, in this step and as long as the results are kept.
         """
-        if not pieces:
-            return []
-        inputs = [sequence.request.prompt.encode_inputs[i] for sequence, i in pieces]
-        missing = {(p.kind, p.digest): p for p in inputs if self._encoded.get(p) is None}
-        made = run_each(self._encode, list(missing.values()))
-        fresh = dict(zip(missing, made, strict=True))
-        errors: list[BaseException | None] = []
-        for (sequence, i), piece in zip(pieces, inputs, strict=True):
-            result: Any = fresh.get((piece.kind, piece.digest))
-            if isinstance(result, BaseException):
-                errors.append(result)
-                continue
-            if result is None:
-                result = self._encoded.get(piece)
-            else:
-                self._encoded.put(piece, result, result.nbytes)
-            sequence.encoded[i] = result
-            errors.append(None)
-        return errors
-
-    def _encode(self, pieces: Seq[EncodeInput]) -> list[Any]:
-        """Run the encoders, recorded where they are; each result has memory of its own."""
-        results: dict[int, Any] = {}
-        if self._graphs is not None:
-            taken = [n for n, piece in enumerate(pieces) if self._graphs.encodes(piece)]
-            recorded = self._graphs.encode([pieces[n] for n in taken]) if taken else []
-            results.update(zip(taken, recorded, strict=True))
-        plain = [n for n in range(len(pieces)) if n not in results]
-        if plain:
-            made = self._encode_plain([pieces[n] for n in plain])
-            # a view would keep the whole batch alive
-            results.update((n, x.clone()) for n, x in zip(plain, made, strict=True))
-        return [results[n] for n in range(len(pieces))]
-
-    def _encode_plain(self, pieces: Seq[EncodeInput]) -> list[Any]:
-        if self._ops.device.type == "cpu":
-            # pads cost what company saves, and no piece should depend on its batch (ADR 5)
-            assert isinstance(self._model, Encodes)
-            return self._model.encode(pieces)
-        return encode_together(self._model, self._ops, self._config.max_step_encodes, pieces)
+        return self._encoders.encode(pieces)
 
     @counted
     @torch.inference_mode()
@@ -267,6 +258,9 @@ class Runner:
         if counts.count(1) < len(counts):
             repeated = zip(sequences, counts, strict=True)
             sequences = [sequence for sequence, count in repeated for _ in range(count)]
+        if self._alternates is not None:
+            hidden = self._model.run(self._model.embed(batch), self._kv.context(batch))
+            return draw_by_track(self._model, self._ops, batch, hidden, self._every_suppressed)
         sampler = Sampler(sequences, self._suppressed)
         drawn = step(self._model, self._ops, batch, self._kv.context(batch), sampler.pick)
         return (self._ops.numpy(drawn).tolist() if sequences else []), sampler.logprobs()
@@ -321,13 +315,13 @@ class Runner:
             if sequence.num_vocoded == 0:
                 self._warm(sequence)
             first = sequence.num_vocoded
-            chunks.append(np.array(sequence.emitted[first : first + frames], dtype=np.int64))
+            chunks.append(np.array(sequence.frames[first : first + frames], dtype=np.int64))
         return self._graphs.vocode(chunks, [self._row(sequence) for sequence, _ in pieces])
 
     def _vocode_equal(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio]:
         batch, frames = [sequence for sequence, _ in pieces], pieces[0][1]
         codes = np.array(
-            [s.emitted[s.num_vocoded : s.num_vocoded + frames] for s in batch], dtype=np.int64
+            [s.frames[s.num_vocoded : s.num_vocoded + frames] for s in batch], dtype=np.int64
         )
         for sequence in batch:
             if sequence.num_vocoded == 0:
@@ -380,7 +374,7 @@ class Runner:
         row = self._row(sequence)
         self._arena.clear(row)
         self._warm(sequence)
-        log = np.array(sequence.emitted[: sequence.num_vocoded], dtype=np.int64)
+        log = np.array(sequence.frames[: sequence.num_vocoded], dtype=np.int64)
         codes = self._ops.array(log.reshape(-1, self._frames.num_codebooks))
         done = 0
         for chunk in range(sequence.num_chunks):

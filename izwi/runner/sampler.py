@@ -71,20 +71,29 @@ class Suppressed:
 class Sampler:
     """Draws for the emitting rows of one step of one model."""
 
-    def __init__(self, sequences: Sequence[RequestSequence], suppressed: Suppressed | None):
+    def __init__(
+        self,
+        sequences: Sequence[RequestSequence],
+        suppressed: Suppressed | None,
+        track: int = 0,
+    ):
         """Prepare a step.
 
         Args:
             sequences: One a row, in row order.
             suppressed: A row's stop ids are drawn all the same, once it has its minimum of
                 entries.
+            track: Of the entries that are drawn.
         """
-        self._sequences = sequences
+        self._sequences, self._track = sequences, track
+        self._params = [sequence.request.params(track) for sequence in sequences]
         self._suppressed = suppressed
         self._noise: dict[int, npt.NDArray[np.float64]] = {}
         self._asking = [row for row, s in enumerate(sequences) if s.request.logprobs]
         self._most = max((sequences[row].request.top_logprobs for row in self._asking), default=0)
-        self._adjustments = Adjustments(sequences, None if suppressed is None else suppressed.ids)
+        self._adjustments = Adjustments(
+            sequences, None if suppressed is None else suppressed.ids, track
+        )
         self._logprobs: Tensor | None = None
 
     @property
@@ -116,9 +125,9 @@ class Sampler:
     def _ids(self, logits: Tensor, codebook: int) -> Tensor:
         if codebook == 0:
             logits = self.process(logits)
-            params = tuple(sequence.request.sampling for sequence in self._sequences)
+            params = tuple([params.sampling for params in self._params])
         else:
-            params = tuple(sequence.request.codebook_sampling for sequence in self._sequences)
+            params = tuple([params.codebook_sampling for params in self._params])
         table = _table(params, logits.device)
         if table.all_greedy:
             return logits.argmax(-1)
@@ -145,8 +154,8 @@ class Sampler:
         penalised = logits = self._penalise(logits)
         if suppressed is not None:
             logits = logits.masked_fill(suppressed.mask, -torch.inf)
-        for row, sequence in enumerate(self._sequences):
-            request = sequence.request
+        pairs = zip(self._sequences, self._params, strict=True)
+        for row, (sequence, request) in enumerate(pairs):
             if len(sequence.emitted) < request.min_entries:
                 logits = logits.clone() if logits is raw else logits
                 logits[row, list(request.stop_ids)] = -torch.inf
@@ -161,7 +170,7 @@ class Sampler:
 
         Rows that are adjusted were penalised there.
         """
-        params = [s.request.sampling for s in self._sequences]
+        params = [params.sampling for params in self._params]
         penalties = np.array(
             [1.0 if p.adjusts else p.repetition_penalty for p in params], dtype=np.float32
         )
@@ -172,7 +181,7 @@ class Sampler:
         seen = torch.from_numpy(
             np.stack(
                 [
-                    nothing if penalty == 1.0 else seen_ids(sequence, vocabulary)
+                    nothing if penalty == 1.0 else seen_ids(sequence, vocabulary, self._track)
                     for sequence, penalty in zip(self._sequences, penalties, strict=True)
                 ]
             )
@@ -182,9 +191,9 @@ class Sampler:
         return torch.where(seen, penalised, logits)
 
 
-def seen_ids(sequence: RequestSequence, vocabulary: int) -> npt.NDArray[np.bool_]:
+def seen_ids(sequence: RequestSequence, vocabulary: int, track: int = 0) -> npt.NDArray[np.bool_]:
     """Ids that a sequence has emitted in codebook 0; kept with it and grown a step at a time."""
-    return SamplerState.of(sequence).seen(sequence, vocabulary)
+    return SamplerState.of(sequence, track).seen(sequence, vocabulary)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,6 +35,7 @@ class View(NamedTuple):
         deferred: A prompt in flight computes its prefix; it is not admitted in this step.
         num_shared: Of `num_pages`, pages that other sequences hold too, so that preempting this
             one does not free them.
+        next_frames: Frames that its next entry adds: 0 where that is text.
     """
 
     key: int
@@ -53,6 +54,7 @@ class View(NamedTuple):
     ended: bool = False
     deferred: bool = False
     num_shared: int = 0
+    next_frames: int = 1
 
 
 class Budgets(NamedTuple):

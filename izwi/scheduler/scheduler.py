@@ -5,8 +5,6 @@ Knows no tensors: pages and codec rows are numbers here.
 
 from __future__ import annotations
 
-import logging
-
 from izwi.cache.memory import PagedMemory
 from izwi.cache.pages import pages_for
 from izwi.cache.radix import page_chain
@@ -19,12 +17,10 @@ from izwi.scheduler.cost import OnlineCost
 from izwi.scheduler.playback import FAR_S, chunk_frames
 from izwi.scheduler.playback_clocks import PlaybackClocks
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
-from izwi.scheduler.shadow import add, compare
+from izwi.scheduler.shadow import compare
 from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
 from izwi.scheduler.work import Counts, ModelFacts, Work
 from izwi.sequence import PauseReason, Pending, Phase, Sequence
-
-logger = logging.getLogger(__name__)
 
 # Waiting sequences that are looked at although there is no room: a policy may make some.
 _PUSHERS = 4
@@ -168,27 +164,15 @@ class Scheduler:
         running = [self._view(s, now_s, tight) for s in self._running.values()]
         waiting = self._candidates(room - len(running), now_s)
         plan = self._policy.plan(running, waiting, budgets)
-        self._compare(plan, running, waiting, budgets)
+        if self._shadow is not None:
+            difference = compare(plan, self._shadow.plan(running, waiting, budgets))
+            self.counts.add_shadow(self._shadow.name, difference)
         admitted = set(plan.admit)
         num_far = sum([view.slack_s >= FAR_S for view in waiting if view.key in admitted])
         self._starts.step(len(admitted), num_far)
         work = self._apply(plan)
         self.memory.flush()
         return work
-
-    def _compare(
-        self, plan: Plan, running: list[View], waiting: list[View], budgets: Budgets
-    ) -> None:
-        """Let the second policy plan the same step, and count what it would have done otherwise."""
-        if self._shadow is None:
-            return
-        difference = compare(plan, self._shadow.plan(running, waiting, budgets))
-        self.counts.shadow_steps += 1
-        self.counts.shadow = add(self.counts.shadow, difference)
-        if difference:
-            logger.debug(
-                "step %d: %s would differ: %s", self.counts.steps, self._shadow.name, difference
-            )
 
     def computed(self, sequence: Sequence, num_positions: int) -> None:
         """Take note that a row has run, and share the whole pages of its prompt."""
@@ -207,6 +191,17 @@ class Scheduler:
         """Take note that a sequence emits no more; its pages go, its codec row stays."""
         sequence.ended, sequence.reason = True, reason
         self._give_back(sequence)
+
+    def redraw(self, sequence: Sequence) -> None:
+        """Drop what steps in flight draw for a sequence, and run its last position again.
+
+        They were launched for an entry of another track than the one that follows.
+        """
+        sequence.epoch += 1
+        sequence.pending = Pending()
+        if sequence.tracks is not None:
+            sequence.tracks.drop_in_flight()
+        sequence.num_computed = min(sequence.num_computed, sequence.next_drawn)
 
     def delivered(self, sequence: Sequence, frames: int, now_s: float) -> None:
         """Record audio or text that was delivered to the listener."""
@@ -230,6 +225,8 @@ class Scheduler:
         backpressured = sequence.backpressured
         if sequence.input_open:
             backpressured = self._lacks_text(sequence, num_positions) or backpressured
+        tracks = sequence.tracks
+        num_frames = num_emitted if tracks is None else tracks.num_frames
         slack, started = self._clocks.urgency(sequence, now_s)
         encoded = sequence.encoded
         return View(
@@ -244,11 +241,12 @@ class Scheduler:
             slack,
             started,
             self.counts.steps - sequence.last_step,
-            num_emitted - sequence.num_vocoded - pending.frames if self._speaks else 0,
+            num_frames - sequence.num_vocoded - pending.frames if self._speaks else 0,
             chunk_frames(sequence.num_chunks + pending.chunks, self._ramp) if self._speaks else 0,
             sequence.ended or pending.ends,
             False,
             self.memory.num_shared(sequence.pages) if tight else 0,
+            1 if tracks is None else int(tracks.next_is_frame),
         )
 
     def _lacks_text(self, sequence: Sequence, num_positions: int) -> bool:
@@ -378,6 +376,8 @@ class Scheduler:
         self._in_flight.stop(sequence)
         sequence.epoch += 1
         sequence.pending = Pending()
+        if sequence.tracks is not None:
+            sequence.tracks.drop_in_flight()
         if sequence.pages:
             known = sequence.num_prompt + len(sequence.emitted)
             whole = min(sequence.num_computed, known) // self._page_size
@@ -393,4 +393,5 @@ class Scheduler:
         A sequence that goes on later does; after the end, only what text was made of may be part
         of another prompt. Frames of speech never are.
         """
-        return not sequence.ended or (sequence.request.cacheable and not self._speaks)
+        frames_alone = self._speaks and sequence.tracks is None
+        return not sequence.ended or (sequence.request.cacheable and not frames_alone)

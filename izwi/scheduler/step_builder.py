@@ -134,7 +134,7 @@ class StepBuilder:
         """`take` of what is known to decode; where it finds no page, of the sound that is there."""
         if self._tokens <= 0 or view.key in self._settled:
             return False
-        due = view.chunk if sound and 0 < view.chunk <= view.frames + 1 else 0
+        due = view.chunk if sound and 0 < view.chunk <= view.frames + view.next_frames else 0
         cost = self._cost
         seconds = self.seconds + cost.decode_row_s + (0.0 if self._forward else cost.base_s)
         if due:
@@ -254,7 +254,7 @@ class StepBuilder:
         self._settled.add(view.key)
         self._forward.append(Forward(view.key, view.num_computed, stop))
         if with_sound and stop == view.num_positions:
-            self._take_sound(view, inf, emitted=1)
+            self._take_sound(view, inf, emitted=view.next_frames)
         return True
 
     def _has_share(self, view: View, limit_s: float, least_tokens: int) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from izwi.model import Row
-from izwi.scheduler.shadow import Difference
+from izwi.scheduler.shadow import Difference, add
 from izwi.sequence import Sequence
+
+logger = logging.getLogger(__name__)
 
 _SAME = Difference()
 
@@ -69,3 +72,10 @@ class Counts:
     refused: int = 0
     shadow_steps: int = 0
     shadow: Difference = _SAME
+
+    def add_shadow(self, name: str, difference: Difference) -> None:
+        """Count what the second policy would have done otherwise in this step."""
+        self.shadow_steps += 1
+        self.shadow = add(self.shadow, difference)
+        if difference:
+            logger.debug("step %d: %s would differ: %s", self.steps, name, difference)

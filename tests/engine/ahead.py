@@ -79,10 +79,14 @@ def one_step_ahead(device: PaperDevice | None = None) -> Iterator[list[int]]:
         for sequence in unknown:
             assert sequence.pending.entries == 1
             sequence.emitted.append(drawn[id(self), sequence.arrival])
+            if sequence.tracks is not None:
+                sequence.tracks.of.append(sequence.tracks.in_flight[0])
             sequence.pending.entries = 0
         results = self.forward(rows)
         for sequence in unknown:
             sequence.emitted.pop()
+            if sequence.tracks is not None:
+                sequence.tracks.of.pop()
             sequence.pending.entries = 1
         for row, result in zip(rows, results, strict=True):
             if isinstance(result, Drawn) and result.entries:

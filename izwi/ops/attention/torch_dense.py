@@ -26,6 +26,10 @@ class TorchContext(Protocol):
         """Attend with heads split, (..., tokens, heads, head_dim), and keep what must be kept."""
         ...
 
+    def before(self, layer: int, x: Tensor, width: int) -> list[Tensor]:
+        """Inputs 1, 2, ... width - 1 positions before each of `x`, like it; and keep `x`."""
+        ...
+
 
 _QUERY_BLOCK = 4
 
@@ -121,6 +125,10 @@ class DenseContext:
         if self._mask is None and self._lengths is not None:
             self._mask = self._hiding(self._lengths, q.dtype)
         return attend(q, k, v, self._mask, causal=self._causal)
+
+    def before(self, layer: int, x: Tensor, width: int) -> list[Tensor]:  # noqa: ARG002
+        length = x.shape[-2]
+        return [F.pad(x, (0, 0, back, 0))[..., :length, :] for back in range(1, width)]
 
     def _hiding(self, lengths: Tensor, dtype: torch.dtype) -> Tensor:
         """What is added to the scores of keys past the lengths, made once for all layers.

@@ -14,6 +14,7 @@ from torch import Tensor
 from izwi.ops.attention.paged_layout import GroupLayout, lay_out
 from izwi.ops.attention.torch_dense import RopeTable, attend, rope_table
 from izwi.ops.attention.torch_slots import KVSlots
+from izwi.ops.conv_trailers import ConvStep, ConvTrailers
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.transfer import to_device
 
@@ -25,6 +26,7 @@ class _Group:
     Attributes:
         slots: (rows, keys) int64 slots of the rows' keys, padded with the padding slot.
         mask: (rows, longest, keys) bool.
+        queries: (rows, longest) int64 position of each query.
         tokens: (rows, longest) int64 places of the rows' tokens in the packed array, or None if
             each row has one token and no other group has any.
         used: (tokens,) int64 places in the padded rows that are real, or None if all are.
@@ -32,6 +34,7 @@ class _Group:
 
     slots: Tensor
     mask: Tensor
+    queries: Tensor
     tokens: Tensor | None
     used: Tensor | None
 
@@ -40,7 +43,12 @@ class PagedContext:
     """Attention of one step's packed rows over the pages of one model."""
 
     def __init__(
-        self, kv: KVSlots, spans: Sequence[tuple[int, int]], tables: Sequence[Sequence[int]]
+        self,
+        kv: KVSlots,
+        spans: Sequence[tuple[int, int]],
+        tables: Sequence[Sequence[int]],
+        windows: Sequence[int | None] = (),
+        trailers: ConvTrailers | None = None,
     ):
         """Lay out a step.
 
@@ -48,8 +56,11 @@ class PagedContext:
             kv: Where `attend` keeps keys and values.
             spans: Positions [start, stop) that each row runs.
             tables: Pages of each row, exactly those that cover [0, stop).
+            windows: Of each attention layer, the positions that a query sees; empty: all.
+            trailers: Where inputs of short convolutions are kept, if there are any.
         """
-        self._kv = kv
+        self._kv, self._windows = kv, windows
+        self._convs = ConvStep(trailers, spans, tables) if trailers is not None else None
         layout = lay_out(spans, tables, kv.page_size)
         host: list[npt.NDArray[np.int64] | None] = [layout.positions, layout.written]
         for group in layout.groups:
@@ -87,9 +98,19 @@ class PagedContext:
             out[tokens] = rows
         return out
 
+    def before(self, layer: int, x: Tensor, width: int) -> list[Tensor]:
+        assert self._convs is not None
+        inputs = self._convs.before(layer, x)
+        assert len(inputs) == width - 1
+        return inputs
+
     def _attend_group(self, group: _Group, layer: int, q: Tensor) -> Tensor:
         keys, values = self._kv.read(layer, group.slots)
-        return attend(q, keys, values, group.mask)
+        mask, window = group.mask, self._windows[layer] if self._windows else None
+        if window is not None:
+            oldest = group.queries[:, :, None] - window
+            mask = mask & (_arange(mask.shape[2], mask.device) > oldest)
+        return attend(q, keys, values, mask)
 
 
 def _to_device(
@@ -129,5 +150,5 @@ def _expand(layout: GroupLayout, arrays: Sequence[Tensor | None], kv: KVSlots) -
     # a slot past the end belongs to another sequence or none: a weight of 0 does not undo a NaN
     slots = torch.where(seen, slots, kv.padding_slot)
     if queries.shape[1] == 1:  # the one query of a row stands at its last key
-        return _Group(slots, seen[:, None], tokens, used)
-    return _Group(slots, keys <= queries[:, :, None], tokens, used)
+        return _Group(slots, seen[:, None], queries, tokens, used)
+    return _Group(slots, keys <= queries[:, :, None], queries, tokens, used)

@@ -1,0 +1,85 @@
+"""Run the audio encoders of one model, and keep their results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import TYPE_CHECKING, Any
+
+from izwi.encoders import Encodes
+from izwi.model import Model
+from izwi.ops.torch_ops import TorchOps
+from izwi.request import EncodeInput
+from izwi.runner.batch import run_each
+from izwi.runner.encoded import EncodedCache
+from izwi.runner.padded import encode_together
+from izwi.sequence import Sequence
+
+if TYPE_CHECKING:
+    from izwi.runner.graphs import Graphs
+
+
+class Encoders:
+    """The audio encoders of one model."""
+
+    def __init__(
+        self,
+        model: Model,
+        ops: TorchOps,
+        max_pieces: int,
+        cache: EncodedCache,
+        graphs: Graphs | None,
+    ):
+        """Set up.
+
+        Args:
+            model: Whose encoders.
+            ops: Its operations.
+            max_pieces: Of one batch.
+            cache: Keeps results.
+            graphs: What is recorded of the model, if anything is.
+        """
+        self._model, self._ops, self._max_pieces = model, ops, max_pieces
+        self._cache, self._graphs = cache, graphs
+
+    def encode(self, pieces: Seq[tuple[Sequence, int]]) -> list[BaseException | None]:
+        """Encode piece i of each sequence into `sequence.encoded[i]`; see `Runner.encode`."""
+        if not pieces:
+            return []
+        inputs = [sequence.request.prompt.encode_inputs[i] for sequence, i in pieces]
+        missing = {(p.kind, p.digest): p for p in inputs if self._cache.get(p) is None}
+        made = run_each(self._encode, list(missing.values()))
+        fresh = dict(zip(missing, made, strict=True))
+        errors: list[BaseException | None] = []
+        for (sequence, i), piece in zip(pieces, inputs, strict=True):
+            result: Any = fresh.get((piece.kind, piece.digest))
+            if isinstance(result, BaseException):
+                errors.append(result)
+                continue
+            if result is None:
+                result = self._cache.get(piece)
+            else:
+                self._cache.put(piece, result, result.nbytes)
+            sequence.encoded[i] = result
+            errors.append(None)
+        return errors
+
+    def _encode(self, pieces: Seq[EncodeInput]) -> list[Any]:
+        """Run the encoders, recorded where they are; each result has memory of its own."""
+        results: dict[int, Any] = {}
+        if self._graphs is not None:
+            taken = [n for n, piece in enumerate(pieces) if self._graphs.encodes(piece)]
+            recorded = self._graphs.encode([pieces[n] for n in taken]) if taken else []
+            results.update(zip(taken, recorded, strict=True))
+        plain = [n for n in range(len(pieces)) if n not in results]
+        if plain:
+            made = self._encode_plain([pieces[n] for n in plain])
+            # a view would keep the whole batch alive
+            results.update((n, x.clone()) for n, x in zip(plain, made, strict=True))
+        return [results[n] for n in range(len(pieces))]
+
+    def _encode_plain(self, pieces: Seq[EncodeInput]) -> list[Any]:
+        if self._ops.device.type == "cpu":
+            # pads cost what company saves, and no piece should depend on its batch (ADR 5)
+            assert isinstance(self._model, Encodes)
+            return self._model.encode(pieces)
+        return encode_together(self._model, self._ops, self._max_pieces, pieces)

@@ -1,0 +1,108 @@
+"""An engine over the model of two tracks beside the toys of one, and what its callers got."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from izwi.cache.kv import bytes_per_page
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.layers import KVSpec
+from izwi.log import Log
+from izwi.request import Chunk, Reason, Request
+from tests.engine.toy import ToySpeech, ToyText
+from tests.engine.toy_talk import Logged, ToyTalk
+from tests.engine.world import STEP_S, Clock
+
+TALK, SPEECH, TEXT = ToyTalk(), ToySpeech(), ToyText()
+PAGE = 4
+PAGE_BYTES = bytes_per_page(KVSpec.of(TALK.layers), PAGE, torch.float32)
+
+
+@dataclass
+class Heard:
+    """What one request gave."""
+
+    logged: list[Logged] = field(default_factory=list)
+    pcm: list[float] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)  # of each chunk: what came in it
+    chunks: list[Chunk] = field(default_factory=list)
+    reason: Reason | None = None
+    error: BaseException | None = None
+
+    def take(self, chunk: Chunk) -> None:
+        assert self.reason is None, "a chunk after the last one"
+        tracks = [0] * len(chunk.entries) if chunk.tracks is None else chunk.tracks.tolist()
+        entries = [tuple(i for i in ids if i >= 0) for ids in chunk.entries.tolist()]
+        self.logged += zip(tracks, entries, strict=True)
+        if chunk.pcm is not None:
+            self.pcm += chunk.pcm.tolist()
+        self.kinds.append("sound" if chunk.pcm is not None else "text")
+        self.chunks.append(chunk)
+        self.reason, self.error = chunk.reason, chunk.error
+
+    @property
+    def log(self) -> Log:
+        """What another engine goes on from."""
+        sounds = [chunk.pcm for chunk in self.chunks if chunk.pcm is not None]
+        entries = [chunk.entries for chunk in self.chunks if len(chunk.entries)]
+        nothing = np.zeros((0, 3), np.int64)
+        return Log(
+            np.concatenate(entries) if entries else nothing,
+            num_samples=sum(map(len, sounds)),
+            num_chunks=len(sounds),
+        )
+
+
+class TalkWorld:
+    """An engine whose memory is as small as a test wants it."""
+
+    def __init__(self, pages: int = 400, **settings: Any):
+        config = EngineConfig(page_size=PAGE, kv_bytes=3 * pages * PAGE_BYTES)
+        self.clock = Clock()
+        self.config = replace(config, **settings)
+        models: Any = {"talk": TALK, "toy": SPEECH, "text": TEXT}
+        self.engine = Engine(models, TALK.ops, self.config, self.clock)
+        self.heard: dict[str, Heard] = {}
+
+    def submit(self, request: Request, log: Log | None = None) -> None:
+        self.heard[request.request_id] = Heard()
+        self.engine.submit(request, log)
+
+    def step(self) -> None:
+        for chunk in self.engine.step():
+            self.heard[chunk.request_id].take(chunk)
+        self.clock.now_s += STEP_S
+
+    def run(self, limit: int = 4000) -> None:
+        for _ in range(limit):
+            if not self.engine.has_work:
+                return
+            self.step()
+        raise AssertionError("the loop stands still")
+
+    def check_nothing_is_lost(self) -> None:
+        for load in self.engine.load.values():
+            assert load["running"] == load["waiting"] == load["paused"] == 0
+            assert load["available_pages"] == load["pages"]
+        worker = self.engine._workers["talk"]
+        assert worker.runner.states.num_free == self.config.max_running
+
+
+_ALONE: dict[Any, Heard] = {}
+
+
+def alone(request: Request) -> Heard:
+    """What a request gives undisturbed."""
+    key = request.model, request.prompt, request.seed, request.max_entries
+    if key not in _ALONE:
+        world = TalkWorld()
+        world.submit(request)
+        world.run()
+        world.check_nothing_is_lost()
+        _ALONE[key] = world.heard[request.request_id]
+    return _ALONE[key]

@@ -1,0 +1,183 @@
+"""A model of two tracks: text and frames in turns, as in LFM2-Audio, with short convolutions.
+
+Six tokens, then twelve frames, and so on; `TEXT_END` brings frames at once, until `AUDIO_END` in
+their first codebook. Every output depends on its whole history, through convolutions, attention
+with a window and attention without, so that a column of state lost anywhere changes what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec import Struct
+
+from izwi.digests import digest_ints
+from izwi.layers import PagedAttention, ShortConv, StateSpec
+from izwi.model import Pick, Row
+from izwi.ops.protocol import AttentionSpec
+from izwi.ops.torch_ops import TorchOps
+from izwi.request import EncodeInput, Request, SamplingParams, TrackParams
+from izwi.track_log import Entry, Progress
+from izwi.tracks import Track
+
+TEXT, FRAMES = 0, 1
+NUM_TEXT, NUM_FRAMES = 6, 12
+CODEBOOKS = 3
+VOCAB = 24
+STOP, TEXT_END, AUDIO_END = 23, 22, 21
+WIDTH = 16
+HEADS = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=8, rope_theta=1e4)
+Logged = tuple[int, Entry]
+
+
+class TalkPrompt(Struct, frozen=True, tag=True):
+    """Entries of any track: an earlier answer is given back as it was."""
+
+    entries: tuple[Logged, ...]
+    encode_inputs: tuple[EncodeInput, ...] = ()
+
+    @property
+    def num_positions(self) -> int:
+        return len(self.entries)
+
+
+class SumCodec:
+    """Sound that depends on all frames so far."""
+
+    sample_rate = 1000
+    frame_samples = 4
+    state: Mapping[str, StateSpec] = {"sum": StateSpec((1,))}
+    warms_up = False
+
+    def warm_codes(self, sequence: Any) -> None:
+        return None
+
+    def decode(self, codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        assert (codes[..., 0] != AUDIO_END).all(), "the end of audio is no sound"
+        steps = codes.sum(-1).float().repeat_interleave(self.frame_samples, 1)
+        total = state["sum"] + steps.cumsum(1)
+        return torch.sin(total), {"sum": total[:, -1:]}
+
+
+class ToyTalk:
+    """Implements Model and Alternates."""
+
+    max_positions = 512
+    layers = (
+        ShortConv(WIDTH, 3),
+        PagedAttention(2, 8, 1e4),
+        ShortConv(WIDTH, 3),
+        PagedAttention(2, 8, 1e4, window=7),
+    )
+
+    def __init__(self) -> None:
+        self.ops = TorchOps()
+        self.tracks = (
+            Track("text", 1, VOCAB),
+            Track("frames", CODEBOOKS, VOCAB, None, SumCodec(), frozenset([AUDIO_END])),
+        )
+        g = torch.Generator().manual_seed(1)
+
+        def drawn(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=g) * 0.4
+
+        self.words, self.codes = 2 * drawn(VOCAB, WIDTH), 2 * drawn(CODEBOOKS, VOCAB, WIDTH)
+        self.text_head, self.heads = 2 * drawn(VOCAB, WIDTH), 2 * drawn(CODEBOOKS, VOCAB, WIDTH)
+        self.mixed = [drawn(3 * WIDTH, WIDTH) for _ in range(2)]
+        self.kernels = [2 * drawn(WIDTH, 3) for _ in range(2)]
+        self.qkv = [drawn(32 + 2 * 16, WIDTH) for _ in range(2)]
+        self.outs = [drawn(WIDTH, width) for width in (WIDTH, 32, WIDTH, 32)]
+        self.num_positions_run = 0
+        self.tracks_drawn: list[set[int]] = []  # of each step
+
+    # -- what follows ------------------------------------------------------------------------
+    def begin(self, request: Request) -> Progress:
+        return Progress(TEXT, (NUM_TEXT, 0))
+
+    def following(
+        self, request: Request, progress: Progress, drawn: Entry | None
+    ) -> Progress | None:
+        left, text_done = progress.state
+        left -= 1
+        if progress.track == TEXT:
+            if drawn == (TEXT_END,):
+                text_done = 1
+            if left == 0 or text_done:
+                return Progress(FRAMES, (NUM_FRAMES, text_done))
+            return Progress(TEXT, (left, text_done))
+        if drawn is not None and drawn[0] == AUDIO_END:
+            return None if text_done else Progress(TEXT, (NUM_TEXT, 0))
+        if left == 0 and not text_done:
+            return Progress(TEXT, (NUM_TEXT, 0))
+        return Progress(FRAMES, (left, text_done))
+
+    # -- positions ---------------------------------------------------------------------------
+    def _logged(self, sequence: Any) -> list[Logged]:
+        log = zip(sequence.tracks.of, sequence.emitted, strict=True)
+        return [*sequence.request.prompt.entries, *log]
+
+    def content_keys(self, sequence: Any, start: int, stop: int) -> list[int]:
+        logged = self._logged(sequence)[start:stop]
+        return [digest_ints([track, *ids]) for track, ids in logged]
+
+    def embed(self, rows: Sequence[Row]) -> torch.Tensor:
+        self.num_positions_run += sum(row.stop - row.start for row in rows)
+        self.tracks_drawn.append({row.sequence.tracks.next for row in rows if row.emits})
+        return torch.stack(
+            [
+                self.words[ids[0]]
+                if track == TEXT
+                else sum(self.codes[book][code] for book, code in enumerate(ids))
+                for row in rows
+                for track, ids in self._logged(row.sequence)[row.start : row.stop]
+            ]
+        )
+
+    # -- a step ------------------------------------------------------------------------------
+    def run(self, x: Any, context: Any) -> Any:
+        for n in range(2):
+            gate, out, value = self.ops.linear(self._norm(x), self.mixed[n]).split(WIDTH, -1)
+            y = self.ops.short_conv(gate * value, self.kernels[n], context=context, layer=n)
+            x = self.ops.linear_add(out * y, self.outs[2 * n], x)
+            q, k, v = self.ops.linear(self._norm(x), self.qkv[n]).split((32, 16, 16), -1)
+            y = self.ops.attention(
+                q.contiguous(), k.contiguous(), v.contiguous(), spec=HEADS, context=context, layer=n
+            )
+            x = self.ops.linear_add(y, self.outs[2 * n + 1], x)
+        return self._norm(x)
+
+    def _norm(self, x: Any) -> Any:
+        return self.ops.rms_norm(x, torch.ones(WIDTH), 1e-6)
+
+    def draw(self, hidden: Any, pick: Pick, track: int = 0) -> Any:
+        if track == TEXT:
+            return pick(hidden @ self.text_head.T, 0)[:, None]
+        ids = []
+        for book in range(CODEBOOKS):
+            ids.append(pick(hidden @ self.heads[book].T, book))
+            hidden = hidden + 0.1 * self.codes[book][ids[-1]]
+        codes = torch.stack(ids, 1)
+        return torch.where(codes[:, :1] == AUDIO_END, AUDIO_END, codes)
+
+
+def talk_request(
+    name: str, length: int, seed: int, entries: int, before: Sequence[Logged] = (), **more: Any
+) -> Request:
+    """A request whose prompt is `before` and so many tokens more."""
+    ids = np.random.default_rng(seed).integers(0, 20, length).tolist()
+    sampling = SamplingParams(0.9, 20, 0.95, 1.1) if seed % 3 else SamplingParams()
+    return Request(
+        request_id=name,
+        model="talk",
+        prompt=TalkPrompt((*before, *((TEXT, (word,)) for word in ids))),
+        sampling=sampling,
+        seed=seed,
+        max_entries=entries,
+        min_entries=2,
+        stop_ids=(STOP,),
+        other_tracks=(TrackParams(SamplingParams(1.0, 4), SamplingParams(1.0, 4)),),
+        **more,
+    )
