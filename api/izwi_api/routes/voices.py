@@ -20,7 +20,7 @@ from izwi_api.services.context import Services
 from izwi_api.services.transcribe import SAMPLE_RATE, open_transcription
 from izwi_api.settings import OPENAI_VOICES
 from izwi_api.voices.design import design_voice
-from izwi_api.voices.encoding import cloning_model, decode_clip, keep_voice, speech_models
+from izwi_api.voices.encoding import NewVoice, cloning_model, decode_clip, keep_voice, speech_models
 from izwi_api.voices.files import is_id
 from izwi_api.voices.names import alias_speaker
 from izwi_api.voices.store import check_name
@@ -94,10 +94,8 @@ async def _create(services: Services, form: Form) -> dict[str, object]:
     model_name = cloning_model(services) if services.registry.names() else None
     await asyncio.to_thread(services.voices.check_free, body.name)
     text = None if body.x_vector_only else body.ref_text or await _heard(services, sample)
-    stored = await keep_voice(
-        services, model_name, body.name, sample, text, consent=body.consent, prompt=body.prompt
-    )
-    return stored_entry(stored)
+    voice = NewVoice(body.name, sample, text, body.consent, body.prompt)
+    return stored_entry(await keep_voice(services, model_name, voice))
 
 
 async def _check_consent(services: Services, consent: str | None) -> None:

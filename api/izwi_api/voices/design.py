@@ -19,6 +19,7 @@ from izwi_api.services.context import Services
 from izwi_api.services.speech import open_speech
 from izwi_api.voices.clip_check import MAX_CLIP_S, MIN_SPEECH_S
 from izwi_api.voices.encoding import (
+    NewVoice,
     check_not_speaker,
     cloning_model,
     keep_voice,
@@ -63,7 +64,8 @@ async def design_voice(
     await asyncio.to_thread(services.voices.check_free, name)
     text = (script or _SCRIPT).strip()
     sample = await _said(services, designer, text, prompt)
-    return await keep_voice(services, cloner, name, sample, text, prompt=prompt)
+    voice = NewVoice(name, sample, text, prompt=prompt)
+    return await keep_voice(services, cloner, voice)
 
 
 def _designing_model(services: Services, wanted: str | None) -> str:

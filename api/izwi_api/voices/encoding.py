@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 from uuid import uuid4
 
 from izwi.arrays import Float32
@@ -54,16 +55,24 @@ async def decode_clip(services: Services, content: bytes, rate: int, param: str)
         raise type(error)(str(error), param=param) from error
 
 
-async def keep_voice(
-    services: Services,
-    model_name: str | None,
-    name: str,
-    sample: bytes,
-    text: str | None,
-    *,
-    consent: str | None = None,
-    prompt: str | None = None,
-) -> StoredVoice:
+class NewVoice(NamedTuple):
+    """A voice to keep.
+
+    Attributes:
+        sample: A file of audio.
+        text: What it says, or None.
+        consent: A recording's id, or words.
+        prompt: The description that the sample was made from.
+    """
+
+    name: str
+    sample: bytes
+    text: str | None
+    consent: str | None = None
+    prompt: str | None = None
+
+
+async def keep_voice(services: Services, model_name: str | None, voice: NewVoice) -> StoredVoice:
     """Keep a voice, with what a model makes of its clip.
 
     The clip is encoded first: one that cannot be, or a caller who leaves, leaves no voice behind.
@@ -71,27 +80,28 @@ async def keep_voice(
     Args:
         services: The engine, the models and the store.
         model_name: Who encodes the clip now, or None; others do when they are asked to speak.
-        name: Of the new voice.
-        sample: A file of audio.
-        text: What it says, or None.
-        consent: A recording's id, or words.
-        prompt: The description that the sample was made from.
+        voice: The new voice.
 
     Raises:
         InvalidRequest: The name or the clip cannot be used.
         VoiceExists: The name is taken, in the store or by a model's speaker.
         StorageFull: There is no room.
     """
-    check_not_speaker(services, name)
-    await asyncio.to_thread(services.voices.check_free, name)
-    samples = await decode_clip(services, sample, REFERENCE_RATE, "audio_sample")
+    check_not_speaker(services, voice.name)
+    await asyncio.to_thread(services.voices.check_free, voice.name)
+    samples = await decode_clip(services, voice.sample, REFERENCE_RATE, "audio_sample")
     encoded = {}
     if model_name is not None:
-        prompt_voice = await encode_clip(services, model_name, samples, text)
+        prompt_voice = await encode_clip(services, model_name, samples, voice.text)
         encoded[checkpoint_name(services, model_name)] = prompt_voice
     return await asyncio.to_thread(
         lambda: services.voices.create(
-            name, sample, text, consent=consent, prompt=prompt, encoded=encoded
+            voice.name,
+            voice.sample,
+            voice.text,
+            consent=voice.consent,
+            prompt=voice.prompt,
+            encoded=encoded,
         )
     )
 

@@ -6,7 +6,9 @@ the rotation, and a SwiGLU MLP. Source: transformers, models/qwen3 (4.57).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 
 from izwi.layers import PagedAttention
 from izwi.ops import Array, AttentionContext, AttentionSpec, Ops, Weights
@@ -163,7 +165,8 @@ def decode(
         (..., tokens, hidden) hidden states after the final norm.
     """
     for n in range(config.num_hidden_layers):
-        x = _layer(ops, weights, config, f"{prefix}layers.{n}.", x, context, n)
+        attend = partial(ops.normed_attention, spec=config.attention, context=context, layer=n)
+        x = _layer(ops, weights, config, f"{prefix}layers.{n}.", x, attend)
     return ops.rms_norm(x, weights[f"{prefix}norm.weight"], config.rms_norm_eps)
 
 
@@ -173,18 +176,15 @@ def _layer(
     config: DecoderConfig,
     prefix: str,
     x: Array,
-    context: AttentionContext,
-    layer: int,
+    attend: Callable[..., Array],
 ) -> Array:
+    """Run a layer; `attend` is `Ops.normed_attention` of this layer's cache."""
     eps = config.rms_norm_eps
-    attended = ops.normed_attention(
+    attended = attend(
         x,
         weights.get(prefix + _NORM),
         eps,
         _joined(ops, weights, prefix, *_QKV),
-        spec=config.attention,
-        context=context,
-        layer=layer,
         q_norm=weights[f"{prefix}self_attn.q_norm.weight"],
         k_norm=weights[f"{prefix}self_attn.k_norm.weight"],
     )

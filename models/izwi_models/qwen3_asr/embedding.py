@@ -15,6 +15,7 @@ from izwi_models.qwen3.token_model import logged_tokens
 from izwi_models.qwen3_asr.config import EMBEDDING, AudioConfig
 from izwi_models.qwen3_asr.encoder import (
     PaddedClips,
+    Windows,
     chunk_positions,
     encode_clips,
     encode_windows,
@@ -64,7 +65,7 @@ class WindowEncoder:
                 self._config,
                 mel,
                 pad_chunks=kind == WINDOW,
-                positions=self._positions,
+                windows=Windows(self._positions),
             )
             encoded.update((n, out[i]) for i, n in enumerate(members))
         return [encoded[n] for n in range(len(inputs))]
@@ -92,8 +93,7 @@ class WindowEncoder:
             self._weights,
             self._config,
             values,
-            positions=self._positions,
-            num_tokens=self._num_tokens[lengths],
+            windows=Windows(self._positions, self._num_tokens[lengths]),
         )
 
 

@@ -28,6 +28,22 @@ _MOST_NUMBERS = 32 * 480 * 64 * 50
 _QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
 
 
+class Windows(NamedTuple):
+    """What `encode_windows` may know of its windows, all of it on the device.
+
+    Attributes:
+        positions: `chunk_positions(config)`; made where None.
+        num_tokens: (batch,) int64, at least 1: tokens of each window. Those behind come from zeros
+            that pad it, and are masked in attention. None: all are tokens.
+    """
+
+    positions: Array | None = None
+    num_tokens: Array | None = None
+
+
+_WHOLE = Windows()
+
+
 class PaddedClips(NamedTuple):
     """What `encode_clips` knows of its clips, all of it on the device.
 
@@ -73,9 +89,8 @@ def encode_windows(
     config: AudioConfig,
     mel: Array,
     *,
+    windows: Windows = _WHOLE,
     pad_chunks: bool = True,
-    positions: Array | None = None,
-    num_tokens: Array | None = None,
 ) -> Array:
     """Encode windows of equal length, or padded to it.
 
@@ -84,19 +99,18 @@ def encode_windows(
         weights: Tensors by checkpoint name.
         config: Sizes of the encoder.
         mel: (batch, 128, frames) with at most `n_window_infer` frames (8 s).
+        windows: What is known of them.
         pad_chunks: Fill a short last chunk with zeros to a whole one, as the reference does for
             sound of 1 s and more. Sound below 1 s is one chunk that keeps its length.
-        positions: `chunk_positions(config)` on the device; made here where None.
-        num_tokens: (batch,) int64 on the device, at least 1: tokens of each window. Those behind
-            come from zeros that pad it, and are masked in attention. None: all are tokens.
 
     Returns:
         (batch, config.num_tokens(frames), output_dim).
     """
+    positions = windows.positions
     if positions is None:
         positions = ops.array(chunk_positions(config))
     x = _convolve(ops, weights, config, mel, pad_chunks, positions)  # (batch, tokens, d_model)
-    return _attend(ops, weights, config, x, num_tokens)
+    return _attend(ops, weights, config, x, windows.num_tokens)
 
 
 def encode_clips(

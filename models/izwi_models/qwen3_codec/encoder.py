@@ -11,6 +11,7 @@ convolution fills up to whole strides.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from izwi.ops.protocol import Array, AttentionContext, AttentionSpec, Ops, Weights
 from izwi_models.qwen3_codec.config import CodecConfig, EncoderConfig
@@ -19,6 +20,17 @@ from izwi_models.qwen3_codec.quantizer import quantise
 # Samples that the convolutions take at once, at most, or one clip: 32 s. At the published sizes
 # they need some 510 bytes a sample in 16 bits, and a GPU that records keeps the memory for good.
 _MOST_SAMPLES = 32 * 24_000
+
+
+class Convolution(NamedTuple):
+    """How a convolution goes over time, and what stands before it: zeros, or the first column."""
+
+    stride: int = 1
+    dilation: int = 1
+    mode: str = "constant"
+
+
+_DENSE = Convolution()
 
 
 def encode(
@@ -73,9 +85,9 @@ def encode_latents(
         weights,
         "encoder.downsample",
         ops.transpose(x, (0, 2, 1)),
-        stride=config.downsample_stride,
-        mode="replicate",  # this one layer; the published pad_mode is that of the others
-        lengths=lengths,
+        # replicated in this one layer; the published pad_mode is that of the others
+        Convolution(config.downsample_stride, mode="replicate"),
+        lengths,
     )
     return ops.transpose(x, (0, 2, 1))
 
@@ -85,16 +97,14 @@ def _conv(
     weights: Weights,
     name: str,
     x: Array,
-    *,
-    stride: int = 1,
-    dilation: int = 1,
-    mode: str = "constant",
+    shape: Convolution = _DENSE,
     lengths: Array | None = None,
 ) -> Array:
     """Convolve causally, the end padded to whole strides: time n becomes ceil(n / stride).
 
     With `lengths` (batch,) the end of each row is there, and what stands behind is not looked at.
     """
+    stride, dilation, mode = shape
     if lengths is not None and stride > 1:
         x = _ended(ops, x, lengths, mode)
     weight = weights[f"{name}.conv.weight"]
@@ -126,11 +136,11 @@ def _convolutions(
     for ratio in reversed(config.upsampling_ratios):  # listed in the order of Mimi's decoder
         for index in range(config.num_residual_layers):
             block, dilation = f"{name}.{layer}.block", config.dilation_growth_rate**index
-            y = _conv(ops, weights, f"{block}.1", ops.elu(x), dilation=dilation)
+            y = _conv(ops, weights, f"{block}.1", ops.elu(x), Convolution(dilation=dilation))
             x = x + _conv(ops, weights, f"{block}.3", ops.elu(y))
             layer += 1
         down = f"{name}.{layer + 1}"
-        x = _conv(ops, weights, down, ops.elu(x), stride=ratio, lengths=lengths)
+        x = _conv(ops, weights, down, ops.elu(x), Convolution(ratio), lengths)
         lengths = None if lengths is None else _ceil_div(lengths, ratio)
         layer += 2
     return _conv(ops, weights, f"{name}.{layer + 1}", ops.elu(x))

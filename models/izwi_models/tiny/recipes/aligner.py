@@ -26,7 +26,7 @@ from izwi_models.qwen3_aligner.config import AlignerConfig, tensor_shapes
 from izwi_models.qwen3_aligner.repair import in_order
 from izwi_models.qwen3_aligner.words import split_words
 from izwi_models.qwen3_asr.config import EMBEDDING, HEAD, TEXT_PREFIX
-from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
+from izwi_models.qwen3_asr.encoder import Windows, chunk_positions, encode_windows
 from izwi_models.tiny.recipes.aligner_folder import OWN, WHOLE, complete
 from izwi_models.tiny.recipes.asr import augmented_mel, token_counts
 from izwi_models.tiny.recipes.augment import disturbed
@@ -241,8 +241,7 @@ class AlignerTrainer:
             weights,
             self.config.audio,
             mel.to(self.dtype),
-            positions=self._positions,
-            num_tokens=tokens,
+            windows=Windows(self._positions, tokens),
         )
         rows, most = audio.shape[:2]
         at = torch.arange(1 + most + length, device=self.device)[None]

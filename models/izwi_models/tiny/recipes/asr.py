@@ -20,7 +20,7 @@ from izwi.ops.torch_ops import TorchOps
 from izwi_models.qwen3.decoder import decode
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr.config import EMBEDDING, TEXT_PREFIX, AsrConfig, tensor_shapes
-from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
+from izwi_models.qwen3_asr.encoder import Windows, chunk_positions, encode_windows
 from izwi_models.tiny.recipes.augment import disturbed, no_speech
 from izwi_models.tiny.recipes.data import Corpus, Int64, bucket_batches, text_table
 from izwi_models.tiny.recipes.harness import (
@@ -113,8 +113,7 @@ class AsrTrainer:
             weights,
             self.config.audio,
             mel.to(self.dtype),
-            positions=self._positions,
-            num_tokens=tokens,
+            windows=Windows(self._positions, tokens),
         )
         phone_loss = self._phone_loss(weights, audio, labels, lengths)
         answers, answer_lengths = self._wanted(items, text_length)

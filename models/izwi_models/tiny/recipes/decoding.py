@@ -21,7 +21,7 @@ from izwi.ops.torch_ops import TorchOps
 from izwi_models.qwen3.decoder import DecoderConfig, decode
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr import config as asr_config
-from izwi_models.qwen3_asr.encoder import encode_windows
+from izwi_models.qwen3_asr.encoder import Windows, encode_windows
 from izwi_models.qwen3_codec.decoder import decode as decode_sound
 from izwi_models.qwen3_codec.decoder import zero_state
 from izwi_models.qwen3_codec.quantizer import prepare
@@ -229,7 +229,9 @@ class Listener:
         padded = torch.stack([F.pad(sound, (0, longest - len(sound))) for sound in sounds])
         mel = whisper_mel(to_16k(padded), kept)
         tokens = token_counts(kept // _MEL_STEP)
-        audio = encode_windows(self.ops, self._weights, self.config.audio, mel, num_tokens=tokens)
+        audio = encode_windows(
+            self.ops, self._weights, self.config.audio, mel, windows=Windows(None, tokens)
+        )
         x, lengths = self._prompts(audio, tokens)
         rows = torch.arange(len(sounds), device=self.device)
         stack = self.config.text.decoder

@@ -12,7 +12,7 @@ from torch import Tensor
 from izwi.checkpoint import parse_config
 from izwi.ops.torch_ops import TorchOps
 from izwi_models.qwen3_asr.config import AUDIO_PREFIX, AsrConfig
-from izwi_models.qwen3_asr.encoder import chunk_positions, encode_windows
+from izwi_models.qwen3_asr.encoder import Windows, chunk_positions, encode_windows
 from izwi_models.tiny.recipes.spectral import to_16k, whisper_mel
 
 _FLOOR = 1e-3  # level of the noise that both sounds get, so that silence is not compared
@@ -49,5 +49,5 @@ class Perception:
         kept = torch.full((len(samples),), samples.shape[1], device=self._device)
         mel = whisper_mel(samples, kept)
         return encode_windows(
-            self._ops, self._weights, self._config, mel, positions=self._positions
+            self._ops, self._weights, self._config, mel, windows=Windows(self._positions)
         )

@@ -1,0 +1,55 @@
+"""A call is readable where it stands: no function takes more than six things."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("izwi", "models", "api", "web")
+MOST = 6
+# Kernels, and the table of operations that they implement, take what the arithmetic takes.
+# Commands take an argument for each option of theirs. Recipes are scripts.
+KERNELS, COMMANDS, SCRIPTS = "izwi/ops/", "api/izwi_api/cli/", "models/izwi_models/tiny/recipes/"
+# Still to be grouped.
+TOO_LONG = {
+    "izwi/runner/decode_graphs.py: __init__",
+    "izwi/runner/graphs.py: _made",
+    "izwi/runner/graphs.py: of",
+    "izwi/scheduler/deadline.py: _fill",
+    "models/izwi_models/lfm2_audio/backbone.py: _attend",
+    "models/izwi_models/lfm2_audio/backbone.py: _short_conv",
+    "models/izwi_models/lfm2_audio/encoder.py: _attend",
+    "models/izwi_models/lfm2_audio/encoder.py: _layer",
+}
+
+
+def num_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """What a caller passes: neither `self` nor `cls`."""
+    arguments = function.args
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    number = sum(argument.arg not in ("self", "cls") for argument in named)
+    return number + (arguments.vararg is not None) + (arguments.kwarg is not None)
+
+
+def test_no_function_takes_more_than_six() -> None:
+    long: set[str] = set()
+    num_functions = 0
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            place = str(path.relative_to(ROOT))
+            if place.startswith((KERNELS, COMMANDS, SCRIPTS)):
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    num_functions += 1
+                    if num_parameters(node) > MOST:
+                        long.add(f"{place}: {node.name}")
+    assert num_functions > 1000
+    assert long <= TOO_LONG, sorted(long - TOO_LONG)
+
+
+def test_it_counts_what_a_caller_passes() -> None:
+    (function,) = ast.parse("def f(self, a, /, b, *c, d, e=1, **g): ...").body
+    assert isinstance(function, ast.FunctionDef)
+    assert num_parameters(function) == 6
