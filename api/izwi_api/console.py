@@ -26,6 +26,7 @@ def messages() -> Console:
 # What the endpoints' errors advise, and what a user of the command line does instead.
 _ADVICE = {
     "GET /v1/audio/voices lists them": "`izwi voices` lists them",
+    "GET /v1/models lists those that are": "`izwi models` lists those that are",
     "POST /v1/audio/transcriptions takes": "`izwi transcribe` takes",
 }
 

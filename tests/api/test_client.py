@@ -105,6 +105,20 @@ def test_voices_are_cloned_used_and_deleted(world, tone_wav):
             client.say("hi", voice="mine")
 
 
+def test_stored_voices_need_no_model(cli, tone_wav):
+    with Client(models=()) as client:
+        assert client.models() == []
+        entry = client.clone("mine", tone_wav(2.0), "la", consent="she agreed")
+        assert [voice["name"] for voice in client.voices()] == ["mine"]
+        with pytest.raises(InvalidRequest, match="not audio"):
+            client.clone("other", b"no sound " * 99, consent="she agreed")
+        with pytest.raises(ModelNotFound):
+            client.say("hi", model="izwi-tiny-tts")
+    assert cli.opened == []
+    cli("say", "hi", "--voice", "mine", "--out", "a.wav")
+    assert cli.speech.asked[-1].voice.text == entry["ref_text"] == "la"
+
+
 @pytest.mark.parametrize(
     ("act", "kind", "message"),
     [

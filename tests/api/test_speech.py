@@ -89,6 +89,16 @@ def test_sse_ends_with_the_bill(client):
     assert events[-1] == {"type": "speech.audio.done", "usage": usage}
 
 
+@pytest.mark.parametrize("speed", [1.0, 2.0])
+def test_codes_come_beside_the_sound_for_who_wants_them(client, speed):
+    events = sse(say(client, stream_format="sse", include_codes=True, speed=speed))
+    codes = [code for e in events if e["type"] == "speech.audio.codes" for code in e["codes"]]
+    assert codes == [[ord(letter)] * 4 for letter in ASK["input"]]
+    assert events[-1]["type"] == "speech.audio.done"
+    refused = say(client, include_codes=True)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "include_codes")
+
+
 def test_pieces_have_seeds_of_their_own(client, server):
     say(client, input="one. two.", seed=9)
     assert [ask.seed for ask in server.registry.models["tts"].asked[-2:]] == [9, 10]

@@ -40,6 +40,14 @@ def test_text_srt_and_vtt(client, tone_wav):
     assert vtt.count("-->") == 2
 
 
+def test_tokens_may_be_bounded(client, tone_wav):
+    answer = write(client, tone_wav(5.0), max_new_tokens="12").json()
+    assert answer["text"] == "word"
+    for value in ("0", "-1", "many", "1.5", "99999999"):
+        refused = write(client, tone_wav(1.0), max_new_tokens=value)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_new_tokens")
+
+
 def test_verbose_json(client, tone_wav):
     answer = write(
         client,

@@ -368,6 +368,13 @@ def test_a_voice_from_a_description(services):
     assert clip.headers["content-type"] == "audio/wav"
 
 
+def test_a_clip_that_was_made_from_a_description_keeps_it(services, upload):
+    entry = upload(services.client, "made", prompt="a calm old man").json()
+    assert (entry["type"], entry["prompt"]) == ("prompt", "a calm old man")
+    assert services.client.get(f"{VOICES}/made").json() == entry
+    assert upload(services.client, "asked", prompt="x", consent=None).status_code == 400
+
+
 def test_descriptions_that_are_refused(services, tmp_path):
     body = {"name": "calm", "prompt": "a calm voice", "type": "prompt"}
     for change, param in (

@@ -1,10 +1,9 @@
-"""The engine in this process: load models, open services over it, stop it."""
+"""The engine in this process: load models, open services over it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 from izwi.async_engine import AsyncEngine
 from izwi.config import EngineConfig
@@ -48,16 +47,3 @@ def open_services(
     registry, backend = load_models(sources, runtime)
     engine = AsyncEngine(Engine(registry.models, backend.ops, config or EngineConfig()))
     return Services(engine, registry, settings, VoiceStore(settings.home / "voices"))
-
-
-@asynccontextmanager
-async def running_services(
-    sources: Sequence[str], runtime: RuntimeOptions
-) -> AsyncGenerator[Services]:
-    """Open an API server whose engine steps until the block ends; raises as `open_services`."""
-    api_server = open_services(sources, runtime)
-    api_server.engine.start()
-    try:
-        yield api_server
-    finally:
-        await api_server.engine.stop()
