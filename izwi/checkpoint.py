@@ -35,8 +35,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def tensor_names(folder: Path) -> set[str]:
-    """Names in the folder's weight files; empty where they cannot be read, as loading will say."""
+    """Names in a folder's weight files, or in one file; empty where they cannot be read.
+
+    What is wrong with them is told by loading.
+    """
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    single = folder if folder.is_file() else single
     try:
         if single.is_file():
             with safe_open(single, framework="numpy") as handle:

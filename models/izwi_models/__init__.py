@@ -1,9 +1,10 @@
 """Model families: how each kind of checkpoint computes, over the operations table."""
 
 from izwi.model import Family
-from izwi_models import qwen3_aligner, qwen3_asr, qwen3_chat, qwen3_tts
+from izwi_models import lfm2_audio, qwen3_aligner, qwen3_asr, qwen3_chat, qwen3_tts
 
 FAMILIES: tuple[Family, ...] = (
+    lfm2_audio.FAMILY,
     qwen3_asr.FAMILY,
     qwen3_aligner.FAMILY,
     qwen3_chat.FAMILY,

@@ -34,9 +34,8 @@ class LoopContext:
         mask = places <= places[self._start :, None]
         return attend(q[None], keys[None], values[None], mask[None])[0]
 
-    def convolve(self, layer: int, x: Any, weight: Any) -> Any:
-        past = weight.shape[-1] - 1
-        before = self._inputs.get(layer, x.new_zeros((past, x.shape[1])))
-        joined = torch.cat([before, x])
-        self._inputs[layer] = joined[-past:]
-        return torch.nn.functional.conv1d(joined.T[None], weight, groups=weight.shape[0])[0].T
+    def before(self, layer: int, x: Any, width: int) -> list[Any]:
+        kept = self._inputs.get(layer, x.new_zeros((width - 1, x.shape[1])))
+        joined = torch.cat([kept, x])
+        self._inputs[layer] = joined[-(width - 1) :]
+        return [joined[width - 1 - back :][: x.shape[0]] for back in range(1, width)]

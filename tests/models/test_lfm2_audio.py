@@ -43,9 +43,7 @@ class Loop:
     def run(self, x: Any) -> Any:
         """States of the next positions: (positions, hidden) -> (positions, hidden)."""
         self._context.extend(x.shape[0])
-        return backbone.hidden_states(
-            OPS, self._weights, self._config.lfm, x, self._context, self._context.convolve
-        )
+        return backbone.hidden_states(OPS, self._weights, self._config.lfm, x, self._context)
 
     def text(self, hidden: Any) -> tuple[int, ...]:
         return (int(self.logits(hidden)[-1].argmax()),)

@@ -10,8 +10,8 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from tests.models.tiny_tts import byte_pieces
-from tests.random_weights import Float32, random_weights
+from tests.models.tiny_tts import byte_pieces, write_json
+from tests.random_weights import Float32, random_weights, write_checkpoint
 
 SEED = 31
 
@@ -171,6 +171,75 @@ def tiny_weights(
         if name in weights:
             weights[name][row] *= factor
     return weights
+
+
+DETOKENIZER: dict[str, Any] = {
+    "model_type": "lfm2",
+    "block_auto_adjust_ff_dim": False,
+    "conv_L_cache": 3,
+    "conv_bias": False,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "layer_types": ["conv", "sliding_attention", "conv"],
+    "max_position_embeddings": 128000,
+    "norm_eps": 1e-5,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 2,
+    "rope_theta": 1000000.0,
+    "sliding_window": 30,
+    "vocab_size": 64,
+}
+# Kyutai's file comes without a configuration: who loads this one says so.
+MIMI: dict[str, Any] = {
+    "codebook_size": 2048,
+    "codebook_dim": 16,
+    "hidden_size": 32,
+    "num_layers": 2,
+    "num_heads": 4,
+    "intermediate_size": 64,
+    "window": 20,
+    "num_filters": 4,
+    "num_file_codebooks": 9,
+}
+# More would reach beyond full scale.
+CODEC_GAINS = {"lin.weight": 0.2, "decoder.": 0.7}
+
+
+def write_tiny_lfm2_audio(folder: Path, seed: int = SEED, **more: Any) -> Path:
+    """Write a whole checkpoint of the newer layout, which `izwi_models.lfm2_audio` loads.
+
+    Args:
+        folder: Is made.
+        seed: Of the weights.
+        more: `mimi=True` for the older layout with a small Mimi, `loudness` as in `tiny_weights`.
+
+    Returns:
+        The folder.
+    """
+    from safetensors.numpy import save_file
+
+    from izwi_models.lfm2_audio.audio_config import MimiConfig, detokenizer_config, encoder_config
+    from izwi_models.lfm2_audio.audio_tensors import detokenizer_shapes, encoder_shapes, mimi_shapes
+    from izwi_models.lfm2_audio.config import checked_config, tensor_shapes
+
+    config = checked_config(TINY, "config")
+    shapes = tensor_shapes(config)
+    shapes |= encoder_shapes(encoder_config(TINY["encoder"], "encoder"), config.lfm.hidden_size)
+    write_tokenizer(folder)
+    write_json(folder / "config.json", TINY)
+    weights = tiny_weights(shapes, seed, more.get("loudness", LOUD))
+    save_file(weights, folder / "model.safetensors")
+    if more.get("mimi"):
+        codec = mimi_shapes(MimiConfig(**MIMI))
+        name = "tokenizer-e351c8d8-checkpoint125.safetensors"
+        save_file(random_weights(codec, seed, CODEC_GAINS), folder / name)
+    else:
+        codec = detokenizer_shapes(detokenizer_config(DETOKENIZER, "detokenizer"))
+        write_checkpoint(
+            folder / "audio_detokenizer", codec, seed, gains=CODEC_GAINS, config=DETOKENIZER
+        )
+    return folder
 
 
 def write_tokenizer(folder: Path) -> None:

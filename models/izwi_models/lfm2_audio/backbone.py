@@ -8,18 +8,11 @@ positions back. Source: transformers 4.57.6, models/lfm2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi_models.lfm2_audio.config import BackboneConfig
 
 PREFIX = "lfm."
 EMBEDDING = f"{PREFIX}embed_tokens.weight"
-
-# Convolve packed positions of one layer, each sequence behind what it has kept:
-# (layer, x (positions, channels), weight (channels, 1, width)) -> (positions, channels).
-# It keeps the last width - 1 positions of each sequence for the next call.
-Convolve = Callable[[int, Array, Array], Array]
 
 # What `pack` joins, under which name. No checkpoint has these.
 _QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
@@ -52,18 +45,16 @@ def pack(ops: Ops, weights: Weights, config: BackboneConfig) -> dict[str, Array]
             if norm is not None:
                 packed[layer + norm_name] = norm
             packed[f"{layer}{joined}.weight"] = ops.quantize(weight)
+        if is_conv:
+            taps = f"{layer}conv.conv.weight"
+            packed[taps] = packed[taps].reshape(config.hidden_size, config.conv_width)
         for part in ("conv.out_proj" if is_conv else "self_attn.out_proj", "feed_forward.w2"):
             packed[f"{layer}{part}.weight"] = ops.quantize(packed[f"{layer}{part}.weight"])
     return packed
 
 
 def hidden_states(
-    ops: Ops,
-    weights: Weights,
-    config: BackboneConfig,
-    x: Array,
-    attention: AttentionContext,
-    convolve: Convolve,
+    ops: Ops, weights: Weights, config: BackboneConfig, x: Array, context: AttentionContext
 ) -> Array:
     """Run the backbone and its final norm.
 
@@ -72,19 +63,21 @@ def hidden_states(
         weights: What `pack` made.
         config: Sizes.
         x: (positions, hidden) input embeddings of packed sequences.
-        attention: Which keys each position sees; its layers are numbered as the backbone's.
-        convolve: Short convolutions with their state; layers are numbered likewise.
+        context: Which positions each one sees, and what they have kept.
 
     Returns:
         (positions, hidden) hidden states after the final norm.
     """
     eps = config.norm_eps
+    convs = attentions = 0
     for n in range(config.num_hidden_layers):
         prefix = f"{PREFIX}layers.{n}."
         if config.is_conv(n):
-            x = _short_conv(ops, weights, config, prefix, x, convolve, n)
+            x = _short_conv(ops, weights, config, prefix, x, context, convs)
+            convs += 1
         else:
-            x = _attend(ops, weights, config, prefix, x, attention, n)
+            x = _attend(ops, weights, config, prefix, x, context, attentions)
+            attentions += 1
         norm = weights.get(prefix + _MLP_NORM)
         gated = ops.gated_linear(x, norm, eps, weights[f"{prefix}{_GATE_UP[0]}.weight"])
         x = ops.linear_add(gated, weights[f"{prefix}feed_forward.w2.weight"], x)
@@ -120,13 +113,13 @@ def _short_conv(
     config: BackboneConfig,
     prefix: str,
     x: Array,
-    convolve: Convolve,
+    context: AttentionContext,
     layer: int,
 ) -> Array:
     norm, hidden = weights.get(prefix + _NORM), config.hidden_size
     projected = ops.normed_linear(x, norm, config.norm_eps, weights[f"{prefix}conv.in_proj.weight"])
     gate_in, gate_out = projected[..., :hidden], projected[..., hidden : 2 * hidden]
-    mixed = convolve(
-        layer, gate_in * projected[..., 2 * hidden :], weights[f"{prefix}conv.conv.weight"]
-    )
+    gated = gate_in * projected[..., 2 * hidden :]
+    taps = weights[f"{prefix}conv.conv.weight"]
+    mixed = ops.short_conv(gated, taps, context=context, layer=layer)
     return ops.linear_add(gate_out * mixed, weights[f"{prefix}conv.out_proj.weight"], x)

@@ -1,0 +1,179 @@
+"""LFM2-Audio as the engine runs it: text and sound in, text and sound out, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import numpy as np
+import numpy.typing as npt
+
+from izwi.conversation import ConversationInput
+from izwi.inputs import SpeechInput, Transcript, TranscriptionInput
+from izwi.layers import CacheSpec
+from izwi.model import Pick, Row
+from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi.request import EncodeInput, Request, Task
+from izwi.sequence import Sequence
+from izwi.track_log import Entry, Progress
+from izwi.tracks import Track
+from izwi_models.lfm2_audio import backbone, depthformer, embedding, prepare
+from izwi_models.lfm2_audio.codecs import FrameCodec
+from izwi_models.lfm2_audio.config import CODES, END_OF_AUDIO
+from izwi_models.lfm2_audio.pattern import Blocks, TrackIndex, Turn, first_turn, next_turn
+from izwi_models.lfm2_audio.prepare import Checkpoint
+from izwi_models.lfm2_audio.prompt import LFM2Prompt, entry_key, input_row
+from izwi_models.lfm2_audio.segments import SEGMENT, SegmentEncoder
+from izwi_models.lfm2_audio.tokenizer import TextReader
+
+
+class LFM2Audio:
+    """One checkpoint on one device. Implements `izwi.model.Model`, `Alternates`, `Converses`."""
+
+    task: Task = Task.CHAT
+
+    def __init__(
+        self,
+        ops: Ops,
+        weights: Weights,
+        checkpoint: Checkpoint,
+        codec: FrameCodec,
+        encoder: SegmentEncoder,
+    ):
+        """Bind weights that `load` made ready."""
+        self._ops, self._weights, self._checkpoint = ops, weights, checkpoint
+        self._config, self._encoder, self._codec = checkpoint.config, encoder, codec
+        self.padded_encoders = {SEGMENT: encoder}
+        self._blocks = Blocks(self._config.interleaved_n_text, self._config.interleaved_n_audio)
+        self._head = ops.quantize(weights[backbone.EMBEDDING])
+        text = Track("text", 1, self._config.lfm.vocab_size)
+        # sound that lags its frames comes to its end with the frame that says so
+        silent = frozenset[int]() if codec.lookahead_samples else frozenset({END_OF_AUDIO})
+        frames = Track("frames", self._config.codebooks, CODES, codec=codec, silent_ids=silent)
+        self.tracks = (text, frames)
+
+    @property
+    def layers(self) -> tuple[CacheSpec, ...]:
+        return self._config.lfm.layers
+
+    @property
+    def max_positions(self) -> int:
+        return self._config.lfm.max_position_embeddings
+
+    # -- what the engine runs ----------------------------------------------------------------
+    def begin(self, request: Request) -> Progress:  # noqa: ARG002
+        return _progress(first_turn(self._blocks))
+
+    def following(
+        self, request: Request, progress: Progress, drawn: Entry | None
+    ) -> Progress | None:
+        left, done = progress.state
+        turn = Turn(TrackIndex(progress.track), left, bool(done))
+        after = next_turn(_prompt(request).mode, self._blocks, turn, drawn)
+        return None if after.track is None else _progress(after)
+
+    def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
+        known = _prompt(sequence.request).content_keys
+        keys: list[int] = known[start:stop].tolist()
+        first, last = max(0, start - len(known)), max(0, stop - len(known))
+        return keys + [entry_key(entry) for entry in sequence.emitted[first:last]]
+
+    def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
+        """Run the audio encoder: (positions, hidden) each, in order."""
+        return self._encoder.encode(inputs)
+
+    def embed(self, rows: Seq[Row]) -> Array:
+        """Inputs of the rows' positions end to end: tokens, frames and encoded sound."""
+        ids = self._ops.array(self._inputs(rows))
+        x = embedding.embed_inputs(self._ops, self._weights, ids)
+        sounds, places = _sounds(rows)
+        if not sounds:
+            return x
+        inputs = self._ops.concat([x, *sounds], 0)
+        return self._ops.take(inputs, self._ops.array(places))
+
+    def run(self, x: Array, context: AttentionContext) -> Array:
+        return backbone.hidden_states(self._ops, self._weights, self._config.lfm, x, context)
+
+    def draw(self, hidden: Array, pick: Pick, track: int = 0) -> Array:
+        if track == TrackIndex.FRAMES:
+            return depthformer.draw_frames(self._ops, self._weights, self._config, hidden, pick)
+        return pick(self._ops.linear(hidden, self._head), 0).reshape(-1, 1)
+
+    def _inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
+        parts: list[npt.NDArray[np.int64]] = []
+        for sequence, start, stop in rows:
+            known = _prompt(sequence.request).inputs
+            parts.append(known[start:stop])
+            first, last = max(0, start - len(known)), max(0, stop - len(known))
+            logged = [input_row(e, self._config.codebooks) for e in sequence.emitted[first:last]]
+            if logged:
+                parts.append(np.array(logged, np.int64))
+        return np.concatenate(parts)
+
+    # -- what the API servers ask ------------------------------------------------------------
+    @property
+    def sample_rate(self) -> int:
+        return self._codec.sample_rate
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        return self._checkpoint.speakers
+
+    def prepare_conversation(self, request_id: str, model: str, ask: ConversationInput) -> Request:
+        """Lay out the next answer of a conversation. Raises InvalidRequest and its kind."""
+        return prepare.conversation_request(self._checkpoint, request_id, model, ask)
+
+    def prepare_speech(self, request_id: str, model: str, ask: SpeechInput) -> Request:
+        return prepare.speech_request(self._checkpoint, request_id, model, ask)
+
+    def prepare_transcription(
+        self, request_id: str, model: str, ask: TranscriptionInput
+    ) -> Request:
+        return prepare.transcription_request(self._checkpoint, request_id, model, ask)
+
+    def open_answer(self, request: Request) -> TextReader:  # noqa: ARG002
+        """Begin to read the text of an answer, as it comes."""
+        return TextReader(self._checkpoint.tokenizer)
+
+    def read(self, token_ids: Seq[int], language: str | None) -> Transcript:  # noqa: ARG002
+        """The transcript of text tokens."""
+        return Transcript("English", self._checkpoint.tokenizer.decode(token_ids).strip())
+
+    def spell(self, token_ids: Seq[int], language: str | None) -> list[bytes]:  # noqa: ARG002
+        """Bytes of text of each token; control tokens have none."""
+        return [self._checkpoint.tokenizer.spell(index) for index in token_ids]
+
+
+def _progress(turn: Turn) -> Progress:
+    assert turn.track is not None
+    return Progress(turn.track, (turn.left, int(turn.text_done)))
+
+
+def _prompt(request: Request) -> LFM2Prompt:
+    assert isinstance(request.prompt, LFM2Prompt)
+    return request.prompt
+
+
+def _sounds(rows: Seq[Row]) -> tuple[list[Array], npt.NDArray[np.int64]]:
+    """Encoded sounds that some rows run over, and where the rows' inputs are.
+
+    Returns:
+        The sounds, and for each position its place among the rows' positions and then the sounds
+        end to end.
+    """
+    total = sum(row.stop - row.start for row in rows)
+    places = np.arange(total)
+    sounds: list[Array] = []
+    before, behind = 0, total
+    for sequence, start, stop in rows:
+        for first, sound in zip(
+            _prompt(sequence.request).sound_starts, sequence.encoded, strict=True
+        ):
+            low, high = max(start, first), min(stop, first + sound.shape[0])
+            if low < high:
+                at = before + low - start
+                places[at : at + high - low] = np.arange(low - first, high - first) + behind
+                sounds.append(sound)
+                behind += sound.shape[0]
+        before += stop - start
+    return sounds, places

@@ -1,0 +1,288 @@
+"""A caller's wish to a frozen request: everything is checked here, and nothing later.
+
+Names of parameters in errors are those of the HTTP body.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+from izwi.arrays import Float32
+from izwi.chat import Role
+from izwi.conversation import Answer, ConversationInput, Heard, Said
+from izwi.errors import ContextTooLong, InvalidRequest, VoiceNotFound
+from izwi.inputs import SpeechInput, TextMode, TranscriptionInput
+from izwi.request import Request, SamplingParams, TrackParams
+from izwi_models.lfm2_audio import prompt as prompts
+from izwi_models.lfm2_audio.config import AUDIO_START_ID, CODES, END_ID, LFM2AudioConfig
+from izwi_models.lfm2_audio.prompt import LFM2Prompt, Part, Sound
+from izwi_models.lfm2_audio.tokenizer import LFM2Tokenizer
+
+# How the published recipes sample frames: of a conversation, and of speech.
+_CHAT_FRAMES = SamplingParams(temperature=1.0, top_k=4)
+_SPEECH_FRAMES = SamplingParams(temperature=0.8, top_k=64)
+_GREEDY = SamplingParams()
+# Entries after which an answer ends, unless the caller says otherwise: 82 s of sound.
+_MAX_ENTRIES = 1024
+# Speech is limited by its text: nobody takes a quarter of a second for a letter.
+_FRAMES_PER_LETTER = 3
+# Tokens of a transcription: nobody says twelve a second.
+_TOKENS_PER_SECOND, _SPARE_TOKENS = 12, 64
+# Text is refused before it is tokenised where it is surely too long.
+_MAX_CHARACTERS_PER_POSITION = 32
+_DEFAULT_VOICE = "us_female"
+_LANGUAGE = ("english", "en")
+_RATE_HZ = 16_000
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What preparing needs to know of a loaded checkpoint.
+
+    Attributes:
+        config: config.json.
+        tokenizer: Of its text.
+        lists_voices: Voices are named (LFM2.5); else one may be described in words.
+        hear: Checks 16 kHz samples and computes what the encoder reads; raises InvalidAudio and
+            TooLarge.
+    """
+
+    config: LFM2AudioConfig
+    tokenizer: LFM2Tokenizer
+    lists_voices: bool
+    hear: Callable[[Float32], Sound]
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        """Names of voices."""
+        return tuple(prompts.VOICES) if self.lists_voices else ()
+
+
+def conversation_request(
+    checkpoint: Checkpoint, request_id: str, model: str, ask: ConversationInput
+) -> Request:
+    """Lay out the next answer of a conversation.
+
+    Raises:
+        InvalidRequest: There is no turn, a part does not belong to its role, or a number is out of
+            range.
+        InvalidAudio: A sound cannot be used.
+        ContextTooLong: The conversation leaves no room for an answer.
+    """
+    if not ask.turns:
+        raise InvalidRequest("there is no message to answer", param="messages")
+    texts = [part for turn in ask.turns for part in turn.parts if isinstance(part, str)]
+    _check_size(checkpoint, texts, "messages")
+    turns: list[tuple[str, list[Part]]] = []
+    if ask.speaks and all(turn.role is not Role.SYSTEM for turn in ask.turns):
+        turns.append((Role.SYSTEM, [prompts.CHAT]))
+    for turn in ask.turns:
+        if turn.role is Role.TOOL:
+            raise InvalidRequest("this model takes no tools", param="messages")
+        parts = [_part(checkpoint, turn.role, part) for part in turn.parts]
+        turns.append((turn.role, parts))
+    prompt = _build(checkpoint, turns, interleaved=ask.speaks)
+    text = _sampling(_GREEDY, ask.temperature, ask.top_k, None)
+    frames = _sampling(
+        _GREEDY if ask.temperature == 0.0 else _CHAT_FRAMES,
+        ask.audio_temperature,
+        ask.audio_top_k,
+        None,
+        prefix="audio_",
+    )
+    # in an answer without sound, the token that begins one ends it
+    stops = (END_ID,) if ask.speaks else (END_ID, AUDIO_START_ID)
+    _check_room(checkpoint, prompt, "messages")
+    limit = _limit(checkpoint, prompt, ask.max_new_tokens, _MAX_ENTRIES, "max_completion_tokens")
+    return _request(request_id, model, prompt, (text, frames), limit, stops, seed=ask.seed, ask=ask)
+
+
+def speech_request(
+    checkpoint: Checkpoint, request_id: str, model: str, ask: SpeechInput
+) -> Request:
+    """Lay out a text that is to be said.
+
+    Raises:
+        InvalidRequest: Something cannot be done as asked; `param` names it.
+        VoiceNotFound: The checkpoint has no such voice.
+        ContextTooLong: The text does not fit.
+    """
+    if not ask.text.strip():
+        raise InvalidRequest("there is no text to say", param="input")
+    if ask.text_mode is TextMode.STREAMING:
+        raise InvalidRequest("this model takes the whole text first", param="text_mode")
+    if ask.language is not None and ask.language.lower() not in _LANGUAGE:
+        raise InvalidRequest(f"this model speaks English, not {ask.language!r}", param="language")
+    instruction = _instruction(checkpoint, ask)
+    _check_size(checkpoint, [ask.text, instruction], "input")
+    turns: list[tuple[str, list[Part]]] = [
+        (Role.SYSTEM, [instruction]),
+        (Role.USER, [ask.text]),
+    ]
+    prompt = _build(checkpoint, turns, interleaved=False)
+    _check_room(checkpoint, prompt, "input")
+    frames = _sampling(_SPEECH_FRAMES, ask.temperature, ask.top_k, ask.top_p)
+    most = max(_MAX_ENTRIES, _FRAMES_PER_LETTER * len(ask.text))
+    limit = _limit(checkpoint, prompt, ask.max_new_tokens, most, "max_new_tokens")
+    return _request(
+        request_id, model, prompt, (_GREEDY, frames), limit, (END_ID,), seed=ask.seed, ask=ask
+    )
+
+
+def transcription_request(
+    checkpoint: Checkpoint, request_id: str, model: str, ask: TranscriptionInput
+) -> Request:
+    """Lay out a sound that is to be written down.
+
+    Raises:
+        InvalidRequest: The language is not English, or a number is out of range.
+        InvalidAudio: The sound cannot be used.
+        TooLarge: The sound is too long for one piece.
+        ContextTooLong: It leaves no room for a transcript.
+    """
+    if ask.language is not None and ask.language.lower() not in _LANGUAGE:
+        raise InvalidRequest(
+            f"this model writes down English, not {ask.language!r}", param="language"
+        )
+    sound = checkpoint.hear(ask.samples[:])
+    turns: list[tuple[str, list[Part]]] = [
+        (Role.SYSTEM, [prompts.TRANSCRIBE]),
+        (Role.USER, [sound]),
+    ]
+    prompt = _build(checkpoint, turns, interleaved=False)
+    _check_room(checkpoint, prompt, "file")
+    text = _sampling(_GREEDY, ask.temperature, None, None)
+    most = _SPARE_TOKENS + int(_TOKENS_PER_SECOND * len(ask.samples) / _RATE_HZ)
+    limit = _limit(checkpoint, prompt, ask.max_new_tokens, most, "max_new_tokens")
+    stops = (END_ID, AUDIO_START_ID)
+    return _request(
+        request_id, model, prompt, (text, _GREEDY), limit, stops, seed=ask.seed, ask=ask
+    )
+
+
+def _request(
+    request_id: str,
+    model: str,
+    prompt: LFM2Prompt,
+    sampling: tuple[SamplingParams, SamplingParams],
+    max_entries: int,
+    stop_ids: tuple[int, ...],
+    **more: Any,
+) -> Request:
+    """Put the text's and the frames' parameters where they belong."""
+    text, frames = sampling
+    return Request(
+        request_id,
+        model,
+        prompt,
+        sampling=text,
+        max_entries=max_entries,
+        stop_ids=stop_ids,
+        other_tracks=(TrackParams(sampling=frames, codebook_sampling=frames),),
+        **more,
+    )
+
+
+def _build(
+    checkpoint: Checkpoint, turns: Seq[tuple[str, Seq[Part]]], *, interleaved: bool
+) -> LFM2Prompt:
+    return prompts.build_prompt(
+        checkpoint.tokenizer, checkpoint.config.codebooks, turns, interleaved=interleaved
+    )
+
+
+def _part(checkpoint: Checkpoint, role: Role, part: str | Heard | Said) -> Part:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Heard):
+        return checkpoint.hear(part.samples)
+    if role is not Role.ASSISTANT:
+        raise InvalidRequest("only the assistant has answered before", param="messages")
+    return _checked_answer(checkpoint.config, part.entries)
+
+
+def _checked_answer(config: LFM2AudioConfig, entries: Answer) -> Answer:
+    vocabulary = {1: config.lfm.vocab_size, config.codebooks: CODES}
+    for entry in entries:
+        most = vocabulary.get(len(entry))
+        if most is None or not all(0 <= index < most for index in entry):
+            raise InvalidRequest("an earlier answer is not one of this model", param="messages")
+    return entries
+
+
+def _instruction(checkpoint: Checkpoint, ask: SpeechInput) -> str:
+    voice = ask.voice
+    if voice is not None and not isinstance(voice, str):
+        raise InvalidRequest("this model cannot follow the voice of a clip", param="voice")
+    if not checkpoint.lists_voices:
+        if voice is not None:
+            raise VoiceNotFound(
+                f"no voice {voice!r}: this model has none by name; describe one in `instructions`",
+                param="voice",
+            )
+        return prompts.speaking_instruction(None, ask.instruct or None)
+    if ask.instruct:
+        raise InvalidRequest(
+            "this model follows no description of a voice; choose one by name",
+            param="instructions",
+        )
+    name = _DEFAULT_VOICE if voice is None else voice.lower()
+    if name not in prompts.VOICES:
+        known = ", ".join(prompts.VOICES)
+        raise VoiceNotFound(f"no voice {voice!r}; there are {known}", param="voice")
+    return prompts.speaking_instruction(name, None)
+
+
+def _sampling(
+    default: SamplingParams,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    prefix: str = "",
+) -> SamplingParams:
+    params = SamplingParams(
+        temperature=default.temperature if temperature is None else temperature,
+        top_k=default.top_k if top_k is None else top_k,
+        top_p=default.top_p if top_p is None else top_p,
+    )
+    if not 0.0 <= params.temperature < math.inf:
+        raise InvalidRequest("temperature must not be negative", param=f"{prefix}temperature")
+    if params.top_k < 0:
+        raise InvalidRequest("top_k must not be negative", param=f"{prefix}top_k")
+    if not 0.0 < params.top_p <= 1.0:
+        raise InvalidRequest("top_p must be above 0, and at most 1", param=f"{prefix}top_p")
+    return params
+
+
+def _limit(
+    checkpoint: Checkpoint, prompt: LFM2Prompt, wanted: int | None, default: int, param: str
+) -> int:
+    """Entries of an answer: as wanted, as far as there is room."""
+    if wanted is not None and wanted < 1:
+        raise InvalidRequest(f"{param} must be at least 1", param=param)
+    room = checkpoint.config.lfm.max_position_embeddings - prompt.num_positions
+    return min(room, default if wanted is None else wanted)
+
+
+def _check_room(checkpoint: Checkpoint, prompt: LFM2Prompt, param: str) -> None:
+    positions = checkpoint.config.lfm.max_position_embeddings
+    if prompt.num_positions >= positions:
+        raise _too_long(f"{prompt.num_positions} positions", positions, param)
+
+
+def _check_size(checkpoint: Checkpoint, texts: Seq[str], param: str) -> None:
+    positions = checkpoint.config.lfm.max_position_embeddings
+    size = sum(map(len, texts))
+    if size > _MAX_CHARACTERS_PER_POSITION * positions:
+        raise _too_long(f"{size} characters", positions, param)
+
+
+def _too_long(size: str, positions: int, param: str) -> ContextTooLong:
+    return ContextTooLong(
+        f"the input has {size}; the model has room for {positions}, its answer included",
+        param=param,
+    )

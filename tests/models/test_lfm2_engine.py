@@ -1,0 +1,295 @@
+"""LFM2-Audio through the engine: the reference's entries, and the properties of every model."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace as replace_config
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from izwi.cache.kv import bytes_per_page
+from izwi.chat import ChatInput, ChatMessage, Role
+from izwi.config import EngineConfig
+from izwi.conversation import ConversationInput, Heard, Said, SpokenTurn
+from izwi.engine import Engine
+from izwi.inputs import SpeechInput, TranscriptionInput
+from izwi.layers import KVSpec
+from izwi.request import Chunk, EncodeInput, Reason, Request
+from izwi.runner.device import torch_backend
+from izwi_models.lfm2_audio import FAMILY
+from izwi_models.lfm2_audio.embedding import NOTHING
+from izwi_models.lfm2_audio.model import LFM2Audio
+from izwi_models.lfm2_audio.pattern import Mode
+from izwi_models.lfm2_audio.prompt import LFM2Prompt, entry_key, input_row
+from izwi_models.qwen3_asr.model import FAMILY as ASR
+from izwi_models.qwen3_chat.model import FAMILY as CHAT
+from izwi_models.qwen3_tts import FAMILY as TTS
+from tests.models.test_lfm2_audio import CASES, GOLDEN
+from tests.models.tiny_asr import sound, write_tiny_asr
+from tests.models.tiny_chat import write_tiny_chat
+from tests.models.tiny_lfm2_audio import CALM, LOUD, write_tiny_lfm2_audio
+from tests.models.tiny_tts import write_tiny_tts
+
+BACKEND = torch_backend("cpu", "float32")
+CONFIG = EngineConfig(max_running=16, kv_bytes=1 << 24, page_size=8, max_step_tokens=64)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("tiny")
+    return {
+        "s2s": FAMILY.load(write_tiny_lfm2_audio(folder / "s2s"), BACKEND),
+        "tts": TTS.load(write_tiny_tts(folder / "tts"), BACKEND),
+        "asr": ASR.load(write_tiny_asr(folder / "asr"), BACKEND),
+        "chat": CHAT.load(write_tiny_chat(folder / "chat"), BACKEND),
+    }
+
+
+@pytest.fixture(scope="module")
+def model(models) -> LFM2Audio:
+    return models["s2s"]
+
+
+class Given:
+    """What one request gave."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, ...]] = []
+        self.pcm: list[np.ndarray] = []
+        self.order = ""  # T, A or, where sound left, S
+        self.reason: Reason | None = None
+
+    def take(self, chunk: Chunk) -> None:
+        assert chunk.error is None, chunk.error
+        rows = chunk.entries.tolist()
+        new = [tuple(i for i in row if i >= 0) for row in rows]
+        self.entries += new
+        self.order += "".join("T" if len(ids) == 1 else "A" for ids in new)
+        if chunk.pcm is not None and len(chunk.pcm):
+            self.pcm.append(chunk.pcm)
+            self.order += "S"
+        self.reason = chunk.reason
+
+    @property
+    def sound(self) -> np.ndarray:
+        return np.concatenate([np.zeros(0, np.float32), *self.pcm])
+
+
+def run(engine: Engine, requests: list[Request], delays: tuple[int, ...] = ()) -> dict[str, Given]:
+    """Run requests to their ends, each submitted so many steps after the one before."""
+    given_: dict[str, Given] = defaultdict(Given)
+    waiting = list(zip(requests, [*delays, *[0] * len(requests)], strict=False))
+    pause = 0
+    for _ in range(5000):
+        while waiting and pause >= waiting[0][1]:
+            engine.submit(waiting.pop(0)[0])
+            pause = 0
+        pause += 1
+        for chunk in engine.step():
+            given_[chunk.request_id].take(chunk)
+        if not waiting and not engine.has_work:
+            return given_
+    raise AssertionError("the engine does not end")
+
+
+def turn(*parts: Any, role: Role = Role.USER) -> SpokenTurn:
+    return SpokenTurn(role, parts)
+
+
+def talk(model: Any, name: str, *turns: SpokenTurn, **more: Any) -> Request:
+    ask = ConversationInput(turns, **{"max_new_tokens": 40} | more)
+    return model.prepare_conversation(name, "s2s", ask)
+
+
+# -- parity ----------------------------------------------------------------------------------
+class GivenSound:
+    """Stands for the encoder: the goldens' sound is drawn at random."""
+
+    def encode(self, inputs: Any) -> list[Any]:
+        return [torch.from_numpy(piece.values) for piece in inputs]
+
+
+@pytest.mark.parametrize("settings_", [{}, {"max_step_tokens": 11, "max_running": 3}])
+def test_the_engine_draws_the_references_entries(tmp_path, settings_):
+    """Both kinds of generation of every golden at once, prompts in chunks among decodes."""
+    for is_loud in (True, False):
+        cases = [(n, case) for n, case in enumerate(CASES) if case["is_loud"] is is_loud]
+        for seed in {case["seed"] for _, case in cases}:
+            loudness = LOUD if is_loud else CALM
+            folder = write_tiny_lfm2_audio(tmp_path / str(seed), seed, loudness=loudness)
+            model: Any = FAMILY.load(folder, BACKEND)
+            model._encoder = GivenSound()
+            config = replace_config(CONFIG, **settings_)
+            engine = Engine({"s2s": model}, BACKEND.ops, config)
+            same = [(n, case) for n, case in cases if case["seed"] == seed]
+            requests = [golden_request(n, case, mode) for n, case in same for mode in Mode]
+            given_ = run(engine, requests, (0, 5))
+            for n, case in same:
+                for mode in Mode:
+                    expected = [tuple(ids) for ids in case["runs"][mode.value]["entries"]]
+                    assert given_[f"{n} {mode.value}"].entries == expected
+
+
+def golden_request(n: int, case: dict[str, Any], mode: Mode) -> Request:
+    rows: list[list[int]] = []
+    keys: list[int] = []
+    starts, sounds = [], []
+    for kind, what in case["prompt"]:
+        if kind == "audio":
+            starts.append(len(rows))
+            sounds.append(EncodeInput("segment", GOLDEN[f"audio_{n}"]))
+            rows += [[NOTHING] * 9] * what
+            keys += [1 << 62 | n << 20 | place for place in range(what)]
+            continue
+        entries = [tuple(ids) for ids in what] if kind == "frames" else [(i,) for i in what]
+        rows += [input_row(entry, 8) for entry in entries]
+        keys += [entry_key(entry) for entry in entries]
+    prompt = LFM2Prompt(
+        np.array(rows), np.array(keys), tuple(starts), tuple(sounds), mode is Mode.INTERLEAVED
+    )
+    count = len(case["runs"][mode.value]["entries"])
+    return Request(f"{n} {mode.value}", "s2s", prompt, max_entries=count)
+
+
+# -- properties ------------------------------------------------------------------------------
+def requests_of(models: dict[str, Any]) -> list[Request]:
+    """Conversation, speech and transcription of the one model, and one of each other model."""
+    s2s, greeting = models["s2s"], (ChatMessage(Role.USER, "Hello there."),)
+    return [
+        talk(s2s, "talk", turn("Who is there?"), seed=1, max_new_tokens=45),
+        talk(s2s, "heard", turn(Heard(sound(0.9))), seed=2, max_new_tokens=30),
+        talk(s2s, "text", turn(Heard(sound(0.9)), "?"), speaks=False, max_new_tokens=12),
+        s2s.prepare_speech("said", "s2s", SpeechInput("Good day.", seed=3, max_new_tokens=30)),
+        s2s.prepare_transcription(
+            "written", "s2s", TranscriptionInput(sound(1.3), max_new_tokens=15)
+        ),
+        models["tts"].prepare_speech(
+            "tts", "tts", SpeechInput("Hello.", voice="vivian", seed=4, max_new_tokens=12)
+        ),
+        models["asr"].prepare_transcription(
+            "asr", "asr", TranscriptionInput(sound(1.1), max_new_tokens=12)
+        ),
+        models["chat"].prepare_chat("chat", "chat", ChatInput(greeting, seed=5, max_new_tokens=14)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(models) -> dict[str, Given]:
+    """What each request gives by itself."""
+    given_ = {}
+    for request in requests_of(models):
+        engine = Engine(models, BACKEND.ops, CONFIG)
+        given_[request.request_id] = run(engine, [request])[request.request_id]
+    assert {"T", "A", "S"} <= set(given_["talk"].order)
+    assert len({len(one.sound) for one in given_.values()}) > 3
+    return given_
+
+
+def same(found: Given, expected: Given) -> None:
+    assert found.entries == expected.entries
+    assert found.reason is expected.reason
+    np.testing.assert_array_equal(found.sound, expected.sound)
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_each_output_is_that_of_its_single_run(models, alone, data):
+    """Speech, transcription, chat and conversations in one engine, in any order and memory."""
+    requests = data.draw(st.permutations(requests_of(models)))
+    requests = requests[: data.draw(st.integers(2, 8))]
+    delays = data.draw(st.lists(st.integers(0, 9), min_size=8, max_size=8))
+    config = replace_config(
+        CONFIG,
+        max_running=data.draw(st.integers(2, 8)),
+        max_step_tokens=data.draw(st.sampled_from([16, 40, 256])),
+    )
+    given_ = run(Engine(models, BACKEND.ops, config), requests, tuple(delays))
+    for request in requests:
+        same(given_[request.request_id], alone[request.request_id])
+
+
+@pytest.mark.parametrize("paused_at", [1, 4, 9, 21])
+def test_a_pause_changes_nothing(models, alone, paused_at):
+    engine = Engine(models, BACKEND.ops, CONFIG)
+    requests = {request.request_id: request for request in requests_of(models)}
+    given_: dict[str, Given] = defaultdict(Given)
+    for name in ("talk", "heard", "chat"):
+        engine.submit(requests[name])
+    for n in range(2000):
+        if n == paused_at:
+            engine.pause("talk")
+        if n == paused_at + 6:
+            engine.resume("talk")
+        for chunk in engine.step():
+            given_[chunk.request_id].take(chunk)
+        if n > paused_at + 6 and not engine.has_work:
+            break
+    for name in ("talk", "heard", "chat"):
+        same(given_[name], alone[name])
+
+
+def test_memory_for_one_conversation_serves_three(models, alone):
+    """Pages are evicted and made again from the log, trailers of convolutions included."""
+    s2s = models["s2s"]
+    per_page = bytes_per_page(KVSpec.of(s2s.layers), CONFIG.page_size, torch.float32)
+    config = replace_config(CONFIG, kv_bytes=16 * per_page, max_running=3)
+    requests = [r for r in requests_of(models) if r.model == "s2s"]
+    engine = Engine({"s2s": s2s}, BACKEND.ops, config)
+    given_ = run(engine, requests)
+    for request in requests:
+        same(given_[request.request_id], alone[request.request_id])
+    load = engine.load["s2s"]
+    assert load["available_pages"] == load["pages"] == 16
+
+
+def test_the_first_sound_leaves_before_the_second_block_of_text(alone):
+    order = alone["talk"].order
+    first = order.index("S")
+    assert order[:first].lstrip("T").strip("A") == ""
+    assert order[:first].count("T") <= 6
+    assert "T" in order[first:]
+
+
+def test_a_third_turn_computes_what_is_new(model):
+    """The conversation so far, its answers included, is found up to the last page border."""
+    config = replace_config(CONFIG, kv_bytes=1 << 25)
+    engine = Engine({"s2s": model}, BACKEND.ops, config)
+    turns: list[SpokenTurn] = []
+    known = 0
+    for n in range(3):
+        turns.append(turn(Heard(sound(1.0 + 0.3 * n))))
+        request = talk(model, str(n), *turns, seed=n, max_new_tokens=30)
+        before = dict(engine.load["s2s"])
+        answer = run(engine, [request])[str(n)]
+        hit = engine.load["s2s"]["prefix_positions_hit"] - before["prefix_positions_hit"]
+        if n:
+            # all that was computed before, but for what does not fill a page
+            assert known - config.page_size < hit <= known
+        alone_ = run(Engine({"s2s": model}, BACKEND.ops, config), [request])[str(n)]
+        same(answer, alone_)
+        # the last entry of an answer is never run
+        known = request.prompt.num_positions + len(answer.entries) - 1
+        turns.append(turn(Said(tuple(answer.entries)), role=Role.ASSISTANT))
+
+
+def test_the_sound_is_that_of_the_frames(model, alone):
+    """Streamed it is what one decode gives; the end of the audio brings the last of it."""
+    frames = [ids for ids in alone["talk"].entries if len(ids) == 8]
+    codec = model.tracks[1].codec
+    kinds = {"float": torch.float32, "int64": torch.int64}
+    state = {
+        name: torch.zeros((1, *spec.shape), dtype=kinds[spec.dtype])
+        for name, spec in codec.state.items()
+    }
+    with torch.inference_mode():
+        whole, _ = codec.decode(torch.tensor([frames]), state)
+    assert alone["talk"].sound.shape == whole[0].shape
+    np.testing.assert_allclose(alone["talk"].sound, whole[0].numpy(), atol=1e-5)

@@ -1,0 +1,258 @@
+"""What may be asked of LFM2-Audio, and the request that is made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from izwi.chat import Role
+from izwi.conversation import ConversationInput, Heard, Said, SpokenTurn
+from izwi.errors import ContextTooLong, InvalidAudio, InvalidRequest, VoiceNotFound
+from izwi.inputs import SpeechInput, TextMode, TranscriptionInput
+from izwi.request import EncodeInput, Request, SamplingParams
+from izwi_models.lfm2_audio.config import checked_config
+from izwi_models.lfm2_audio.pattern import Mode
+from izwi_models.lfm2_audio.prepare import (
+    Checkpoint,
+    conversation_request,
+    speech_request,
+    transcription_request,
+)
+from izwi_models.lfm2_audio.prompt import LFM2Prompt, Sound
+from izwi_models.lfm2_audio.tokenizer import LFM2Tokenizer
+from tests.models.tiny_lfm2_audio import TINY, write_tokenizer
+
+FRAME = (1, 2, 3, 4, 5, 6, 7, 8)
+ANSWER = ((200,), FRAME, (2048,) * 8)
+
+
+def hear(samples: Any) -> Sound:
+    if len(samples) < 400:
+        raise InvalidAudio("too short")
+    frames = len(samples) // 160 + 1
+    return Sound(EncodeInput("sound", np.zeros((2, frames), np.float32)), -(-frames // 8))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory) -> LFM2Tokenizer:
+    folder = tmp_path_factory.mktemp("tiny")
+    write_tokenizer(folder)
+    return LFM2Tokenizer(folder)
+
+
+@pytest.fixture(params=[True, False], ids=["lists voices", "follows descriptions"])
+def checkpoint(request, tokenizer) -> Checkpoint:
+    return Checkpoint(checked_config(TINY, "config"), tokenizer, request.param, hear)
+
+
+@pytest.fixture
+def newer(tokenizer) -> Checkpoint:
+    return Checkpoint(checked_config(TINY, "config"), tokenizer, True, hear)
+
+
+@pytest.fixture
+def older(tokenizer) -> Checkpoint:
+    return Checkpoint(checked_config(TINY, "config"), tokenizer, False, hear)
+
+
+def turns(*parts: Any) -> tuple[SpokenTurn, ...]:
+    roles = (Role.USER, Role.ASSISTANT)
+    return tuple(SpokenTurn(roles[n % 2], (part,)) for n, part in enumerate(parts))
+
+
+def talk(checkpoint: Checkpoint, *parts: Any, **settings: Any) -> Request:
+    ask = ConversationInput(turns(*parts), **settings)
+    return conversation_request(checkpoint, "r", "tiny", ask)
+
+
+def say(checkpoint: Checkpoint, text: str, **settings: Any) -> Request:
+    return speech_request(checkpoint, "r", "tiny", SpeechInput(text, **settings))
+
+
+def listen(checkpoint: Checkpoint, seconds: float, **settings: Any) -> Request:
+    samples = np.zeros(int(16000 * seconds), np.float32)
+    return transcription_request(checkpoint, "r", "tiny", TranscriptionInput(samples, **settings))
+
+
+def written(checkpoint: Checkpoint, request: Request) -> str:
+    """Text of the prompt's tokens."""
+    assert isinstance(request.prompt, LFM2Prompt)
+    ids = request.prompt.inputs[:, 0]
+    return checkpoint.tokenizer.decode(ids[ids >= 0].tolist())
+
+
+def frames_of(request: Request) -> SamplingParams:
+    (frames,) = request.other_tracks
+    assert frames.sampling == frames.codebook_sampling
+    return frames.sampling
+
+
+# -- conversation ----------------------------------------------------------------------------
+def test_a_conversation_begins_with_the_models_own_instruction(checkpoint):
+    request = talk(checkpoint, "hi")
+    assert written(checkpoint, request) == (
+        "system\nRespond with interleaved text and audio.\nuser\nhi\nassistant\n"
+    )
+    own = (SpokenTurn(Role.SYSTEM, ("Be kind.",)), *turns("hi"))
+    request = conversation_request(checkpoint, "r", "tiny", ConversationInput(own))
+    assert written(checkpoint, request) == "system\nBe kind.\nuser\nhi\nassistant\n"
+    assert request.prompt.mode is Mode.INTERLEAVED
+
+
+def test_an_answer_in_text_alone_ends_where_sound_would_begin(checkpoint):
+    request = talk(checkpoint, "hi", speaks=False)
+    assert written(checkpoint, request) == "user\nhi\nassistant\n"
+    assert request.prompt.mode is Mode.SEQUENTIAL
+    assert set(request.stop_ids) == {7, 128}
+    assert talk(checkpoint, "hi").stop_ids == (7,)
+
+
+def test_sound_and_earlier_answers_are_part_of_it(checkpoint):
+    request = talk(checkpoint, Heard(np.zeros(16000, np.float32)), Said(ANSWER), "and?")
+    prompt = request.prompt
+    assert len(prompt.encode_inputs) == len(prompt.sound_starts) == 1
+    rows = prompt.inputs.tolist()
+    at = rows.index([-1, *FRAME])
+    assert rows[at - 1][0] == 200
+    assert rows[at + 1] == [-1, *[2048] * 8]
+    assert rows[at + 2][0] == 7
+
+
+def test_how_a_conversation_is_sampled(checkpoint):
+    def drawn(**settings: Any) -> tuple[SamplingParams, SamplingParams]:
+        request = talk(checkpoint, "hi", **settings)
+        return request.sampling, frames_of(request)
+
+    greedy = SamplingParams()
+    assert drawn() == (greedy, SamplingParams(1.0, 4))
+    assert drawn(temperature=0.0) == (greedy, greedy)
+    assert drawn(temperature=0.5, top_k=3) == (SamplingParams(0.5, 3), SamplingParams(1.0, 4))
+    assert drawn(temperature=0.0, audio_temperature=0.7, audio_top_k=9) == (
+        greedy,
+        SamplingParams(0.7, 9),
+    )
+
+
+def test_the_room_limits_an_answer(checkpoint):
+    request = talk(checkpoint, "hi", seed=9)
+    assert (request.max_entries, request.seed) == (1024, 9)
+    assert talk(checkpoint, "hi", max_new_tokens=5).max_entries == 5
+    # 2,048 positions
+    long = talk(checkpoint, "x" * 1500)
+    assert long.max_entries == 2048 - long.prompt.num_positions
+    over = 2048 - talk(checkpoint, "").prompt.num_positions
+    assert talk(checkpoint, "x" * (over - 1)).max_entries == 1
+    for text in ("x" * over, "x " * 10**6):
+        with pytest.raises(ContextTooLong, match="2048"):
+            talk(checkpoint, text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "param"),
+    [
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_k": -1}, "top_k"),
+        ({"audio_temperature": float("inf")}, "audio_temperature"),
+        ({"audio_top_k": -2}, "audio_top_k"),
+        ({"max_new_tokens": 0}, "max_completion_tokens"),
+    ],
+)
+def test_what_cannot_be_asked_names_its_field(checkpoint, settings, param):
+    with pytest.raises(InvalidRequest) as reported:
+        talk(checkpoint, "hi", **settings)
+    assert reported.value.param == param
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        SpokenTurn(Role.TOOL, ("3",)),
+        SpokenTurn(Role.USER, (Said(ANSWER),)),
+        SpokenTurn(Role.ASSISTANT, (Said(((1, 2),)),)),
+        SpokenTurn(Role.ASSISTANT, (Said(((512,),)),)),
+        SpokenTurn(Role.ASSISTANT, (Said(((-1,),)),)),
+        SpokenTurn(Role.ASSISTANT, (Said(((2049, *FRAME[1:]),)),)),
+    ],
+)
+def test_a_turn_that_cannot_be(checkpoint, turn):
+    with pytest.raises(InvalidRequest) as reported:
+        conversation_request(checkpoint, "r", "tiny", ConversationInput((turn,)))
+    assert reported.value.param == "messages"
+
+
+def test_no_turn_and_a_sound_that_is_too_short(checkpoint):
+    with pytest.raises(InvalidRequest, match="no message"):
+        talk(checkpoint)
+    with pytest.raises(InvalidAudio):
+        talk(checkpoint, Heard(np.zeros(10, np.float32)))
+
+
+# -- speech ----------------------------------------------------------------------------------
+def test_a_voice_is_listed_or_described(newer, older):
+    assert newer.speakers == ("us_male", "us_female", "uk_male", "uk_female")
+    request = say(newer, "Hello.", voice="UK_male")
+    assert written(newer, request) == (
+        "system\nPerform TTS. Use the UK male voice.\nuser\nHello.\nassistant\n"
+    )
+    assert "US female" in written(newer, say(newer, "Hello."))
+    assert older.speakers == ()
+    request = say(older, "Hello.", instruct="A low voice.")
+    assert written(older, request) == (
+        "system\nPerform TTS.\nUse the following voice: A low voice.\nuser\nHello.\nassistant\n"
+    )
+    assert written(older, say(older, "Hello.")).startswith("system\nPerform TTS.\nuser")
+    assert request.prompt.mode is Mode.SEQUENTIAL
+    assert request.stop_ids == (7,)
+
+
+def test_how_speech_is_sampled_and_limited(checkpoint):
+    request = say(checkpoint, "Hello.")
+    assert (request.sampling, frames_of(request)) == (SamplingParams(), SamplingParams(0.8, 64))
+    request = say(checkpoint, "Hello.", temperature=0.3, top_k=5, top_p=0.9)
+    assert (request.sampling, frames_of(request)) == (SamplingParams(), SamplingParams(0.3, 5, 0.9))
+    assert request.max_entries == 1024
+    assert say(checkpoint, "x" * 400).max_entries == 1200
+    assert say(checkpoint, "Hello.", max_new_tokens=7).max_entries == 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "param"),
+    [
+        ({"text": " \n"}, InvalidRequest, "input"),
+        ({"language": "German"}, InvalidRequest, "language"),
+        ({"text_mode": TextMode.STREAMING}, InvalidRequest, "text_mode"),
+        ({"voice": "ryan"}, VoiceNotFound, "voice"),
+        ({"top_p": 0.0}, InvalidRequest, "top_p"),
+        ({"max_new_tokens": 0}, InvalidRequest, "max_new_tokens"),
+        ({"text": "x" * 70_000}, ContextTooLong, "input"),
+    ],
+)
+def test_speech_that_cannot_be(checkpoint, settings, error, param):
+    with pytest.raises(error) as reported:
+        say(checkpoint, **{"text": "Hi."} | settings)
+    assert reported.value.param == param
+
+
+def test_a_model_with_voices_follows_no_description(newer):
+    with pytest.raises(InvalidRequest) as reported:
+        say(newer, "Hi.", instruct="A low voice.")
+    assert reported.value.param == "instructions"
+
+
+# -- transcription ---------------------------------------------------------------------------
+def test_a_transcription_hears_one_sound(checkpoint):
+    request = listen(checkpoint, 2.0)
+    assert written(checkpoint, request) == "system\nPerform ASR.\nuser\n\nassistant\n"
+    assert request.sampling == SamplingParams()
+    assert request.max_entries == 64 + 24
+    assert set(request.stop_ids) == {7, 128}
+    assert listen(checkpoint, 2.0, temperature=0.4).sampling.temperature == 0.4
+    assert listen(checkpoint, 2.0, language="English", max_new_tokens=3).max_entries == 3
+    with pytest.raises(InvalidRequest) as reported:
+        listen(checkpoint, 2.0, language="fr")
+    assert reported.value.param == "language"
+    with pytest.raises(ContextTooLong):
+        listen(checkpoint, 200.0)
