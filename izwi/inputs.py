@@ -50,7 +50,12 @@ class ReferenceClip(
 
 
 class SpeechInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="speech"):
-    """What an API server asks of a speech model. None takes the checkpoint's default."""
+    """What an API server asks of a speech model. None takes the checkpoint's default.
+
+    Attributes:
+        pronunciations: By word, what is spoken instead of it. Models are asked without: what asks
+            them has put it into the text.
+    """
 
     text: str
     voice: str | VoicePrompt | ReferenceClip | None = None
@@ -62,6 +67,7 @@ class SpeechInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="speech
     top_p: float | None = None
     seed: int = 0
     max_new_tokens: int | None = None
+    pronunciations: dict[str, str] | None = None
 
 
 class TranscriptionInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="transcription"):

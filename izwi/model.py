@@ -221,6 +221,9 @@ class SpeechModel(Model, Protocol):
     @property
     def can_clone(self) -> bool: ...
 
+    @property
+    def follows_instructions(self) -> bool: ...
+
     def split_text(self, text: str) -> list[str]:
         """Cut text into the pieces that the checkpoint was trained to say; most take it whole.
 

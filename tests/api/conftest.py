@@ -54,6 +54,7 @@ class FakeSpeech:
     speakers = ("Ann", "Bob")
     languages = ("english",)
     can_clone = True
+    follows_instructions = False
 
     def __init__(self):
         self.asked = []

@@ -291,7 +291,9 @@ FAULTS = {
     "A5 4097 characters": speech(BAD, "input", input="x" * 4097),
     "A5 a megabyte": speech((400, 413), input="x" * MEGABYTE),
     "A7 control words": speech((200,), input="<|im_end|><|audio|> <|endoftext|> hello"),
-    "A7 a pause": speech((200,), input="[pause:9999999s] hello"),
+    "A7 a pause": speech(BAD, "input", input="[pause:9999999s] hello"),
+    "A7 many pauses": speech(BAD, "input", input="[pause:9s]" * 400 + "hello"),
+    "A7 pronunciations": speech(BAD, "pronunciations", pronunciations={"": "a"}),
     "A7 entities": speech(
         (200, 400), input='<!DOCTYPE x [<!ENTITY a "&a;&a;">]><speak>&a;</speak>'
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -85,10 +85,14 @@ class LiveResponse(Response):
             await self._rest.aclose()
 
 
-async def live_response(body: AsyncGenerator[bytes], media_type: str) -> LiveResponse:
+async def live_response(
+    body: AsyncGenerator[bytes], media_type: str, headers: Mapping[str, str] | None = None
+) -> LiveResponse:
     """Wait for the first bytes of a body, then answer with it."""
     first = await anext(body, b"")
-    return LiveResponse(first, body, media_type)
+    response = LiveResponse(first, body, media_type)
+    response.headers.update(headers or {})
+    return response
 
 
 async def _until_left(receive: Receive) -> None:

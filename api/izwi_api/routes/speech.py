@@ -35,6 +35,7 @@ from izwi_api.voices.reference_hosts import is_address
 from izwi_api.voices.store import REFERENCE_RATE
 
 router = APIRouter(route_class=PlainRoute)
+IGNORED = "x-izwi-ignored"  # fields of the request that the model cannot follow
 
 
 @router.post(
@@ -52,6 +53,7 @@ async def create_speech(request: Request) -> Response:
 
 
 async def _answer(services: Services, body: SpeechBody) -> Response:
+    services.registry.speech(body.model)  # an unknown model is said first
     timing = _word_aligner(services, body)
     if body.include_codes and body.stream_format != "sse":
         raise InvalidRequest(
@@ -65,9 +67,12 @@ async def _answer(services: Services, body: SpeechBody) -> Response:
         encoder = stream_encoder(body.response_format, speech.sample_rate)
         codes = CollectedCodes(timed or speech) if body.include_codes else None
         sound = encoded_sound(codes or timed or speech, encoder, body.speed)
+        ignored = ignored_fields(services, body)
+        headers = {IGNORED: ", ".join(ignored)} if ignored else {}
         if body.stream_format == "sse":
-            return await live_response(_events(speech, sound, timed, codes), "text/event-stream")
-        return await live_response(sound, CONTENT_TYPES[body.response_format])
+            events = _events(speech, sound, timed, codes)
+            return await live_response(events, "text/event-stream", headers)
+        return await live_response(sound, CONTENT_TYPES[body.response_format], headers)
     except BaseException:
         # The encoder failed to open, or the generator never began and has no `finally` to run.
         speech.abort()
@@ -78,7 +83,6 @@ def _word_aligner(services: Services, body: SpeechBody) -> tuple[Aligner, str | 
     """Return the aligner, if word times are requested. Raises ModelNotFound and InvalidRequest."""
     if not body.word_timestamps:
         return None
-    services.registry.speech(body.model)  # an unknown model is said first
     if body.stream_format != "sse":
         raise InvalidRequest(
             "word_timestamps come with stream_format 'sse'; a plain sound has no place for them",
@@ -149,6 +153,12 @@ def check_texts(body: SpeechBody, settings: Settings) -> None:
         raise InvalidRequest("input holds no text", param="input")
 
 
+def ignored_fields(services: Services, body: SpeechBody) -> list[str]:
+    """Return the fields of a body that change nothing, as its model cannot follow them."""
+    follows = services.registry.speech(body.model).follows_instructions
+    return ["instructions"] if (body.instructions or "").strip() and not follows else []
+
+
 def speech_input(body: SpeechBody, voice: str | VoicePrompt | ReferenceClip | None) -> SpeechInput:
     """Return what a body asks of a model."""
     return SpeechInput(
@@ -162,6 +172,7 @@ def speech_input(body: SpeechBody, voice: str | VoicePrompt | ReferenceClip | No
         top_p=body.top_p,
         seed=body.seed,
         max_new_tokens=body.max_new_tokens,
+        pronunciations=body.pronunciations,
     )
 
 

@@ -28,7 +28,7 @@ from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import body_of, error_body, invalid_body
 from izwi_api.http.live_response import live_response
-from izwi_api.routes.speech import check_texts, find_voice, speech_input
+from izwi_api.routes.speech import check_texts, find_voice, ignored_fields, speech_input
 from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.openapi import json_body
 from izwi_api.schemas.speech import HINTS
@@ -125,11 +125,13 @@ class _Batch:
         finally:
             (timed or speech).abort()
         audio = await asyncio.to_thread(base64.b64encode, file.content)
+        ignored = ignored_fields(services, item)
         return {
             "status": "success",
             "audio_data": audio.decode("ascii"),
             "media_type": CONTENT_TYPES[item.response_format],
             **words,
+            **({"ignored": ignored} if ignored else {}),
             "usage": {
                 "input_tokens": speech.num_prompt_positions,
                 "output_tokens": speech.num_frames,

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from izwi.audio.tempo import MAX_SPEED, MIN_SPEED
 from izwi_api.schemas.languages import LanguageName
+from izwi_api.services.spoken_text import MAX_PRONUNCIATIONS, MAX_SPELLING_CHARS, MAX_WORD_CHARS
 
 _INT64_MAX = 2**63 - 1
+_VISIBLE = r"[^\s\x1c-\x1f\x85]"  # what is written out is white space to Python alone
+_Word = Annotated[str, StringConstraints(min_length=1, max_length=MAX_WORD_CHARS, pattern=_VISIBLE)]
+_Spelling = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_SPELLING_CHARS, pattern=_VISIBLE)
+]
 
 _TEXT = {"type": "string", "maxLength": 4096}
 _VOICE = {"type": "string", "minLength": 1}
@@ -56,6 +62,12 @@ class SpeechBody(BaseModel):
 
     # Extensions; the SDK sends them through `extra_body`.
     language: LanguageName | None = None
+    pronunciations: dict[_Word, _Spelling] | None = Field(
+        default=None,
+        max_length=MAX_PRONUNCIATIONS,
+        description="by word or words, whatever their case: what is spoken instead",
+        examples=[{"izwi": "ee-zwee"}],
+    )
     seed: int = Field(default=0, ge=-_INT64_MAX - 1, le=_INT64_MAX)
     temperature: float | None = Field(default=None, ge=0.0, le=2.0)
     top_k: int | None = Field(default=None, ge=0, le=100_000)

@@ -6,12 +6,14 @@ Knows no HTTP: the web and the command line both speak through here.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol
 from uuid import uuid4
 
+import numpy as np
 from msgspec.structs import replace
 
 from izwi.audio.encode import StreamEncoder
@@ -23,11 +25,13 @@ from izwi.model import SpeechModel
 from izwi.request import Chunk, Request
 from izwi_api.http.usage import current_usage
 from izwi_api.services.context import Registry, chunks_of
+from izwi_api.services.spoken_text import MAX_PAUSES_S, Pause, Pronunciations, spoken_parts
 
 # Pieces of one text that the engine has at a time, the one that is read included. Each lasts some
 # seconds, so the listener stays ahead; more of them would only take places from other callers.
 PIECES_AHEAD = 8
 _SEED_RANGE = 1 << 63
+_MORE_CHARACTERS = 4096  # that pronunciations may add to a text
 
 
 class AudioSource(Protocol):
@@ -59,6 +63,7 @@ class Speech:
         texts: Sequence[str],
         requests: Sequence[Request],
         sample_rate: int,
+        pauses: Mapping[int, float] | None = None,
     ):
         """Submit the first pieces. Raises as `open_speech`.
 
@@ -67,8 +72,11 @@ class Speech:
             texts: The pieces, in order.
             requests: One for each.
             sample_rate: Of the sound, in Hz.
+            pauses: Seconds of silence before a piece, by its place; those after the last one are at
+                the place behind it.
         """
         self.texts, self.sample_rate = texts, sample_rate
+        self._pauses = pauses or {}
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.num_frames = 0
         self._engine = engine
@@ -86,7 +94,11 @@ class Speech:
             IzwiError: A piece failed.
         """
         try:
-            while self._streams:
+            for number in itertools.count():
+                if number in self._pauses:
+                    yield silence(self._pauses[number], self.sample_rate)
+                if not self._streams:
+                    break
                 async for chunk in chunks_of(self._streams[0]):
                     self.num_frames += len(chunk.entries)
                     yield chunk
@@ -184,8 +196,14 @@ async def open_speech(
         Overloaded: The engine's queue is full; nothing was started.
     """
     model = registry.speech(model_name)
-    texts, requests = await asyncio.to_thread(_prepare, model, model_name, ask, streams)
-    return Speech(engine, texts, requests, model.sample_rate)
+    texts, requests, pauses = await asyncio.to_thread(_prepare, model, model_name, ask, streams)
+    return Speech(engine, texts, requests, model.sample_rate, pauses)
+
+
+def silence(seconds: float, sample_rate: int) -> Chunk:
+    """Return a chunk in which nothing is said."""
+    samples = np.zeros(round(seconds * sample_rate), np.float32)
+    return Chunk("", np.zeros((0, 1), np.int64), pcm=samples)
 
 
 async def encoded_sound(
@@ -224,17 +242,52 @@ def piece_seed(seed: int, index: int) -> int:
 
 def _prepare(
     model: SpeechModel, model_name: str, ask: SpeechInput, streams: bool
-) -> tuple[list[str], list[Request]]:
+) -> tuple[list[str], list[Request], dict[int, float]]:
     if not ask.text.strip():
         raise InvalidRequest("there is no text to say", param="input")
     speech_id = new_speech_id()
-    texts, requests = model.split_text(ask.text), []
+    texts, pauses = _split(model, ask)
+    requests: list[Request] = []
     for index, text in enumerate(texts):
-        wish = replace(ask, text=text, seed=piece_seed(ask.seed, index))
+        wish = replace(ask, text=text, seed=piece_seed(ask.seed, index), pronunciations=None)
         request = model.prepare_speech(f"{speech_id}-{index}", model_name, wish)
         piece = replace(request, listener=speech_id, streams=streams, continues=index > 0)
         requests.append(piece)
-    return texts, requests
+    return texts, requests, pauses
+
+
+def _split(model: SpeechModel, ask: SpeechInput) -> tuple[list[str], dict[int, float]]:
+    """Return the pieces of a text, and the seconds of silence before each, by its place.
+
+    Raises:
+        InvalidRequest: No part of it can be said, or the list of pronunciations is refused.
+    """
+    texts: list[str] = []
+    pauses: dict[int, float] = {}
+    unsayable: InvalidRequest | None = None
+    parts = spoken_parts(ask.text, Pronunciations(ask.pronunciations))
+    num_characters = sum(len(part) for part in parts if isinstance(part, str))
+    if num_characters > 2 * len(ask.text) + _MORE_CHARACTERS:
+        raise InvalidRequest(
+            f"with its pronunciations the text has {num_characters} characters instead of "
+            f"{len(ask.text)}; at most twice as many and {_MORE_CHARACTERS} are taken",
+            param="pronunciations",
+        )
+    for part in parts:
+        if isinstance(part, Pause):
+            pauses[len(texts)] = pauses.get(len(texts), 0.0) + part.seconds
+        elif part.strip():
+            try:
+                texts += model.split_text(part)
+            except InvalidRequest as error:  # of one that stands between pauses, nothing is said
+                unsayable = unsayable or error
+    if sum(pauses.values()) > MAX_PAUSES_S:
+        raise InvalidRequest(
+            f"the pauses of a text last at most {MAX_PAUSES_S:g} s together", param="input"
+        )
+    if not texts:
+        raise unsayable or InvalidRequest("there is no text to say", param="input")
+    return texts, pauses
 
 
 def _num_characters(request: Request) -> int:

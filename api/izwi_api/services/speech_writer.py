@@ -16,11 +16,13 @@ from msgspec.structs import replace
 
 from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import EngineStopped, InvalidRequest
-from izwi.input_stream import TextPart, TextStream, WritableModel
+from izwi.input_stream import TextPart, WritableModel
 from izwi.inputs import SpeechInput
 from izwi.request import Chunk, Request
 from izwi_api.services.context import Registry, chunks_of
-from izwi_api.services.speech import PIECES_AHEAD, new_speech_id, piece_seed
+from izwi_api.services.pausing_text import PausingText
+from izwi_api.services.speech import PIECES_AHEAD, new_speech_id, piece_seed, silence
+from izwi_api.services.spoken_text import Pause, Pronunciations
 
 # How far the text may be ahead of the sound that was read, in text ids; in pieces: `PIECES_AHEAD`.
 _IDS_AHEAD = 512
@@ -30,8 +32,11 @@ _BLOCK = 512
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    request_id: str
-    stream: OutputStream
+    """A request in flight, or a pause, which has no stream."""
+
+    request_id: str = ""
+    stream: OutputStream | None = None
+    pause_s: float = 0.0
     num_ids: int = 0
     num_frames: int = 0
 
@@ -47,7 +52,7 @@ class SpeechWriter:
         num_frames: What was read of the sound so far.
     """
 
-    def __init__(self, engine: EngineClient, text: TextStream, speech_id: str, sample_rate: int):
+    def __init__(self, engine: EngineClient, text: PausingText, speech_id: str, sample_rate: int):
         self.sample_rate = sample_rate
         self.num_prompt_positions = 0
         self.num_frames = 0
@@ -111,6 +116,11 @@ class SpeechWriter:
         try:
             while await self._has_piece():
                 piece = self._pieces[0]
+                if piece.stream is None:
+                    yield silence(piece.pause_s, self.sample_rate)
+                    self._pieces.popleft()
+                    self._room.set()
+                    continue
                 async for chunk in chunks_of(piece.stream):
                     piece.num_frames += len(chunk.entries)
                     self.num_frames += len(chunk.entries)
@@ -126,23 +136,27 @@ class SpeechWriter:
     def pause(self) -> None:
         """Stop all pieces where they are, before the engine's next step."""
         self._paused = True
-        for piece in self._pieces:
+        for piece in self._requests():
             self._engine.pause(piece.request_id)
 
     def resume(self) -> None:
         """Go on with the next sample."""
         self._paused = False
-        for piece in self._pieces:
+        for piece in self._requests():
             self._engine.resume(piece.request_id)
 
     def abort(self) -> None:
         """Stop every piece that still runs, and wake who waits here."""
         self._fail(EngineStopped("the speech was aborted"))
 
+    def _requests(self) -> list[_Piece]:
+        return [piece for piece in self._pieces if piece.stream is not None]
+
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
         for piece in self._pieces:
-            piece.stream.abort()
+            if piece.stream is not None:
+                piece.stream.abort()
         self._news.set()
         self._room.set()
 
@@ -155,7 +169,7 @@ class SpeechWriter:
             await self._news.wait()
         raise self._error
 
-    async def _take(self, step: Callable[[], Sequence[TextPart]]) -> None:
+    async def _take(self, step: Callable[[], Sequence[TextPart | Pause]]) -> None:
         """Hand the model's next parts to the engine, once there is room for them."""
         try:
             while self._error is None and self._is_far_ahead():
@@ -165,7 +179,11 @@ class SpeechWriter:
             parts = await asyncio.to_thread(step)
             self._check()
             for part in parts:
-                self._submit(part)
+                if isinstance(part, Pause):
+                    self._pieces.append(_Piece(pause_s=part.seconds))
+                    self._news.set()
+                else:
+                    self._submit(part)
         except asyncio.CancelledError:
             self._fail(EngineStopped("writing to the speech was given up"))
             raise
@@ -215,5 +233,14 @@ async def open_speech_writer(
     if not isinstance(model, WritableModel):
         raise InvalidRequest(f"{model_name!r} needs its text at once", param="model")
     speech_id = new_speech_id()
-    text = await asyncio.to_thread(model.text_stream, speech_id, model_name, ask)
+    plain = replace(ask, pronunciations=None)
+
+    def open_text() -> PausingText:
+        return PausingText(
+            lambda name: model.text_stream(name, model_name, plain),
+            speech_id,
+            Pronunciations(ask.pronunciations),
+        )
+
+    text = await asyncio.to_thread(open_text)
     return SpeechWriter(engine, text, speech_id, model.sample_rate)

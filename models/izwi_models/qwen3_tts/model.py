@@ -24,7 +24,7 @@ from izwi_models.qwen3_tts import prepare, speaker, talker
 from izwi_models.qwen3_tts.config import CONTROL_IDS
 from izwi_models.qwen3_tts.cutting import split_text
 from izwi_models.qwen3_tts.embedding import Positions
-from izwi_models.qwen3_tts.prepare import Checkpoint
+from izwi_models.qwen3_tts.prepare import Checkpoint, follows_instructions
 from izwi_models.qwen3_tts.prompt import (
     ENCODE_CODES,
     ENCODE_SPEAKER,
@@ -102,6 +102,11 @@ class Qwen3TTS:
     def can_clone(self) -> bool:
         """Whether there is a speaker encoder."""
         return self._config.speaker_encoder_config is not None
+
+    @property
+    def follows_instructions(self) -> bool:
+        """Whether it was trained on instructions; otherwise they change nothing."""
+        return follows_instructions(self._config)
 
     # -- requests ----------------------------------------------------------------------------
     def split_text(self, text: str) -> list[str]:

@@ -284,15 +284,18 @@ def _reference(checkpoint: Checkpoint, text: str | None, frames: int) -> Referen
     return Reference(checkpoint.text.reference(text), frames)
 
 
+def follows_instructions(config: TTSConfig) -> bool:
+    """Whether a checkpoint was trained on instructions."""
+    small = config.tts_model_type == "custom_voice" and config.tts_model_size == "0b6"
+    return not small and config.tts_model_type != "base"
+
+
 def _instruct(config: TTSConfig, instruct: str | None) -> str:
     """What is left of an instruction: models that were not trained on any say the text as ever.
 
     OpenAI's tts-1 does so, and so does the reference package with the small CustomVoice.
     """
-    small = config.tts_model_type == "custom_voice" and config.tts_model_size == "0b6"
-    if small or config.tts_model_type == "base":
-        return ""
-    return instruct or ""
+    return (instruct or "") if follows_instructions(config) else ""
 
 
 def _language(config: TTSConfig, language: str | None, dialect: int | None) -> int | None:
