@@ -55,6 +55,13 @@ def test_cuts_change_nothing():
         np.testing.assert_array_equal(probabilities(samples[:9600], cut), whole[:30])
 
 
+@pytest.mark.parametrize("level", [0.003, 0.02, 0.1, 0.3])
+def test_white_noise_is_no_speech(level):
+    noise = np.random.default_rng(3).normal(size=RATE * 4) * level
+    speech = probabilities(noise.astype(np.float32)) >= 0.5
+    assert not (speech[1:] & speech[:-1]).any()
+
+
 @pytest.mark.parametrize("level_db", [-60, -70, -90])
 def test_what_is_too_quiet_is_no_speech(level_db):
     samples = voice(3) / 0.2 * 10 ** (level_db / 20)

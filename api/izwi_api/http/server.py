@@ -43,6 +43,9 @@ _MIN_CHUNK_BYTES = 16
 # uvicorn's default, nginx after 60.
 _KEEP_ALIVE_S = 75
 
+# An append of a realtime session has up to 15 MiB of sound, in base64.
+MAX_WEBSOCKET_BYTES = 24 << 20
+
 # What is still there when all had time to finish is cut off after this.
 _CUT_OFF_S = 2.0
 
@@ -219,6 +222,7 @@ def server_config(
         # the answer of a client that is slowed down waits behind its own text; our API servers have
         # time limits of their own
         ws_ping_timeout=None,
+        ws_max_size=MAX_WEBSOCKET_BYTES,
         ws_per_message_deflate=False,  # sound does not shrink
         ssl_certfile=tls.cert if tls else None,
         ssl_keyfile=tls.key if tls else None,

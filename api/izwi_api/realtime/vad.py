@@ -18,6 +18,14 @@ _MODES = (0, 1, 2, 3)
 # Below this no setting is asked: -55 dBFS, quieter than speech at any usual distance.
 _LEAST_LEVEL = 10 ** (-55 / 20)
 
+# The detector takes what it hears first for speech, whatever it is.
+_WARM_UP_FRAMES = 6
+# Spectral flatness of 40 ms between 100 and 4000 Hz from which on a frame is noise. White noise has
+# 0.48 and more in 99 of 100 windows; nine in ten windows of speech at 10 dB in it have less.
+_NOISE_FLATNESS = 0.47
+_BAND = slice(4, 160)  # of 25 Hz
+_TAPER = np.hanning(2 * FRAME_SAMPLES)
+
 
 class SpeechFrame(NamedTuple):
     """A frame of 20 ms: where it ends in the stream, in samples at 16 kHz, and what it may be."""
@@ -34,6 +42,7 @@ class VoiceDetector:
         self._detectors = [webrtcvad.Vad(mode) for mode in _MODES]
         self._rest = np.zeros(0, np.float32)
         self._end = 0
+        self._before = np.zeros(FRAME_SAMPLES, np.float32)
 
     def write(self, samples: Float32) -> list[SpeechFrame]:
         """Take samples at 16 kHz, and return the frames that they complete."""
@@ -49,5 +58,15 @@ class VoiceDetector:
         pcm = (np.clip(frame, -1.0, 1.0) * 32767.0).astype(np.int16).tobytes()
         # each keeps a noise floor, so all are asked, whatever the level
         votes = [detector.is_speech(pcm, HEARD_RATE) for detector in self._detectors]
-        speech = sum(votes) / len(votes) if level >= _LEAST_LEVEL else 0.0
+        window, self._before = np.concatenate([self._before, frame]), frame
+        speech = sum(votes) / len(votes)
+        is_warm = self._end > _WARM_UP_FRAMES * FRAME_SAMPLES
+        if not is_warm or level < _LEAST_LEVEL or _flatness(window) >= _NOISE_FLATNESS:
+            speech = 0.0
         return SpeechFrame(self._end, speech, frame)
+
+
+def _flatness(window: Float32) -> float:
+    """Geometric over arithmetic mean of the power: 1 for a flat spectrum, near 0 for a voice."""
+    power = np.abs(np.fft.rfft(window * _TAPER)[_BAND]) ** 2 + 1e-12
+    return float(np.exp(np.mean(np.log(power))) / np.mean(power))

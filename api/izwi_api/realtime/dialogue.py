@@ -1,0 +1,371 @@
+"""A conversation that is spoken: sound in, turns, responses out. Carries out what turns decide.
+
+append ──▶ InputBuffer ──▶ frames ──▶ turns ──▶ actions ──▶ events, responses
+└────────▶ Listener ──▶ words ──▶ turns
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from uuid import uuid4
+
+from izwi.errors import IzwiError
+from izwi_api.realtime.echo import EchoCheck
+from izwi_api.realtime.errors import EventError
+from izwi_api.realtime.items import Content, Conversation, Item
+from izwi_api.realtime.listening import InputBuffer, Listener
+from izwi_api.realtime.making import ResponseMaker, transcription_of
+from izwi_api.realtime.response import Emit, Hooks, Response, ResponseSetting
+from izwi_api.realtime.settings import RealtimeSettings, Settings, detection_of, wire_format
+from izwi_api.realtime.turn_events import (
+    Action,
+    Clear,
+    CommitInput,
+    Configure,
+    Create,
+    Discard,
+    Event,
+    Failed,
+    Finish,
+    Frame,
+    Generated,
+    Heard,
+    Pause,
+    Playback,
+    Refuse,
+    Respond,
+    Resume,
+    Speculate,
+    SpeechStarted,
+    SpeechStopped,
+    Tick,
+    TimedOut,
+    Truncate,
+)
+from izwi_api.realtime.turn_rules import Rules
+from izwi_api.realtime.turns import State, advance
+from izwi_api.realtime.vad import SpeechFrame
+from izwi_api.services.context import Services
+
+logger = logging.getLogger(__name__)
+
+_REFUSALS = {
+    "input_audio_buffer_commit_empty": "the input buffer holds less than 100 ms of sound",
+    "conversation_already_has_active_response": "the conversation has a response in progress",
+    "response_cancel_not_active": "Cancellation failed: no response is in progress",
+}
+# Kept before speech begins, so that a turn has its padding.
+_KEPT_MS = 2000
+
+
+class Dialogue:
+    """The state of one session, apart from its wire. Every method belongs to one event loop."""
+
+    def __init__(
+        self,
+        services: Services,
+        settings: Settings,
+        emit: Emit,
+        room: Callable[[], Awaitable[None]],
+    ):
+        self.settings = settings
+        self.conversation = Conversation()
+        self._services, self._emit, self._room = services, emit, room
+        self._maker = ResponseMaker(services)
+        hears = transcription_of(services, settings) is not None
+        self._state = State(detection_of(settings), Rules(hears_words=hears))
+        self._buffer = InputBuffer(wire_format(settings.audio.input.format))
+        self._echo = EchoCheck()
+        self._listener: Listener | None = None
+        self._fed_ms = 0  # where the listener's sound ends
+        self._turn_id = ""  # of the item that the user's turn becomes
+        self._responses: dict[int, Response] = {}
+        self._prepared: dict[int, asyncio.Future[str]] = {}  # transcripts of speculations
+        # of the client's response.create
+        self._wanted: tuple[RealtimeSettings, ResponseSetting, Sequence[Item] | None] | None = None
+        self._errors: dict[int, IzwiError] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- the client ------------------------------------------------------------------------------
+    def configure(self, settings: Settings) -> None:
+        """Take other settings from now on."""
+        before, self.settings = self.settings, settings
+        wire = wire_format(settings.audio.input.format)
+        if wire != wire_format(before.audio.input.format):
+            self._buffer = InputBuffer(wire, self._buffer.end_ms)
+        if detection_of(settings) != self._state.detection:
+            self._tell(Configure(detection_of(settings)))
+
+    def append(self, audio: bytes) -> None:
+        """Take sound in. Raises EventError."""
+        for frame in self._buffer.write(audio):
+            self._echo.write_heard(frame.samples)
+            speech = frame.speech
+            if speech > 0 and self._state.answer is not None and self._echo.is_echo():
+                speech = 0.0
+            self._tell(Frame(self._buffer.frame_ms(frame), speech))
+            self._listen(frame)
+        if self._state.detection is not None and self._state.turn_ms is None:
+            speech_ms = self._state.speech.onset_ms if self._state.speech else self._state.now_ms
+            self._buffer.drop(speech_ms - _KEPT_MS)
+
+    def tell(self, event: Event) -> None:
+        """Tell turns what the client does. Raises EventError where it cannot be done."""
+        if refused := self._tell(event):
+            raise EventError(_REFUSALS[refused], refused)
+
+    def create(
+        self,
+        settings: RealtimeSettings,
+        setting: ResponseSetting,
+        items: Sequence[Item] | None,
+    ) -> None:
+        """Make a response as a client asks. Raises EventError."""
+        self._wanted = settings, setting, items
+        try:
+            self.tell(Create())
+        finally:
+            self._wanted = None
+
+    @property
+    def is_responding(self) -> bool:
+        """Whether a response is in progress."""
+        return self._state.answer is not None
+
+    def clear(self) -> None:
+        """Drop the input buffer."""
+        self._tell(Clear(self.end_ms))
+        self._buffer.drop(self.end_ms)
+
+    @property
+    def end_ms(self) -> int:
+        """Where the input sound ends."""
+        return self._buffer.end_ms
+
+    def number_of(self, response_id: str | None) -> int | None:
+        """The number of a response; -1 where there is none of this id."""
+        if response_id is None:
+            return None
+        found = (n for n, made in self._responses.items() if made.response_id == response_id)
+        return next(found, -1)
+
+    def tick(self) -> None:
+        """Look at the clock; call it some times a second."""
+        self._tell(Tick(round(time.monotonic() * 1000)))
+        self._report_playback()
+
+    def close(self) -> None:
+        """Stop everything."""
+        for response in self._responses.values():
+            response.discard()
+        for task in self._tasks:
+            task.cancel()
+        if self._listener is not None:
+            self._listener.close()
+
+    # -- turns -----------------------------------------------------------------------------------
+    def _tell(self, event: Event) -> str | None:
+        """Advance, and carry out what follows; returns the code of a refusal."""
+        refused = None
+        self._state, actions = advance(self._state, event)
+        for action in actions:
+            if isinstance(action, Refuse):
+                refused = action.code
+            else:
+                self._do(action)
+        return refused
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case SpeechStarted(start_ms):
+                self._turn_id = _new_item_id()
+                self._emit(
+                    "input_audio_buffer.speech_started",
+                    audio_start_ms=start_ms,
+                    item_id=self._turn_id,
+                )
+            case SpeechStopped(end_ms):
+                self._emit(
+                    "input_audio_buffer.speech_stopped", audio_end_ms=end_ms, item_id=self._turn_id
+                )
+            case CommitInput(start_ms, end_ms):
+                self._commit(start_ms, end_ms)
+            case TimedOut(start_ms, end_ms):
+                self._turn_id = _new_item_id()
+                self._emit(
+                    "input_audio_buffer.timeout_triggered",
+                    audio_start_ms=start_ms,
+                    audio_end_ms=end_ms,
+                    item_id=self._turn_id,
+                )
+                self._commit(start_ms, end_ms, is_silent=True)
+            case Speculate(number):
+                self._speculate(number)
+            case Discard(number):
+                self._prepared.pop(number, None)
+                self._responses.pop(number).discard()
+                self._listen_again()
+            case Respond(number):
+                self._respond(number)
+            case Pause(number):
+                self._responses[number].pause()
+            case Resume(number):
+                self._responses[number].resume()
+            case Finish(number, status, reason):
+                response = self._responses[number]
+                response.finish(status, reason, self._errors.pop(number, None))
+                self._truncate(number)
+            case Truncate(number, played_ms):
+                self._truncate(number, played_ms)
+
+    def _truncate(self, number: int, played_ms: int | None = None) -> None:
+        """Cut an answer in the history; what was sent and is played on counts as played."""
+        response = self._responses[number]
+        if played_ms is not None and response.message is not None and response.setting.wire:
+            response.message.content[0].played_ms = float(played_ms)
+        for old in [n for n in self._responses if n < number - 1]:
+            del self._responses[old]
+
+    # -- what the user says ----------------------------------------------------------------------
+    def _listen(self, frame: SpeechFrame) -> None:
+        """Follow a stretch of speech with a transcriber, from before it began."""
+        state = self._state
+        if state.speech is None:
+            if self._listener is not None and state.turn_ms is None:
+                self._listener.close()
+                self._listener = None
+        elif self._listener is None:
+            self._listen_again()
+        elif (end_ms := self._buffer.frame_ms(frame)) > self._fed_ms:
+            self._listener.feed(frame.samples)
+            self._fed_ms = end_ms
+
+    def _listen_again(self) -> None:
+        """Transcribe the turn from its beginning: what was heard so far had been closed."""
+        state = self._state
+        setting = transcription_of(self._services, self.settings)
+        if setting is None or state.speech is None or state.detection is None:
+            return
+        start_ms = state.turn_ms
+        if start_ms is None:
+            start_ms = state.speech.onset_ms - state.detection.prefix_padding_ms
+        if self._listener is not None:
+            self._listener.close()
+        self._listener = Listener(self._services, setting, self._hear)
+        self._listener.feed(self._buffer.samples(start_ms, state.now_ms))
+        self._fed_ms = state.now_ms
+
+    def _hear(self, text: str) -> None:
+        self._tell(Heard(text))
+
+    def _transcribe(self, start_ms: int, end_ms: int) -> asyncio.Future[str]:
+        """The transcript of some sound, by the listener if it has followed."""
+        listener, self._listener = self._listener, None
+        if listener is None:
+            setting = transcription_of(self._services, self.settings)
+            if setting is None:
+                nothing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+                nothing.set_result("")
+                return nothing
+            listener = Listener(self._services, setting, lambda _: None)
+            listener.feed(self._buffer.samples(start_ms, end_ms))
+        return listener.finish()
+
+    def _commit(self, start_ms: int, end_ms: int, *, is_silent: bool = False) -> None:
+        """Make an item of the sound between two places."""
+        sound = self._buffer.sound(start_ms, end_ms)
+        content = Content("input_audio", audio=sound, audio_ms=float(end_ms - start_ms))
+        item = Item("message", self._turn_id or _new_item_id(), "user", [content])
+        self._turn_id = ""
+        transcript: asyncio.Future[str]
+        if is_silent:
+            transcript = asyncio.get_running_loop().create_future()
+            transcript.set_result("")
+        elif self._prepared:
+            _, transcript = self._prepared.popitem()
+        else:
+            transcript = self._transcribe(start_ms, end_ms)
+        previous = self.conversation.add(item)
+        self._buffer.drop(end_ms)
+        self._emit("input_audio_buffer.committed", previous_item_id=previous, item_id=item.item_id)
+        self._emit("conversation.item.added", previous_item_id=previous, item=item.as_json())
+        self._emit("conversation.item.done", previous_item_id=previous, item=item.as_json())
+        self._maker.transcripts[item.item_id] = transcript
+        task = asyncio.create_task(self._tell_transcript(item, transcript))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell_transcript(self, item: Item, transcript: asyncio.Future[str]) -> None:
+        kind = "conversation.item.input_audio_transcription"
+        is_asked = self.settings.audio.input.transcription is not None
+        place = {"item_id": item.item_id, "content_index": 0}
+        try:
+            text = await transcript
+        except IzwiError as error:
+            reported = {"type": "server_error", "code": error.code, "message": str(error)}
+            if is_asked:
+                self._emit(f"{kind}.failed", **place, error=reported)
+            return
+        finally:
+            self._maker.transcripts.pop(item.item_id, None)
+        item.content[0].text = text
+        if is_asked:
+            if text:
+                self._emit(f"{kind}.delta", **place, delta=text)
+            usage = {"type": "duration", "seconds": round(item.content[0].audio_ms / 1000, 3)}
+            self._emit(f"{kind}.completed", **place, transcript=text, usage=usage)
+
+    # -- what is answered ------------------------------------------------------------------------
+    def _speculate(self, number: int) -> None:
+        state = self._state
+        assert state.turn_ms is not None
+        transcript = self._transcribe(state.turn_ms, state.now_ms)
+        self._prepared[number] = transcript
+        unsaid = Item("message", role="user", content=[Content("input_audio")])
+        self._maker.transcripts[unsaid.item_id] = transcript
+        self._make(number, [*self.conversation.items, unsaid])
+
+    def _respond(self, number: int) -> None:
+        if number not in self._responses:
+            self._make(number, list(self.conversation.items))
+        self._echo.begin_answer()
+        self._responses[number].release()
+
+    def _make(self, number: int, items: Sequence[Item]) -> None:
+        settings = self.settings
+        assert isinstance(settings, RealtimeSettings)
+        setting = self._maker.setting(settings)
+        if self._wanted is not None:
+            settings, setting, asked = self._wanted
+            items = items if asked is None else asked
+        setting = replace(setting, conversation_id=self.conversation.conversation_id)
+        hooks = Hooks(
+            self._emit,
+            self.conversation.add,
+            self._echo.write_sent,
+            self._room,
+            lambda error: self._ended(number, error),
+        )
+        response = self._responses[number] = Response(number, setting, hooks)
+        response.prepare(lambda: self._maker.open_answer(settings, setting, items))
+
+    def _ended(self, number: int, error: IzwiError | None) -> None:
+        if error is not None:
+            logger.warning("a response failed: %s", error)
+            self._errors[number] = error
+        self._report_playback()
+        self._tell(Generated(number) if error is None else Failed(number))
+
+    def _report_playback(self) -> None:
+        answer = self._state.answer
+        if answer is not None:
+            response = self._responses[answer.number]
+            self._tell(Playback(answer.number, response.played_ms, response.sent_ms))
+
+
+def _new_item_id() -> str:
+    return f"item_{uuid4().hex[:24]}"

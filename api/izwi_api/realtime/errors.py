@@ -1,0 +1,36 @@
+"""An event that cannot be carried out: told as an `error` event, the session goes on."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from izwi.errors import InvalidRequest
+
+_FIELD = re.compile(r"(?:missing required|unknown) field `([^`]*)`")
+
+
+def describe(error: msgspec.ValidationError, root: str = "") -> tuple[str, str | None]:
+    """Return what is wrong with a value, and the path of the key, below `root`."""
+    message, _, place = str(error).partition(" - at `$")
+    path = root + place.rstrip("`")
+    if found := _FIELD.search(message):
+        path += f".{found[1][:64]}"
+    return message, path.lstrip(".") or None
+
+
+class EventError(InvalidRequest):
+    """What a client asked for cannot be done now; `code` is one of OpenAI's where it has one."""
+
+    def __init__(self, message: str, code: str, *, param: str | None = None):
+        super().__init__(message, param=param)
+        self.code = code
+
+
+class SessionOver(Exception):
+    """The session ends: with an error event of this code, and a close code of RFC 6455."""
+
+    def __init__(self, message: str, code: str, close_code: int):
+        super().__init__(message)
+        self.code, self.close_code = code, close_code

@@ -1,0 +1,289 @@
+"""The conversation of a session: its items, what the client changes in them, and as a prompt."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+import msgspec
+from msgspec import Meta, Struct
+
+from izwi.chat import ChatMessage, Role, ToolCall
+from izwi_api.realtime.errors import EventError, describe
+from izwi_api.services.text_shares import cut_text
+
+# How fast voices speak, letters and signs, until an answer was said to its end.
+CHARACTERS_PER_S = 15.0
+# Sound that items keep for `conversation.item.retrieve`; older items lose theirs.
+_MAX_KEPT_BYTES = 16 << 20
+_MAX_ITEMS = 4096
+_Text = Annotated[str, Meta(max_length=1 << 20)]
+_Id = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+@dataclass(slots=True)
+class Content:
+    """A part of a message.
+
+    Attributes:
+        kind: input_text, input_audio, output_text or output_audio.
+        text: What is written or said in it; of sound the transcript, "" while it is not known.
+        audio: In the format of the session when it came; None where it is not kept.
+        audio_ms: Its length.
+        played_ms: How much of an answer was played; None: all of it.
+    """
+
+    kind: str
+    text: str = ""
+    audio: bytes | bytearray | None = None
+    audio_ms: float = 0.0
+    played_ms: float | None = None
+    characters_per_s: float = CHARACTERS_PER_S
+    is_complete: bool = True
+
+    def add_audio(self, data: bytes) -> None:
+        """Add sound behind what there is."""
+        if isinstance(self.audio, bytearray):
+            self.audio += data
+        else:
+            self.audio = bytearray((self.audio or b"") + data)
+
+    @property
+    def played_text(self) -> str:
+        """The part of an answer's text that was played."""
+        if self.played_ms is None:
+            return self.text
+        said_ms = len(self.text) / self.characters_per_s * 1000
+        whole_ms = self.audio_ms if self.is_complete else max(self.audio_ms, said_ms)
+        if whole_ms <= 0.0:
+            return ""
+        share = min(1.0, self.played_ms / whole_ms)
+        ((start, stop), _) = cut_text(self.text, [share])
+        return self.text[start:stop].rstrip()
+
+
+@dataclass(slots=True)
+class Item:
+    """A message, a call of a function, or its output."""
+
+    kind: Literal["message", "function_call", "function_call_output"]
+    item_id: str = field(default_factory=lambda: f"item_{uuid4().hex[:24]}")
+    role: str = ""
+    content: list[Content] = field(default_factory=list)
+    status: str = "completed"
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+    output: str = ""
+
+    def as_json(self, *, with_audio: bool = False) -> dict[str, Any]:
+        """Return it as it is sent."""
+        made: dict[str, Any] = {
+            "id": self.item_id,
+            "object": "realtime.item",
+            "type": self.kind,
+            "status": self.status,
+        }
+        if self.kind == "message":
+            parts = [_part_json(part, with_audio=with_audio) for part in self.content]
+            return made | {"role": self.role, "content": parts}
+        made["call_id"] = self.call_id
+        if self.kind == "function_call":
+            return made | {"name": self.name, "arguments": self.arguments}
+        return made | {"output": self.output}
+
+
+class _ContentIn(Struct, forbid_unknown_fields=True, kw_only=True):
+    type: Literal["input_text", "input_audio", "output_text", "output_audio", "text", "audio"]
+    text: _Text | None = None
+    audio: bytes | None = None
+    transcript: _Text | None = None
+
+
+class _ItemIn(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="type"):
+    id: _Id | None = None
+    object: Literal["realtime.item"] | None = None
+    status: Literal["completed", "incomplete", "in_progress"] | None = None
+
+
+class _MessageIn(_ItemIn, tag="message"):
+    role: Literal["system", "user", "assistant"]
+    content: Annotated[list[_ContentIn], Meta(max_length=64)]
+
+
+class _CallIn(_ItemIn, tag="function_call"):
+    name: _Text
+    arguments: _Text
+    call_id: _Id | None = None
+
+
+class _OutputIn(_ItemIn, tag="function_call_output"):
+    call_id: _Id
+    output: _Text
+
+
+def parse_item(value: dict[str, Any]) -> Item:
+    """Read an item that a client sends. Raises EventError."""
+    try:
+        given = msgspec.convert(value, _MessageIn | _CallIn | _OutputIn)
+    except msgspec.ValidationError as error:
+        message, param = describe(error, "item")
+        raise EventError(message, "invalid_value", param=param) from error
+    item = Item("message")
+    if given.id is not None:
+        item.item_id = given.id
+    match given:
+        case _MessageIn():
+            item.role = given.role
+            item.content = [_content_of(part, given.role) for part in given.content]
+        case _CallIn():
+            item.kind, item.name, item.arguments = "function_call", given.name, given.arguments
+            item.call_id = given.call_id or f"call_{uuid4().hex[:24]}"
+        case _OutputIn():
+            item.kind = "function_call_output"
+            item.call_id, item.output = given.call_id, given.output
+    return item
+
+
+class Conversation:
+    """The items of a session, in order."""
+
+    def __init__(self) -> None:
+        self.conversation_id = f"conv_{uuid4().hex[:24]}"
+        self.items: list[Item] = []
+
+    @property
+    def last_id(self) -> str | None:
+        """Id of the last item."""
+        return self.items[-1].item_id if self.items else None
+
+    def add(self, item: Item, previous_item_id: str | None = None) -> str | None:
+        """Put an item behind another one, or at the end; returns the id of the one before it.
+
+        Raises:
+            EventError: Its id is taken, there is no such item, or there are too many.
+        """
+        if self._find(item.item_id) is not None:
+            raise EventError(
+                f"an item with the id {item.item_id!r} exists",
+                "item_create_duplicate_item_id",
+                param="item.id",
+            )
+        if len(self.items) >= _MAX_ITEMS:
+            raise EventError(f"a conversation has at most {_MAX_ITEMS} items", "too_many_items")
+        place = len(self.items)
+        if previous_item_id == "root":
+            place = 0
+        elif previous_item_id is not None:
+            place = 1 + self._place(previous_item_id, "item_create_invalid_previous_item_id")
+        self.items.insert(place, item)
+        self._drop_old_audio()
+        return self.items[place - 1].item_id if place else None
+
+    def get(self, item_id: str, code: str) -> Item:
+        """Return an item. Raises EventError with this code."""
+        return self.items[self._place(item_id, code)]
+
+    def delete(self, item_id: str) -> None:
+        """Take an item out. Raises EventError."""
+        del self.items[self._place(item_id, "item_delete_invalid_item_id")]
+
+    def truncate(self, item_id: str, content_index: int, audio_end_ms: int) -> None:
+        """Cut an answer to what was played of it. Raises EventError."""
+        item = self.get(item_id, "item_truncate_invalid_item_id")
+        if not 0 <= content_index < len(item.content):
+            raise EventError(
+                f"the item has {len(item.content)} parts", "invalid_value", param="content_index"
+            )
+        content = item.content[content_index]
+        if content.kind != "output_audio":
+            raise EventError(
+                "only sound of an assistant's message can be truncated",
+                "invalid_value",
+                param="item_id",
+            )
+        if not 0 <= audio_end_ms <= content.audio_ms + 1:
+            raise EventError(
+                f"audio content of {content.audio_ms:.0f} ms is shorter than {audio_end_ms} ms"
+                if audio_end_ms > 0
+                else "audio_end_ms must not be negative",
+                "invalid_value",
+                param="audio_end_ms",
+            )
+        content.played_ms = audio_end_ms
+
+    def _place(self, item_id: str, code: str) -> int:
+        place = self._find(item_id)
+        if place is None:
+            shown = item_id[:64]
+            raise EventError(f"no item has the id {shown!r}", code, param="item_id")
+        return place
+
+    def _find(self, item_id: str) -> int | None:
+        return next((n for n, item in enumerate(self.items) if item.item_id == item_id), None)
+
+    def _drop_old_audio(self) -> None:
+        room = _MAX_KEPT_BYTES
+        for item in reversed(self.items):
+            for content in item.content:
+                room -= len(content.audio or b"")
+                if room < 0:
+                    content.audio = None
+
+
+def chat_messages(items: Sequence[Item], instructions: str) -> tuple[ChatMessage, ...]:
+    """Return items as the conversation that a chat model answers; what was not played is left out.
+
+    Calls that follow an assistant's message belong to it.
+    """
+    messages = [ChatMessage(Role.SYSTEM, instructions)] if instructions else []
+    for item in items:
+        if item.kind == "function_call_output":
+            messages.append(ChatMessage(Role.TOOL, item.output, call_id=item.call_id))
+        elif item.kind == "function_call":
+            call = ToolCall(item.call_id, item.name, item.arguments)
+            content: str = ""
+            calls: tuple[ToolCall, ...] = ()
+            if messages and messages[-1].role is Role.ASSISTANT:
+                last = messages.pop()
+                content, calls = last.content, last.tool_calls
+            messages.append(ChatMessage(Role.ASSISTANT, content, tool_calls=(*calls, call)))
+        else:
+            text = "\n".join(filter(None, (part.played_text for part in item.content)))
+            if text or item.role != "assistant":
+                messages.append(ChatMessage(Role(item.role), text))
+    # a client may ask for the first word
+    return tuple(messages) or (ChatMessage(Role.USER, ""),)
+
+
+def _content_of(part: _ContentIn, role: str) -> Content:
+    kind = part.type
+    if kind in ("text", "audio"):
+        kind = f"output_{kind}" if role == "assistant" else f"input_{kind}"  # type: ignore[assignment]
+    if kind.startswith("output") != (role == "assistant"):
+        raise EventError(
+            f"a message of the role {role!r} has no content of the type {part.type!r}",
+            "invalid_value",
+            param="item.content",
+        )
+    text = part.transcript if kind.endswith("audio") else part.text
+    if kind.endswith("text") and text is None:
+        raise EventError("text is missing", "missing_required_parameter", param="item.content")
+    return Content(kind, text or "", part.audio)
+
+
+def _part_json(part: Content, *, with_audio: bool) -> dict[str, Any]:
+    if part.kind.endswith("text"):
+        return {"type": part.kind, "text": part.text}
+    made: dict[str, Any] = {"type": part.kind, "transcript": part.played_text or None}
+    if with_audio and part.audio is not None:
+        audio = part.audio
+        if part.played_ms is not None and part.audio_ms:
+            # whole 16-bit samples
+            size = int(len(audio) * min(1.0, part.played_ms / part.audio_ms))
+            audio = audio[: size - size % 2]
+        made["audio"] = base64.b64encode(audio).decode()
+    return made

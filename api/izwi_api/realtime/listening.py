@@ -1,0 +1,167 @@
+"""The user's sound: the input buffer, and words that are heard while they are spoken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from izwi.arrays import Float32
+from izwi_api.realtime.errors import EventError
+from izwi_api.realtime.formats import HEARD_RATE, InputDecoder, WireFormat
+from izwi_api.realtime.settings import Transcription
+from izwi_api.realtime.vad import SpeechFrame, VoiceDetector
+from izwi_api.services.context import Services
+from izwi_api.services.live_transcribe import (
+    LiveTranscription,
+    PartialText,
+    SegmentText,
+    open_live_transcription,
+)
+
+logger = logging.getLogger(__name__)
+
+_MAX_BUFFER_MS = 15 * 60_000
+_SAMPLES_PER_MS = HEARD_RATE // 1000
+# Sound between two looks at the words.
+_CHUNK_S = 0.4
+
+
+class InputBuffer:
+    """Sound of the client that is not committed, as it came and as samples at 16 kHz.
+
+    Places are milliseconds since the session began.
+    """
+
+    def __init__(self, wire: WireFormat, start_ms: float = 0.0):
+        """Begin at a place: before it, sound came in another format."""
+        self._wire = wire
+        self._decoder = InputDecoder(wire)
+        self._detector = VoiceDetector()
+        self._bytes = bytearray()
+        self._first_byte = 0  # place of the first one that is kept
+        self._samples = np.zeros(0, np.float32)
+        self._first_sample = 0
+        self._before_ms = start_ms
+
+    @property
+    def end_ms(self) -> int:
+        """Where the sound ends."""
+        return int(self._before_ms + self._wire.duration_ms(self._first_byte + len(self._bytes)))
+
+    def write(self, data: bytes) -> list[SpeechFrame]:
+        """Add sound and return its frames; raises EventError where there is too much of it."""
+        if self._wire.duration_ms(len(self._bytes) + len(data)) > _MAX_BUFFER_MS:
+            raise EventError(
+                f"the input buffer holds at most {_MAX_BUFFER_MS // 60_000} minutes of sound; "
+                "commit or clear it",
+                "input_audio_buffer_full",
+                param="audio",
+            )
+        self._bytes += data
+        samples = self._decoder.write(data)
+        self._samples = np.concatenate([self._samples, samples])
+        return self._detector.write(samples)
+
+    def frame_ms(self, frame: SpeechFrame) -> int:
+        """Where a frame ends."""
+        return int(self._before_ms) + frame.end // _SAMPLES_PER_MS
+
+    def sound(self, start_ms: int, end_ms: int) -> bytes:
+        """The bytes between two places, as far as they are kept."""
+        start, end = (self._byte(place) - self._first_byte for place in (start_ms, end_ms))
+        return bytes(self._bytes[max(0, start) : max(0, end)])
+
+    def samples(self, start_ms: int, end_ms: int | None = None) -> Float32:
+        """The samples at 16 kHz from a place on, up to another or the end."""
+        start = self._sample(start_ms)
+        stop = len(self._samples) if end_ms is None else self._sample(end_ms)
+        return self._samples[start : max(start, stop)].copy()
+
+    def drop(self, before_ms: int) -> None:
+        """Forget what came before a place."""
+        place = max(self._first_byte, min(self._byte(before_ms), self._end_byte))
+        del self._bytes[: place - self._first_byte]
+        self._first_byte = place
+        start = self._sample(before_ms)
+        self._samples = self._samples[start:]
+        self._first_sample += start
+
+    @property
+    def _end_byte(self) -> int:
+        return self._first_byte + len(self._bytes)
+
+    def _byte(self, place_ms: int) -> int:
+        return self._wire.num_bytes(place_ms - self._before_ms)
+
+    def _sample(self, place_ms: int) -> int:
+        place = round((place_ms - self._before_ms) * _SAMPLES_PER_MS) - self._first_sample
+        return min(len(self._samples), max(0, place))
+
+
+class Listener:
+    """Writes down one stretch of speech while it is spoken. Call `close` in the end."""
+
+    def __init__(self, services: Services, setting: Transcription, hear: Callable[[str], None]):
+        """Begin; `hear` is called with all words so far whenever there are more."""
+        self._services, self._setting, self._hear = services, setting, hear
+        self._fed: asyncio.Queue[Float32 | None] = asyncio.Queue()
+        self._is_finished = False
+        self._segments: list[str] = []
+        self._work = asyncio.create_task(self._run())
+        self._work.add_done_callback(_note_failure)
+
+    def feed(self, samples: Float32) -> None:
+        """Take the next samples, at 16 kHz."""
+        if len(samples) and not self._is_finished:
+            self._fed.put_nowait(samples)
+
+    def finish(self) -> asyncio.Task[str]:
+        """Say that no more comes, and return the task whose result is the transcript."""
+        if not self._is_finished:
+            self._is_finished = True
+            self._fed.put_nowait(None)
+        return self._work
+
+    def close(self) -> None:
+        """Stop at once."""
+        self._work.cancel()
+
+    async def _run(self) -> str:
+        model = self._setting.model or ""
+        live = await open_live_transcription(
+            self._services.engine,
+            self._services.registry,
+            model,
+            language=self._setting.language,
+            context=self._setting.prompt or "",
+            chunk_s=_CHUNK_S,
+        )
+        async with live:
+            reading = asyncio.create_task(self._read(live))
+            try:
+                while (samples := await self._fed.get()) is not None:
+                    await live.feed(samples)
+                await live.finish()
+                await reading
+            finally:
+                reading.cancel()
+        return " ".join(filter(None, self._segments)).strip()
+
+    async def _read(self, live: LiveTranscription) -> None:
+        async for event in live:
+            match event:
+                case SegmentText(text=text):
+                    self._segments.append(text.strip())
+                    self._hear(" ".join(filter(None, self._segments)))
+                case PartialText(stable=stable, unstable=unstable):
+                    said = f"{stable}{unstable}".strip()
+                    self._hear(" ".join(filter(None, [*self._segments, said])))
+
+
+def _note_failure(work: asyncio.Task[str]) -> None:
+    """Log why words are missing; whoever waits for the transcript gets the error, too."""
+    if not work.cancelled() and (error := work.exception()) is not None:
+        logger.warning("a turn could not be transcribed: %s", error)

@@ -1,0 +1,186 @@
+"""What a session's responses are made of: models, voice and prompt, by its settings."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from izwi.chat import ChatInput, ToolChoice
+from izwi.errors import InvalidRequest, ModelNotFound
+from izwi.inputs import SpeechInput
+from izwi.request import Task
+from izwi_api.realtime.client_events import ResponseOptions
+from izwi_api.realtime.items import Item, chat_messages, parse_item
+from izwi_api.realtime.playback import DEFAULT_LEAD_MS
+from izwi_api.realtime.response import ResponseSetting
+from izwi_api.realtime.settings import (
+    FunctionChoice,
+    RealtimeSettings,
+    Settings,
+    Transcription,
+    updated,
+    wire_format,
+)
+from izwi_api.services.context import Services
+from izwi_api.services.converse import SpokenAnswer, Voice, open_spoken_answer
+from izwi_api.voices.names import resolve_voice
+
+_SEED_BITS = 63
+# Names of OpenAI's transcribers: clients send them by default, and mean any transcriber.
+_THEIR_TRANSCRIBERS = ("whisper-", "gpt-")
+
+
+class ResponseMaker:
+    """Opens answers for one session.
+
+    Attributes:
+        transcripts: Item id -> what is still being written down of it.
+    """
+
+    def __init__(self, services: Services):
+        self._services = services
+        self.transcripts: dict[str, asyncio.Future[str]] = {}
+
+    def setting(
+        self, settings: RealtimeSettings, options: ResponseOptions | None = None
+    ) -> ResponseSetting:
+        """Return how a response is made by the settings of the session."""
+        output = settings.audio.output
+        with_sound = settings.output_modalities == ["audio"]
+        max_tokens = settings.max_output_tokens
+        return ResponseSetting(
+            wire=wire_format(output.format) if with_sound else None,
+            voice=output.voice,
+            speed=output.speed,
+            lead_ms=DEFAULT_LEAD_MS if output.lead_ms is None else output.lead_ms or None,
+            in_conversation=options is None or options.conversation != "none",
+            max_tokens=None if max_tokens == "inf" else max_tokens,
+            metadata=None if options is None else options.metadata,
+        )
+
+    async def open_answer(
+        self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
+    ) -> SpokenAnswer:
+        """Begin to answer items, once all of them are written down. Raises IzwiError."""
+        services = self._services
+        for item in items:
+            if (transcript := self.transcripts.get(item.item_id)) is not None:
+                item.content[0].text = await asyncio.shield(transcript)
+                self.transcripts.pop(item.item_id, None)
+        voice = None
+        if setting.wire is not None:
+            name = services.registry.default(Task.SPEECH)
+            chosen = await find_voice(services, name, setting.voice)
+            seed = secrets.randbits(_SEED_BITS)
+            voice = Voice(name, SpeechInput("", voice=chosen, seed=seed))
+        ask = _chat_input(settings, setting, items)
+        return await open_spoken_answer(
+            services.engine, services.registry, settings.model, ask, voice
+        )
+
+
+async def find_voice(services: Services, model_name: str, name: str | None) -> Any:
+    """Return a voice of a speech model; None takes its first speaker. Raises VoiceNotFound."""
+    if name is not None:
+        return await resolve_voice(services, model_name, name)
+    speakers = services.registry.speech(model_name).speakers
+    return speakers[0] if speakers else None
+
+
+def transcription_of(services: Services, settings: Settings) -> Transcription | None:
+    """Return how the user's sound is written down; None where nothing here transcribes."""
+    chosen = settings.audio.input.transcription or Transcription()
+    name, registry = chosen.model, services.registry
+    if name is None or name.startswith(_THEIR_TRANSCRIBERS):
+        try:
+            name = registry.default(Task.TRANSCRIPTION)
+        except ModelNotFound:
+            return None
+    return msgspec.structs.replace(chosen, model=name)
+
+
+async def check_settings(services: Services, settings: Settings) -> None:
+    """Check what only the models know. Raises InvalidRequest and its kind."""
+    transcription = transcription_of(services, settings)
+    if transcription is not None:
+        services.registry.transcription(transcription.model or "")
+    elif not isinstance(settings, RealtimeSettings):
+        raise ModelNotFound("no model that transcribes is served", param="session.audio.input")
+    if isinstance(settings, RealtimeSettings) and settings.audio.output.voice is not None:
+        name = services.registry.default(Task.SPEECH)
+        await find_voice(services, name, settings.audio.output.voice)
+
+
+def response_settings(settings: RealtimeSettings, options: ResponseOptions) -> RealtimeSettings:
+    """Return the settings of a session as one response changes them. Raises InvalidRequest."""
+    changes: dict[str, Any] = {}
+    for name in ("audio", "instructions", "max_output_tokens", "output_modalities",
+                 "tool_choice", "tools", "parallel_tool_calls"):  # fmt: skip
+        value = getattr(options, name)
+        if value is not None:
+            changes[name] = value
+    try:
+        changed = updated(settings, changes)
+    except InvalidRequest as error:
+        param = (error.param or "").replace("session", "response", 1)
+        raise InvalidRequest(str(error), param=param) from error
+    assert isinstance(changed, RealtimeSettings)
+    return changed
+
+
+def response_items(options: ResponseOptions, known: Mapping[str, Item]) -> list[Item] | None:
+    """Return the items that a response answers, or None for those of the conversation.
+
+    Raises:
+        InvalidRequest: One cannot be read, or refers to an item that is not there.
+    """
+    if not isinstance(options.input, list):
+        return None
+    items = []
+    for value in options.input:
+        if value.get("type") == "item_reference":
+            item = known.get(str(value.get("id")))
+            if item is None:
+                raise InvalidRequest("no item has this id", param="response.input.id")
+            items.append(item)
+        else:
+            items.append(parse_item(value))
+    return items
+
+
+def _chat_input(
+    settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
+) -> ChatInput:
+    choice = settings.tool_choice
+    name, kind = None, ToolChoice.REQUIRED
+    if isinstance(choice, FunctionChoice):
+        name = choice.name
+    else:
+        kind = ToolChoice(choice)
+    tools = ""
+    if settings.tools:
+        functions = [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description or "",
+                    "parameters": tool.parameters or {"type": "object", "properties": {}},
+                },
+            }
+            for tool in settings.tools
+        ]
+        tools = msgspec.json.encode(functions).decode()
+    return ChatInput(
+        chat_messages(items, settings.instructions),
+        seed=secrets.randbits(_SEED_BITS),
+        max_new_tokens=setting.max_tokens,
+        tools=tools,
+        tool_choice=kind,
+        tool_name=name,
+        parallel_tool_calls=settings.parallel_tool_calls is not False,
+    )

@@ -1,0 +1,374 @@
+"""One response on its way to the client: its events, its sound at the pace of playback."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from izwi.arrays import Float32
+from izwi.audio.tempo import StreamTempo
+from izwi.chat import AnswerText, CallText
+from izwi.errors import InvalidRequest, IzwiError
+from izwi.request import Reason
+from izwi_api.realtime.formats import InputDecoder, OutputEncoder, WireFormat
+from izwi_api.realtime.items import CHARACTERS_PER_S, Content, Item
+from izwi_api.realtime.playback import PlaybackClock
+from izwi_api.services.converse import SoundPiece, SpokenAnswer
+
+# Sound of one event: a pause is heard no later than this after it was decided.
+_SLICE_MS = 40
+
+logger = logging.getLogger(__name__)
+
+Emit = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseSetting:
+    """How a response is made and told.
+
+    Attributes:
+        wire: Of its sound; None for text alone.
+        speed: Of its sound.
+        lead_ms: See `PlaybackClock`.
+        in_conversation: It becomes a part of the conversation.
+        max_tokens: After which it ends; None for the model's own limit.
+    """
+
+    wire: WireFormat | None
+    voice: str | None = None
+    speed: float = 1.0
+    lead_ms: float | None = None
+    in_conversation: bool = True
+    max_tokens: int | None = None
+    metadata: dict[str, str] | None = None
+    conversation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What a response tells its session.
+
+    Attributes:
+        emit: Sends an event.
+        add_item: Puts an item into the conversation.
+        sent: Sound was sent: its samples at 16 kHz.
+        room: Waits while the client is far behind with reading.
+        ended: Everything is sent, or the response has failed with an error.
+    """
+
+    emit: Emit
+    add_item: Callable[[Item], str | None]
+    sent: Callable[[Float32], None]
+    room: Callable[[], Awaitable[None]]
+    ended: Callable[[IzwiError | None], None]
+
+
+@dataclass(slots=True)
+class _Output:
+    """An item of the response, and where it stands in it."""
+
+    item: Item
+    index: int
+    previous_id: str | None = None
+
+
+@dataclass(slots=True)
+class _Cost:
+    num_read: int = 0
+    num_written: int = 0
+    num_frames: int = 0
+
+
+class Response:
+    """A response from `prepare` to its end.
+
+    It may be prepared before it is released: until then nothing of it is told.
+    """
+
+    def __init__(self, number: int, setting: ResponseSetting, hooks: Hooks):
+        self.number, self.setting = number, setting
+        self.response_id = f"resp_{uuid4().hex[:24]}"
+        self.clock = PlaybackClock(setting.lead_ms)
+        self.message: Item | None = None
+        self._hooks = hooks
+        self._outputs: list[_Output] = []
+        self._calls: dict[int, _Output] = {}
+        self._spoken: SpokenAnswer | None = None
+        self._cost = _Cost()
+        self._released, self._going = asyncio.Event(), asyncio.Event()
+        self._going.set()
+        self._task: asyncio.Task[None] | None = None
+        wire = setting.wire
+        self._reference = InputDecoder(wire) if wire is not None else None
+
+    # -- the session's side ----------------------------------------------------------------------
+    def prepare(self, open_answer: Callable[[], Awaitable[SpokenAnswer]]) -> None:
+        """Begin to make it."""
+        self._task = asyncio.create_task(self._run(open_answer))
+
+    def release(self) -> None:
+        """Tell it from now on."""
+        self._hooks.emit("response.created", response=self._as_json("in_progress"))
+        self._released.set()
+
+    def pause(self) -> None:
+        """Send nothing, and stop the models."""
+        self._going.clear()
+        if self._spoken is not None:
+            self._spoken.pause()
+
+    def resume(self) -> None:
+        """Go on with the next sample."""
+        self._going.set()
+        if self._spoken is not None:
+            self._spoken.resume()
+
+    def discard(self) -> None:
+        """Stop it; nothing of it is told any more."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._spoken is not None:
+            self._spoken.abort()
+
+    def finish(self, status: str, reason: str | None, error: IzwiError | None = None) -> None:
+        """End it: completed, cancelled or failed."""
+        self.discard()
+        spoken = self._spoken
+        if spoken is not None:
+            answer = spoken.answer
+            self._cost = _Cost(answer.num_prompt_tokens, answer.num_tokens, spoken.num_frames)
+            if status == "completed" and answer.reason is Reason.LENGTH:
+                status, reason = "incomplete", "max_output_tokens"
+        for output in self._outputs:
+            self._end_output(output, "completed" if status == "completed" else "incomplete")
+        details: dict[str, Any] | None = None
+        if status != "completed":
+            details = {"type": status}
+            if reason is not None:
+                details["reason"] = reason
+            if error is not None:
+                is_asked = isinstance(error, InvalidRequest)
+                kind = "invalid_request_error" if is_asked else "server_error"
+                details["error"] = {"type": kind, "code": error.code}
+        self._hooks.emit("response.done", response=self._as_json(status, details))
+
+    @property
+    def played_ms(self) -> int:
+        """How much of its sound the client has played."""
+        return int(self.clock.played_ms(_now_ms()))
+
+    @property
+    def sent_ms(self) -> int:
+        """How much of its sound was sent."""
+        return int(self.clock.sent_ms)
+
+    # -- making and telling it -------------------------------------------------------------------
+    async def _run(self, open_answer: Callable[[], Awaitable[SpokenAnswer]]) -> None:
+        try:
+            spoken = self._spoken = await open_answer()
+            if not self._going.is_set():
+                spoken.pause()
+            encoder = tempo = None
+            if self.setting.wire is not None and spoken.sample_rate is not None:
+                encoder = OutputEncoder(self.setting.wire, spoken.sample_rate)
+                tempo = StreamTempo(spoken.sample_rate, self.setting.speed)
+            async with aclosing(spoken.pieces()) as pieces:
+                async for piece in pieces:
+                    await self._released.wait()
+                    if isinstance(piece, SoundPiece):
+                        assert encoder is not None
+                        assert tempo is not None
+                        await self._send_sound(encoder.write(tempo.write(piece.pcm)))
+                    else:
+                        await self._going.wait()
+                        self._tell_text(piece)
+            await self._released.wait()
+            if encoder is not None and tempo is not None:
+                await self._send_sound(encoder.write(tempo.finish()) + encoder.finish())
+            if self.message is not None:
+                self.message.content[0].is_complete = True
+            await self._going.wait()
+            self._hooks.ended(None)
+        except Exception as error:
+            if not isinstance(error, IzwiError):
+                logger.error("a response failed", exc_info=error)
+                error = IzwiError("internal error")
+            await self._released.wait()
+            self._hooks.ended(error)
+
+    def _tell_text(self, delta: AnswerText) -> None:
+        if delta.content:
+            message = self._message()
+            content = message.item.content[0]
+            content.text += delta.content
+            kind = "output_text" if self.setting.wire is None else "output_audio_transcript"
+            self._emit_part(f"response.{kind}.delta", message, delta=delta.content)
+        for call in delta.calls:
+            self._tell_call(call)
+
+    def _tell_call(self, call: CallText) -> None:
+        output = self._calls.get(call.place)
+        if output is None:
+            item = Item("function_call", status="in_progress", name=call.name)
+            item.call_id = f"call_{uuid4().hex[:24]}"
+            output = self._calls[call.place] = self._begin_output(item)
+        output.item.arguments += call.arguments
+        if call.arguments:
+            self._hooks.emit(
+                "response.function_call_arguments.delta",
+                **self._place(output),
+                call_id=output.item.call_id,
+                delta=call.arguments,
+            )
+
+    async def _send_sound(self, data: bytes) -> None:
+        wire = self.setting.wire
+        assert wire is not None
+        assert self._reference is not None
+        size = wire.num_bytes(_SLICE_MS)
+        for start in range(0, len(data), size):
+            await self._until_due()
+            await self._hooks.room()
+            piece = data[start : start + size]
+            message = self._message()
+            content = message.item.content[0]
+            content.add_audio(piece)
+            duration_ms = wire.duration_ms(len(piece))
+            content.audio_ms += duration_ms
+            self.clock = self.clock.send(duration_ms, _now_ms())
+            encoded = base64.b64encode(piece).decode()
+            self._emit_part("response.output_audio.delta", message, delta=encoded)
+            self._hooks.sent(self._reference.write(piece))
+
+    async def _until_due(self) -> None:
+        """Wait until the response is not paused, and its sound is not far ahead of playback."""
+        while True:
+            await self._going.wait()
+            wait_ms = self.clock.wait_ms(_now_ms())
+            if wait_ms <= 0.0:
+                return
+            await asyncio.sleep(wait_ms / 1000)
+
+    # -- its items -------------------------------------------------------------------------------
+    def _message(self) -> _Output:
+        for output in self._outputs:
+            if output.item is self.message:
+                return output
+        with_sound = self.setting.wire is not None
+        content = Content("output_audio" if with_sound else "output_text")
+        content.is_complete = not with_sound
+        content.characters_per_s = CHARACTERS_PER_S * self.setting.speed
+        self.message = Item("message", role="assistant", status="in_progress")
+        output = self._begin_output(self.message)
+        self.message.content.append(content)
+        part = {"type": "audio", "transcript": ""} if with_sound else {"type": "text", "text": ""}
+        self._emit_part("response.content_part.added", output, part=part)
+        return output
+
+    def _begin_output(self, item: Item) -> _Output:
+        output = _Output(item, len(self._outputs))
+        self._outputs.append(output)
+        self._hooks.emit(
+            "response.output_item.added",
+            response_id=self.response_id,
+            output_index=output.index,
+            item=item.as_json(),
+        )
+        if self.setting.in_conversation:
+            before = output.previous_id = self._hooks.add_item(item)
+            added = item.as_json()
+            self._hooks.emit("conversation.item.added", previous_item_id=before, item=added)
+        return output
+
+    def _end_output(self, output: _Output, status: str) -> None:
+        item = output.item
+        item.status = status
+        if item.kind == "function_call":
+            self._hooks.emit(
+                "response.function_call_arguments.done",
+                **self._place(output),
+                call_id=item.call_id,
+                name=item.name,
+                arguments=item.arguments,
+            )
+        else:
+            self._end_content(output)
+        if self.setting.in_conversation:
+            before, done = output.previous_id, item.as_json()
+            self._hooks.emit("conversation.item.done", previous_item_id=before, item=done)
+        self._hooks.emit(
+            "response.output_item.done",
+            response_id=self.response_id,
+            output_index=output.index,
+            item=item.as_json(),
+        )
+
+    def _end_content(self, output: _Output) -> None:
+        text = output.item.content[0].text
+        if self.setting.wire is None:
+            self._emit_part("response.output_text.done", output, text=text)
+            part = {"type": "text", "text": text}
+        else:
+            self._emit_part("response.output_audio.done", output)
+            self._emit_part("response.output_audio_transcript.done", output, transcript=text)
+            part = {"type": "audio", "transcript": text}
+        self._emit_part("response.content_part.done", output, part=part)
+
+    def _emit_part(self, kind: str, output: _Output, **fields: object) -> None:
+        self._hooks.emit(kind, **self._place(output), content_index=0, **fields)
+
+    def _place(self, output: _Output) -> dict[str, object]:
+        return {
+            "response_id": self.response_id,
+            "item_id": output.item.item_id,
+            "output_index": output.index,
+        }
+
+    def _as_json(self, status: str, details: dict[str, Any] | None = None) -> dict[str, Any]:
+        setting, cost = self.setting, self._cost
+        made: dict[str, Any] = {
+            "id": self.response_id,
+            "object": "realtime.response",
+            "status": status,
+            "status_details": details,
+            "output": [output.item.as_json() for output in self._outputs],
+            "conversation_id": setting.conversation_id if setting.in_conversation else None,
+            "output_modalities": ["text" if setting.wire is None else "audio"],
+            "max_output_tokens": setting.max_tokens or "inf",
+            "metadata": setting.metadata,
+            "usage": None,
+        }
+        if setting.wire is not None:
+            sound: dict[str, Any] = {"type": setting.wire.name}
+            if setting.wire.law is None:
+                sound["rate"] = setting.wire.rate
+            made["audio"] = {"output": {"format": sound, "voice": setting.voice}}
+        if status != "in_progress":
+            num_out = cost.num_written + cost.num_frames
+            made["usage"] = {
+                "total_tokens": cost.num_read + num_out,
+                "input_tokens": cost.num_read,
+                "output_tokens": num_out,
+                "input_token_details": {
+                    "text_tokens": cost.num_read,
+                    "audio_tokens": 0,
+                    "cached_tokens": 0,
+                },
+                "output_token_details": {
+                    "text_tokens": cost.num_written,
+                    "audio_tokens": cost.num_frames,
+                },
+            }
+        return made
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000

@@ -1,0 +1,264 @@
+"""The session object: what a client may set, with defaults, and how changes merge into it.
+
+An update is merged key by key (null clears, lists are replaced), and what results is checked as a
+whole, so that a wrong value changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from izwi.errors import InvalidRequest
+from izwi_api.realtime.errors import describe
+from izwi_api.realtime.formats import FORMATS, WireFormat
+from izwi_api.realtime.turn_rules import Detection, Eagerness, SemanticVad, ServerVad
+
+_MAX_TEXT = 64 << 10
+_Text = Annotated[str, Meta(max_length=_MAX_TEXT)]
+_Include = list[Literal["item.input_audio_transcription.logprobs"]]
+
+
+class _Part(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A part of the session object."""
+
+
+class PcmFormat(_Part, tag_field="type", tag="audio/pcm"):
+    """16-bit PCM, mono, little-endian."""
+
+    rate: Literal[24000] = 24000
+
+
+class PcmuFormat(_Part, tag_field="type", tag="audio/pcmu"):
+    """G.711 mu-law."""
+
+
+class PcmaFormat(_Part, tag_field="type", tag="audio/pcma"):
+    """G.711 A-law."""
+
+
+AudioFormat = PcmFormat | PcmuFormat | PcmaFormat
+
+
+class Transcription(_Part):
+    """How the user's sound is transcribed."""
+
+    model: str | None = None
+    language: str | None = None
+    languages: list[str] | None = None
+    keywords: list[str] | None = None
+    prompt: _Text | None = None
+    delay: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
+
+
+class NoiseReduction(_Part):
+    """Taken and not used: nothing here reduces noise."""
+
+    type: Literal["near_field", "far_field"] | None = None
+    strength: float | None = None
+
+
+_Ms = Annotated[int, Meta(ge=0, le=60_000)]
+
+
+class ServerVadSettings(_Part, tag_field="type", tag="server_vad"):
+    """See `turn_rules.ServerVad`."""
+
+    threshold: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.5
+    prefix_padding_ms: _Ms = 300
+    silence_duration_ms: _Ms = 500
+    idle_timeout_ms: Annotated[int, Meta(ge=1000, le=600_000)] | None = None
+    create_response: bool | None = True
+    interrupt_response: bool | None = True
+
+
+class SemanticVadSettings(_Part, tag_field="type", tag="semantic_vad"):
+    """See `turn_rules.SemanticVad`."""
+
+    eagerness: Eagerness = "auto"
+    create_response: bool | None = True
+    interrupt_response: bool | None = True
+
+
+class AudioInput(_Part):
+    """The user's sound."""
+
+    format: AudioFormat = msgspec.field(default_factory=PcmFormat)
+    transcription: Transcription | None = None
+    noise_reduction: NoiseReduction | None = None
+    turn_detection: ServerVadSettings | SemanticVadSettings | None = msgspec.field(
+        default_factory=ServerVadSettings
+    )
+
+
+class AudioOutput(_Part):
+    """The answers' sound. `lead_ms` is an extension: see `playback.PlaybackClock`."""
+
+    format: AudioFormat = msgspec.field(default_factory=PcmFormat)
+    voice: str | None = None
+    speed: Annotated[float, Meta(ge=0.25, le=1.5)] = 1.0
+    lead_ms: Annotated[int, Meta(ge=40, le=60_000)] | None = None
+
+
+class Audio(_Part):
+    """Sound in both directions."""
+
+    input: AudioInput = msgspec.field(default_factory=AudioInput)
+    output: AudioOutput = msgspec.field(default_factory=AudioOutput)
+
+
+class TranscriptionAudio(_Part):
+    """Sound of a session that only transcribes."""
+
+    input: AudioInput = msgspec.field(default_factory=AudioInput)
+
+
+class FunctionTool(_Part, tag_field="type", tag="function"):
+    """A function that the model may call."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    description: _Text | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class FunctionChoice(_Part, tag_field="type", tag="function"):
+    """The one function to call."""
+
+    name: str
+
+
+ToolChoice = Literal["auto", "none", "required"] | FunctionChoice
+MaxTokens = Annotated[int, Meta(ge=1, le=4096)] | Literal["inf"]
+
+
+class RealtimeSettings(_Part, tag_field="type", tag="realtime"):
+    """Settings of a conversation."""
+
+    id: str = ""
+    object: Literal["realtime.session"] = "realtime.session"
+    model: str = ""
+    output_modalities: Annotated[
+        list[Literal["text", "audio"]], Meta(min_length=1, max_length=1)
+    ] = msgspec.field(default_factory=lambda: ["audio"])
+    instructions: _Text = ""
+    tools: list[FunctionTool] = []
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool | None = None
+    max_output_tokens: MaxTokens = "inf"
+    reasoning: dict[str, Any] | None = None
+    truncation: str | dict[str, Any] = "auto"
+    tracing: str | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+    include: _Include | None = None
+    expires_at: int = 0
+    audio: Audio = msgspec.field(default_factory=Audio)
+
+
+class TranscriptionSettings(_Part, tag_field="type", tag="transcription"):
+    """Settings of a session that only transcribes."""
+
+    id: str = ""
+    object: Literal["realtime.transcription_session"] = "realtime.transcription_session"
+    include: _Include | None = None
+    expires_at: int = 0
+    audio: TranscriptionAudio = msgspec.field(default_factory=TranscriptionAudio)
+
+
+Settings = RealtimeSettings | TranscriptionSettings
+# What a client may not change.
+_FIXED = ("id", "object", "expires_at", "model")
+# Keys of an object whose other keys are those of its type: another type begins anew.
+_TYPED = ("format", "turn_detection")
+# Null stands for the default.
+_NULL_IS_DEFAULT = ("tools", "instructions", "tool_choice", "max_output_tokens", "truncation",
+                    "output_modalities", "speed", "format")  # fmt: skip
+
+
+def updated(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Return settings with changes merged in.
+
+    Raises:
+        InvalidRequest: A key or value cannot be used; `param` names it.
+    """
+    before = as_json(settings)
+    kind = changes.get("type", before["type"])
+    if kind != before["type"]:
+        raise InvalidRequest(f"this is a {before['type']} session", param="session.type")
+    given = {key: value for key, value in changes.items() if key not in _FIXED}
+    merged = _merge(before, given)
+    _name_voice(merged)
+    return _checked(merged, type(settings))
+
+
+def as_json(settings: Settings) -> dict[str, Any]:
+    """Return the session object as it is sent."""
+    made: dict[str, Any] = msgspec.to_builtins(settings)
+    output = made["audio"].get("output")
+    if output is not None and output["lead_ms"] is None:
+        del output["lead_ms"]
+    return made
+
+
+def wire_format(chosen: AudioFormat) -> WireFormat:
+    """Return how samples of a format are sent."""
+    return FORMATS[str(chosen.__struct_config__.tag)]
+
+
+def detection_of(settings: Settings) -> Detection | None:
+    """Return the rules by which turns end, or None for push to talk."""
+    chosen = settings.audio.input.turn_detection
+    answers = isinstance(settings, RealtimeSettings)
+    match chosen:
+        case ServerVadSettings():
+            return ServerVad(
+                chosen.threshold,
+                chosen.prefix_padding_ms,
+                chosen.silence_duration_ms,
+                chosen.idle_timeout_ms,
+                answers and chosen.create_response is not False,
+                answers and chosen.interrupt_response is not False,
+            )
+        case SemanticVadSettings():
+            return SemanticVad(
+                chosen.eagerness,
+                answers and chosen.create_response is not False,
+                answers and chosen.interrupt_response is not False,
+            )
+    return None
+
+
+def _merge(before: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(before)
+    for key, value in changes.items():
+        known = before.get(key)
+        if value is None and key in _NULL_IS_DEFAULT:
+            merged.pop(key, None)
+        elif (
+            not isinstance(value, dict)
+            or not isinstance(known, dict)
+            or (key in _TYPED and value.get("type", known.get("type")) != known.get("type"))
+        ):
+            merged[key] = value
+        else:
+            merged[key] = _merge(known, value)
+    return merged
+
+
+def _name_voice(merged: dict[str, Any]) -> None:
+    """Take `{"id": "..."}` for the name that it holds."""
+    audio = merged.get("audio")
+    output = audio.get("output") if isinstance(audio, dict) else None
+    voice = output.get("voice") if isinstance(output, dict) else None
+    if isinstance(voice, dict) and voice.keys() == {"id"}:
+        output["voice"] = voice["id"]  # type: ignore[index]
+
+
+def _checked(value: dict[str, Any], kind: type[Settings]) -> Settings:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        message, param = describe(error, "session")
+        raise InvalidRequest(message, param=param) from error

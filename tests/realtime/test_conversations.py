@@ -1,0 +1,190 @@
+"""Live conversations through openai-python, unmodified: turns, answers, and speech over them."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from tests.realtime.conftest import ANSWER, Talk
+from tests.realtime.test_vad import voice
+
+# scripted answers end where their tokens do
+ENDED = "incomplete"
+QUESTION = "When does the train leave?"
+
+
+@asynccontextmanager
+async def talking(client, **session):
+    async with client.realtime.connect(model="chat") as connection:
+        talk = Talk(connection)
+        created = await talk.until("session.created")
+        assert (created.session.type, created.session.model) == ("realtime", "chat")
+        await talk.until("conversation.created")
+        if session:
+            await connection.session.update(session={"type": "realtime", **session})
+            await talk.until("session.updated")
+        talk.events.clear()
+        yield talk
+
+
+async def ask(talk, said):
+    await talk.speak(said(QUESTION))
+    await talk.be_silent(0.8)
+
+
+async def test_a_spoken_question_is_answered_aloud(client, served, said):
+    transcription = {"model": "whisper-1"}
+    async with talking(client, audio={"input": {"transcription": transcription}}) as talk:
+        await ask(talk, said)
+        done = await talk.until("response.done")
+    types = [kind for kind in talk.types() if "transcription" not in kind]
+    head = types[: types.index("response.content_part.added") + 1]
+    assert head == [
+        "input_audio_buffer.speech_started",
+        "input_audio_buffer.speech_stopped",
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+        "response.created",
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.content_part.added",
+    ]
+    assert types[-7:] == [
+        "response.output_audio.delta",
+        "response.output_audio.done",
+        "response.output_audio_transcript.done",
+        "response.content_part.done",
+        "conversation.item.done",
+        "response.output_item.done",
+        "response.done",
+    ]
+    assert done.response.status == ENDED
+    assert done.response.usage.output_token_details.audio_tokens > 20
+    deltas = [e.delta for e in talk.events if e.type == "response.output_audio_transcript.delta"]
+    assert "".join(deltas) == ANSWER
+    assert len(talk.sound()) > 2 * 48_000
+    heard = next(e for e in talk.events if e.type.endswith("transcription.completed"))
+    assert "train" in heard.transcript.lower()
+    assert heard.usage.seconds > 1
+    assert served.prompts[-1][-1].content == heard.transcript
+
+
+async def test_a_written_question_is_answered_in_writing(client):
+    async with talking(client, output_modalities=["text"], instructions="Be short.") as talk:
+        await talk.connection.conversation.item.create(
+            item={
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_text", "text": "When?"}],
+            }
+        )
+        await talk.connection.response.create(response={"metadata": {"client_event_id": "x"}})
+        created = await talk.until("response.created")
+        assert created.response.metadata == {"client_event_id": "x"}
+        done = await talk.until("response.done")
+    assert talk.sound() == b""
+    (item,) = done.response.output
+    assert (item.content[0].type, item.content[0].text) == ("output_text", ANSWER)
+    parts = [e.part.type for e in talk.events if e.type == "response.content_part.added"]
+    assert parts == ["text"]
+
+
+async def undisturbed(client, said):
+    async with talking(client) as talk:
+        await ask(talk, said)
+        await talk.until("response.done")
+        return talk.sound()
+
+
+@pytest.mark.parametrize("cough_s", [0.12, 0.2])
+async def test_after_a_cough_the_answer_goes_on_from_the_sample(client, said, cough_s):
+    expected = await undisturbed(client, said)
+    async with talking(client) as talk:
+        await ask(talk, said)
+        for _ in range(2):
+            await talk.until("response.output_audio.delta")
+            await talk.speak(voice(31, 1.0)[4000 : 4000 + int(16_000 * cough_s)], 16_000)
+            await talk.be_silent(1.0)
+        done = await talk.until("response.done")
+        assert done.response.status == ENDED
+    kinds = [event.type for event in talk.events]
+    assert kinds.count("input_audio_buffer.speech_started") == 1, "the question alone"
+    assert talk.sound() == expected
+
+
+async def test_an_interruption_ends_the_answer_and_is_answered(client, served, said):
+    async with talking(client) as talk:
+        await ask(talk, said)
+        first = await talk.until("response.created")
+        for _ in range(20):  # most of a second is played, or about to be
+            await talk.until("response.output_audio.delta")
+        await talk.speak(said("No, I would like to know about the bus."))
+        done = await talk.until("response.done")
+        assert done.response.id == first.response.id
+        assert done.response.status == "cancelled"
+        assert done.response.status_details.reason == "turn_detected"
+        sent = len(talk.sound(first.response.id))
+        started = await talk.until("input_audio_buffer.speech_started")
+        await talk.be_silent(0.8)
+        second = await talk.until("response.created")
+        assert (await talk.until("response.done")).response.status == ENDED
+        assert len(talk.sound(first.response.id)) == sent, "sound of a cancelled answer"
+        assert len(talk.sound(second.response.id)) > 2 * 48_000
+        (item,) = done.response.output
+        await talk.connection.conversation.item.retrieve(item_id=item.id)
+        kept = (await talk.until("conversation.item.retrieved")).item
+        history = served.prompts[-1]
+        # a client with an exact clock says how much was played
+        await talk.connection.conversation.item.truncate(
+            item_id=item.id, content_index=0, audio_end_ms=0
+        )
+        await talk.until("conversation.item.truncated")
+    assert started.audio_start_ms > 0
+    cut = history[-2].content
+    assert history[-2].role == "assistant"
+    assert 0 < len(cut) < len(ANSWER)
+    assert ANSWER.startswith(cut)
+    assert kept.content[0].transcript == cut
+
+
+async def test_push_to_talk(client, said):
+    async with talking(client, audio={"input": {"turn_detection": None}}) as talk:
+        await talk.speak(said(QUESTION))
+        await talk.connection.input_audio_buffer.commit()
+        await talk.connection.response.create()
+        await talk.until("response.created")
+        await talk.until("response.output_audio.delta")
+        await talk.connection.response.cancel()
+        done = await talk.until("response.done")
+        assert done.response.status_details.reason == "client_cancelled"
+    assert "input_audio_buffer.speech_started" not in talk.types()
+
+
+@pytest.mark.parametrize("kind", ["audio/pcmu", "audio/pcma"])
+async def test_telephone_sound(client, kind):
+    audio = {"input": {"turn_detection": None}, "output": {"format": {"type": kind}, "speed": 1.5}}
+    async with talking(client, audio=audio) as talk:
+        await talk.connection.response.create(response={"instructions": "Say it."})
+        await talk.until("response.done")
+    assert 8000 < len(talk.sound()) < 8000 * 5
+
+
+async def test_what_is_recorded_is_not_paced(client, said):
+    expected = await undisturbed(client, said)
+    async with talking(client, audio={"output": {"lead_ms": 60_000}}) as talk:
+        await ask(talk, said)
+        await talk.until("response.done")
+    assert talk.sound() == expected
+
+
+async def test_noise_and_silence_are_no_turns(client):
+    noise = np.random.default_rng(3).normal(size=24_000 * 3) * 0.02
+    async with talking(client) as talk:
+        await talk.speak(noise)
+        await talk.be_silent(2)
+        await talk.connection.input_audio_buffer.clear()
+        await talk.until("input_audio_buffer.cleared")
+    assert talk.types() == ["input_audio_buffer.cleared"]

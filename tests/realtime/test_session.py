@@ -1,0 +1,208 @@
+"""A session's items, its errors as events, transcription, and what a client may do wrong."""
+
+from __future__ import annotations
+
+import base64
+import json
+from contextlib import suppress
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
+from websockets.sync.client import connect
+
+from tests.realtime.conftest import Talk
+
+
+@pytest.fixture
+def socket(served):
+    with connect(f"ws://127.0.0.1:{served.port}/v1/realtime?model=chat") as made:
+        made.kinds = [json.loads(made.recv())["type"], json.loads(made.recv())["type"]]
+        assert made.kinds == ["session.created", "conversation.created"]
+        yield made
+
+
+def tell(socket, kind, **fields):
+    socket.send(json.dumps({"type": kind, "event_id": "mine", **fields}))
+    return json.loads(socket.recv(30))
+
+
+def message(text, **fields):
+    content = [{"type": "input_text", "text": text}]
+    return {"type": "message", "role": "user", "content": content, **fields}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "code", "param"),
+    [
+        ("nonsense", {}, "invalid_value", "type"),
+        ("input_audio_buffer.commit", {}, "input_audio_buffer_commit_empty", None),
+        ("input_audio_buffer.append", {"audio": "?"}, "invalid_value", "audio"),
+        ("response.cancel", {}, "response_cancel_not_active", None),
+        ("response.cancel", {"response_id": "r"}, "response_cancel_not_active", None),
+        ("session.update", {"session": {"foo": 1}}, "invalid_value", "session.foo"),
+        ("session.update", {"session": {"audio": {"output": {"voice": "nobody"}}}},
+         "voice_not_found", None),
+        ("conversation.item.retrieve", {"item_id": "x"}, "item_retrieve_invalid_item_id",
+         "item_id"),
+        ("conversation.item.delete", {"item_id": "x"}, "item_delete_invalid_item_id", "item_id"),
+        ("conversation.item.truncate",
+         {"item_id": "x", "content_index": 0, "audio_end_ms": 0},
+         "item_truncate_invalid_item_id", "item_id"),
+        ("conversation.item.create", {"item": {}}, "invalid_value", "item.type"),
+        ("conversation.item.create", {"item": message("x"), "previous_item_id": "no"},
+         "item_create_invalid_previous_item_id", "item_id"),
+        ("response.create", {"response": {"tools": [{"type": "mcp"}]}}, "invalid_value",
+         "response.tools[0].type"),
+        ("output_audio_buffer.clear", {}, "invalid_event", "type"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_an_event(socket, kind, fields, code, param):
+    answer = tell(socket, kind, **fields)
+    assert answer["type"] == "error"
+    error = answer["error"]
+    assert (error["code"], error["event_id"]) == (code, "mine")
+    if param is not None:
+        assert error["param"] == param
+    # and the session goes on
+    assert tell(socket, "input_audio_buffer.clear")["type"] == "input_audio_buffer.cleared"
+
+
+@pytest.mark.parametrize("raw", ["", "{", "[]", "null", b"\x00\x01", "[" * 10_000])
+def test_what_is_no_event_is_told(socket, raw):
+    socket.send(raw)
+    assert json.loads(socket.recv(30))["type"] == "error"
+    assert tell(socket, "input_audio_buffer.clear")["type"] == "input_audio_buffer.cleared"
+
+
+def test_a_client_that_sends_nothing_but_faults_is_left(socket):
+    for _ in range(100):
+        socket.send("{")
+    codes = []
+    with suppress(ConnectionClosedError):
+        while True:
+            codes.append(json.loads(socket.recv(30))["error"]["code"])
+    assert codes[-1] == "too_many_errors"
+    assert socket.close_code == 1008
+
+
+def test_items(socket):
+    first = tell(socket, "conversation.item.create", item=message("one", id="a"))
+    assert (first["type"], first["previous_item_id"]) == ("conversation.item.added", None)
+    assert json.loads(socket.recv())["type"] == "conversation.item.done"
+    second = tell(socket, "conversation.item.create", item=message("two", id="b"))
+    assert second["previous_item_id"] == "a"
+    socket.recv()
+    root = tell(
+        socket, "conversation.item.create", item=message("nil", id="c"), previous_item_id="root"
+    )
+    assert root["previous_item_id"] is None
+    socket.recv()
+    between = tell(
+        socket, "conversation.item.create", item=message("1.5", id="d"), previous_item_id="a"
+    )
+    assert between["previous_item_id"] == "a"
+    socket.recv()
+    twice = tell(socket, "conversation.item.create", item=message("one", id="a"))
+    assert twice["error"]["code"] == "item_create_duplicate_item_id"
+    kept = tell(socket, "conversation.item.retrieve", item_id="b")
+    assert kept["item"]["content"] == [{"type": "input_text", "text": "two"}]
+    refused = tell(
+        socket, "conversation.item.truncate", item_id="b", content_index=0, audio_end_ms=0
+    )
+    assert refused["error"]["code"] == "invalid_value"
+    assert tell(socket, "conversation.item.delete", item_id="b")["item_id"] == "b"
+    gone = tell(socket, "conversation.item.retrieve", item_id="b")
+    assert gone["error"]["code"] == "item_retrieve_invalid_item_id"
+
+
+def test_a_second_response_is_refused(socket):
+    socket.send(json.dumps({"type": "response.create"}))
+    socket.send(json.dumps({"type": "response.create"}))
+    kinds, codes = [], []
+    while not kinds or kinds[-1] != "response.done":
+        event = json.loads(socket.recv(60))
+        kinds.append(event["type"])
+        codes.append(event.get("error", {}).get("code"))
+    assert "conversation_already_has_active_response" in codes
+    assert kinds.count("response.created") == kinds.count("response.done") == 1
+
+
+def test_sound_of_the_user_is_kept_for_retrieval(socket):
+    off = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+    assert tell(socket, "session.update", session=off)["type"] == "session.updated"
+    sound = bytes(range(256)) * 60
+    for start in range(0, len(sound), 1001):
+        audio = base64.b64encode(sound[start : start + 1001]).decode()
+        socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
+    committed = tell(socket, "input_audio_buffer.commit")
+    assert committed["type"] == "input_audio_buffer.committed"
+    socket.recv()
+    socket.recv()
+    kept = tell(socket, "conversation.item.retrieve", item_id=committed["item_id"])
+    assert base64.b64decode(kept["item"]["content"][0]["audio"]) == sound
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("model=nope", 404, "model_not_found"),
+        ("model=izwi-tiny-tts", 400, "invalid_request"),
+        ("intent=fly", 400, "invalid_request"),
+        ("intent=transcription&model=nope", 404, "model_not_found"),
+    ],
+)
+def test_a_session_that_cannot_be_had_is_refused(served, query, status, code):
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        connect(f"ws://127.0.0.1:{served.port}/v1/realtime?{query}"),
+    ):
+        pass
+    assert refused.value.response.status_code == status
+    assert json.loads(refused.value.response.body)["error"]["code"] == code
+
+
+def test_a_browser_gets_its_protocol(served):
+    offered = ["realtime", "openai-insecure-api-key.ek_x"]
+    url = f"ws://127.0.0.1:{served.port}/v1/realtime"
+    with connect(url, subprotocols=offered) as socket:
+        assert socket.subprotocol == "realtime"
+
+
+async def test_a_session_that_only_transcribes(client, said):
+    async with client.realtime.connect(
+        extra_query={"intent": "transcription", "model": "izwi-tiny-asr"}
+    ) as connection:
+        talk = Talk(connection)
+        created = await talk.until("session.created")
+        assert created.session.type == "transcription"
+        await connection.session.update(
+            session={
+                "type": "transcription",
+                "audio": {"input": {"turn_detection": {"type": "server_vad"}}},
+            }
+        )
+        await talk.until("session.updated")
+        for _ in range(2):
+            await talk.speak(said("When does the train leave?"))
+            await talk.be_silent(0.8)
+            heard = await talk.until("conversation.item.input_audio_transcription.completed")
+            assert "train" in heard.transcript.lower()
+        await connection.response.create()
+        assert (await talk.until("error")).error.code == "invalid_event"
+    assert not [kind for kind in talk.types() if kind.startswith("response")]
+
+
+def test_sessions_leave_nothing_behind(served):
+    def running():
+        figures = httpx.get(f"http://127.0.0.1:{served.port}/metrics").text.splitlines()
+        return [line for line in figures if "izwi_engine_running{" in line]
+
+    with connect(f"ws://127.0.0.1:{served.port}/v1/realtime?model=chat") as socket:
+        socket.send(json.dumps({"type": "response.create"}))
+        while json.loads(socket.recv(60))["type"] != "response.output_audio.delta":
+            pass
+    for _ in range(400):
+        if all(line.endswith(" 0.0") for line in running()):
+            break
+    assert all(line.endswith(" 0.0") for line in running())
