@@ -26,8 +26,9 @@ import httpx
 import numpy as np
 
 from benchmarks.measure import write_result
+from izwi.capability import Capability
 from izwi.inputs import SpeechInput
-from izwi.request import Chunk, Reason, Request, Task
+from izwi.request import Chunk, Reason, Request
 from izwi_api.http.keys import add_key
 from izwi_api.http.limits import KeyLimits
 
@@ -49,7 +50,7 @@ class InstantPrompt:
 class InstantSpeech:
     """A model that needs no time to prepare."""
 
-    task = Task.SPEECH
+    capabilities = (Capability.SPEAK,)
     sample_rate = _RATE
     speakers = ("amber",)
     languages = ("english",)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from izwi.audio.mel import WHISPER_RATE
+from izwi.capability import Capability
 from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.model import SpeechModel, TranscriptionModel
 from izwi.registry import Registry
-from izwi.request import Request, Task
+from izwi.request import Request
 
 FRAMES = "BENCHMARK_FRAMES"  # environment variable: frames of all that a server's process says
 
@@ -23,7 +24,7 @@ def fix_lengths(registry: Registry, frames: int) -> None:
     what they write down has as many tokens as speech of that length usually does.
     """
     for name in registry.names():
-        if registry.model(name).task is Task.SPEECH:
+        if Capability.SPEAK in registry.model(name).capabilities:
             fix_frames(registry.speech(name), frames)
         else:
             _fix_tokens(registry.transcription(name))

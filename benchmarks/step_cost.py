@@ -18,12 +18,13 @@ import numpy as np
 import torch
 
 from benchmarks.measure import arguments, write_result
+from izwi.capability import Capability
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.layers import PagedAttention, StateSpec
 from izwi.model import Pick, Row
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import EncodeInput, Request, SamplingParams, Task
+from izwi.request import EncodeInput, Request, SamplingParams
 from izwi.sequence import Sequence
 from izwi.tracks import Track
 
@@ -50,7 +51,7 @@ class FixedPrompt:
 class InstantSpeech:
     """A speech model that takes no time: the stopwatch is stopped while it works."""
 
-    task = Task.SPEECH
+    capabilities = (Capability.SPEAK,)
     layers = (PagedAttention(1, 8),)
     max_positions = 512
     sample_rate = 24_000

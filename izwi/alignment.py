@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from izwi.arrays import Samples
 from izwi.inputs import AlignmentInput
-from izwi.model import Model
+from izwi.model import Capable
 from izwi.request import Request
 
 
@@ -31,7 +31,7 @@ class AlignedWord(Struct, frozen=True):
     stop: int
 
 
-class AlignmentModel(Model, Protocol):
+class AlignmentModel(Capable, Protocol):
     """A model whose entries are times, drawn at the marks of its prompt."""
 
     @property

@@ -8,7 +8,7 @@ process    logs grow, chunks leave, memory is freed
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 
 from izwi.config import EngineConfig
@@ -43,7 +43,7 @@ class Engine:
 
     def __init__(
         self,
-        models: dict[str, Model],
+        models: Mapping[str, Model],
         ops: TorchOps,
         config: EngineConfig,
         clock: Callable[[], float] = time.monotonic,

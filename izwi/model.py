@@ -13,11 +13,12 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from izwi.arrays import Samples
+from izwi.capability import Capability
 from izwi.chat import AnswerReader, ChatInput
 from izwi.inputs import SpeechInput, Transcript, TranscriptionInput, VoicePrompt
 from izwi.layers import CacheSpec
 from izwi.ops.protocol import Array, AttentionContext, Ops, Weights
-from izwi.request import Request, Task
+from izwi.request import Request
 from izwi.sequence import Sequence
 from izwi.track_log import Entry, Progress
 from izwi.tracks import Track
@@ -65,9 +66,6 @@ class Model(Protocol):
     `Encodes` (audio in the prompt), `Recordable` (steps that a GPU repeats), `TakesText` (text
     that is still being written).
     """
-
-    @property
-    def task(self) -> Task: ...
 
     @property
     def tracks(self) -> tuple[Track, ...]:
@@ -206,7 +204,16 @@ def step(model: Model, ops: Ops, rows: Seq[Row], context: AttentionContext, pick
     return model.draw(hidden, pick)
 
 
-class SpeechModel(Model, Protocol):
+class Capable(Model, Protocol):
+    """A model, and what API servers can ask it for."""
+
+    @property
+    def capabilities(self) -> tuple[Capability, ...]:
+        """What it can do, its main purpose first."""
+        ...
+
+
+class SpeechModel(Capable, Protocol):
     """A model that speaks text."""
 
     @property
@@ -245,7 +252,7 @@ class SpeechModel(Model, Protocol):
     def read_voice(self, encoded: Seq[npt.NDArray[Any]], text: str | None) -> VoicePrompt: ...
 
 
-class TranscriptionModel(Model, Protocol):
+class TranscriptionModel(Capable, Protocol):
     """A model whose entries are text tokens about audio."""
 
     @property
@@ -282,7 +289,7 @@ class TranscriptionModel(Model, Protocol):
         ...
 
 
-class ChatModel(Model, Protocol):
+class ChatModel(Capable, Protocol):
     """A model whose entries are the text tokens of the next turn of a conversation."""
 
     def prepare_chat(self, request_id: str, model: str, ask: ChatInput) -> Request:
@@ -323,7 +330,6 @@ class Family:
     """
 
     model_type: str
-    task: Task
-    load: Callable[[Path, Backend], Model]
+    load: Callable[[Path, Backend], Capable]
     fits: Callable[[Mapping[str, Any]], bool] | None = None
     prompts: tuple[type[Struct], ...] = ()

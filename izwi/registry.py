@@ -10,11 +10,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import cast
 
+from izwi.capability import Capability
 from izwi.checkpoint import read_json
 from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
 from izwi.hub import Progress, Report, fetch, is_hub_id
-from izwi.model import Backend, ChatModel, Family, Model, SpeechModel, TranscriptionModel
-from izwi.request import Task
+from izwi.model import Backend, Capable, ChatModel, Family, SpeechModel, TranscriptionModel
 
 ENTRY_POINT = "izwi.models"
 # What a model may be called over HTTP by who serves it.
@@ -51,7 +51,7 @@ def embedded() -> dict[str, Path]:
 class Loaded:
     """A model that was read from its folder."""
 
-    model: Model
+    model: Capable
     fingerprint: str
 
 
@@ -61,7 +61,7 @@ class Registry:
     def __init__(self, backend: Backend):
         self._backend = backend
         self._families = families()
-        self.models: dict[str, Model] = {}
+        self.models: dict[str, Capable] = {}
         self._fingerprints: dict[str, str] = {}
         self._folders: dict[str, Path] = {}
 
@@ -131,7 +131,7 @@ class Registry:
         """Names of all models, in the order in which they were loaded."""
         return list(self.models)
 
-    def model(self, name: str) -> Model:
+    def model(self, name: str) -> Capable:
         """A model by name.
 
         Raises:
@@ -157,26 +157,26 @@ class Registry:
             ModelNotFound: No such model is served.
             InvalidRequest: It does something else.
         """
-        return cast(SpeechModel, self._of_task(name, Task.SPEECH))
+        return cast(SpeechModel, self._able(name, Capability.SPEAK))
 
     def transcription(self, name: str) -> TranscriptionModel:
         """A model that transcribes; raises as `speech` does."""
-        return cast(TranscriptionModel, self._of_task(name, Task.TRANSCRIPTION))
+        return cast(TranscriptionModel, self._able(name, Capability.TRANSCRIBE))
 
     def chat(self, name: str) -> ChatModel:
         """A model that answers in text; raises as `speech` does."""
-        return cast(ChatModel, self._of_task(name, Task.CHAT))
+        return cast(ChatModel, self._able(name, Capability.CHAT))
 
-    def default(self, task: Task) -> str:
-        """Name of the first model of a task.
+    def default(self, capability: Capability) -> str:
+        """Name of the first model with a capability.
 
         Raises:
             ModelNotFound: None does it.
         """
         for name, model in self.models.items():
-            if model.task is task:
+            if capability in model.capabilities:
                 return name
-        raise ModelNotFound(f"no model for {task} is served here", param="model")
+        raise ModelNotFound(f"no model for {capability} is served here", param="model")
 
     def _family(self, folder: Path) -> Family:
         values = read_json(folder / "config.json")
@@ -190,10 +190,11 @@ class Registry:
         known = sorted(self._families)
         raise CheckpointError(f"{folder}: model_type {model_type!r} is not one of {known}")
 
-    def _of_task(self, name: str, task: Task) -> Model:
+    def _able(self, name: str, capability: Capability) -> Capable:
         model = self.model(name)
-        if model.task is not task:
-            raise InvalidRequest(f"model {name!r} does {model.task}, not {task}", param="model")
+        if capability not in model.capabilities:
+            able = ", ".join(model.capabilities)
+            raise InvalidRequest(f"model {name!r} does {able}, not {capability}", param="model")
         return model
 
 

@@ -24,15 +24,6 @@ Entries = tuple[tuple[int, ...], ...]
 _UNKNOWN_DIGEST = -1  # digests have 63 bits
 
 
-class Task(StrEnum):
-    """What a model does with a request."""
-
-    SPEECH = "speech"
-    TRANSCRIPTION = "transcription"
-    ALIGNMENT = "alignment"
-    CHAT = "chat"
-
-
 class SamplingParams(Struct, frozen=True):
     """How one kind of token is drawn.
 

@@ -18,11 +18,12 @@ from typer.testing import CliRunner
 
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
+from izwi.capability import Capability
 from izwi.chat import AnswerText
 from izwi.errors import CheckpointError, InvalidRequest, IzwiError, ModelNotFound, Overloaded
 from izwi.inputs import Transcript, VoicePrompt
 from izwi.metrics import FIGURES
-from izwi.request import Chunk, Reason, Request, Task
+from izwi.request import Chunk, Reason, Request
 from izwi_api.cli.main import app as command_line
 from izwi_api.http.app import create_app
 from izwi_api.serve import local_services
@@ -47,7 +48,7 @@ class FakePrompt:
 class FakeSpeech:
     """One frame of a sine a character; the voice sets its pitch."""
 
-    task = Task.SPEECH
+    capabilities = (Capability.SPEAK,)
     sample_rate = RATE
     frame_samples = FRAME
     num_codebooks = 4
@@ -88,7 +89,7 @@ class FakeSpeech:
 class FakeTranscription:
     """Hears one word for every second, in pieces of ten seconds."""
 
-    task = Task.TRANSCRIPTION
+    capabilities = (Capability.TRANSCRIBE,)
     num_codebooks = 1
     languages = ("english",)
 
@@ -127,7 +128,7 @@ class FakeTranscription:
 class FakeChat:
     """Says the last message again; who is to think, thinks of how long it is."""
 
-    task = Task.CHAT
+    capabilities = (Capability.CHAT,)
     num_codebooks = 1
 
     def __init__(self):
@@ -205,21 +206,21 @@ class FakeRegistry:
         return self.models[name]
 
     def _of(self, name, task):
-        if self.model(name).task is not task:
+        if task not in self.model(name).capabilities:
             raise InvalidRequest("the model does something else", param="model")
         return self.models[name]
 
     def speech(self, name):
-        return self._of(name, Task.SPEECH)
+        return self._of(name, Capability.SPEAK)
 
     def transcription(self, name):
-        return self._of(name, Task.TRANSCRIPTION)
+        return self._of(name, Capability.TRANSCRIBE)
 
     def chat(self, name):
-        return self._of(name, Task.CHAT)
+        return self._of(name, Capability.CHAT)
 
     def default(self, task):
-        return next(name for name, model in self.models.items() if model.task is task)
+        return next(name for name, model in self.models.items() if task in model.capabilities)
 
 
 class FakeStream:

@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from izwi.alignment import AlignedWord
+from izwi.capability import Capability
 from izwi.errors import InvalidRequest
-from izwi.request import Request, Task
+from izwi.request import Request
 from izwi_api.cli.main import app
 from izwi_api.http.app import create_app
 from izwi_api.services.subtitles import cut_cues
@@ -30,7 +31,7 @@ def bare(text):
 class FakeAligner:
     """Gives the n-th word the n-th second, and half of it; the entries are seconds."""
 
-    task = Task.ALIGNMENT
+    capabilities = (Capability.ALIGN,)
     num_codebooks = 1
 
     def __init__(self, languages=("english", "English")):

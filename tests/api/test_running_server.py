@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from izwi.request import Task
+from izwi.capability import Capability
 from izwi_api.cli import running_server as module
 from izwi_api.cli.running_server import running_server
 from izwi_api.http.app import create_app
@@ -65,12 +65,12 @@ def stranger(answers):
     ("serves", "asked"),
     [
         ({}, True),
-        ({Task.SPEECH: None}, True),
-        ({Task.SPEECH: "tts", Task.TRANSCRIPTION: "org/asr"}, True),
-        ({Task.SPEECH: "Qwen/Qwen3-TTS"}, False),
-        ({Task.SPEECH: "org/asr"}, False),
-        ({Task.SPEECH: None, Task.ALIGNMENT: None}, False),
-        ({Task.CHAT: None}, False),
+        ({Capability.SPEAK: None}, True),
+        ({Capability.SPEAK: "tts", Capability.TRANSCRIBE: "org/asr"}, True),
+        ({Capability.SPEAK: "Qwen/Qwen3-TTS"}, False),
+        ({Capability.SPEAK: "org/asr"}, False),
+        ({Capability.SPEAK: None, Capability.ALIGN: None}, False),
+        ({Capability.CHAT: None}, False),
     ],
 )
 def test_a_server_that_serves_what_is_needed_is_asked(default, serves, asked):
@@ -78,7 +78,7 @@ def test_a_server_that_serves_what_is_needed_is_asked(default, serves, asked):
 
 
 def test_what_is_named_is_taken_as_it_is(default):
-    assert running_server("http://far:1", None, serves={Task.CHAT: None}) == "http://far:1"
+    assert running_server("http://far:1", None, serves={Capability.CHAT: None}) == "http://far:1"
     assert running_server("http://far:1", None, local_only=True) == "http://far:1"
     assert running_server("none", None) is None
     assert running_server(None, None, local_only=True) is None
@@ -98,7 +98,7 @@ def test_a_stranger_is_left_alone(monkeypatch, models):
     answers = {"/readyz": (200, b"{}"), "/v1/models": (200, models)}
     with stranger(answers) as (url, asked):
         monkeypatch.setattr(module, "DEFAULT_URL", url)
-        assert running_server(None, "a key", serves={Task.SPEECH: None}) is None
+        assert running_server(None, "a key", serves={Capability.SPEAK: None}) is None
         assert asked == [("/readyz", None), ("/v1/models", None)]  # and is told no key
 
 

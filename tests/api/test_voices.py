@@ -54,7 +54,7 @@ class Designer(FakeSpeech):
 class Registry(FakeRegistry):
     def default(self, task):
         for name, model in self.models.items():
-            if model.task is task:
+            if task in model.capabilities:
                 return name
         raise ModelNotFound("no model does that", param="model")
 

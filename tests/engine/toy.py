@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from msgspec import Struct
 
+from izwi.capability import Capability
 from izwi.digests import digest_ints
 from izwi.layers import StateSpec
 from izwi.model import Pick, Row
 from izwi.ops.torch_ops import TorchOps
-from izwi.request import EncodeInput, Request, SamplingParams, Task
+from izwi.request import EncodeInput, Request, SamplingParams
 from izwi.tracks import Track
 from izwi_models.qwen3.decoder import DecoderConfig, decode, tensor_shapes
 
@@ -146,7 +147,7 @@ class ToyModel:
 class ToySpeech(ToyModel):
     """Implements SpeechModel, and is its own codec."""
 
-    task = Task.SPEECH
+    capabilities = (Capability.SPEAK,)
     sample_rate = 1000
     frame_samples = 4
     speakers: tuple[str, ...] = ()
@@ -205,7 +206,7 @@ class ToyCodec(ToySpeech):
 class ToyText(ToyModel):
     """Writes tokens, with or without audio in its prompt: shaped like chat and transcription."""
 
-    task = Task.TRANSCRIPTION
+    capabilities = (Capability.TRANSCRIBE,)
     num_codebooks = 1
     name = "text"
     num_inputs = 2

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from izwi.capability import Capability
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import AlignmentInput
 from izwi.registry import Registry
-from izwi.request import Reason, Task
+from izwi.request import Reason
 from izwi.runner.device import torch_backend
 from izwi_models.qwen3_aligner import FAMILY, Qwen3Aligner
 from tests.models.tiny_aligner import write_tiny_aligner
@@ -139,6 +140,6 @@ def test_the_registry_tells_an_aligner_from_a_recogniser(tmp_path):
     registry = Registry(BACKEND)
     registry.load(str(write_tiny_asr(tmp_path / "asr")))
     registry.load(str(write_tiny_aligner(tmp_path / "aligner")))
-    tasks = [registry.model(name).task for name in registry.names()]
-    assert tasks == [Task.TRANSCRIPTION, Task.ALIGNMENT]
-    assert registry.default(Task.ALIGNMENT) == "aligner"
+    tasks = [registry.model(name).capabilities[0] for name in registry.names()]
+    assert tasks == [Capability.TRANSCRIBE, Capability.ALIGN]
+    assert registry.default(Capability.ALIGN) == "aligner"

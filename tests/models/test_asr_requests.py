@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from izwi.capability import Capability
 from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge
 from izwi.inputs import TranscriptionInput
 from izwi.layers import KVSpec
-from izwi.request import Task
 from izwi.runner.device import torch_backend
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from tests.models.tiny_asr import sound, write_tiny_asr
@@ -64,7 +64,7 @@ def prepare(model: Qwen3ASR, samples: Any = None, **ask: Any) -> Any:
 
 
 def test_facts_for_the_engine(model):
-    assert model.task is Task.TRANSCRIPTION
+    assert Capability.TRANSCRIBE in model.capabilities
     assert KVSpec.of(model.layers) == KVSpec(
         num_layers=3, num_kv_heads=2, head_dim=16, rope_theta=1e6
     )

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from izwi.capability import Capability
 from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
 from izwi.registry import Registry, _fingerprint, families, find
-from izwi.request import Task
 from izwi.runner.device import torch_backend
 from tests.models.tiny_asr import write_tiny_asr
 
@@ -39,13 +39,13 @@ def test_models_are_served_by_name_and_task(tmp_path: Path) -> None:
     assert registry.load(str(folder)) == "listener"
     assert registry.load(str(folder), "again") == "again"
     assert registry.names() == ["listener", "again"]
-    assert registry.default(Task.TRANSCRIPTION) == "listener"
+    assert registry.default(Capability.TRANSCRIBE) == "listener"
     with pytest.raises(InvalidRequest):
         registry.speech("listener")
     with pytest.raises(ModelNotFound):
         registry.model("other")
     with pytest.raises(ModelNotFound):
-        registry.default(Task.SPEECH)
+        registry.default(Capability.SPEAK)
 
 
 def test_a_fingerprint_changes_with_the_weights(tmp_path: Path) -> None:

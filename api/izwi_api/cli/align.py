@@ -54,7 +54,7 @@ def align(
     offline: Offline = False,
 ) -> None:
     """Print when each word of a text is said: start, end and word, a line each."""
-    from izwi.request import Task
+    from izwi.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.sound_files import SoundFile, check_sound
     from izwi_api.client import AsyncClient, RuntimeOptions
@@ -64,7 +64,10 @@ def align(
         said = _said(text, text_file)
         runtime = RuntimeOptions(device, dtype, offline)
         server = running_server(
-            server, api_key, local_only=runtime != RuntimeOptions(), serves={Task.ALIGNMENT: model}
+            server,
+            api_key,
+            local_only=runtime != RuntimeOptions(),
+            serves={Capability.ALIGN: model},
         )
         content = sound.read()
         check_sound(content)  # a file that is no audio is told before a model is loaded

@@ -92,14 +92,14 @@ def bench(
     offline: Offline = False,
 ) -> None:
     """Time first sound, speech and transcription, after a round that warms up."""
-    from izwi.request import Task
+    from izwi.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.client import AsyncClient, RuntimeOptions
 
     with report_failures():
         runtime = RuntimeOptions(device, dtype, offline)
         local_only = runtime != RuntimeOptions() or model is not None
-        serves = {Task.SPEECH: None}  # what is transcribed is what it says
+        serves = {Capability.SPEAK: None}  # what is transcribed is what it says
         server = running_server(server, api_key, local_only=local_only, serves=serves)
         wanted = list(dict.fromkeys(model or DEFAULT_MODELS[:2]))
         # what is transcribed here is what the embedded voice says

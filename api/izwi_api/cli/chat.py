@@ -76,7 +76,7 @@ def chat(
     offline: Offline = False,
 ) -> None:
     """Ask a chat model, or talk with it."""
-    from izwi.request import Task
+    from izwi.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.client import AsyncClient, RuntimeOptions
 
@@ -85,7 +85,7 @@ def chat(
             raise InvalidRequest("the seed must fit in 64 bits", param="seed")
         runtime = RuntimeOptions(device, dtype, offline)
         server = running_server(
-            server, api_key, local_only=runtime != RuntimeOptions(), serves={Task.CHAT: model}
+            server, api_key, local_only=runtime != RuntimeOptions(), serves={Capability.CHAT: model}
         )
         if not server and model is None:
             raise InvalidRequest(

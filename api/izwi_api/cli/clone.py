@@ -95,8 +95,8 @@ def clone(
     offline: Offline = False,
 ) -> None:
     """Clone a voice from a clip; then `izwi say --voice NAME`."""
+    from izwi.capability import Capability
     from izwi.errors import InvalidRequest
-    from izwi.request import Task
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.target import choose_format
     from izwi_api.client import AsyncClient, RuntimeOptions
@@ -115,9 +115,9 @@ def clone(
         agreed = consent or _AGREED
         runtime = RuntimeOptions(device, dtype, offline)
         transcribes = text is None and not x_vector_only
-        serves: dict[Task, str | None] = {Task.SPEECH: model}
+        serves: dict[Capability, str | None] = {Capability.SPEAK: model}
         if transcribes:
-            serves[Task.TRANSCRIPTION] = asr_model
+            serves[Capability.TRANSCRIBE] = asr_model
         server = running_server(
             server, api_key, local_only=runtime != RuntimeOptions(), serves=serves
         )

@@ -221,7 +221,7 @@ def _checkpoints(backend: TorchBackend) -> Iterator[Finding]:
             continue
         try:
             registry = Registry(backend)
-            task = registry.model(registry.load(name, offline=True)).task
+            task = registry.model(registry.load(name, offline=True)).capabilities[0]
         except (IzwiError, OSError) as error:
             yield Finding("checkpoints", name, Status.FAILED, str(error))
             continue

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from izwi.request import Task
+from izwi.capability import Capability
 from izwi_api.console import messages
 
 # Where `izwi serve` listens if it is told nothing else.
@@ -28,7 +28,7 @@ def running_server(
     api_key: str | None,
     *,
     local_only: bool = False,
-    serves: Mapping[Task, str | None] | None = None,
+    serves: Mapping[Capability, str | None] | None = None,
 ) -> str | None:
     """Return the address of the server that is to do the work, or None for this process.
 
@@ -86,7 +86,7 @@ def _answer(http: httpx.Client, path: str, api_key: str | None) -> bytes:
     return content
 
 
-def _serves(entries: Entries, wanted: Mapping[Task, str | None]) -> bool:
+def _serves(entries: Entries, wanted: Mapping[Capability, str | None]) -> bool:
     return all(
         any(e.get("task") == task.value and model in (None, e.get("id")) for e in entries)
         for task, model in wanted.items()

@@ -111,7 +111,7 @@ def say(
     """Say a text aloud, or write it to a file or a pipe."""
     import asyncio
 
-    from izwi.request import Task
+    from izwi.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.target import choose_target
     from izwi_api.client import AsyncClient, RuntimeOptions
@@ -119,7 +119,7 @@ def say(
     with report_failures():
         runtime = RuntimeOptions(device, dtype, offline)
         local_only = runtime != RuntimeOptions() or aligner is not None
-        serves = {Task.SPEECH: model} | ({} if words is None else {Task.ALIGNMENT: None})
+        serves = {Capability.SPEAK: model} | ({} if words is None else {Capability.ALIGN: None})
         server = running_server(server, api_key, local_only=local_only, serves=serves)
         _check(text, seed, save_codes)
         _check_timing(words, aligner, server)

@@ -86,7 +86,7 @@ def transcribe(
     offline: Offline = False,
 ) -> None:
     """Print what audio files say, or write it to a file for each."""
-    from izwi.request import Task
+    from izwi.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.sound_files import find_sounds
     from izwi_api.client import AsyncClient, RuntimeOptions
@@ -105,7 +105,7 @@ def transcribe(
             server,
             api_key,
             local_only=runtime != RuntimeOptions() or large,
-            serves={Task.TRANSCRIPTION: model},
+            serves={Capability.TRANSCRIBE: model},
         )
         if not server and len(sounds) == 1 and sounds[0].path is not None:
             sounds[0].check()  # told before a model is loaded

@@ -46,14 +46,17 @@ def list_voices(
     offline: Offline = False,
 ) -> None:
     """List the checkpoint's speakers, the stored voices and OpenAI's names."""
-    from izwi.request import Task
+    from izwi.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.client import AsyncClient, RuntimeOptions
 
     with report_failures():
         runtime = RuntimeOptions(device, dtype, offline)
         server = running_server(
-            server, api_key, local_only=runtime != RuntimeOptions(), serves={Task.SPEECH: model}
+            server,
+            api_key,
+            local_only=runtime != RuntimeOptions(),
+            serves={Capability.SPEAK: model},
         )
         models = [model or DEFAULT_MODELS[0]]
         client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)

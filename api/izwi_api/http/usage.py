@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 
+from izwi.capability import Capability
 from izwi.chat import ChatInput
 from izwi.conversation import ConversationInput, size_of
 from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import Overloaded
 from izwi.inputs import AlignmentInput, SpeechInput, TranscriptionInput
 from izwi.model import Model
-from izwi.request import Chunk, Request, Task
+from izwi.request import Chunk, Request
 from izwi_api.http.limits import Meter
 from izwi_api.services.context import Registry
 
@@ -152,7 +153,7 @@ class CountedEngine:
         self._engine.write(request_id, text_ids, closed)
 
     def _sample_rate(self, request: Request) -> int:
-        is_speech = self._registry.model(request.model).task is Task.SPEECH
+        is_speech = Capability.SPEAK in self._registry.model(request.model).capabilities
         return self._registry.speech(request.model).sample_rate if is_speech else 0
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from izwi.capability import Capability
 from izwi.chat import ChatInput, ToolChoice
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.inputs import SpeechInput
-from izwi.request import Task
 from izwi_api.realtime.client_events import ResponseOptions
 from izwi_api.realtime.items import Item, chat_messages, parse_item
 from izwi_api.realtime.playback import DEFAULT_LEAD_MS
@@ -73,7 +73,7 @@ class ResponseMaker:
                 self.transcripts.pop(item.item_id, None)
         voice = None
         if setting.wire is not None:
-            name = services.registry.default(Task.SPEECH)
+            name = services.registry.default(Capability.SPEAK)
             chosen = await find_voice(services, name, setting.voice)
             seed = secrets.randbits(_SEED_BITS)
             voice = Voice(name, SpeechInput("", voice=chosen, seed=seed))
@@ -97,7 +97,7 @@ def transcription_of(services: Services, settings: Settings) -> Transcription | 
     name, registry = chosen.model, services.registry
     if name is None or name.startswith(_THEIR_TRANSCRIBERS):
         try:
-            name = registry.default(Task.TRANSCRIPTION)
+            name = registry.default(Capability.TRANSCRIBE)
         except ModelNotFound:
             return None
     return msgspec.structs.replace(chosen, model=name)
@@ -111,7 +111,7 @@ async def check_settings(services: Services, settings: Settings) -> None:
     elif not isinstance(settings, RealtimeSettings):
         raise ModelNotFound("no model that transcribes is served", param="session.audio.input")
     if isinstance(settings, RealtimeSettings) and settings.audio.output.voice is not None:
-        name = services.registry.default(Task.SPEECH)
+        name = services.registry.default(Capability.SPEAK)
         await find_voice(services, name, settings.audio.output.voice)
 
 

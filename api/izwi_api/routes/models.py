@@ -58,5 +58,5 @@ def _entry(request: Request, name: str) -> dict[str, object]:
         "created": state.started_at,
         "owned_by": "izwi",
         "root": state.aliases().get(name, name),
-        "task": state.services.registry.model(name).task.value,
+        "task": state.services.registry.model(name).capabilities[0].value,
     }

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from starlette.responses import JSONResponse
 
+from izwi.capability import Capability
 from izwi.errors import InvalidRequest, IzwiError
-from izwi.request import Task
 from izwi_api.http.app_state import AppState
 from izwi_api.http.errors import body_of, status_of
 from izwi_api.realtime.making import check_settings
@@ -59,7 +59,7 @@ def first_settings(services: Services, query: Mapping[str, str]) -> Settings:
         )
     if intent != "conversation":
         raise InvalidRequest("intent must be 'conversation' or 'transcription'", param="intent")
-    name = name or services.registry.default(Task.CHAT)
+    name = name or services.registry.default(Capability.CHAT)
     services.registry.chat(name)
     return RealtimeSettings(model=name)
 

@@ -22,8 +22,8 @@ from starlette.responses import Response
 from izwi.arrays import Float32
 from izwi.audio.encode import CONTENT_TYPES, stream_encoder, with_length
 from izwi.audio.tempo import StreamTempo
+from izwi.capability import Capability
 from izwi.errors import IzwiError, TooLarge
-from izwi.request import Task
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import body_of, error_body, invalid_body
@@ -54,7 +54,7 @@ async def create_speech_batch(request: Request) -> Response:
     services = services_of(request)
     batch = parse_batch(await read_json(request, services.settings.max_json_bytes))
     # A batch whose own model is not there is refused as a whole.
-    model_name = batch.model or services.registry.default(Task.SPEECH)
+    model_name = batch.model or services.registry.default(Capability.SPEAK)
     services.registry.speech(model_name)
     return await live_response(_answer(_Batch(services, batch, model_name)), "application/json")
 

@@ -19,9 +19,9 @@ from msgspec import structs
 from pydantic import ValidationError
 
 from izwi.audio.encode import PCM_RATE, stream_encoder
+from izwi.capability import Capability
 from izwi.errors import InvalidRequest, IzwiError, TooLarge
 from izwi.input_stream import WritableModel
-from izwi.request import Task
 from izwi_api.http.app_state import AppState
 from izwi_api.http.errors import body_of, error_body, invalid_body, is_internal
 from izwi_api.http.usage import current_usage
@@ -168,7 +168,7 @@ class _Session:
         if self._open is not None:
             raise InvalidRequest("an utterance is not done; send input.done first", param="type")
         services = self._services
-        model_name = config.model or services.registry.default(Task.SPEECH)
+        model_name = config.model or services.registry.default(Capability.SPEAK)
         config = config.model_copy(update={"model": model_name})
         model = services.registry.speech(model_name)
         check_texts(config.model_copy(update={"input": "-"}), services.settings)

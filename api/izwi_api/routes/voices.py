@@ -7,9 +7,9 @@ import asyncio
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from izwi.capability import Capability
 from izwi.errors import ConsentNotFound, InvalidRequest, ModelNotFound, VoiceNotFound
 from izwi.inputs import TranscriptionInput
-from izwi.request import Task
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import Form
 from izwi_api.http.live_response import unless_left
@@ -127,7 +127,7 @@ async def _check_consent(services: Services, consent: str | None) -> None:
 async def _heard(services: Services, sample: bytes) -> str | None:
     """Transcribe a clip, or return None if no model transcribes or nothing is said."""
     try:
-        model_name = services.registry.default(Task.TRANSCRIPTION)
+        model_name = services.registry.default(Capability.TRANSCRIBE)
     except ModelNotFound:
         return None
     samples = await decode_clip(services, sample, SAMPLE_RATE, "audio_sample")

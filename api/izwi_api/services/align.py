@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from izwi.alignment import AlignedWord, AlignmentModel
 from izwi.arrays import Samples
+from izwi.capability import Capability
 from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.inputs import AlignmentInput
-from izwi.request import Request, Task
+from izwi.request import Request
 from izwi.threads import compute
 from izwi_api.services.context import Registry, chunks_of
 from izwi_api.services.transcribe import SAMPLE_RATE, Segment, num_together
@@ -119,12 +120,14 @@ def find_aligner(engine: EngineClient, registry: Registry, name: str | None = No
     """
     if name is None:
         served = registry.names()
-        name = next((n for n in served if registry.model(n).task is Task.ALIGNMENT), None)
+        name = next((n for n in served if Capability.ALIGN in registry.model(n).capabilities), None)
         if name is None:
             raise ModelNotFound("no alignment model is served here", param="model")
     model = registry.model(name)
-    if model.task is not Task.ALIGNMENT:
-        raise InvalidRequest(f"model {name!r} does {model.task}, not alignment", param="model")
+    if Capability.ALIGN not in model.capabilities:
+        raise InvalidRequest(
+            f"model {name!r} does {', '.join(model.capabilities)}, not alignment", param="model"
+        )
     return Aligner(engine, name, cast(AlignmentModel, model))
 
 

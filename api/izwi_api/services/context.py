@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from izwi.capability import Capability
 from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import EngineStopped, IzwiError
 from izwi.hub import Report
-from izwi.model import ChatModel, Model, SpeechModel, TranscriptionModel
+from izwi.model import Capable, ChatModel, SpeechModel, TranscriptionModel
 from izwi.registry import Loaded
-from izwi.request import Chunk, Reason, Task
+from izwi.request import Chunk, Reason
 from izwi_api.services.decoding import Decoder, InProcess
 from izwi_api.settings import Settings
 from izwi_api.voices.references import References
@@ -26,7 +27,7 @@ class Registry(Protocol):
         """Return all names, in the order of loading."""
         ...
 
-    def model(self, name: str) -> Model:
+    def model(self, name: str) -> Capable:
         """Return a model. Raises ModelNotFound."""
         ...
 
@@ -46,8 +47,8 @@ class Registry(Protocol):
         """Return a short text that changes with the checkpoint behind a name."""
         ...
 
-    def default(self, task: Task) -> str:
-        """Return the first model of a task. Raises ModelNotFound."""
+    def default(self, capability: Capability) -> str:
+        """Return the first model with a capability. Raises ModelNotFound."""
         ...
 
     def locate(self, name: str, *, offline: bool = False, report: Report | None = None) -> Path:

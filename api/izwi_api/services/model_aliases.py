@@ -8,12 +8,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from izwi.capability import Capability
 from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.hub import Report
-from izwi.model import ChatModel, Model, SpeechModel, TranscriptionModel
+from izwi.model import Capable, ChatModel, Model, SpeechModel, TranscriptionModel
 from izwi.registry import Loaded
-from izwi.request import Request, Task
+from izwi.request import Request
 from izwi_api.services.context import Registry
 
 OPTION = "--alias"
@@ -77,7 +78,7 @@ class AliasedRegistry:
         """Return the name of a model that is given by its name or an alias; of others the same."""
         return self._aliases.get(name, name)
 
-    def model(self, name: str) -> Model:
+    def model(self, name: str) -> Capable:
         """Return a model. Raises ModelNotFound."""
         return self._registry.model(self._served(name))
 
@@ -97,9 +98,9 @@ class AliasedRegistry:
         """Return a short text that changes with the checkpoint. Raises ModelNotFound."""
         return self._registry.fingerprint(self._served(name))
 
-    def default(self, task: Task) -> str:
-        """Return the first model of a task. Raises ModelNotFound."""
-        return self._registry.default(task)
+    def default(self, capability: Capability) -> str:
+        """Return the first model with a capability. Raises ModelNotFound."""
+        return self._registry.default(capability)
 
     def locate(self, name: str, *, offline: bool = False, report: Report | None = None) -> Path:
         """Return the folder of what may be loaded by name. Raises ModelNotFound."""

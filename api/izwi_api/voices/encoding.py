@@ -8,9 +8,9 @@ from uuid import uuid4
 
 from izwi.arrays import Float32
 from izwi.audio.decode import DecodeLimits
+from izwi.capability import Capability
 from izwi.errors import InvalidRequest, IzwiError, VoiceExists
 from izwi.inputs import VoicePrompt
-from izwi.request import Task
 from izwi.threads import compute
 from izwi_api.services.context import Services, chunks_of
 from izwi_api.voices.store import REFERENCE_RATE, StoredVoice
@@ -30,7 +30,9 @@ def cloning_model(services: Services) -> str:
 def speech_models(services: Services) -> list[str]:
     """Return the names of the served models that speak."""
     names = services.registry.names()
-    return [name for name in names if services.registry.model(name).task is Task.SPEECH]
+    return [
+        name for name in names if Capability.SPEAK in services.registry.model(name).capabilities
+    ]
 
 
 async def decode_clip(services: Services, content: bytes, rate: int, param: str) -> Float32:

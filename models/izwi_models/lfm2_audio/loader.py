@@ -13,7 +13,6 @@ from pathlib import Path
 from izwi.checkpoint import read_json, tensor_names
 from izwi.errors import CheckpointError
 from izwi.model import Backend, Family
-from izwi.request import Task
 from izwi_models.lfm2_audio import backbone, depthformer, embedding
 from izwi_models.lfm2_audio.audio_config import (
     MimiConfig,
@@ -89,4 +88,4 @@ def _load_codec(folder: Path, backend: Backend, config: LFM2AudioConfig) -> Fram
     return mimi_codec(backend.ops, weights, mimi)
 
 
-FAMILY = Family(ARCHITECTURE, Task.CHAT, load, prompts=(LFM2Prompt,))
+FAMILY = Family(ARCHITECTURE, load, prompts=(LFM2Prompt,))

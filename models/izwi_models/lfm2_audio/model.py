@@ -7,12 +7,13 @@ from collections.abc import Sequence as Seq
 import numpy as np
 import numpy.typing as npt
 
+from izwi.capability import Capability
 from izwi.conversation import ConversationInput
 from izwi.inputs import SpeechInput, Transcript, TranscriptionInput
 from izwi.layers import CacheSpec
 from izwi.model import Pick, Row
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi.request import EncodeInput, Request, Task
+from izwi.request import EncodeInput, Request
 from izwi.sequence import Sequence
 from izwi.track_log import Entry, Progress
 from izwi.tracks import Track
@@ -29,7 +30,7 @@ from izwi_models.lfm2_audio.tokenizer import TextReader
 class LFM2Audio:
     """One checkpoint on one device. Implements `izwi.model.Model`, `Alternates`, `Converses`."""
 
-    task: Task = Task.CHAT
+    capabilities = (Capability.CONVERSE,)
 
     def __init__(
         self,

@@ -16,11 +16,12 @@ import numpy.typing as npt
 from izwi.alignment import AlignedWord
 from izwi.arrays import Samples
 from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
+from izwi.capability import Capability
 from izwi.errors import InvalidRequest, TooLarge
 from izwi.inputs import AlignmentInput
 from izwi.model import Backend, Family, Row
 from izwi.ops import Array, Ops, Weights
-from izwi.request import EncodeInput, Request, Task
+from izwi.request import EncodeInput, Request
 from izwi.sequence import Sequence
 from izwi.tracks import Track
 from izwi_models.qwen3.decoder import pack
@@ -49,7 +50,7 @@ _NAMES = tuple(LANGUAGES.values())
 class Qwen3Aligner(TokenModel):
     """One checkpoint on one device. Implements `izwi.model.AlignmentModel`."""
 
-    task: Task = Task.ALIGNMENT
+    capabilities = (Capability.ALIGN,)
 
     def __init__(
         self,
@@ -158,7 +159,7 @@ def load(folder: Path, backend: Backend) -> Qwen3Aligner:
     return Qwen3Aligner(backend.ops, weights, config, QwenTokenizer(folder), _korean_stems(folder))
 
 
-FAMILY = Family("qwen3_asr", Task.ALIGNMENT, load, fits=is_aligner, prompts=(AlignerPrompt,))
+FAMILY = Family("qwen3_asr", load, fits=is_aligner, prompts=(AlignerPrompt,))
 
 
 def _prompt(request: Request) -> AlignerPrompt:

@@ -12,12 +12,13 @@ import numpy.typing as npt
 
 from izwi.arrays import Samples
 from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
+from izwi.capability import Capability
 from izwi.checkpoint import tensor_names
 from izwi.errors import InvalidRequest, TooLarge
 from izwi.inputs import Transcript, TranscriptionInput
 from izwi.model import Backend, Family, Row
 from izwi.ops import Array, Ops, Weights
-from izwi.request import EncodeInput, Request, SamplingParams, Task
+from izwi.request import EncodeInput, Request, SamplingParams
 from izwi.sequence import Sequence
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
@@ -73,7 +74,7 @@ _CODES = {name: code for code, name in LANGUAGES.items()}
 class Qwen3ASR(TokenModel):
     """One checkpoint on one device. Implements `izwi.model.TranscriptionModel`."""
 
-    task: Task = Task.TRANSCRIPTION
+    capabilities = (Capability.TRANSCRIBE,)
 
     def __init__(
         self,
@@ -272,7 +273,7 @@ def load(folder: Path, backend: Backend) -> Qwen3ASR:
     return Qwen3ASR(backend.ops, weights, config, QwenTokenizer(folder), stop_ids)
 
 
-FAMILY = Family("qwen3_asr", Task.TRANSCRIPTION, load, prompts=(AsrPrompt,))
+FAMILY = Family("qwen3_asr", load, prompts=(AsrPrompt,))
 
 
 def _prompt(sequence: Sequence) -> AsrPrompt:

@@ -11,12 +11,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from izwi.arrays import Int64
+from izwi.capability import Capability
 from izwi.chat import ChatInput, ToolChoice, num_characters
 from izwi.checkpoint import tensor_names
 from izwi.errors import ContextTooLong, InvalidRequest
 from izwi.model import Backend, Family, Row
 from izwi.ops import Array, Ops, Weights
-from izwi.request import EncodeInput, Request, SamplingParams, Task
+from izwi.request import EncodeInput, Request, SamplingParams
 from izwi.sequence import Sequence
 from izwi_models.qwen3.decoder import pack
 from izwi_models.qwen3.stop_ids import read_stop_ids
@@ -68,7 +69,7 @@ class ChatPrompt(Struct, frozen=True, eq=False, tag=True):
 class Qwen3Chat(TokenModel):
     """One checkpoint on one device. Implements `izwi.model.ChatModel`."""
 
-    task: Task = Task.CHAT
+    capabilities = (Capability.CHAT,)
 
     def __init__(
         self,
@@ -216,7 +217,7 @@ def load(folder: Path, backend: Backend) -> Qwen3Chat:
     return Qwen3Chat(backend.ops, weights, config, generation, template, stop_ids)
 
 
-FAMILY = Family("qwen3", Task.CHAT, load, prompts=(ChatPrompt,))
+FAMILY = Family("qwen3", load, prompts=(ChatPrompt,))
 
 
 def _most_calls(ask: ChatInput) -> int:

@@ -7,7 +7,6 @@ from pathlib import Path
 from izwi.checkpoint import read_json
 from izwi.errors import CheckpointError
 from izwi.model import Backend, Family
-from izwi.request import Task
 from izwi_models import qwen3_codec as codec
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_tts import talker
@@ -62,4 +61,4 @@ def _check_codec(config: TTSConfig, codec_config: codec.CodecConfig, path: Path)
         )
 
 
-FAMILY = Family("qwen3_tts", Task.SPEECH, load, prompts=(SpeechPrompt,))
+FAMILY = Family("qwen3_tts", load, prompts=(SpeechPrompt,))

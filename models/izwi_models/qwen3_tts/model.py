@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from izwi.capability import Capability
 from izwi.encoders import PaddedEncoder
 from izwi.errors import InvalidRequest
 from izwi.inputs import SpeechInput, VoicePrompt
 from izwi.layers import PagedAttention
 from izwi.model import UNKNOWN, Pick, Row
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi.request import EncodeInput, Request, Task
+from izwi.request import EncodeInput, Request
 from izwi.sequence import Sequence
 from izwi.tracks import Track
 from izwi_models import qwen3_codec as codec
@@ -41,6 +42,8 @@ from izwi_models.qwen3_tts.voice_encoders import PaddedCodes, PaddedSpeakers
 class Qwen3TTS:
     """Implements `izwi.model.SpeechModel`."""
 
+    capabilities = (Capability.SPEAK,)
+
     def __init__(self, ops: Ops, weights: Weights, sound: Codec, checkpoint: Checkpoint):
         """Bind weights to a checkpoint's configuration; see `loader.load`."""
         self._ops, self._weights, self.codec = ops, weights, sound
@@ -62,11 +65,6 @@ class Qwen3TTS:
                 self.padded_encoders[ENCODE_CODES] = codes
 
     # -- what it is --------------------------------------------------------------------------
-    @property
-    def task(self) -> Task:
-        """Speech."""
-        return Task.SPEECH
-
     @property
     def layers(self) -> tuple[PagedAttention, ...]:
         """What each layer of the talker keeps of a position."""
