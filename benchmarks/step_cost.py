@@ -56,6 +56,7 @@ class InstantSpeech:
     max_positions = 512
     sample_rate = 24_000
     frame_samples = 1920
+    lookahead_samples = 0
     state: Mapping[str, StateSpec] = {"history": StateSpec((64,))}
     warms_up = False
 

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from msgspec import Struct
 
 from izwi.arrays import Float32, Int64
 from izwi.sequence import Sequence
+
+
+class FramedSound(Protocol):
+    """How sound is divided into frames; a `Codec` says so."""
+
+    @property
+    def frame_samples(self) -> int:
+        """Samples of one frame."""
+        ...
+
+    @property
+    def lookahead_samples(self) -> int:
+        """Samples by which sound lags its frames."""
+        ...
 
 
 class Log(Struct, frozen=True, eq=False, omit_defaults=True):
@@ -31,12 +47,12 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
     closed: bool = False
     paused: bool = False
 
-    def put_into(self, sequence: Sequence, frame_samples: int) -> None:
+    def put_into(self, sequence: Sequence, codec: FramedSound | None) -> None:
         """Set a new sequence to where the log ends.
 
         Args:
             sequence: Of the log's request.
-            frame_samples: Of a frame of sound; 0 for a model that writes text.
+            codec: Of the model; None for one that writes text.
         """
         sequence.emitted = list(map(tuple, self.entries.tolist()))
         sequence.num_delivered = len(sequence.emitted)
@@ -44,6 +60,7 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
             sequence.logprobs = self.logprobs.tolist()
         sequence.written = list(self.written)
         sequence.input_open = sequence.request.open_input and not self.closed
-        if frame_samples:
-            sequence.num_vocoded = self.num_samples // frame_samples
+        if codec is not None:
+            known = self.num_samples + codec.lookahead_samples
+            sequence.num_vocoded = known // codec.frame_samples if self.num_chunks else 0
             sequence.num_chunks = self.num_chunks

@@ -234,7 +234,7 @@ class ModelWorker:
             is_delivered, sound = sequence.arrival in fresh, sounds.get(sequence.arrival)
             failure = results.failed.get(sequence.arrival)
             if sound is not None or (is_delivered and writes):
-                frames = 0 if sound is None else len(sound) // self.runner.frame_samples
+                frames = 0.0 if sound is None else len(sound) / self.runner.frame_samples
                 self.scheduler.delivered(sequence, frames, now_s)
             if failure is not None:
                 chunks.append(self.finish(sequence, Reason.ERROR, error=failure))
@@ -253,7 +253,7 @@ class ModelWorker:
         self.runner.begin(sequence)
         if log is None:
             return
-        log.put_into(sequence, 0 if self._writes else self.runner.frame_samples)
+        log.put_into(sequence, None if self._writes else self.runner.codec)
         if sequence.emitted and len(sequence.emitted) >= self._limit(sequence):
             sequence.emitted.pop()
         if sequence.tracks is not None:

@@ -34,8 +34,9 @@ class TrackLog:
         progress: What follows the known entries.
         frame_track: The track whose entries become sound, or None.
         silent_ids: First ids of entries of that track that are no sound.
+        end_frame: Comes behind the last frame of a codec whose sound lags; None: nothing does.
         of: Track of each known entry.
-        frames: Known entries that become sound.
+        frames: Known entries that become sound, and the end frame.
         in_flight: Tracks that the steps in flight draw on, in order.
         predicted: What most likely follows those; None: nothing does.
     """
@@ -43,6 +44,7 @@ class TrackLog:
     progress: Progress
     frame_track: int | None
     silent_ids: frozenset[int] = frozenset()
+    end_frame: Entry | None = None
     of: list[int] = field(default_factory=list)
     frames: list[Entry] = field(default_factory=list)
     in_flight: list[int] = field(default_factory=list)
@@ -89,6 +91,11 @@ class TrackLog:
             del self.in_flight[0]
         if after is not None:
             self.progress = after
+
+    def end(self) -> None:
+        """Take note that no entry follows: frames get their end."""
+        if self.end_frame is not None and self.frames:
+            self.frames.append(self.end_frame)
 
     def reconcile(self, following: Following, request: Any) -> bool:
         """Compare what is known now with what steps in flight were launched for.

@@ -14,6 +14,9 @@ from izwi.layers import StateSpec
 from izwi.ops.protocol import Array
 from izwi.sequence import Sequence
 
+# The codes of a frame behind the end of a stream, which a codec whose sound lags needs to see.
+END = -1
+
 
 class Codec(Protocol):
     """What turns the frames of a track into sound."""
@@ -26,6 +29,16 @@ class Codec(Protocol):
     @property
     def frame_samples(self) -> int:
         """Samples of one frame at `sample_rate`."""
+        ...
+
+    @property
+    def lookahead_samples(self) -> int:
+        """Samples by which sound lags its frames, less than a frame; 0 where it does not.
+
+        Sample i that `decode` gives belongs at i - lookahead_samples of the sound. A stream ends
+        with a frame whose codes are all `END`, which brings its last samples; what is behind that
+        frame changes none of them. The model has several tracks.
+        """
         ...
 
     @property

@@ -30,13 +30,14 @@ from izwi.runner.compilations import Compilations, counted
 from izwi.runner.encoded import EncodedCache
 from izwi.runner.encoding import Encoders
 from izwi.runner.in_flight import InFlight
+from izwi.runner.lag import begun_tracks, in_place
 from izwi.runner.sampler import Sampler, Suppressed
 from izwi.runner.side_stream import SideStream
 from izwi.runner.tiered import TieredPages, TieredStates
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.playback import chunk_frames
 from izwi.sequence import Sequence
-from izwi.track_log import Entry, Progress, TrackLog
+from izwi.track_log import Entry, Progress
 from izwi.tracks import Codec, frame_track
 
 if TYPE_CHECKING:
@@ -149,9 +150,7 @@ class Runner:
         """Set up the tracks of a new sequence, of a model with several."""
         if self._alternates is not None:
             progress = self._alternates.begin(sequence.request)
-            track = frame_track(self._model.tracks)
-            silent = frozenset[int]() if track is None else self._model.tracks[track].silent_ids
-            sequence.tracks = TrackLog(progress, track, silent)
+            sequence.tracks = begun_tracks(self._model.tracks, progress)
 
     def following(
         self, request: Request, progress: Progress, drawn: Entry | None
@@ -278,7 +277,7 @@ class Runner:
             are to be awaited before the next call.
         """
         with self._beside():
-            return self._begin(pieces)
+            return in_place(self._codec, pieces, self._begin(pieces))
 
     def _begin(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio | BaseException]:
         most = max((count for _, count in pieces), default=0)

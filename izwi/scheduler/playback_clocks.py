@@ -106,7 +106,7 @@ class PlaybackClocks:
         else:
             heappush(self._resting, (clock.end_s, clock.name))
 
-    def delivered(self, sequence: Sequence, frames: int, now_s: float) -> None:
+    def delivered(self, sequence: Sequence, frames: float, now_s: float) -> None:
         """Record that audio, or for text an entry, was delivered."""
         piece = self._pieces[sequence.arrival]
         clock = piece.clock

@@ -190,6 +190,8 @@ class Scheduler:
     def end(self, sequence: Sequence, reason: Reason) -> None:
         """Take note that a sequence emits no more; its pages go, its codec row stays."""
         sequence.ended, sequence.reason = True, reason
+        if sequence.tracks is not None:
+            sequence.tracks.end()
         self._give_back(sequence)
 
     def redraw(self, sequence: Sequence) -> None:
@@ -203,7 +205,7 @@ class Scheduler:
             sequence.tracks.drop_in_flight()
         sequence.num_computed = min(sequence.num_computed, sequence.next_drawn)
 
-    def delivered(self, sequence: Sequence, frames: int, now_s: float) -> None:
+    def delivered(self, sequence: Sequence, frames: float, now_s: float) -> None:
         """Record audio or text that was delivered to the listener."""
         self._clocks.delivered(sequence, frames, now_s)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from izwi.request import Reason, Request
+from izwi.tracks import END
 from tests.engine.ahead import one_step_ahead
 from tests.engine.talk_world import TALK, TalkWorld, alone
 from tests.engine.toy import toy_request
@@ -17,6 +19,7 @@ from tests.engine.toy_talk import (
     AUDIO_END,
     FRAMES,
     NUM_FRAMES,
+    NUM_TEXT,
     TEXT,
     Logged,
     SumCodec,
@@ -116,17 +119,18 @@ def test_a_track_that_was_not_predicted_costs_one_row_more() -> None:
 
 
 def test_a_log_that_is_complete_but_for_its_last_sound_ends_by_itself() -> None:
-    """The engine died after the last entry was told, and before its sound was made."""
+    """The engine died after the last entry was delivered, and before its sound was made."""
     ended = (talk_request("a", 6, seed, 80) for seed in range(60))
     request = next(r for r in ended if alone(r).logged[-1] == (FRAMES, (AUDIO_END,) * 3))
     expected = alone(request)
-    log = replace(expected.log, num_samples=SumCodec.frame_samples, num_chunks=1)
+    delivered = SumCodec.frame_samples - SumCodec.lookahead_samples
+    log = replace(expected.log, num_samples=delivered, num_chunks=1)
     world = TalkWorld()
     world.submit(request, log)
     world.run()
     heard = world.heard["a"]
     assert heard.logged == [], "drawn again, the same, it ends the sequence and is not told twice"
-    assert heard.pcm == expected.pcm[SumCodec.frame_samples :]
+    assert heard.pcm == expected.pcm[delivered:]
     assert heard.reason is expected.reason is Reason.STOP
 
 
@@ -215,3 +219,24 @@ def crashed(world: TalkWorld, requests: list) -> TalkWorld:
             fresh.submit(request, heard.log)
         fresh.heard[request.request_id] = heard
     return fresh
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sound_that_lags_is_the_one_shot_decode(seed: int) -> None:
+    """Its first samples are dropped, and its last come although no frame follows."""
+    heard = alone(replace(talk_request("a", 9, seed, 60), stop_ids=()))
+    frames = [ids for track, ids in heard.logged if track == FRAMES and ids[0] != AUDIO_END]
+    codes = torch.tensor([[*frames, (END,) * 3]])
+    zeros = {name: torch.zeros(1, *spec.shape) for name, spec in SumCodec.state.items()}
+    samples = SumCodec().decode(codes, zeros)[0][0, SumCodec.lookahead_samples :].tolist()
+    assert heard.pcm == pytest.approx(samples[: len(frames) * SumCodec.frame_samples])
+    lengths = [len(chunk.pcm) for chunk in heard.chunks if chunk.pcm is not None]
+    assert lengths[0] == SumCodec.frame_samples - SumCodec.lookahead_samples
+
+
+def test_an_answer_of_text_alone_has_no_sound() -> None:
+    request = replace(talk_request("a", 9, SEED, NUM_TEXT), stop_ids=())
+    heard = alone(request)
+    assert [track for track, _ in heard.logged] == [TEXT] * NUM_TEXT
+    assert heard.pcm == []
+    assert heard.reason is Reason.LENGTH

@@ -150,6 +150,7 @@ class ToySpeech(ToyModel):
     capabilities = (Capability.SPEAK,)
     sample_rate = 1000
     frame_samples = 4
+    lookahead_samples = 0
     speakers: tuple[str, ...] = ()
     languages: tuple[str, ...] = ()
     can_clone = False

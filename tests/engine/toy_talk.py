@@ -21,7 +21,7 @@ from izwi.ops.protocol import AttentionSpec
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput, Request, SamplingParams, TrackParams
 from izwi.track_log import Entry, Progress
-from izwi.tracks import Track
+from izwi.tracks import END, Track
 
 TEXT, FRAMES = 0, 1
 NUM_TEXT, NUM_FRAMES = 6, 12
@@ -45,11 +45,12 @@ class TalkPrompt(Struct, frozen=True, tag=True):
 
 
 class SumCodec:
-    """Sound that depends on all frames so far."""
+    """Sound that depends on all frames so far, and each sample on one three samples on."""
 
     sample_rate = 1000
     frame_samples = 4
-    state: Mapping[str, StateSpec] = {"sum": StateSpec((1,))}
+    lookahead_samples = 3
+    state: Mapping[str, StateSpec] = {"sum": StateSpec((1,)), "last": StateSpec((3,))}
     warms_up = False
 
     def warm_codes(self, sequence: Any) -> None:
@@ -57,9 +58,12 @@ class SumCodec:
 
     def decode(self, codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         assert (codes[..., 0] != AUDIO_END).all(), "the end of audio is no sound"
+        is_sound = (codes[..., 0] != END).repeat_interleave(self.frame_samples, 1)
         steps = codes.sum(-1).float().repeat_interleave(self.frame_samples, 1)
         total = state["sum"] + steps.cumsum(1)
-        return torch.sin(total), {"sum": total[:, -1:]}
+        waves = torch.cat([state["last"], torch.sin(total) * is_sound], 1)
+        sound = waves[:, : -self.lookahead_samples] + 0.5 * waves[:, self.lookahead_samples :]
+        return sound / 2, {"sum": total[:, -1:], "last": waves[:, -self.lookahead_samples :]}
 
 
 class ToyTalk:

@@ -24,6 +24,8 @@ class Codec:
         """Bind weights that were prepared for serving."""
         self._ops, self.weights, self.config, self.warms_up = ops, weights, config, warms_up
 
+    lookahead_samples = 0
+
     @property
     def sample_rate(self) -> int:
         """Of the sound made, Hz."""

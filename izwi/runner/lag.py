@@ -1,0 +1,65 @@
+"""Put the sound of a codec that lags its frames where it belongs; see `Codec.lookahead_samples`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from functools import partial
+from typing import TypeAlias
+
+from izwi.arrays import Float32
+from izwi.sequence import Sequence
+from izwi.track_log import Entry, Progress, TrackLog
+from izwi.tracks import END, Codec, Track, frame_track
+
+Pending: TypeAlias = Callable[[], Float32]  # waits for samples
+
+
+def begun_tracks(tracks: Seq[Track], progress: Progress) -> TrackLog:
+    """Begin the log of a model with several tracks.
+
+    Args:
+        tracks: Of the model.
+        progress: What its first entry is.
+    """
+    place = frame_track(tracks)
+    if place is None:
+        return TrackLog(progress, None)
+    track, end = tracks[place], None
+    if track.codec is not None and track.codec.lookahead_samples:
+        end = (END,) * track.num_codebooks
+    return TrackLog(progress, place, track.silent_ids, end)
+
+
+def in_place(
+    codec: Codec | None,
+    pieces: Seq[tuple[Sequence, int]],
+    sounds: Seq[Pending | BaseException],
+) -> list[Pending | BaseException]:
+    """Drop what is before the beginning of a stream's sound, and behind its end.
+
+    Args:
+        codec: Which gave the sounds; there are none without one.
+        pieces: Streams as they stood before, and how many of their next frames became sound.
+        sounds: What waits for the samples of each, or what failed.
+    """
+    if codec is None or not codec.lookahead_samples:
+        return list(sounds)
+    return [
+        sound
+        if isinstance(sound, BaseException)
+        else partial(_part, sound, *_bounds(codec, sequence.frames, sequence.num_vocoded, frames))
+        for (sequence, frames), sound in zip(pieces, sounds, strict=True)
+    ]
+
+
+def _bounds(codec: Codec, log: Seq[Entry], first: int, frames: int) -> tuple[int, int]:
+    """Where, among the samples of the next frames of a stream, those of its sound are."""
+    lag, stop = codec.lookahead_samples, frames * codec.frame_samples
+    if log[first + frames - 1][0] == END:
+        stop -= codec.frame_samples - lag
+    return (0 if first else lag), stop
+
+
+def _part(sound: Pending, start: int, stop: int) -> Float32:
+    return sound()[start:stop]
