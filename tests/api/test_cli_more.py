@@ -496,3 +496,18 @@ def test_bench_times_every_model(cli):
 
 def test_shells_can_complete(cli):
     assert "--install-completion" in cli("--help").stdout
+
+
+# -- how a text is spoken --------------------------------------------------------------------------
+def test_words_are_pronounced_as_they_are_spelled(cli):
+    say = ("say", "Izwi and [pause:1s] York.", "--voice", "Ann", "--out", "a.wav")
+    cli(*say, "--pronounce", "izwi=ee-zwee", "--pronounce", "York=Yawk")
+    asked = [ask.text.strip() for ask in cli.speech.asked[-2:]]
+    assert asked == ["ee-zwee and", "Yawk."]
+    assert "takes WORD=SPELLING, got 'izwi'" in cli(*say, "--pronounce", "izwi", code=2).stderr
+
+
+def test_instructions_that_change_nothing_are_told(cli):
+    say = ("say", "hi", "--voice", "Ann", "--out", "a.wav")
+    assert "does not follow instructions" in cli(*say, "--instruct", "Sing.").stderr
+    assert "does not follow instructions" not in cli(*say).stderr

@@ -80,6 +80,10 @@ Speed = Annotated[
         min=MIN_SPEED, max=MAX_SPEED, help="2 takes half the time, 0.5 twice; same pitch."
     ),
 ]
+Pronounce = Annotated[
+    list[str] | None,
+    typer.Option(metavar="WORD=SPELLING", help="Speak a word as it is spelled here; repeatable."),
+]
 MaxNewTokens = Annotated[int | None, typer.Option(min=1, help="At most one frame less than this.")]
 
 
@@ -100,6 +104,7 @@ def say(
     x_vector_only: XVectorOnly = False,
     max_new_tokens: MaxNewTokens = None,
     speed: Speed = 1.0,
+    pronounce: Pronounce = None,
     words: Words = None,
     aligner: AlignerSource = None,
     server: ServerUrl = None,
@@ -133,6 +138,7 @@ def say(
             "seed": seed,
             "max_new_tokens": max_new_tokens,
             "speed": speed,
+            "pronunciations": _pronunciations(pronounce or []),
             "word_timestamps": words is not None,
             "include_codes": save_codes is not None,
         }
@@ -151,8 +157,24 @@ def _tell(saved: Saved, target: Target, save_codes: Path | None) -> None:
 
     if save_codes is not None:
         save_codes_to(save_codes, saved.details.codes)
+    if "instructions" in saved.details.ignored:
+        messages().print("this model does not follow instructions; --instruct changed nothing")
     replaced = ", in place of the file that was there" if target.replaces else ""
     messages().print(f"{saved.place}: {saved.seconds:.2f} s of sound{replaced}", markup=False)
+
+
+def _pronunciations(pairs: list[str]) -> dict[str, str] | None:
+    from izwi.errors import InvalidRequest
+    from izwi_api.services.spoken_text import Pronunciations
+
+    spellings = {}
+    for pair in pairs:
+        word, sign, spelling = pair.partition("=")
+        if not sign:
+            raise InvalidRequest(f"--pronounce takes WORD=SPELLING, got {pair!r}")
+        spellings[word] = spelling
+    Pronunciations(spellings)  # what it refuses is said before a model is loaded
+    return spellings or None
 
 
 def _check(text: str, seed: int, save_codes: Path | None) -> None:

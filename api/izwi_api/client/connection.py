@@ -122,6 +122,13 @@ class AppConnection:
         return await AppSocket.open(self._app, self._transport.calls, request)
 
 
+ReadHeaders = Callable[[Mapping[str, str]], None]
+
+
+def _unread(_: Mapping[str, str]) -> None:
+    """Leave the headers of a response."""
+
+
 class Requests:
     """Requests over a connection, each tried again while the server is full.
 
@@ -149,9 +156,12 @@ class Requests:
         """Send a form with one file, and return the JSON object that is answered."""
         return await self._json(lambda: self._form(path, fields, upload))
 
-    async def stream(self, path: str, fields: Fields) -> AsyncGenerator[bytes]:
+    async def stream(
+        self, path: str, fields: Fields, read_headers: ReadHeaders = _unread
+    ) -> AsyncGenerator[bytes]:
         """Post a JSON object, and yield the bytes that are answered, as they come."""
         response = await self._open(lambda: self._json_request(path, fields))
+        read_headers(response.headers)
         try:
             async for piece in response.aiter_bytes():
                 yield piece
@@ -161,7 +171,11 @@ class Requests:
             await response.aclose()
 
     async def events(
-        self, path: str, fields: Fields, upload: Upload | None = None
+        self,
+        path: str,
+        fields: Fields,
+        upload: Upload | None = None,
+        read_headers: ReadHeaders = _unread,
     ) -> AsyncGenerator[dict[str, Any]]:
         """Post a JSON object, or a form with a file, and yield the events, up to [DONE] or the end.
 
@@ -174,6 +188,7 @@ class Requests:
             return self._json_request(path, fields, accept="text/event-stream")
 
         response = await self._open(build)
+        read_headers(response.headers)
         try:
             if response.headers.get("content-type", "").startswith("application/json"):
                 yield json.loads(await response.aread())

@@ -41,6 +41,7 @@ class SpeechOptions(TypedDict, total=False):
         ref_audio: A clip whose voice to follow: audio, a file's path or its bytes.
         ref_text: What the clip says.
         x_vector_only: Follow the clip's speaker and not its speech; no `ref_text` is needed.
+        pronunciations: By word, what is spoken instead of it.
         word_timestamps: Say when each word is said.
         include_codes: Return the codec's codes, too.
     """
@@ -59,6 +60,7 @@ class SpeechOptions(TypedDict, total=False):
     ref_audio: Audio | str | Path | bytes | None
     ref_text: str | None
     x_vector_only: bool
+    pronunciations: dict[str, str] | None
     word_timestamps: bool
     include_codes: bool
 
@@ -90,9 +92,9 @@ async def spoken(
             yield piece
 
 
-async def _pcm(requests: Requests, body: Fields, _: SpeechDetails) -> AsyncGenerator[Audio]:
+async def _pcm(requests: Requests, body: Fields, details: SpeechDetails) -> AsyncGenerator[Audio]:
     reader = PcmReader()
-    async with aclosing(requests.stream(_SPEECH, body)) as pieces:
+    async with aclosing(requests.stream(_SPEECH, body, details.read_headers)) as pieces:
         async for piece in pieces:
             yield reader.read(piece)
 
@@ -102,7 +104,7 @@ async def _events(
 ) -> AsyncGenerator[Audio]:
     body["stream_format"] = "sse"
     is_whole, reader, codes = False, PcmReader(), []
-    async with aclosing(requests.events(_SPEECH, body)) as events:
+    async with aclosing(requests.events(_SPEECH, body, None, details.read_headers)) as events:
         async for event in events:
             match event.get("type"):
                 case "speech.audio.words":

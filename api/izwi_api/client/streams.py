@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Self, TypeVar
 
@@ -30,10 +30,16 @@ class SpeechDetails:
     Attributes:
         words: The words with their times, if they were asked for.
         codes: (frames, codebooks) int64, if they were asked for.
+        ignored: Options that the model cannot follow.
     """
 
     words: list[Word] = field(default_factory=list)
     codes: Int64 = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    ignored: list[str] = field(default_factory=list)
+
+    def read_headers(self, headers: Mapping[str, str]) -> None:
+        """Take what the headers of a response tell."""
+        self.ignored = [name for name in headers.get("x-izwi-ignored", "").split(", ") if name]
 
 
 @dataclass(frozen=True, slots=True)
