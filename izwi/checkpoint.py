@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import types
-import typing
+import re
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from safetensors import SafetensorError, safe_open
 
 from izwi.errors import CheckpointError
@@ -55,41 +54,34 @@ def parse_config(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
     Fields that are dataclasses are filled from the mapping of the same key. A field with a
     default may be absent: give one only where the published files really leave the key out.
-    Keys that no field names are left alone, since published files carry many.
+    Keys that no field names are left alone, since published files carry many. Nothing is converted
+    but whole numbers where a float is asked for, and lists where a tuple is.
 
     Raises:
         CheckpointError: A key is missing or has a value of the wrong kind; it is named.
     """
     if not isinstance(values, Mapping):
         raise CheckpointError(f"{where} must be an object, got {values!r}")
-    hints = typing.get_type_hints(cls)
-    filled: dict[str, Any] = {}
-    for field in fields(cls):  # type: ignore[arg-type]
-        if field.name not in values:
-            if field.default is MISSING and field.default_factory is MISSING:
-                raise CheckpointError(f"{where} lacks the key {field.name!r}")
-            continue
-        filled[field.name] = _convert(
-            hints[field.name], values[field.name], f"{where}.{field.name}"
-        )
-    return cls(**filled)
+    try:
+        return msgspec.convert(values, cls)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(_explained(str(error), values, where)) from error
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in args:
-            return None
-        return _convert(next(a for a in args if a is not type(None)), value, where)
-    if hasattr(hint, "__dataclass_fields__"):
-        return parse_config(hint, value, where)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_convert(args[0], item, where) for item in value)
-    if origin in (dict, Mapping) or origin is typing.get_origin(Mapping[str, int]):
-        if isinstance(value, Mapping):
-            return {key: _convert(args[1], item, where) for key, item in value.items()}
-    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    elif hint is Any or (isinstance(value, hint) and not (hint is int and value is True)):
-        return value
-    raise CheckpointError(f"{where} must be {getattr(hint, '__name__', hint)}, got {value!r}")
+def _explained(message: str, values: Mapping[str, Any], where: str) -> str:
+    """Say what msgspec found, with the place in the file and the value there."""
+    what, _, place = message.partition(" - at `$")
+    place = place.removesuffix("`")
+    if missing := re.fullmatch(r"Object missing required field `(.+)`", what):
+        return f"{where}{place} lacks the key {missing[1]!r}"
+    if expected := re.fullmatch(r"Expected `(.+)`, got `.+`", what):
+        return f"{where}{place} must be {expected[1]}, got {_value_at(values, place)!r:.80}"
+    return f"{where}{place}: {what}"
+
+
+def _value_at(values: Any, place: str) -> Any:
+    """Return the value at a place such as `.a.b[1]`; at `[...]`, all values of a mapping."""
+    known = place.partition("[...]")[0]
+    for name, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", known):
+        values = values[name] if name else values[int(index)]
+    return values

@@ -122,6 +122,28 @@ def test_config_is_filled_and_a_missing_key_is_named() -> None:
         parse_config(Outer, {**GOOD, "inner": {"width": "x", "rate": 1}}, "config.json")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ratios": [2, "x"]}, r"config\.json\.ratios\[1\] must be int, got 'x'"),
+        ({"ratios": 3}, r"config\.json\.ratios must be array, got 3"),
+        ({"names": {"a": 1.0}}, r"config\.json\.names\[\.\.\.\] must be int, got \{'a': 1\.0\}"),
+        ({"inner": {"width": True, "rate": 1}}, "inner.width must be int, got True"),
+        ({"inner": {"width": 3.0, "rate": 1}}, "inner.width must be int, got 3.0"),
+        ({"inner": {"width": 3, "rate": False}}, "inner.rate must be float, got False"),
+        ({"inner": {"width": 3, "rate": "1"}}, "inner.rate must be float, got '1'"),
+        ({"inner": [3, 1]}, r"config\.json\.inner must be object, got \[3, 1\]"),
+        ({"limit": "3"}, r"limit must be int \| null, got '3'"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_never_converted(change: object, message: str) -> None:
+    assert isinstance(change, dict)
+    with pytest.raises(CheckpointError, match=message):
+        parse_config(Outer, {**GOOD, **change}, "config.json")
+    with pytest.raises(CheckpointError, match=r"config\.json must be an object"):
+        parse_config(Outer, [change], "config.json")  # type: ignore[arg-type]
+
+
 def test_broken_json_is_named(tmp_path: Path) -> None:
     for text in (None, "{", "[]"):
         path = tmp_path / "config.json"
