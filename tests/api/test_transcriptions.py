@@ -167,7 +167,7 @@ def test_candidates_of_languages(client, server, tone_wav, monkeypatch, sent, fo
     assert answer["text"] == " ".join(["word"] * 12)
     assert answer["languages"] == [{"code": "en"}]
     streamed = write(client, tone_wav(2.0), data={"languages[]": sent, "stream": "true"})
-    assert '"languages": [{"code": "en"}]' in streamed.text
+    assert '"languages":[{"code":"en"}]' in streamed.text
 
 
 def test_languages_are_told_to_those_who_asked(client, tone_wav):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
@@ -32,6 +31,7 @@ from izwi.errors import (
     UnsupportedMediaType,
     VoiceNotFound,
 )
+from izwi_api.http.sse import event
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
 def error_line(error: IzwiError) -> bytes:
     """Return an error as the last event of a stream of server-sent events."""
-    return b"data: " + json.dumps(body_of(error)).encode() + b"\n\n"
+    return event(body_of(error))
 
 
 async def refuse(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -15,6 +14,7 @@ from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
+from izwi_api.http.sse import DONE, MEDIA_TYPE, event
 from izwi_api.schemas.chat import ChatBody, chat_input
 from izwi_api.schemas.chat_completion import Completion
 from izwi_api.schemas.openapi import answers, json_body
@@ -30,7 +30,7 @@ _SEED_BITS = 63
     "/v1/chat/completions",
     openapi_extra=json_body(ChatBody, {}),
     response_class=Response,
-    responses=answers("application/json", "text/event-stream"),
+    responses=answers("application/json", MEDIA_TYPE),
 )
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
@@ -54,7 +54,7 @@ async def _answer(services: Services, body: ChatBody) -> Response:
     try:
         if body.stream:
             events = _events(answers, completion, tells_usage=body.tells_usage)
-            return await live_response(events, "text/event-stream")
+            return await live_response(events, MEDIA_TYPE)
         await finish_all(answers)
     except BaseException:
         # A generator that never began has no `finally` to run.
@@ -74,11 +74,11 @@ async def _events(
             async for place, delta in deltas:
                 if place not in begun:
                     begun.add(place)
-                    yield _event(completion.opening(place) | blank)
+                    yield event(completion.opening(place) | blank)
                 if delta is None:
-                    yield _event(completion.closing(place, answers[place]) | blank)
+                    yield event(completion.closing(place, answers[place]) | blank)
                 else:
-                    yield _event(completion.piece(place, delta) | blank)
+                    yield event(completion.piece(place, delta) | blank)
     except IzwiError as error:
         # Before the first event there is still a status to say it with.
         if not begun:
@@ -86,9 +86,5 @@ async def _events(
         yield error_line(error)
         return
     if tells_usage:
-        yield _event(completion.bill(answers))
-    yield b"data: [DONE]\n\n"
-
-
-def _event(fields: dict[str, object]) -> bytes:
-    return b"data: " + json.dumps(fields).encode() + b"\n\n"
+        yield event(completion.bill(answers))
+    yield DONE

@@ -5,7 +5,6 @@ Who accepts text/event-stream is told how far it is; others get the last of thes
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter, Request
@@ -17,14 +16,14 @@ from izwi_api.http.app_state import state_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_body, error_line
 from izwi_api.http.live_response import live_response, unless_left
+from izwi_api.http.sse import MEDIA_TYPE, event
 from izwi_api.schemas.model_changes import PullBody
 from izwi_api.schemas.openapi import answers, json_body
 from izwi_api.services.model_changes import LAST_STAGES, Change
 
 router = APIRouter()
 
-_SSE = "text/event-stream"
-_ANSWERS = answers("application/json", _SSE)
+_ANSWERS = answers("application/json", MEDIA_TYPE)
 
 
 @router.post(
@@ -62,15 +61,15 @@ async def unload_model(request: Request, model_id: str) -> Response:
 
 
 async def _reported(request: Request, change: Change) -> Response:
-    if _SSE in request.headers.get("accept", ""):
-        return await live_response(_events(request, change), _SSE)
+    if MEDIA_TYPE in request.headers.get("accept", ""):
+        return await live_response(_events(request, change), MEDIA_TYPE)
     return await unless_left(request.receive, _last(request, change))
 
 
 async def _events(request: Request, change: Change) -> AsyncGenerator[bytes]:
     try:
         async for progress in change.follow():
-            yield b"data: " + json.dumps(_entry(request, change, progress)).encode() + b"\n\n"
+            yield event(_entry(request, change, progress))
     except IzwiError as error:
         yield error_line(error)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
@@ -20,6 +19,7 @@ from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
+from izwi_api.http.sse import MEDIA_TYPE, event
 from izwi_api.routes.plain_route import PlainRoute
 from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.openapi import answers, json_body
@@ -42,7 +42,7 @@ IGNORED = "x-izwi-ignored"  # fields of the request that the model cannot follow
     "/v1/audio/speech",
     openapi_extra=json_body(SpeechBody, HINTS),
     response_class=Response,
-    responses=answers(*CONTENT_TYPES.values(), "text/event-stream"),
+    responses=answers(*CONTENT_TYPES.values(), MEDIA_TYPE),
 )
 async def create_speech(request: Request) -> Response:
     """Say a text."""
@@ -71,7 +71,7 @@ async def _answer(services: Services, body: SpeechBody) -> Response:
         headers = {IGNORED: ", ".join(ignored)} if ignored else {}
         if body.stream_format == "sse":
             events = _events(speech, sound, timed, codes)
-            return await live_response(events, "text/event-stream", headers)
+            return await live_response(events, MEDIA_TYPE, headers)
         return await live_response(sound, CONTENT_TYPES[body.response_format], headers)
     except BaseException:
         # The encoder failed to open, or the generator never began and has no `finally` to run.
@@ -102,14 +102,14 @@ async def _events(
         async with aclosing(sound):
             async for piece in sound:
                 audio = base64.b64encode(piece).decode("ascii")
-                yield _event({"type": "speech.audio.delta", "audio": audio})
+                yield event({"type": "speech.audio.delta", "audio": audio})
                 begun = True
                 if timed is not None and (words := timed.known()):
                     yield _words_event(words)
                 if codes is not None and (made := codes.take()):
-                    yield _event({"type": "speech.audio.codes", "codes": made})
+                    yield event({"type": "speech.audio.codes", "codes": made})
         if codes is not None and (made := codes.take()):
-            yield _event({"type": "speech.audio.codes", "codes": made})
+            yield event({"type": "speech.audio.codes", "codes": made})
         if timed is not None and (words := await timed.rest()):
             yield _words_event(words)
     except IzwiError as error:
@@ -126,15 +126,11 @@ async def _events(
         "output_tokens": speech.num_frames,
         "total_tokens": speech.num_prompt_positions + speech.num_frames,
     }
-    yield _event({"type": "speech.audio.done", "usage": usage})
+    yield event({"type": "speech.audio.done", "usage": usage})
 
 
 def _words_event(words: Sequence[AlignedWord]) -> bytes:
-    return _event({"type": "speech.audio.words", "words": list(map(word_json, words))})
-
-
-def _event(fields: dict[str, object]) -> bytes:
-    return b"data: " + json.dumps(fields).encode() + b"\n\n"
+    return event({"type": "speech.audio.words", "words": list(map(word_json, words))})
 
 
 def check_texts(body: SpeechBody, settings: Settings) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, aclosing
 from itertools import chain
@@ -17,6 +16,7 @@ from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import Form, read_form
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
+from izwi_api.http.sse import MEDIA_TYPE, event
 from izwi_api.routes.plain_route import PlainRoute
 from izwi_api.schemas.openapi import answers, form_body
 from izwi_api.schemas.transcription import (
@@ -46,7 +46,7 @@ _MIN_AUDIO_S = 0.1
     response_class=Response,
     responses=answers(
         *("application/json", "text/plain", "application/x-subrip", "text/vtt"),
-        "text/event-stream",
+        MEDIA_TYPE,
     ),
 )
 async def create_transcription(request: Request) -> Response:
@@ -95,7 +95,7 @@ async def _answer(services: Services, form: Form, fields: TranscriptionForm) -> 
         resources.callback(transcription.abort)
         if fields.stream:
             events = _events(transcription, fields, aligner, resources.pop_all())
-            return await live_response(events, "text/event-stream")
+            return await live_response(events, MEDIA_TYPE)
         await transcription.finish()
         words = await _words(aligner, transcription, fields) if aligner else None
         return _whole(transcription, fields, words)
@@ -173,11 +173,11 @@ class _Telling:
 
     def grown(self, delta: str) -> bytes:
         """The event of more text."""
-        event: dict[str, object] = {"type": "transcript.text.delta", "delta": delta}
+        grown: dict[str, object] = {"type": "transcript.text.delta", "delta": delta}
         if self._fields.wants_logprobs:
-            event["logprobs"] = logprobs_json(self._transcription.tokens[self._num_tokens :])
+            grown["logprobs"] = logprobs_json(self._transcription.tokens[self._num_tokens :])
             self._num_tokens = len(self._transcription.tokens)
-        return _event(event)
+        return event(grown)
 
     def ended(self) -> bytes:
         """The events of the segments that have ended meanwhile, where segments are wanted."""
@@ -185,7 +185,7 @@ class _Telling:
             return b""
         first, self._num_segments = self._num_segments, len(self._transcription.segments)
         return b"".join(
-            _event(
+            event(
                 {
                     "type": "transcript.text.segment",
                     "id": f"seg_{first + place}",
@@ -207,12 +207,12 @@ class _Telling:
     def done(self, words: list[list[AlignedWord]] | None) -> bytes:
         """The last event."""
         transcription, fields = self._transcription, self._fields
-        event: dict[str, object] = {"type": "transcript.text.done", "text": transcription.text}
+        last: dict[str, object] = {"type": "transcript.text.done", "text": transcription.text}
         if fields.response_format == "verbose_json":
             said = None if words is None else chain.from_iterable(words)
-            event |= verbose_json(transcription, fields, said)
-        event["usage"] = usage_of(transcription)
-        return _event(event | extras_json(transcription, fields))
+            last |= verbose_json(transcription, fields, said)
+        last["usage"] = usage_of(transcription)
+        return event(last | extras_json(transcription, fields))
 
 
 async def _events(
@@ -239,7 +239,3 @@ async def _events(
         yield error_line(error)
         return
     yield telling.rest() + telling.done(words)
-
-
-def _event(fields: dict[str, object]) -> bytes:
-    return b"data: " + json.dumps(fields).encode() + b"\n\n"
