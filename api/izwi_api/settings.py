@@ -83,6 +83,8 @@ class Settings:
         manage_models: Callers may load, unload and pull models.
         stream_text_s: Seconds after which a speech session ends whose utterance is open, if neither
             text other than white space was written nor sound was read.
+        stream_utterance_chars: Characters of one utterance of such a session; None takes what
+            `izwi_api.schemas.speech_stream` has.
         hung_after_s: Seconds after which an API server or an engine that does not go on is ended.
         resume_within_s: Seconds that requests wait for another engine to go on with when theirs
             has died; 0: they fail.
@@ -109,6 +111,7 @@ class Settings:
     detects_speech: bool = True
     manage_models: bool = False
     stream_text_s: float = 30.0
+    stream_utterance_chars: int | None = None
     hung_after_s: float = 300.0
     resume_within_s: float = 60.0
     offline: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from izwi.errors import EngineStopped, InvalidRequest, IzwiError, ModelNotFound,
 from izwi_api.client import AsyncClient, Audio, Client
 from izwi_api.client.in_process import own_settings
 from izwi_api.http.app import create_app
+from izwi_api.schemas.speech_stream import StreamLimits
 from izwi_api.settings import Access, Settings
 from tests.api.conftest import FRAME, RATE, FakeChat, FakeEngine, FakeRegistry, listening, wait_for
 
@@ -210,7 +212,12 @@ def test_limits_for_strangers_do_not_hold_for_this_process(cli, monkeypatch, ton
     with Client(models=NAMES) as client:
         assert client.say("a" * 5000, voice="Ann").samples.size == 5000 * FRAME
         assert client.transcribe(tone_wav(2.0)).text == "word word"
-    assert own_settings(Settings()).access == Access()
+    own = own_settings(Settings())
+    assert own.access == Access()
+    limits, theirs = StreamLimits().under(own), StreamLimits().under(Settings())
+    assert limits.utterance_chars > 1 << 40  # a book on stdin
+    assert limits.text_s == math.inf  # and a writer who thinks
+    assert (theirs.utterance_chars, theirs.text_s) == (1 << 20, 30.0)
 
 
 def test_a_server_that_is_full_is_asked_again_and_one_that_breaks_off_is_told():

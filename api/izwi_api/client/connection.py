@@ -74,6 +74,7 @@ class ServerConnection:
             base_url=self.shown,
             headers={"authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=_TIMEOUT_S,
+            limits=httpx.Limits(max_connections=None),  # the server says what is too much
             follow_redirects=True,  # to another host without the key
             trust_env=not self._is_local,
             # the system's certificates and SSL_CERT_FILE, as other programs trust them

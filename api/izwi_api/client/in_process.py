@@ -73,6 +73,7 @@ def own_settings(settings: Settings) -> Settings:
         max_json_bytes=_NO_LIMIT,
         max_input_chars=_NO_LIMIT,
         stream_text_s=inf,
+        stream_utterance_chars=_NO_LIMIT,
         decode_workers=0,
         manage_models=False,
     )

@@ -12,7 +12,6 @@ import logging
 import time
 from collections import deque
 from contextlib import aclosing, suppress
-from dataclasses import replace
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from msgspec import structs
@@ -60,7 +59,7 @@ async def stream_speech(socket: WebSocket) -> None:
     # A browser that offers protocols leaves unless one of them is taken.
     offered: list[str] = socket.scope.get("subprotocols", [])
     await socket.accept(offered[0] if offered else None)
-    limits = replace(LIMITS, text_s=state.services.settings.stream_text_s)
+    limits = LIMITS.under(state.services.settings)
     await _Session(socket, state.services, limits).run()
 
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from izwi.errors import InvalidRequest, TooLarge
 from izwi_api.schemas.speech import SpeechBody
+from izwi_api.settings import Settings
 
 Granularity = Literal["none", "sentence", "clause"]
 
@@ -44,6 +45,11 @@ class StreamLimits:
     idle_s: float = 30.0
     text_s: float = 30.0
     bad_messages: int = 100
+
+    def under(self, settings: Settings) -> StreamLimits:
+        """Return these limits with those that the settings change."""
+        num_chars = settings.stream_utterance_chars or self.utterance_chars
+        return replace(self, text_s=settings.stream_text_s, utterance_chars=num_chars)
 
 
 class Message(BaseModel):
