@@ -71,6 +71,7 @@ class ChatInput(Struct, frozen=True, omit_defaults=True, tag="chat"):
         parallel_tool_calls: Whether an answer may have more than one call.
         min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias: As in
             `izwi.request.SamplingParams`.
+        response_schema: JSON: the schema that the answer follows; empty for any text.
         logprobs: As in `izwi.request.Request`.
         top_logprobs: As in `izwi.request.Request`.
     """
@@ -93,6 +94,7 @@ class ChatInput(Struct, frozen=True, omit_defaults=True, tag="chat"):
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: bool = False
     top_logprobs: int = 0
+    response_schema: str = ""
 
 
 def num_characters(ask: ChatInput) -> int:

@@ -109,7 +109,8 @@ class Engine:
 
         Raises:
             ModelNotFound: No such model is served.
-            InvalidRequest: The prompt can never fit in memory, or the id is taken.
+            InvalidRequest: The prompt can never fit in memory, the id is taken, or the model can
+                follow no grammar.
             Overloaded: The model's queue is full.
         """
         if request.model not in self._workers or request.model in self._leaving:
@@ -118,6 +119,7 @@ class Engine:
             raise InvalidRequest(f"request {request.request_id!r} is running already")
         worker = self._workers[request.model]
         sequence = Sequence(request, self._arrivals, self.clock())
+        worker.runner.grammars.constrain(sequence)
         worker.begin(sequence, log)
         worker.scheduler.add(sequence)
         if log is not None and log.paused:

@@ -289,6 +289,20 @@ class TranscriptionModel(Capable, Protocol):
         ...
 
 
+@runtime_checkable
+class SpellsTokens(Protocol):
+    """A model of text tokens, whose answers can follow a grammar."""
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Ids that end an answer; at least one."""
+        ...
+
+    def spell_vocabulary(self) -> tuple[list[bytes], list[int]]:
+        """Return the bytes of each id, and the ids of tokens that are no text."""
+        ...
+
+
 class ChatModel(Capable, Protocol):
     """A model whose entries are the text tokens of the next turn of a conversation."""
 

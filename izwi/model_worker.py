@@ -278,6 +278,7 @@ class ModelWorker:
     def close(self) -> None:
         """Free the tiers below the device. Nothing may run."""
         self.runner.store.close()
+        self.runner.grammars.close()
 
     def _append(self, sequence: Sequence, drawn: Drawn) -> Entries:
         """Put entries into the log; returns them, without a stop id, which is not emitted."""

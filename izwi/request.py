@@ -17,6 +17,7 @@ from izwi.arrays import Float32, Int64
 from izwi.chat import ChatInput
 from izwi.conversation import ConversationInput
 from izwi.digests import digest_array
+from izwi.grammar import Grammar
 from izwi.inputs import AlignmentInput, SpeechInput, TranscriptionInput
 
 Entries = tuple[tuple[int, ...], ...]
@@ -144,6 +145,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
             room. False for audio that is transcribed once.
         logprobs: Chunks say how likely each entry was.
         top_logprobs: With it, so many of the likeliest ids and how likely they were.
+        grammar: What its entries must follow; None: they are free.
         ask: What it was prepared from, kept for recordings.
     """
 
@@ -167,6 +169,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
     cacheable: bool = True
     logprobs: bool = False
     top_logprobs: int = 0
+    grammar: Grammar | None = None
     ask: (
         SpeechInput | TranscriptionInput | AlignmentInput | ChatInput | ConversationInput | None
     ) = None
@@ -174,9 +177,14 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
     @property
     def reads_log(self) -> bool:
         """Whether an entry is drawn only when the host knows all before it."""
-        return self.sampling.reads_log or any(
-            params.sampling.reads_log for params in self.other_tracks
-        )
+        if self.grammar is not None or self.sampling.reads_log:
+            return True
+        return any(params.sampling.reads_log for params in self.other_tracks)
+
+    def adjusts(self, track: int) -> bool:
+        """Whether logits of a track are changed by more than the repetition penalty."""
+        constrained = track == 0 and self.grammar is not None
+        return constrained or self.params(track).sampling.adjusts
 
     def params(self, track: int) -> Request | TrackParams:
         """How entries of a track are drawn; the model's default for one that is not described."""

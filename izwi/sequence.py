@@ -75,6 +75,7 @@ class Sequence:
         saved_state: The codec's state while it holds no row, or None: rebuilt from the log.
         last_step: The scheduler's step in which it last had a row, or arrived.
         seen: What the sampler keeps of the log; see `izwi.runner.adjust.SamplerState`.
+        grammar: An `izwi.runner.grammars.GrammarState`, or None where entries are free.
         limit: Entries after which it ends, once that is known for good.
         pending: What steps in flight will add to it.
         epoch: How often it has let go of its pages. What was launched before is dropped.
@@ -109,6 +110,7 @@ class Sequence:
     saved_state: Any = None
     last_step: int = 0
     seen: Any = None
+    grammar: Any = None
     limit: int | None = None
     pending: Pending = field(default_factory=Pending)
     epoch: int = 0
@@ -122,6 +124,12 @@ class Sequence:
         )
         self.encoded = [None] * len(self.request.prompt.encode_inputs)
         self.input_open = self.request.open_input
+
+    @property
+    def emits_nothing(self) -> bool:
+        """Whether its prompt may be computed, and nothing more for now."""
+        compiles = self.grammar is not None and not self.grammar.is_ready
+        return self.backpressured or compiles
 
     @property
     def num_entries(self) -> int:

@@ -1,6 +1,6 @@
 """Change the logits of the rows that ask for it, and leave all others as they are.
 
-Bias, repetition penalty, presence and frequency penalty, min_p. Order and formulas: vLLM's
+Grammar, bias, repetition penalty, presence and frequency penalty, min_p. Order and formulas: vLLM's
 `SamplingParams` and its sampler, where the penalties of a row look at what it emitted.
 """
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from izwi.runner.grammars import fill_masks
 from izwi.sequence import Sequence as RequestSequence
 
 
@@ -80,7 +81,7 @@ class Adjustments:
         """
         self._sequences, self._suppressed, self._track = sequences, suppressed, track
         self._params = [sequence.request.params(track).sampling for sequence in sequences]
-        self._rows = [n for n, params in enumerate(self._params) if params.adjusts]
+        self._rows = [n for n, s in enumerate(sequences) if s.request.adjusts(track)]
 
     def __bool__(self) -> bool:
         return bool(self._rows)
@@ -95,6 +96,8 @@ class Adjustments:
         changed = logits[places]  # (adjusted rows, vocabulary)
         for place, row in enumerate(self._rows):
             self._shift(changed[place], row)
+        if self._track == 0:
+            self._constrain(changed)
         self._cut(changed)
         return logits.index_copy(0, places, changed)
 
@@ -119,6 +122,21 @@ class Adjustments:
         often = torch.tensor(list(counts.values()), device=device)
         values = values - (params.presence_penalty + params.frequency_penalty * often)
         logits[ids_seen] = values
+
+    def _constrain(self, logits: Tensor) -> None:
+        """Leave out, in place, what grammars do not allow."""
+        known = [self._sequences[row] for row in self._rows]
+        states = [(place, s) for place, s in enumerate(known) if s.grammar is not None]
+        followed = [(place, s.grammar.follow(s.emitted)) for place, s in states]
+        begun = [(place, matcher) for place, matcher in followed if matcher is not None]
+        if not begun:
+            return
+        places, matchers = zip(*begun, strict=True)
+        masks = torch.from_numpy(fill_masks(matchers, logits.shape[1])).to(logits.device)
+        bits = torch.arange(32, dtype=torch.int32, device=logits.device)
+        allowed = ((masks[:, :, None] >> bits) & 1).flatten(1)[:, : logits.shape[1]] == 1
+        rows = torch.tensor(places, device=logits.device)
+        logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
 
     def _cut(self, logits: Tensor) -> None:
         """Leave out, in place, what is too unlikely beside the likeliest.

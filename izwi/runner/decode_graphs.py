@@ -188,8 +188,7 @@ class DecodeGraphs:
     def _draws_apart(self, sequences: Seq[Sequence]) -> bool:
         """Whether drawing is not recorded: what a row asks for differs in size from row to row."""
         return any(
-            sequence.request.sampling.adjusts or sequence.request.top_logprobs
-            for sequence in sequences
+            sequence.request.adjusts(0) or sequence.request.top_logprobs for sequence in sequences
         )
 
     def _drawn_apart(

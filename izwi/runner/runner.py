@@ -29,6 +29,7 @@ from izwi.runner.codec_graphs import PendingAudio
 from izwi.runner.compilations import Compilations, counted
 from izwi.runner.encoded import EncodedCache
 from izwi.runner.encoding import Encoders
+from izwi.runner.grammars import Grammars
 from izwi.runner.in_flight import InFlight
 from izwi.runner.lag import begun_tracks, in_place
 from izwi.runner.sampler import Sampler, Suppressed
@@ -69,6 +70,7 @@ class Runner:
 
     def __init__(self, model: Model, ops: TorchOps, config: EngineConfig, budget: MemoryBudget):
         self._model, self._ops, self._config = model, ops, config
+        self.grammars = Grammars(model)
         frames = frame_track(model.tracks)
         self.num_codebooks = max(track.num_codebooks for track in model.tracks)
         self._frames = model.tracks[frames or 0]

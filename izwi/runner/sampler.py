@@ -170,9 +170,13 @@ class Sampler:
 
         Rows that are adjusted were penalised there.
         """
-        params = [params.sampling for params in self._params]
+        pairs = zip(self._sequences, self._params, strict=True)
         penalties = np.array(
-            [1.0 if p.adjusts else p.repetition_penalty for p in params], dtype=np.float32
+            [
+                1.0 if s.request.adjusts(self._track) else params.sampling.repetition_penalty
+                for s, params in pairs
+            ],
+            dtype=np.float32,
         )
         if not (penalties != 1.0).any():
             return logits

@@ -294,10 +294,9 @@ class StagedRows(StagedPositions):
             ]
             views[f"{which}.top_k"][places] = [p.top_k for p in params]
             views[f"{which}.top_p"][places] = [p.top_p for p in params]
-            # rows that are adjusted were penalised before
-            views[f"{which}.penalty"][places] = [
-                1.0 if p.adjusts else p.repetition_penalty for p in params
-            ]
+            views[f"{which}.penalty"][places] = [p.repetition_penalty for p in params]
+        adjusted = [place for place, r in zip(places, requests, strict=True) if r.adjusts(0)]
+        views["first.penalty"][adjusted] = 1.0  # they were penalised before
 
     def _stage_seen(self, sequences: Seq[Sequence], known: npt.NDArray[np.int64]) -> None:
         """Ids emitted in codebook 0, a bit each; what is there already only grows."""

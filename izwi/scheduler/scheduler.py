@@ -224,7 +224,7 @@ class Scheduler:
         num_emitted = len(sequence.emitted) + pending.entries
         # as `Sequence.num_positions`, written out: this runs for every sequence in every step
         num_positions = sequence.num_prompt + (0 if sequence.output_positions else num_emitted)
-        backpressured = sequence.backpressured
+        backpressured = sequence.emits_nothing
         if sequence.input_open:
             backpressured = self._lacks_text(sequence, num_positions) or backpressured
         tracks = sequence.tracks

@@ -6,7 +6,8 @@ value that changes nothing; keys that change no answer are taken and not used.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import json
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
@@ -54,6 +55,40 @@ class TextFormat(Strict):
     """Any text."""
 
     type: Literal["text"]
+
+
+class JsonFormat(Strict):
+    """A JSON object, of any kind."""
+
+    type: Literal["json_object"]
+
+
+class JsonSchema(Strict):
+    """A schema, and what OpenAI tells of it. It is always followed, strict or not."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema", default_factory=lambda: {"type": "object"})
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(Strict):
+    """JSON that follows a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+ResponseFormat = Annotated[TextFormat | JsonFormat | JsonSchemaFormat, Field(discriminator="type")]
+
+
+def schema_json(response_format: TextFormat | JsonFormat | JsonSchemaFormat | None) -> str:
+    """Return the schema that an answer follows as JSON; empty for any text."""
+    if isinstance(response_format, JsonFormat):
+        return '{"type": "object"}'
+    if isinstance(response_format, JsonSchemaFormat):
+        return json.dumps(response_format.json_schema.schema_)
+    return ""
 
 
 _Stop = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_CHARS)]
@@ -105,12 +140,12 @@ class ChatBody(Strict):
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
 
     # Taken with the value that changes nothing.
     modalities: list[Literal["text"]] | None = None
-    response_format: TextFormat | None = None
     store: _Off = False
 
     # They change no answer here.
@@ -185,4 +220,5 @@ def chat_input(body: ChatBody, seed: int) -> ChatInput:
         logit_bias=tuple((int(i), bias) for i, bias in sorted((body.logit_bias or {}).items())),
         logprobs=bool(body.logprobs),
         top_logprobs=body.top_logprobs or 0,
+        response_schema=schema_json(body.response_format),
     )

@@ -15,6 +15,7 @@ from izwi.capability import Capability
 from izwi.chat import ChatInput, ToolChoice, num_characters
 from izwi.checkpoint import tensor_names
 from izwi.errors import ContextTooLong, InvalidRequest
+from izwi.grammar import Grammar
 from izwi.model import Backend, Family, Row
 from izwi.ops import Array, Ops, Weights
 from izwi.request import EncodeInput, Request, SamplingParams
@@ -34,6 +35,7 @@ from izwi_models.qwen3_chat.config import (
     read_generation_config,
     tensor_shapes,
 )
+from izwi_models.qwen3_chat.grammar import chat_grammar
 from izwi_models.qwen3_chat.template import ChatTemplate, Thinking, read_template
 
 # generation_config.json of the models that can do both is for thinking; without a thought their
@@ -142,9 +144,22 @@ class Qwen3Chat(TokenModel):
             max_entries=min(room, ask.max_new_tokens or room),
             stop_ids=self._stop_ids,
             logprobs=ask.logprobs,
+            grammar=self._grammar(ask, thinks=thinks),
             top_logprobs=min(ask.top_logprobs, self.tracks[0].vocabulary) if ask.logprobs else 0,
             ask=ask,
         )
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Ids that end an answer."""
+        return self._stop_ids
+
+    def spell_vocabulary(self) -> tuple[list[bytes], list[int]]:
+        """Bytes of each id, and the tokens outside the merges: a grammar names them by id."""
+        tokenizer = self._template.tokenizer
+        added = tokenizer.added_tokens
+        count = self.tracks[0].vocabulary
+        return [tokenizer.spell(i, added) for i in range(count)], sorted(added.values())
 
     def open_answer(self, request: Request) -> ChatReader:
         """Begin to read what is emitted for a request of `prepare_chat`."""
@@ -152,6 +167,14 @@ class Qwen3Chat(TokenModel):
         return ChatReader(
             template.tokenizer, template.thought_ids, prompt.in_thought, prompt.most_calls
         )
+
+    def _grammar(self, ask: ChatInput, *, thinks: bool) -> Grammar | None:
+        thought = self._template.thought_ids
+        after = thought[1] if thinks and thought is not None else -1
+        grammar = chat_grammar(ask, self._template.tokenizer, after)
+        if grammar is not None and not self._stop_ids:
+            raise InvalidRequest("this model has no token that ends an answer", param="model")
+        return grammar
 
     def _sampling(self, ask: ChatInput, *, thinks: bool) -> SamplingParams:
         own = self._generation.sampling

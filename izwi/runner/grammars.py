@@ -1,0 +1,158 @@
+"""Grammars of running requests: compiled beside the loop, then a bit mask of tokens for each draw.
+
+A matcher is a cache of the log: after a pause, or in another engine, it is made again from what was
+emitted. Source of the masks: llguidance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLExecutor, LLMatcher, LLTokenizer, TokenizerWrapper
+
+from izwi.errors import InvalidRequest
+from izwi.grammar import Grammar, limits
+from izwi.model import SpellsTokens
+from izwi.sequence import Sequence as RequestSequence
+
+Masks = npt.NDArray[np.int32]
+
+
+class _Vocabulary:
+    """What llguidance asks of a tokenizer. It never cuts text here, so bytes will do."""
+
+    def __init__(self, model: SpellsTokens):
+        self.tokens, self.special_token_ids = model.spell_vocabulary()
+        self.eos_token_id = model.end_ids[0]
+        self.bos_token_id = None
+        singles = {token: index for index, token in enumerate(self.tokens) if len(token) == 1}
+        self._bytes = [singles.get(bytes([byte]), 0) for byte in range(256)]
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return [self._bytes[byte] for byte in (text.encode() if isinstance(text, str) else text)]
+
+
+class GrammarState:
+    """The grammar of one request and how far its log has gone through it."""
+
+    def __init__(self, grammar: Grammar, compiled: Future[Any]):
+        self._grammar, self._compiled = grammar, compiled
+        self._num_taken = 0
+        self._begun = grammar.after < 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is compiled, or has failed; does not block."""
+        return self._compiled.done()
+
+    def follow(self, emitted: Sequence[tuple[int, ...]]) -> LLMatcher | None:
+        """Take what was emitted since the last call.
+
+        Returns:
+            What gives the mask of the next token; None where the grammar has not begun.
+
+        Raises:
+            InvalidRequest: The grammar cannot be compiled, or takes too much.
+        """
+        matcher = self._compiled.result()
+        for token, *_ in emitted[self._num_taken :]:
+            if self._begun:
+                matcher.consume_token(token)
+            self._begun = self._begun or token == self._grammar.after
+        self._num_taken = len(emitted)
+        check(matcher)
+        return matcher if self._begun else None
+
+
+class Grammars:
+    """Compiles the grammars of one model's requests, on a thread of its own.
+
+    Args:
+        model: Its vocabulary is read when the first grammar comes.
+    """
+
+    def __init__(self, model: object):
+        self._model = model if isinstance(model, SpellsTokens) else None
+        self._tokenizer: Any = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="izwi-grammar")
+
+    def constrain(self, sequence: RequestSequence) -> None:
+        """Begin to compile what a new sequence's entries must follow, if they must.
+
+        Raises:
+            InvalidRequest: The model can follow no grammar.
+        """
+        grammar = sequence.request.grammar
+        if grammar is None:
+            return
+        if self._model is None:
+            raise InvalidRequest("this model can follow no grammar", param="response_format")
+        compiled = self._pool.submit(self._compile, self._model, grammar.text)
+        sequence.grammar = GrammarState(grammar, compiled)
+
+    def _compile(self, model: SpellsTokens, text: str) -> Any:
+        if self._tokenizer is None:
+            wrapper = TokenizerWrapper(_Vocabulary(model))
+            ends = list(model.end_ids)
+            count = len(wrapper.tokens)
+            self._tokenizer = LLTokenizer(wrapper, n_vocab=count, eos_token=ends)
+        matcher = LLMatcher(
+            self._tokenizer, LLMatcher.grammar_from_lark(text), log_level=0, limits=limits()
+        )
+        check(matcher)
+        matcher.compute_bitmask()  # the first takes the longest
+        check(matcher)
+        return matcher
+
+    def close(self) -> None:
+        """Compile no more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def fill_masks(matchers: Sequence[Any], vocabulary: int) -> Masks:
+    """Compute the masks of the next tokens, side by side.
+
+    Args:
+        matchers: One a row.
+        vocabulary: Ids.
+
+    Returns:
+        (rows, words) int32; bit b of word w says that id 32 w + b may follow.
+
+    Raises:
+        InvalidRequest: A row's grammar takes too much, or nothing can follow.
+    """
+    masks = np.zeros((len(matchers), -(-vocabulary // 32)), np.int32)
+    if len(matchers) == 1:
+        matchers[0].unsafe_compute_mask_ptr(masks.ctypes.data, masks.nbytes)
+    else:
+        pairs = [(matcher, row) for row, matcher in enumerate(matchers)]
+        _executor().unsafe_compute_mask_ptr(
+            pairs, masks.ctypes.data, masks.shape[1] * masks.itemsize, len(matchers)
+        )
+    for matcher, mask in zip(matchers, masks, strict=True):
+        check(matcher)
+        if not mask.any():
+            raise InvalidRequest("the JSON schema allows no answer", param="response_format")
+    return masks
+
+
+def check(matcher: Any) -> None:
+    """Raise InvalidRequest if a matcher has failed."""
+    if matcher.is_error():
+        reason = matcher.get_error().partition("\n")[0]
+        raise InvalidRequest(f"the grammar cannot be followed: {reason}", param="response_format")
+
+
+_shared: list[LLExecutor] = []
+
+
+def _executor() -> Any:
+    """Return the threads that compute masks."""
+    if not _shared:
+        _shared.append(LLExecutor())
+    return _shared[0]

@@ -1,0 +1,62 @@
+r"""The grammar that an answer follows: a JSON schema, or calls as Qwen3 writes them, or either.
+
+    <tool_call>\n{"name": "f", "arguments": ...}\n</tool_call>
+
+A thought before the answer is free.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from izwi.chat import ChatInput, ToolChoice
+from izwi.errors import InvalidRequest
+from izwi.grammar import Grammar, json_rule
+from izwi_models.qwen3.tokenizer import QwenTokenizer
+from izwi_models.qwen3_chat.template import CALL, END_CALL
+
+
+def chat_grammar(ask: ChatInput, tokenizer: QwenTokenizer, after: int) -> Grammar | None:
+    """Return what the answer must follow; None where it is free.
+
+    Args:
+        ask: What is asked of the model.
+        tokenizer: The checkpoint's.
+        after: As in `Grammar`.
+
+    Raises:
+        InvalidRequest: A schema cannot be used, or the checkpoint has no tokens for calls.
+    """
+    tools = json.loads(ask.tools) if ask.tools else []
+    calls = ask.tool_choice is ToolChoice.REQUIRED
+    if ask.tool_name is not None:
+        tools = [tool for tool in tools if tool["function"]["name"] == ask.tool_name]
+    if calls:
+        return Grammar(f"start: calls\n{_calls(tools, ask, tokenizer)}", after)
+    if not ask.response_schema:
+        return None
+    rule = json_rule("answer", json.loads(ask.response_schema), "response_format")
+    if tools and ask.tool_choice is ToolChoice.AUTO:
+        return Grammar(f"start: answer | calls\n{rule}{_calls(tools, ask, tokenizer)}", after)
+    return Grammar(f"start: answer\n{rule}", after)
+
+
+def _calls(tools: list[Any], ask: ChatInput, tokenizer: QwenTokenizer) -> str:
+    """Rules of one call, or of several."""
+    added = tokenizer.added_tokens
+    if CALL not in added or END_CALL not in added:
+        raise InvalidRequest("this model's tokenizer has no tokens for calls", param="tools")
+    several = ask.parallel_tool_calls and ask.tool_name is None
+    functions = " | ".join(f"function{place}" for place in range(len(tools)))
+    rules = [
+        'calls: call ("\\n" call)*\n' if several else "calls: call\n",
+        f'call: <[{added[CALL]}]> "\\n" ({functions}) "\\n" <[{added[END_CALL]}]>\n',
+    ]
+    for place, tool in enumerate(tools):
+        function = tool["function"]
+        head = f'{{"name": {json.dumps(function["name"])}, "arguments": '
+        rules.append(f'function{place}: {json.dumps(head)} arguments{place} "}}"\n')
+        schema = {**(function.get("parameters") or {}), "type": "object"}
+        rules.append(json_rule(f"arguments{place}", schema, "tools"))
+    return "".join(rules)

@@ -1,0 +1,221 @@
+"""Structured output over the real engine and a checkpoint of random weights: nothing is faked."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import jsonschema_rs
+import openai
+import pytest
+
+from izwi_api.http.app import create_app
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.local_services import open_services
+from tests.api.conftest import listening
+from tests.models.tiny_chat import write_tiny_chat
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "kind": {"enum": ["friend", "family", None]},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 4}, "maxItems": 3},
+        "home": {"$ref": "#/$defs/place"},
+    },
+    "required": ["name", "age", "kind", "home"],
+    "additionalProperties": False,
+    "$defs": {
+        "place": {
+            "type": "object",
+            "properties": {"x": {"type": "integer", "minimum": -9, "maximum": 9}},
+            "required": ["x"],
+            "additionalProperties": False,
+        }
+    },
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
+LIGHT = {
+    "type": "function",
+    "function": {
+        "name": "set_light",
+        "parameters": {
+            "type": "object",
+            "properties": {"on": {"type": "boolean"}, "room": {"enum": ["kitchen", "küche"]}},
+            "required": ["on", "room"],
+            "additionalProperties": False,
+        },
+    },
+}
+TIMER = {
+    "type": "function",
+    "function": {
+        "name": "set_timer",
+        "parameters": {
+            "properties": {"at": {"$ref": "#/$defs/time"}},
+            "required": ["at"],
+            "additionalProperties": False,
+            "$defs": {"time": {"type": "integer", "minimum": 0, "maximum": 59}},
+        },
+    },
+}
+HOT = {"model": "chat", "temperature": 1.0, "top_p": 1.0, "extra_body": {"top_k": 0}}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    root = tmp_path_factory.mktemp("real")
+    folder = write_tiny_chat(root / "chat")
+    thinker = write_tiny_chat(root / "thinker", thinking="ALWAYS")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IZWI_HOME", str(root / "home"))
+        options = RuntimeOptions(device="cpu", dtype="float32")
+        services = open_services([str(folder), str(thinker)], options)
+    with listening(create_app(services.engine, services.registry, services.settings)) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def chat(served):
+    with openai.OpenAI(base_url=f"{served}/v1", api_key="none", max_retries=0, timeout=60) as sdk:
+        yield sdk.chat.completions
+
+
+def ask(chat, text="tell me", **more):
+    return chat.create(messages=[{"role": "user", "content": text}], **HOT | more)
+
+
+def test_answers_follow_the_schema_and_their_neighbours_do_not_notice(chat):
+    valid = jsonschema_rs.validator_for(SCHEMA)
+
+    def free(seed):
+        return ask(chat, seed=seed, max_tokens=40).choices[0].message.content
+
+    alone = [free(seed) for seed in range(4)]
+    with ThreadPoolExecutor(12) as pool:
+        answers = pool.map(lambda seed: ask(chat, seed=seed, response_format=FORMAT), range(50))
+        beside = list(pool.map(free, range(4)))
+        answers = [answer.choices[0] for answer in answers]
+    assert beside == alone
+    assert {choice.finish_reason for choice in answers} == {"stop"}
+    for choice in answers:
+        valid.validate(json.loads(choice.message.content))
+    assert len({choice.message.content for choice in answers}) == 50
+
+
+def test_the_same_seed_gives_the_same_answer_streamed(chat):
+    whole = ask(chat, seed=5, response_format=FORMAT).choices[0].message.content
+    pieces = ask(chat, seed=5, response_format=FORMAT, stream=True)
+    assert "".join(p.choices[0].delta.content or "" for p in pieces) == whole
+
+
+def test_any_object(chat):
+    bias = {str(ord("}")): 4, str(ord('"')): 4}  # or it would not end
+    answers = [
+        ask(chat, seed=n, response_format={"type": "json_object"}, logit_bias=bias).choices[0]
+        for n in range(4)
+    ]
+    ended = [choice for choice in answers if choice.finish_reason == "stop"]
+    assert ended
+    assert all(isinstance(json.loads(c.message.content), dict) for c in ended)
+
+
+def test_a_call_that_must_be(chat):
+    for choice, names in (
+        ("required", {"set_light", "set_timer"}),
+        ({"type": "function", "function": {"name": "set_timer"}}, {"set_timer"}),
+    ):
+        seen = set()
+        for seed in range(6):
+            answer = ask(
+                chat, seed=seed, tools=[LIGHT, TIMER], tool_choice=choice, parallel_tool_calls=False
+            ).choices[0]
+            assert answer.finish_reason == "tool_calls"
+            (call,) = answer.message.tool_calls
+            tool = {"set_light": LIGHT, "set_timer": TIMER}[call.function.name]
+            jsonschema_rs.validate(
+                tool["function"]["parameters"], json.loads(call.function.arguments)
+            )
+            seen.add(call.function.name)
+        assert seen == names
+
+
+def test_several_calls_that_must_be(chat):
+    for seed in range(4):
+        choice = ask(chat, seed=seed, tools=[LIGHT, TIMER], tool_choice="required").choices[0]
+        assert choice.message.tool_calls
+        assert not choice.message.content
+        if choice.finish_reason == "tool_calls":
+            for call in choice.message.tool_calls:
+                json.loads(call.function.arguments)
+
+
+def test_a_thought_is_free_and_the_answer_is_not(served, chat):
+    answer = ask(
+        chat,
+        model="thinker",
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "n", "schema": {"const": 7}},
+        },
+        logit_bias={"275": 100},  # </think>
+    ).choices[0]
+    assert (answer.message.content.strip(), answer.finish_reason) == ("7", "stop")
+
+
+def deep(levels):
+    schema = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+HOSTILE = {
+    "endless": {"$ref": "#"},
+    "never ends": {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+    "deep": deep(90),
+    "large": {"enum": [f"value number {n}" for n in range(9000)]},
+    "a regex of regexes": {"type": "string", "pattern": "^(((a{90}){90}){90}){90}$"},
+    "from elsewhere": {"$ref": "http://127.0.0.1:1/schema"},
+    "no type": {"type": "nothing"},
+    "not supported": {"not": {"type": "string"}},
+    "no value": {"type": "string", "minLength": 3, "maxLength": 1},
+    "many": {"type": "array", "minItems": 10**9, "items": {"type": "integer"}},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_schema_harms_nobody(chat, name):
+    schema = {"type": "json_schema", "json_schema": {"name": "h", "schema": HOSTILE[name]}}
+    done = threading.Event()
+
+    def other():
+        ask(chat, max_tokens=10)
+        done.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    error = None
+    try:
+        answer = ask(chat, response_format=schema, max_tokens=30)
+    except openai.BadRequestError as refused:
+        error = refused
+    if error is None:
+        assert name in ("never ends", "many", "deep", "a regex of regexes")
+        assert answer.choices[0].finish_reason in ("stop", "length")
+    else:
+        assert name != "many"
+        assert error.param == "response_format"
+    thread.join(60)
+    assert done.is_set()
+    assert ask(chat, max_tokens=5).choices[0].finish_reason in ("stop", "length")
+
+
+def test_who_leaves_while_it_is_constrained(chat):
+    stream = ask(chat, response_format=FORMAT, stream=True)
+    next(iter(stream))
+    stream.close()
+    answer = ask(chat, response_format=FORMAT, seed=9).choices[0]
+    json.loads(answer.message.content)

@@ -1,0 +1,116 @@
+"""What follows a grammar goes on from its log as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from izwi.chat import ChatInput, ChatMessage, Role
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.log import Log
+from izwi.request import Reason
+from izwi.runner.device import torch_backend
+from izwi_models.qwen3_chat.model import FAMILY
+from tests.models.tiny_chat import write_tiny_chat
+
+BACKEND = torch_backend("cpu")
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "maxLength": 20}, "b": {"type": "boolean"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    torch.set_num_threads(1)
+    return FAMILY.load(write_tiny_chat(tmp_path_factory.mktemp("tiny") / "chat"), BACKEND)
+
+
+def request(model, name="r", seed=3, **more):
+    ask = ChatInput(
+        (ChatMessage(Role.USER, "tell me"),),
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        seed=seed,
+        response_schema=json.dumps(SCHEMA),
+        **more,
+    )
+    return model.prepare_chat(name, "tiny", ask)
+
+
+def engine_of(model, **settings):
+    return Engine({"tiny": model}, BACKEND.ops, EngineConfig(kv_bytes=1 << 22, **settings))
+
+
+def run(engine, steps=10**6):
+    """Ids by request, and those that have ended."""
+    ids, reasons = {}, {}
+    while engine.has_work and steps:
+        for chunk in engine.step():
+            assert chunk.error is None, chunk.error
+            ids.setdefault(chunk.request_id, []).extend(chunk.entries[:, 0].tolist())
+            if chunk.reason is not None:
+                reasons[chunk.request_id] = chunk.reason
+        steps -= 1
+        if not any(ids.values()):  # it is still being compiled
+            steps += 1
+    return ids, reasons
+
+
+@pytest.fixture(scope="module")
+def undisturbed(model):
+    engine = engine_of(model)
+    engine.submit(request(model))
+    ids, reasons = run(engine)
+    assert reasons["r"] is Reason.STOP
+    reader = model.open_answer(request(model))
+    said = reader.read(ids["r"]).content + reader.close().content
+    assert json.loads(said).keys() == {"a", "b"}
+    return ids["r"]
+
+
+@pytest.mark.parametrize("known", [0, 1, 7])
+def test_another_engine_goes_on_from_the_log(model, undisturbed, known):
+    engine = engine_of(model)
+    log = Log(np.array(undisturbed[:known], np.int64).reshape(-1, 1))
+    engine.submit(request(model), log)
+    assert run(engine)[0]["r"] == undisturbed[known:]
+
+
+def test_a_pause_changes_nothing(model, undisturbed):
+    engine = engine_of(model)
+    engine.submit(request(model))
+    ids = run(engine, steps=4)[0].get("r", [])
+    engine.pause("r")
+    engine.submit(request(model, "other", seed=8, max_new_tokens=5))
+    run_other = 0
+    while run_other < 5:
+        run_other += sum(len(chunk.entries) for chunk in engine.step())
+    engine.resume("r")
+    assert ids + run(engine)[0]["r"] == undisturbed
+
+
+def test_pages_that_went_to_others_change_nothing(model, undisturbed):
+    engine = engine_of(model, max_running=1, page_size=4)
+    engine.submit(request(model))
+    engine.submit(request(model, "other", seed=8))
+    assert run(engine)[0]["r"] == undisturbed
+
+
+def test_a_draw_looks_at_penalties_and_the_grammar(model):
+    engine = engine_of(model)
+    more = {"presence_penalty": 2.0, "min_p": 0.01, "logit_bias": ((65, 5.0),)}
+    for seed in range(3):
+        engine.submit(request(model, str(seed), seed=seed, **more))
+    ids, reasons = run(engine)
+    assert set(reasons.values()) == {Reason.STOP}
+    for tokens in ids.values():
+        reader = model.open_answer(request(model))
+        json.loads(reader.read(tokens).content + reader.close().content)
