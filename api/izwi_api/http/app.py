@@ -18,6 +18,7 @@ from izwi_api.http import auth
 from izwi_api.http import errors as http_errors
 from izwi_api.http.app_state import AppState, set_state
 from izwi_api.http.audit import Audit, AuditLog
+from izwi_api.http.client_secrets import ClientSecrets
 from izwi_api.http.drain import Drain, Draining
 from izwi_api.http.host_check import HostCheck
 from izwi_api.http.keys import KeyRing
@@ -88,10 +89,16 @@ def create_app(
     models = AliasedRegistry(registry, settings.model_aliases, checks=not settings.manage_models)
     aliased = AliasedEngine(counted, models)
     services = Services(aliased, models, settings, voices, decoder, references)
+    client_secrets = ClientSecrets(settings.home, time.time)
     drain, changes = Drain(), ModelChanges(engine, registry, offline=settings.offline)
-    set_state(app, AppState(services, metrics, int(time.time()), drain, changes, models.aliases))
+    set_state(
+        app,
+        AppState(
+            services, metrics, int(time.time()), drain, changes, models.aliases, client_secrets
+        ),
+    )
     http_errors.install(app, [route for router in ROUTERS for route in router.routes])
-    _guard(app, access, settings.home / "counts")
+    _guard(app, access, settings.home / "counts", client_secrets)
     _watch(app, settings, audit_log, metrics, drain)
     for router in ROUTERS:
         app.include_router(router, responses=REFUSALS)
@@ -121,10 +128,16 @@ def _watch(
     app.add_middleware(RequestId)
 
 
-def _guard(app: FastAPI, access: Access, counts: Path) -> None:
+def _guard(app: FastAPI, access: Access, counts: Path, client_secrets: ClientSecrets) -> None:
     """Put before the routes who may come in."""
     ring = KeyRing(access.api_keys_file, access.api_key_digest)
-    app.add_middleware(auth.Auth, ring=ring, origins=access.cors_origins, counts=counts)
+    app.add_middleware(
+        auth.Auth,
+        ring=ring,
+        origins=access.cors_origins,
+        counts=counts,
+        client_secrets=client_secrets,
+    )
     if access.cors_origins:
         # Before Auth: a browser asks for permission without the key, and a page may read a refusal.
         app.add_middleware(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fastapi import FastAPI, Request
 
+from izwi_api.http.client_secrets import ClientSecrets
 from izwi_api.http.drain import Drain
 from izwi_api.http.metrics import HttpMetrics
 from izwi_api.services.context import Services
@@ -27,6 +28,7 @@ class AppState:
     drain: Drain
     changes: ModelChanges
     aliases: Callable[[], Mapping[str, str]]
+    client_secrets: ClientSecrets
 
 
 def set_state(app: FastAPI, state: AppState) -> None:

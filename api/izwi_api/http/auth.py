@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from izwi.errors import RateLimited
+from izwi_api.http.client_secrets import PREFIX, ClientSecret, ClientSecrets
 from izwi_api.http.errors import error_body, refuse, response_to
 from izwi_api.http.keys import ApiKey, KeyRing
 from izwi_api.http.limits import Clock, Meter
@@ -26,6 +27,8 @@ PROBES = frozenset({"/livez", "/readyz"})
 # A browser sends no key for the page that asks for one; these files are public.
 _PAGE = "/"
 _PAGE_FILES = "/page/"
+# What a client secret opens.
+_LIVE = "/v1/realtime"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # Browsers cannot set headers on a WebSocket; OpenAI's clients put the key here.
 _SUBPROTOCOL = "openai-insecure-api-key."
@@ -53,6 +56,7 @@ class Auth:
             counts in this process alone.
         clock: Monotonic seconds.
         wall_clock: Seconds since 1970.
+        client_secrets: Short-lived keys of live sessions; None takes none.
     """
 
     def __init__(
@@ -63,7 +67,9 @@ class Auth:
         counts: Path | None = None,
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
+        client_secrets: ClientSecrets | None = None,
     ):
+        self._client_secrets = client_secrets
         self._app, self._ring, self._origins = app, ring, origins
         self._counts, self._clock, self._wall_clock = counts, clock, wall_clock
         self._meters: dict[str, Meter] = {}
@@ -96,12 +102,17 @@ class Auth:
         state["usage"] = Usage()
         if _is_free(scope):
             return None
-        if self._ring.is_open:
-            return _wrong_origin() if self._is_foreign(scope) else None
         presented = presented_key(scope)
+        secret = self._secret_of(scope, presented)
+        state["client_secret"] = secret
+        if self._ring.is_open:
+            is_allowed = secret is not None or not self._is_foreign(scope)
+            return None if is_allowed else _wrong_origin()
         if presented is None:
             return _unauthorized("no API key was given: send the header Authorization: Bearer KEY")
         key = self._ring.find(presented)
+        if secret is not None and secret.key_name is not None:
+            key = self._ring.named(secret.key_name)
         if key is None:
             return _unauthorized("the API key is not valid")
         meter = self._meter_of(key)
@@ -116,6 +127,14 @@ class Auth:
             answer.headers.update(usage.headers())
             return answer
         return None
+
+    def _secret_of(self, scope: Scope, presented: str | None) -> ClientSecret | None:
+        """Return the client secret that a live session shows."""
+        if self._client_secrets is None or scope["type"] != "websocket":
+            return None
+        if presented is None or scope["path"] != _LIVE or not presented.startswith(PREFIX):
+            return None
+        return self._client_secrets.read(presented)
 
     def _meter_of(self, key: ApiKey) -> Meter:
         meter = self._meters.get(key.name)

@@ -253,6 +253,11 @@ class KeyRing:
                 found = key
         return found
 
+    def named(self, name: str) -> ApiKey | None:
+        """Return the key of a name, or None."""
+        self._look()
+        return next((key for key in self._keys if key.name == name), None)
+
     def _look(self) -> None:
         """Read the file again if it has changed; asks the file system once a second at most."""
         now_s = self._clock()

@@ -14,12 +14,12 @@ from uuid import uuid4
 
 from izwi.arrays import Float32
 from izwi.audio.tempo import StreamTempo
-from izwi.chat import AnswerText, CallText
 from izwi.errors import InvalidRequest, IzwiError
 from izwi.request import Reason
 from izwi_api.realtime.formats import InputDecoder, OutputEncoder, WireFormat
 from izwi_api.realtime.items import CHARACTERS_PER_S, Content, Item
 from izwi_api.realtime.playback import PlaybackClock
+from izwi_api.services.chat import AnswerDelta, CallDelta
 from izwi_api.services.converse import SoundPiece, SpokenAnswer
 
 # Sound of one event: a pause is heard no later than this after it was decided.
@@ -204,7 +204,7 @@ class Response:
             await self._released.wait()
             self._hooks.ended(error)
 
-    def _tell_text(self, delta: AnswerText) -> None:
+    def _tell_text(self, delta: AnswerDelta) -> None:
         if delta.content:
             message = self._message()
             content = message.item.content[0]
@@ -214,11 +214,11 @@ class Response:
         for call in delta.calls:
             self._tell_call(call)
 
-    def _tell_call(self, call: CallText) -> None:
+    def _tell_call(self, call: CallDelta) -> None:
         output = self._calls.get(call.place)
         if output is None:
             item = Item("function_call", status="in_progress", name=call.name)
-            item.call_id = f"call_{uuid4().hex[:24]}"
+            item.call_id = call.call_id
             output = self._calls[call.place] = self._begin_output(item)
         output.item.arguments += call.arguments
         if call.arguments:

@@ -42,7 +42,7 @@ from izwi_api.realtime.making import (
     response_items,
     response_settings,
 )
-from izwi_api.realtime.settings import RealtimeSettings, Settings, as_json, updated
+from izwi_api.realtime.settings import RealtimeSettings, Settings, as_json, named, updated
 from izwi_api.realtime.turn_events import Cancel, Commit
 from izwi_api.services.context import Services
 
@@ -102,10 +102,7 @@ class RealtimeSession:
         self._news, self._space = asyncio.Event(), asyncio.Event()
         self._begun_s = self._active_s = self._read_s = time.monotonic()
         self._maker = ResponseMaker(services)
-        expires_at = int(time.time() + limits.total_s)
-        settings = msgspec.structs.replace(
-            settings, id=f"sess_{uuid4().hex[:24]}", expires_at=expires_at
-        )
+        settings = named(settings, int(time.time() + limits.total_s))
         self._dialogue = Dialogue(services, settings, self._emit, self._until_space)
 
     async def run(self) -> None:

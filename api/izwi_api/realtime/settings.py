@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
+from uuid import uuid4
 
 import msgspec
 from msgspec import Meta, Struct
@@ -191,6 +192,12 @@ def updated(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     merged = _merge(before, given)
     _name_voice(merged)
     return _checked(merged, type(settings))
+
+
+def named(settings: Settings, expires_at: int) -> Settings:
+    """Return settings with an id of their own, and until when they hold."""
+    session_id = f"sess_{uuid4().hex[:24]}"
+    return msgspec.structs.replace(settings, id=session_id, expires_at=expires_at)
 
 
 def as_json(settings: Settings) -> dict[str, Any]:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, WebSocket, WebSocketDisconnect
-from starlette.responses import JSONResponse
+import msgspec
+from fastapi import APIRouter, Request, WebSocket, WebSocketDisconnect
+from starlette.responses import JSONResponse, Response
 
 from izwi.capability import Capability
 from izwi.errors import InvalidRequest, IzwiError
-from izwi_api.http.app_state import AppState
+from izwi_api.http.app_state import AppState, state_of
+from izwi_api.http.bodies import read_json
+from izwi_api.http.client_secrets import ClientSecret
 from izwi_api.http.errors import body_of, status_of
+from izwi_api.http.usage import current_usage
+from izwi_api.realtime.errors import describe
 from izwi_api.realtime.making import check_settings
 from izwi_api.realtime.session import ClientLeft, RealtimeSession, SessionLimits
 from izwi_api.realtime.settings import (
@@ -20,6 +27,9 @@ from izwi_api.realtime.settings import (
     Transcription,
     TranscriptionAudio,
     TranscriptionSettings,
+    as_json,
+    named,
+    updated,
 )
 from izwi_api.services.context import Services
 
@@ -32,8 +42,12 @@ LIMITS = SessionLimits()
 async def converse(socket: WebSocket) -> None:
     """Talk with a chat model, or transcribe live sound."""
     state: AppState = socket.app.state.izwi
+    secret: ClientSecret | None = socket.scope.get("state", {}).get("client_secret")
     try:
-        settings = first_settings(state.services, socket.query_params)
+        if secret is not None:
+            settings = secret_settings(state.services, secret.session)
+        else:
+            settings = first_settings(state.services, socket.query_params)
         await check_settings(state.services, settings)
     except IzwiError as error:
         await socket.send_denial_response(JSONResponse(body_of(error), status_of(error)))
@@ -62,6 +76,51 @@ def first_settings(services: Services, query: Mapping[str, str]) -> Settings:
     name = name or services.registry.default(Capability.CHAT)
     services.registry.chat(name)
     return RealtimeSettings(model=name)
+
+
+def secret_settings(services: Services, session: Mapping[str, Any]) -> Settings:
+    """Return the settings of a session that a client secret carries. Raises as `first_settings`."""
+    is_transcription = session.get("type") == "transcription"
+    query = {"intent": "transcription"} if is_transcription else {}
+    if isinstance(model := session.get("model"), str) and not is_transcription:
+        query["model"] = model
+    return updated(first_settings(services, query), session)
+
+
+class _Expiry(msgspec.Struct, forbid_unknown_fields=True):
+    seconds: Annotated[int, msgspec.Meta(ge=10, le=7200)] = 600
+    anchor: Literal["created_at"] = "created_at"
+
+
+class SecretBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What a client secret is to allow."""
+
+    expires_after: _Expiry | None = None
+    session: dict[str, Any] | None = None
+
+
+@router.post("/v1/realtime/client_secrets", response_class=Response)
+async def create_client_secret(request: Request) -> Response:
+    """Make a short-lived key for a client that must not hold a real one, such as a browser."""
+    state = state_of(request)
+    value = await read_json(request, state.services.settings.max_json_bytes)
+    try:
+        body = msgspec.convert(value, SecretBody)
+    except msgspec.ValidationError as error:
+        message, param = describe(error)
+        raise InvalidRequest(message, param=param) from error
+    session = body.session or {"type": "realtime"}
+    settings = secret_settings(state.services, session)
+    await check_settings(state.services, settings)
+    expires_at = int(time.time()) + (body.expires_after or _Expiry()).seconds
+    usage = current_usage.get()
+    made = ClientSecret(expires_at, None if usage is None else usage.key_name, session)
+    answer = {
+        "value": state.client_secrets.make(made),
+        "expires_at": expires_at,
+        "session": as_json(named(settings, expires_at)),
+    }
+    return JSONResponse(answer)
 
 
 class _SocketWire:

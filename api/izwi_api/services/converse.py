@@ -15,11 +15,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from izwi.arrays import Float32
-from izwi.chat import AnswerText, ChatInput
+from izwi.chat import ChatInput
 from izwi.engine_client import EngineClient
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi.inputs import SpeechInput
-from izwi_api.services.chat import Answer, open_answer
+from izwi_api.services.chat import Answer, AnswerDelta, open_answer
 from izwi_api.services.context import Registry
 from izwi_api.services.speakable import SpeakableText
 from izwi_api.services.speech_writer import SpeechWriter, open_speech_writer
@@ -55,7 +55,7 @@ class SpokenAnswer:
         self.answer = answer
         self.sample_rate = None if writer is None else writer.sample_rate
         self._engine, self._writer = engine, writer
-        self._pieces: deque[AnswerText | SoundPiece] = deque()
+        self._pieces: deque[AnswerDelta | SoundPiece] = deque()
         self._num_sounds = 0  # among them
         self._news, self._room = asyncio.Event(), asyncio.Event()
         self._is_silent = False  # there is nothing to say in all of the text
@@ -65,7 +65,7 @@ class SpokenAnswer:
         """Frames of sound that were made so far."""
         return 0 if self._writer is None else self._writer.num_frames
 
-    async def pieces(self) -> AsyncGenerator[AnswerText | SoundPiece]:
+    async def pieces(self) -> AsyncGenerator[AnswerDelta | SoundPiece]:
         """Yield text and sound as they come; when left early, nothing goes on running.
 
         Raises:
@@ -121,7 +121,7 @@ class SpokenAnswer:
         speakable, said = SpeakableText(), False
         async with aclosing(self.answer.deltas()) as deltas:
             async for delta in deltas:
-                self._put(AnswerText(delta.reasoning, delta.content))
+                self._put(delta)
                 said |= await self._say(speakable.write(delta.content))
         said |= await self._say(speakable.close())
         if self._writer is None:
@@ -160,7 +160,7 @@ class SpokenAnswer:
             if not self._is_silent:
                 raise
 
-    def _put(self, piece: AnswerText | SoundPiece) -> None:
+    def _put(self, piece: AnswerDelta | SoundPiece) -> None:
         self._pieces.append(piece)
         self._news.set()
 
