@@ -23,6 +23,7 @@ from izwi_api.http.app import create_app
 from izwi_api.schemas.speech_stream import StreamLimits
 from izwi_api.settings import Access, Settings
 from tests.api.conftest import FRAME, RATE, FakeChat, FakeEngine, FakeRegistry, listening, wait_for
+from tests.api.test_chat import CALL, TOOL
 
 NAMES = ("izwi-tiny-tts", "izwi-tiny-asr")
 
@@ -164,6 +165,11 @@ def test_chat(tmp_path):
         with client.stream_chat(messages) as stream:
             assert "".join(delta.content for delta in stream) == "héllo"
         assert client.chat("hello", max_completion_tokens=2).content == "he"
+        called = client.chat(f"Well.\n{CALL}\n{CALL}", tools=[TOOL])
+        assert (called.content, called.finish_reason) == ("Well.", "tool_calls")
+        calls = [(call.name, call.arguments) for call in called.tool_calls]
+        assert calls == [("f", '{"a": [1, "é"]}')] * 2
+        assert len({call.id for call in called.tool_calls}) == 2
 
 
 async def test_many_at_a_time_in_one_loop(world):

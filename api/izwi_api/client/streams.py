@@ -99,17 +99,33 @@ class ChatDelta(NamedTuple):
 
 
 @dataclass(slots=True)
+class ToolCall:
+    """A call of a function that an answer asks for.
+
+    Attributes:
+        id: By which its result is sent back.
+        arguments: As JSON; they grow while the answer is written.
+    """
+
+    id: str
+    name: str
+    arguments: str = ""
+
+
+@dataclass(slots=True)
 class Answer:
     """An answer of a chat model; complete when its stream has ended.
 
     Attributes:
-        finish_reason: "stop", "length" and others of OpenAI's; None while it is written.
+        tool_calls: The calls of functions that it asks for.
+        finish_reason: "stop", "length" or "tool_calls"; None while it is written.
         num_prompt_tokens: In the conversation.
         num_tokens: In the answer, with what was thought.
     """
 
     content: str = ""
     reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
     finish_reason: str | None = None
     num_prompt_tokens: int = 0
     num_tokens: int = 0

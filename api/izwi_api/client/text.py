@@ -10,7 +10,14 @@ from izwi.alignment import AlignedWord
 from izwi.errors import EngineStopped
 from izwi_api.client.connection import Fields, Requests, Upload
 from izwi_api.client.speech import word_of
-from izwi_api.client.streams import Answer, ChatDelta, Segment, Transcript, TranscriptUpdate
+from izwi_api.client.streams import (
+    Answer,
+    ChatDelta,
+    Segment,
+    ToolCall,
+    Transcript,
+    TranscriptUpdate,
+)
 
 Message = Mapping[str, object]
 
@@ -43,16 +50,27 @@ class ChatOptions(TypedDict, total=False):
         max_completion_tokens: At most so many, thoughts included.
         enable_thinking: Whether it thinks first.
         stop: Texts that end the answer.
+        tools: Functions that may be called, as OpenAI writes them.
+        tool_choice: "none", "auto", "required", or one of them.
+        response_format: What the answer must be, such as JSON of a schema.
     """
 
     model: str | None
     temperature: float | None
     top_k: int | None
     top_p: float | None
+    min_p: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    repetition_penalty: float | None
+    logit_bias: Mapping[str, float] | None
     seed: int | None
     max_completion_tokens: int | None
     enable_thinking: bool | None
     stop: str | Sequence[str] | None
+    tools: Sequence[Message] | None
+    tool_choice: str | Message | None
+    response_format: Message | None
 
 
 async def transcribed(
@@ -172,4 +190,13 @@ def _delta(event: Mapping[str, Any], answer: Answer) -> ChatDelta:
     if choice["finish_reason"] is not None:
         answer.finish_reason = str(choice["finish_reason"])
     delta = choice["delta"]
+    for call in delta.get("tool_calls") or ():
+        _add_call(answer.tool_calls, call)
     return ChatDelta(*(str(delta.get(name) or "") for name in ("reasoning_content", "content")))
+
+
+def _add_call(calls: list[ToolCall], piece: Mapping[str, Any]) -> None:
+    function = piece["function"]
+    if piece["index"] == len(calls):
+        calls.append(ToolCall(str(piece["id"]), str(function["name"])))
+    calls[piece["index"]].arguments += str(function.get("arguments") or "")
