@@ -87,8 +87,8 @@ class Launched:
             pending = sequence.pending
             frames = frames_to_vocode(
                 num_frames=sequence.num_frames,
-                num_vocoded=sequence.num_vocoded + pending.frames,
-                num_chunks=sequence.num_chunks + pending.chunks,
+                num_vocoded=sequence.sound.num_vocoded + pending.frames,
+                num_chunks=sequence.sound.num_chunks + pending.chunks,
                 ended=sequence.ended or pending.ends,
                 ramp=ramp,
             )

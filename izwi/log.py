@@ -62,5 +62,5 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
         sequence.input_open = sequence.request.open_input and not self.closed
         if codec is not None:
             known = self.num_samples + codec.lookahead_samples
-            sequence.num_vocoded = known // codec.frame_samples if self.num_chunks else 0
-            sequence.num_chunks = self.num_chunks
+            sequence.sound.num_vocoded = known // codec.frame_samples if self.num_chunks else 0
+            sequence.sound.num_chunks = self.num_chunks

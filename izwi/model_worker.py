@@ -259,7 +259,7 @@ class ModelWorker:
         if sequence.tracks is not None:
             entries, sequence.emitted = sequence.emitted, []
             resume_tracked(sequence, entries, self.runner.following, self.runner.num_ids)
-        sequence.num_vocoded = min(sequence.num_vocoded, len(sequence.frames))
+        sequence.sound.num_vocoded = min(sequence.sound.num_vocoded, len(sequence.frames))
 
     def finish(
         self,
@@ -332,10 +332,10 @@ class ModelWorker:
             if isinstance(sound, BaseException):
                 results.failed[sequence.arrival] = sound
                 continue
-            waits = sequence.num_chunks == 0 or not self.runner.works_beside
+            waits = sequence.sound.num_chunks == 0 or not self.runner.works_beside
             (first if waits else self._vocoding)[sequence.arrival] = sequence, sound
-            sequence.num_vocoded += frames
-            sequence.num_chunks += 1
+            sequence.sound.num_vocoded += frames
+            sequence.sound.num_chunks += 1
         sounds |= awaited(first, results)
         seconds = results.seconds
         if not self._in_flight:
@@ -355,8 +355,8 @@ class ModelWorker:
                 continue
             frames = frames_to_vocode(
                 num_frames=len(sequence.frames),
-                num_vocoded=sequence.num_vocoded,
-                num_chunks=sequence.num_chunks,
+                num_vocoded=sequence.sound.num_vocoded,
+                num_chunks=sequence.sound.num_chunks,
                 ended=sequence.ended,
                 ramp=self._config.chunk_ramp,
             )
@@ -371,7 +371,7 @@ class ModelWorker:
             return all(result is not None for result in sequence.encoded)
         if sequence.arrival in self._vocoding:
             return False
-        silent = self._writes or sequence.num_vocoded == len(sequence.frames)
+        silent = self._writes or sequence.sound.num_vocoded == len(sequence.frames)
         return sequence.ended and silent
 
     def _check(self, now_s: float) -> list[Chunk]:

@@ -43,6 +43,40 @@ class Pending:
 
 
 @dataclass(slots=True, eq=False)
+class SoundCursor:
+    """How far the frames of a sequence are sound, and the codec's state there.
+
+    Attributes:
+        num_vocoded: Frames that went through the codec.
+        num_chunks: Chunks of sound that left, for the chunk ramp.
+        state_row: Row of the codec state arena, or None.
+        saved_state: The codec's state while it holds no row, or None: rebuilt from the log.
+    """
+
+    num_vocoded: int = 0
+    num_chunks: int = 0
+    state_row: int | None = None
+    saved_state: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class PrefixState:
+    """What the prefix tree knows of a sequence.
+
+    Attributes:
+        keys: Content keys of the first positions, as far as they were asked for.
+        page_chain: A running digest of each whole page of the prompt's keys.
+        num_published: Whole pages that were offered to the prefix tree.
+        num_reused: Positions that the prefix tree gave when it was last admitted.
+    """
+
+    keys: list[int] = field(default_factory=list)
+    page_chain: tuple[int, ...] | None = None
+    num_published: int = 0
+    num_reused: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Sequence:
     """A request and its log, and the caches of that log.
 
@@ -57,9 +91,7 @@ class Sequence:
         input_open: More may be written.
         logprobs: Of each entry emitted, where the request asks for them; else empty. A number, or
             a row of `Chunk.logprobs`.
-        num_vocoded: Frames that went through the codec.
         num_delivered: Entries delivered to its reader.
-        num_chunks: Chunks of sound that left, for the chunk ramp.
         ended: It emits no more; its last sound may still be owed.
         reason: Why it ended.
         paused: Why it does not run, or None.
@@ -67,12 +99,8 @@ class Sequence:
         encoded: Results of the prompt's encode inputs, None where not run yet.
         num_computed: Positions whose keys and values are in the pages.
         pages: Page ids, in position order.
-        keys: Content keys of the first positions, as far as they were asked for.
-        page_chain: A running digest of each whole page of the prompt's keys.
-        num_published: Whole pages that were offered to the prefix tree.
-        num_reused: Positions that the prefix tree gave when it was last admitted.
-        state_row: Row of the codec state arena, or None.
-        saved_state: The codec's state while it holds no row, or None: rebuilt from the log.
+        prefix: What the prefix tree knows of it.
+        sound: How far its frames are sound.
         last_step: The scheduler's step in which it last had a row, or arrived.
         seen: What the sampler keeps of the log; see `izwi.runner.adjust.SamplerState`.
         grammar: An `izwi.runner.grammars.GrammarState`, or None where entries are free.
@@ -92,9 +120,7 @@ class Sequence:
     written: list[int] = field(default_factory=list)
     input_open: bool = False
     logprobs: list[Any] = field(default_factory=list)
-    num_vocoded: int = 0
     num_delivered: int = 0
-    num_chunks: int = 0
     ended: bool = False
     reason: Reason | None = None
     paused: PauseReason | None = None
@@ -102,12 +128,8 @@ class Sequence:
     encoded: list[Any] = field(default_factory=list)
     num_computed: int = 0
     pages: list[int] = field(default_factory=list)
-    keys: list[int] = field(default_factory=list)
-    page_chain: tuple[int, ...] | None = None
-    num_published: int = 0
-    num_reused: int = 0
-    state_row: int | None = None
-    saved_state: Any = None
+    prefix: PrefixState = field(default_factory=PrefixState)
+    sound: SoundCursor = field(default_factory=SoundCursor)
     last_step: int = 0
     seen: Any = None
     grammar: Any = None

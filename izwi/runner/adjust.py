@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from izwi.request import Request, TrackParams
 from izwi.runner.grammars import fill_masks
 from izwi.sequence import Sequence as RequestSequence
 
@@ -63,6 +64,13 @@ class SamplerState:
         return self._counts
 
 
+def params_of(sequences: Sequence[RequestSequence], track: int) -> Sequence[Request | TrackParams]:
+    """How an entry of a track is drawn for each sequence."""
+    if track == 0:  # what most are: no call for each
+        return [sequence.request for sequence in sequences]
+    return [sequence.request.params(track) for sequence in sequences]
+
+
 class Adjustments:
     """What the rows of one step ask for."""
 
@@ -80,7 +88,7 @@ class Adjustments:
             track: Of the entries that are drawn.
         """
         self._sequences, self._suppressed, self._track = sequences, suppressed, track
-        self._params = [sequence.request.params(track).sampling for sequence in sequences]
+        self._params = [params.sampling for params in params_of(sequences, track)]
         self._rows = [n for n, s in enumerate(sequences) if s.request.adjusts(track)]
 
     def __bool__(self) -> bool:

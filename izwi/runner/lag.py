@@ -48,7 +48,9 @@ def in_place(
     return [
         sound
         if isinstance(sound, BaseException)
-        else partial(_part, sound, *_bounds(codec, sequence.frames, sequence.num_vocoded, frames))
+        else partial(
+            _part, sound, *_bounds(codec, sequence.frames, sequence.sound.num_vocoded, frames)
+        )
         for (sequence, frames), sound in zip(pieces, sounds, strict=True)
     ]
 

@@ -313,19 +313,20 @@ class Runner:
         assert self._graphs is not None
         chunks = []
         for sequence, frames in pieces:
-            if sequence.num_vocoded == 0:
+            if sequence.sound.num_vocoded == 0:
                 self._warm(sequence)
-            first = sequence.num_vocoded
+            first = sequence.sound.num_vocoded
             chunks.append(np.array(sequence.frames[first : first + frames], dtype=np.int64))
         return self._graphs.vocode(chunks, [self._row(sequence) for sequence, _ in pieces])
 
     def _vocode_equal(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio]:
         batch, frames = [sequence for sequence, _ in pieces], pieces[0][1]
         codes = np.array(
-            [s.frames[s.num_vocoded : s.num_vocoded + frames] for s in batch], dtype=np.int64
+            [s.frames[s.sound.num_vocoded : s.sound.num_vocoded + frames] for s in batch],
+            dtype=np.int64,
         )
         for sequence in batch:
-            if sequence.num_vocoded == 0:
+            if sequence.sound.num_vocoded == 0:
                 self._warm(sequence)
         rows = [self._row(sequence) for sequence in batch]
         sound, state = self.codec.decode(self._ops.array(codes), self._arena.gather(rows))
@@ -375,10 +376,10 @@ class Runner:
         row = self._row(sequence)
         self._arena.clear(row)
         self._warm(sequence)
-        log = np.array(sequence.frames[: sequence.num_vocoded], dtype=np.int64)
+        log = np.array(sequence.frames[: sequence.sound.num_vocoded], dtype=np.int64)
         codes = self._ops.array(log.reshape(-1, self._frames.num_codebooks))
         done = 0
-        for chunk in range(sequence.num_chunks):
+        for chunk in range(sequence.sound.num_chunks):
             frames = chunk_frames(chunk, self._config.chunk_ramp)
             self._hear(row, codes[done : done + frames])
             done += frames
@@ -386,8 +387,8 @@ class Runner:
 
     @staticmethod
     def _row(sequence: Sequence) -> int:
-        assert sequence.state_row is not None
-        return sequence.state_row
+        assert sequence.sound.state_row is not None
+        return sequence.sound.state_row
 
     def to_host(self, array: Any) -> npt.NDArray[Any]:
         """Copy an encoder's result to the host."""

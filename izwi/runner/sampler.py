@@ -16,7 +16,14 @@ from torch import Tensor
 
 from izwi.model import Pick
 from izwi.request import SamplingParams
-from izwi.runner.adjust import Adjustments, Logprobs, SamplerState, logprobs_of, reported_logprobs
+from izwi.runner.adjust import (
+    Adjustments,
+    Logprobs,
+    SamplerState,
+    logprobs_of,
+    params_of,
+    reported_logprobs,
+)
 from izwi.sequence import Sequence as RequestSequence
 
 _MASK = (1 << 64) - 1
@@ -86,7 +93,7 @@ class Sampler:
             track: Of the entries that are drawn.
         """
         self._sequences, self._track = sequences, track
-        self._params = [sequence.request.params(track) for sequence in sequences]
+        self._params = params_of(sequences, track)
         self._suppressed = suppressed
         self._noise: dict[int, npt.NDArray[np.float64]] = {}
         self._asking = [row for row, s in enumerate(sequences) if s.request.logprobs]

@@ -54,37 +54,37 @@ class CodecRows:
 
     def take(self, sequence: Sequence) -> bool:
         """Give a stream a row. True if its state must be made again from the log."""
-        if sequence.state_row is not None:
+        if sequence.sound.state_row is not None:
             self._idle.pop(sequence.arrival, None)
             return False
         if self._states.num_free == 0:
             self._reclaim()
-        sequence.state_row = self._states.allocate()
-        handle, sequence.saved_state = sequence.saved_state, None
-        if handle is not None and self._states.restore(sequence.state_row, handle):
+        sequence.sound.state_row = self._states.allocate()
+        handle, sequence.sound.saved_state = sequence.sound.saved_state, None
+        if handle is not None and self._states.restore(sequence.sound.state_row, handle):
             return False
-        return sequence.num_vocoded > 0
+        return sequence.sound.num_vocoded > 0
 
     def rest(self, sequence: Sequence) -> None:
         """Let a stream keep its row until another stream needs it."""
-        if sequence.state_row is not None:
+        if sequence.sound.state_row is not None:
             self._idle[sequence.arrival] = sequence
 
     def release(self, sequence: Sequence) -> None:
         """Free what a stream that has ended holds."""
         self._idle.pop(sequence.arrival, None)
-        if sequence.state_row is not None:
-            self._states.release(sequence.state_row)
-            sequence.state_row = None
-        if sequence.saved_state is not None:
-            self._states.forget(sequence.saved_state)
-            sequence.saved_state = None
+        if sequence.sound.state_row is not None:
+            self._states.release(sequence.sound.state_row)
+            sequence.sound.state_row = None
+        if sequence.sound.saved_state is not None:
+            self._states.forget(sequence.sound.saved_state)
+            sequence.sound.saved_state = None
 
     def _reclaim(self) -> None:
         """Take the row of the stream that has not run for longest."""
         owner = self._idle.pop(next(iter(self._idle)))
-        assert owner.state_row is not None
-        if owner.num_vocoded:
-            owner.saved_state = self._states.save(owner.state_row)
-        self._states.release(owner.state_row)
-        owner.state_row = None
+        assert owner.sound.state_row is not None
+        if owner.sound.num_vocoded:
+            owner.sound.saved_state = self._states.save(owner.sound.state_row)
+        self._states.release(owner.sound.state_row)
+        owner.sound.state_row = None

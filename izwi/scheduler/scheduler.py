@@ -177,14 +177,14 @@ class Scheduler:
     def computed(self, sequence: Sequence, num_positions: int) -> None:
         """Take note that a row has run, and share the whole pages of its prompt."""
         sequence.num_computed = max(sequence.num_computed, num_positions)
-        if sequence.num_published >= sequence.num_prompt // self._page_size:
+        if sequence.prefix.num_published >= sequence.num_prompt // self._page_size:
             return  # all are shared
         if not sequence.request.cacheable:
             return
         prompt_pages = min(num_positions, sequence.num_prompt) // self._page_size
-        if prompt_pages > sequence.num_published:
-            self.memory.publish(sequence.keys, sequence.pages[:prompt_pages])
-            sequence.num_published = prompt_pages
+        if prompt_pages > sequence.prefix.num_published:
+            self.memory.publish(sequence.prefix.keys, sequence.pages[:prompt_pages])
+            sequence.prefix.num_published = prompt_pages
             self._in_flight.reached(sequence, prompt_pages)
 
     def end(self, sequence: Sequence, reason: Reason) -> None:
@@ -227,7 +227,7 @@ class Scheduler:
         backpressured = sequence.emits_nothing
         if sequence.input_open:
             backpressured = self._lacks_text(sequence, num_positions) or backpressured
-        tracks = sequence.tracks
+        tracks, sound = sequence.tracks, sequence.sound
         num_frames = num_emitted if tracks is None else tracks.num_frames
         slack, started = self._clocks.urgency(sequence, now_s)
         encoded = sequence.encoded
@@ -243,8 +243,8 @@ class Scheduler:
             slack,
             started,
             self.counts.steps - sequence.last_step,
-            num_frames - sequence.num_vocoded - pending.frames if self._speaks else 0,
-            chunk_frames(sequence.num_chunks + pending.chunks, self._ramp) if self._speaks else 0,
+            num_frames - sound.num_vocoded - pending.frames if self._speaks else 0,
+            chunk_frames(sound.num_chunks + pending.chunks, self._ramp) if self._speaks else 0,
             sequence.ended or pending.ends,
             False,
             self.memory.num_shared(sequence.pages) if tight else 0,
@@ -297,16 +297,16 @@ class Scheduler:
 
     def _keys(self, sequence: Sequence, count: int) -> list[int]:
         """Content keys of the first positions; more than `count` of them may be there."""
-        known = len(sequence.keys)
-        if known < count:
-            sequence.keys += self._facts.content_keys(sequence, known, count)
-        return sequence.keys[:count] if len(sequence.keys) > count else sequence.keys
+        keys = sequence.prefix.keys
+        if len(keys) < count:
+            keys += self._facts.content_keys(sequence, len(keys), count)
+        return keys[:count] if len(keys) > count else keys
 
     def _chain(self, sequence: Sequence) -> tuple[int, ...]:
-        if sequence.page_chain is None:
+        if sequence.prefix.page_chain is None:
             keys = self._keys(sequence, sequence.request.prompt.num_positions)
-            sequence.page_chain = tuple(page_chain(keys, self._page_size))
-        return sequence.page_chain
+            sequence.prefix.page_chain = tuple(page_chain(keys, self._page_size))
+        return sequence.prefix.page_chain
 
     # -- carrying the plan out ---------------------------------------------------------------
     def _apply(self, plan: Plan) -> Work:
@@ -352,11 +352,11 @@ class Scheduler:
         if not sequence.request.encode_only:
             keys = self._keys(sequence, sequence.next_drawn)
             sequence.pages, sequence.num_computed = self.memory.claim(keys)
-            sequence.num_reused = sequence.num_computed
-            sequence.num_published = sequence.num_computed // self._page_size
+            sequence.prefix.num_reused = sequence.num_computed
+            sequence.prefix.num_published = sequence.num_computed // self._page_size
             self._chain(sequence)
             if sequence.request.cacheable:
-                self._in_flight.start(sequence, sequence.num_published)
+                self._in_flight.start(sequence, sequence.prefix.num_published)
         if not self._speaks or sequence.request.encode_only:
             return None
         return sequence if self._rows.take(sequence) else None
@@ -383,11 +383,11 @@ class Scheduler:
         if sequence.pages:
             known = sequence.num_prompt + len(sequence.emitted)
             whole = min(sequence.num_computed, known) // self._page_size
-            if whole > sequence.num_published and self._worth_keeping(sequence):
+            if whole > sequence.prefix.num_published and self._worth_keeping(sequence):
                 keys = self._keys(sequence, whole * self._page_size)
                 self.memory.publish(keys, sequence.pages[:whole])
             self.memory.release(sequence.pages)
-        sequence.pages, sequence.num_computed, sequence.num_published = [], 0, 0
+        sequence.pages, sequence.num_computed, sequence.prefix.num_published = [], 0, 0
 
     def _worth_keeping(self, sequence: Sequence) -> bool:
         """Whether a log's positions may be requested again.

@@ -115,8 +115,8 @@ class PromptsInFlight:
 
     def start(self, sequence: Sequence, first_page: int) -> None:
         """Note that a sequence computes its prompt from a page on."""
-        assert sequence.page_chain is not None
-        missing = list(sequence.page_chain[first_page:])
+        assert sequence.prefix.page_chain is not None
+        missing = list(sequence.prefix.page_chain[first_page:])
         if missing:
             self._of[sequence.arrival] = missing
             self._pages.update(missing)
@@ -126,8 +126,8 @@ class PromptsInFlight:
         missing = self._of.get(sequence.arrival)
         if missing is None:
             return
-        assert sequence.page_chain is not None
-        done = len(missing) - (len(sequence.page_chain) - num_pages)
+        assert sequence.prefix.page_chain is not None
+        done = len(missing) - (len(sequence.prefix.page_chain) - num_pages)
         self._forget(missing[: max(0, done)])
         del missing[: max(0, done)]
         if not missing:
