@@ -1,0 +1,111 @@
+"""POST /v1/responses: a response of text and calls, whole or streamed, on top of earlier ones."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from uuid import uuid4
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from izwi.chat import ChatMessage, Role
+from izwi.errors import IzwiError
+from izwi_api.http.app_state import services_of
+from izwi_api.http.bodies import read_json
+from izwi_api.http.live_response import live_response, unless_left
+from izwi_api.http.sse import MEDIA_TYPE
+from izwi_api.schemas.openapi import answers, json_body
+from izwi_api.schemas.response_events import Event, ResponseWriter
+from izwi_api.schemas.responses import ResponseBody, messages_of, response_input
+from izwi_api.services.chat import Answer, open_answer
+from izwi_api.services.context import Services
+from izwi_api.services.kept_responses import KeptResponses
+
+router = APIRouter()
+
+_SEED_BITS = 63
+
+
+@router.post(
+    "/v1/responses",
+    openapi_extra=json_body(ResponseBody, {}),
+    response_class=Response,
+    responses=answers("application/json", MEDIA_TYPE),
+)
+async def create_response(request: Request) -> Response:
+    """Respond to a conversation."""
+    services = services_of(request)
+    body = ResponseBody.model_validate(await read_json(request, services.settings.max_json_bytes))
+    kept = _kept_of(request)
+    return await unless_left(request.receive, _respond(services, kept, body))
+
+
+def _kept_of(request: Request) -> KeptResponses:
+    state = request.app.state
+    if not hasattr(state, "izwi_responses"):
+        state.izwi_responses = KeptResponses()
+    kept: KeptResponses = state.izwi_responses
+    return kept
+
+
+async def _respond(services: Services, kept: KeptResponses, body: ResponseBody) -> Response:
+    before: tuple[ChatMessage, ...] = ()
+    if body.previous_response_id is not None:
+        before = kept.messages(body.previous_response_id)
+    ask = response_input(body, before, secrets.randbits(_SEED_BITS))
+    answer = await open_answer(services.engine, services.registry, body.model, ask)
+    writer = ResponseWriter(body, f"resp_{uuid4().hex}")
+    events = _events(answer, writer, kept if body.store is not False else None, before)
+    try:
+        if body.stream:
+            return await live_response(_lines(events), MEDIA_TYPE)
+        async with aclosing(events):
+            async for event in events:
+                if event["type"] == "response.failed":
+                    raise IzwiError("the engine failed on this request")
+    except BaseException:
+        answer.abort()  # a generator that never began has no `finally` to run
+        raise
+    return JSONResponse(writer.response)
+
+
+async def _events(
+    answer: Answer,
+    writer: ResponseWriter,
+    kept: KeptResponses | None,
+    before: tuple[ChatMessage, ...],
+) -> AsyncGenerator[Event]:
+    begun = False
+    try:
+        async with aclosing(answer.deltas()) as deltas:
+            async for delta in deltas:
+                for event in () if begun else writer.begin():
+                    yield event
+                begun = True
+                for event in writer.grow(delta):
+                    yield event
+    except IzwiError:
+        # Before the first event there is still a status to say it with.
+        if not begun:
+            raise
+        yield writer.fail("the answer could not be completed")
+        return
+    for event in () if begun else writer.begin():
+        yield event
+    if kept is not None:
+        said = ChatMessage(
+            Role.ASSISTANT, answer.content, answer.reasoning or None, tuple(answer.calls)
+        )
+        given = messages_of(writer.body.input)
+        kept.keep(writer.response["id"], (*before, *given, said))
+    for event in writer.end(answer):
+        yield event
+
+
+async def _lines(events: AsyncGenerator[Event]) -> AsyncGenerator[bytes]:
+    async with aclosing(events):
+        async for event in events:
+            yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()

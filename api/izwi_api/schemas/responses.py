@@ -1,0 +1,197 @@
+"""The body of POST /v1/responses: text, functions, and the response before it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from izwi.chat import ChatInput, ChatMessage, Role, ToolCall, ToolChoice
+from izwi.errors import InvalidRequest
+from izwi_api.schemas.chat import INT32_MAX, JsonFormat, TextFormat
+from izwi_api.schemas.chat_messages import MAX_TOOLS, Strict
+
+_ROLES = {
+    "system": Role.SYSTEM,
+    "developer": Role.SYSTEM,
+    "user": Role.USER,
+    "assistant": Role.ASSISTANT,
+}
+_TEXTS = ("input_text", "output_text", "text")
+
+
+class FunctionTool(Strict):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionChoice(Strict):
+    """The one function that must be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+class SchemaFormat(Strict):
+    """JSON that follows a schema."""
+
+    type: Literal["json_schema"]
+    name: str
+    schema_: dict[str, Any] = Field(alias="schema")
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextOptions(Strict):
+    """How text is written."""
+
+    format: TextFormat | JsonFormat | SchemaFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ResponseBody(Strict):
+    """What a client asks for a response to."""
+
+    model: str
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1, le=INT32_MAX)
+    temperature: float | None = Field(default=None, ge=0.0, le=2.0)
+    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    store: bool | None = None
+    stream: bool | None = None
+
+    # They change no answer here.
+    include: list[str] | None = None
+    metadata: dict[str, str] | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    reasoning: dict[str, Any] | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    stream_options: dict[str, Any] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    user: str | None = None
+
+    # Extension.
+    enable_thinking: bool | None = None
+
+
+def response_input(body: ResponseBody, before: Sequence[ChatMessage], seed: int) -> ChatInput:
+    """Return what a body asks of a model.
+
+    Args:
+        body: The same.
+        before: The conversation up to the previous response, without its instructions.
+        seed: Of this response.
+
+    Raises:
+        InvalidRequest: An item is not of a kind that is taken, or two keys do not fit together.
+    """
+    names = [tool.name for tool in body.tools or ()]
+    asked = body.tool_choice
+    named = asked.name if isinstance(asked, FunctionChoice) else None
+    choice = ToolChoice.REQUIRED if isinstance(asked, FunctionChoice) else asked or ToolChoice.AUTO
+    if (named is not None and named not in names) or (choice == "required" and not names):
+        raise InvalidRequest("tool_choice asks for a tool that is not there", param="tool_choice")
+    system = [ChatMessage(Role.SYSTEM, body.instructions)] if body.instructions else []
+    return ChatInput(
+        (*system, *before, *messages_of(body.input)),
+        thinking=body.enable_thinking,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        seed=seed,
+        max_new_tokens=body.max_output_tokens,
+        tools=_tools_json(body.tools),
+        tool_choice=ToolChoice(choice),
+        tool_name=named,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        response_schema=_schema_json(body.text),
+    )
+
+
+def messages_of(given: str | Sequence[Mapping[str, Any]]) -> tuple[ChatMessage, ...]:
+    """Return the messages of a response's input; calls join the message before them.
+
+    Raises:
+        InvalidRequest: An item is not of a kind that is taken.
+    """
+    if isinstance(given, str):
+        return (ChatMessage(Role.USER, given),)
+    messages: list[ChatMessage] = []
+    for place, item in enumerate(given):
+        kind = item.get("type", "message")
+        try:
+            if kind == "message":
+                messages.append(ChatMessage(_ROLES[item["role"]], _text(item.get("content"))))
+            elif kind == "function_call":
+                call = ToolCall(
+                    _string(item, "call_id"), _string(item, "name"), _string(item, "arguments")
+                )
+                if not (messages and messages[-1].role is Role.ASSISTANT):
+                    messages.append(ChatMessage(Role.ASSISTANT, ""))
+                last = messages.pop()
+                calls = (*last.tool_calls, call)
+                messages.append(ChatMessage(last.role, last.content, last.reasoning, calls))
+            elif kind == "function_call_output":
+                output = _text(item.get("output"))
+                messages.append(ChatMessage(Role.TOOL, output, call_id=_string(item, "call_id")))
+            elif kind != "reasoning":  # thoughts of earlier turns are left out
+                raise InvalidRequest(
+                    f"input[{place}]: items of the type {str(kind)[:32]!r} are not taken",
+                    param="input",
+                )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidRequest(
+                f"input[{place}] is no item of the type {str(kind)[:32]!r}: {error}", param="input"
+            ) from error
+    return tuple(messages)
+
+
+def _string(item: Mapping[str, Any], name: str) -> str:
+    value = item[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string")
+    return value
+
+
+def _text(content: object) -> str:
+    """Return text, or the text of parts, a line each."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise TypeError("text must be a string or a list of parts")
+    texts = []
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") not in _TEXTS:
+            raise TypeError("parts of text alone are taken")
+        texts.append(_string(part, "text"))
+    return "\n".join(texts)
+
+
+def _tools_json(tools: list[FunctionTool] | None) -> str:
+    if not tools:
+        return ""
+    keys = {"type", "strict"}
+    functions = [tool.model_dump(exclude_none=True, exclude=keys) for tool in tools]
+    wrapped = [{"type": "function", "function": function} for function in functions]
+    return json.dumps(wrapped, ensure_ascii=False)
+
+
+def _schema_json(text: TextOptions | None) -> str:
+    written = None if text is None else text.format
+    if isinstance(written, JsonFormat):
+        return '{"type": "object"}'
+    return json.dumps(written.schema_) if isinstance(written, SchemaFormat) else ""
