@@ -20,6 +20,8 @@ import pytest
 import soundfile
 from safetensors.numpy import load_file, save_file
 
+from izwi_api.client import Client
+from izwi_models.tiny.recipes.voices import NAMED
 from tests.models.tiny_chat import UNTIED, write_tiny_chat
 
 ROOT = Path(__file__).parents[2]
@@ -136,3 +138,17 @@ def test_command_line_examples(port: int, environment: dict[str, str], home: Pat
     assert "izwi-tiny-asr" in out
     for name in ("house.wav", "mine.wav"):
         assert soundfile.info(home / name).duration > 0.3
+
+
+def test_what_is_said_is_written_down_for_every_named_voice() -> None:
+    """The example of two commands, with the models kept loaded: they are these calls."""
+    (example,) = re.findall(r'^echo "(.*)" \| izwi say - \| izwi transcribe -$', README, re.M)
+    with Client() as client:
+        voices = [voice.name for voice in NAMED]
+        assert {*voices} <= {voice["name"] for voice in client.voices()}
+        heard = {}
+        for voice in voices:
+            # a short text on stdin is there before the model is, and is said whole
+            audio = client.say(f"{example}\n", voice=voice, seed=0)
+            heard[voice] = client.transcribe(audio).text
+    assert heard == dict.fromkeys(voices, example)
