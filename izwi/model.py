@@ -15,6 +15,7 @@ from msgspec import Struct
 from izwi.arrays import Samples
 from izwi.capability import Capability
 from izwi.chat import AnswerReader, ChatInput
+from izwi.conversation import ConversationInput
 from izwi.inputs import SpeechInput, Transcript, TranscriptionInput, VoicePrompt
 from izwi.layers import CacheSpec
 from izwi.ops.protocol import Array, AttentionContext, Ops, Weights
@@ -312,6 +313,23 @@ class ChatModel(Capable, Protocol):
 
     def open_answer(self, request: Request) -> AnswerReader:
         """Begin to read what is emitted for a request of `prepare_chat`, as it comes."""
+        ...
+
+
+class ConversationModel(Capable, Protocol):
+    """A model that hears and speaks: its answers have text and sound."""
+
+    @property
+    def sample_rate(self) -> int:
+        """Of the sound, Hz."""
+        ...
+
+    def prepare_conversation(self, request_id: str, model: str, ask: ConversationInput) -> Request:
+        """Lay out the next answer of a conversation. Raises InvalidRequest and its kind."""
+        ...
+
+    def open_answer(self, request: Request) -> AnswerReader:
+        """Begin to read the text of an answer, as it comes."""
         ...
 
 

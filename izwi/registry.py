@@ -14,7 +14,15 @@ from izwi.capability import Capability
 from izwi.checkpoint import read_json
 from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
 from izwi.hub import Progress, Report, fetch, is_hub_id
-from izwi.model import Backend, Capable, ChatModel, Family, SpeechModel, TranscriptionModel
+from izwi.model import (
+    Backend,
+    Capable,
+    ChatModel,
+    ConversationModel,
+    Family,
+    SpeechModel,
+    TranscriptionModel,
+)
 
 ENTRY_POINT = "izwi.models"
 # What a model may be called over HTTP by who serves it.
@@ -166,6 +174,10 @@ class Registry:
     def chat(self, name: str) -> ChatModel:
         """A model that answers in text; raises as `speech` does."""
         return cast(ChatModel, self._able(name, Capability.CHAT))
+
+    def conversation(self, name: str) -> ConversationModel:
+        """A model that hears and speaks; raises as `speech` does."""
+        return cast(ConversationModel, self._able(name, Capability.CONVERSE))
 
     def default(self, capability: Capability) -> str:
         """Name of the first model with a capability.

@@ -426,7 +426,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
         ({"store": 0}, "store", "boolean"),
         ({"response_format": {"type": "xml"}}, "response_format", "'text'"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
-        ({"modalities": ["text", "audio"]}, "modalities", "'text'"),
+        ({"modalities": ["text", "audio"]}, "audio", "belong together"),
         ({"max_tokens": 0}, "max_tokens", "1"),
         ({"temperature": 2.5}, "temperature", "2"),
         ({"top_p": 0}, "top_p", "0"),

@@ -153,7 +153,10 @@ class CountedEngine:
         self._engine.write(request_id, text_ids, closed)
 
     def _sample_rate(self, request: Request) -> int:
-        is_speech = Capability.SPEAK in self._registry.model(request.model).capabilities
+        model = self._registry.model(request.model)
+        if Capability.CONVERSE in model.capabilities:
+            return self._registry.conversation(request.model).sample_rate
+        is_speech = Capability.SPEAK in model.capabilities
         return self._registry.speech(request.model).sample_rate if is_speech else 0
 
 

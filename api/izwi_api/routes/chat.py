@@ -15,9 +15,11 @@ from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event
+from izwi_api.routes.spoken_chat import answer_aloud
 from izwi_api.schemas.chat import ChatBody, chat_input
 from izwi_api.schemas.chat_completion import Completion
 from izwi_api.schemas.openapi import answers, json_body
+from izwi_api.schemas.spoken_chat import has_sound
 from izwi_api.services.chat import Answer, finish_all, merged_deltas, open_answers
 from izwi_api.services.context import Services
 
@@ -35,7 +37,10 @@ _SEED_BITS = 63
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     services = services_of(request)
-    body = ChatBody.model_validate(await read_json(request, services.settings.max_json_bytes))
+    values = await read_json(request, services.settings.max_json_bytes)
+    if has_sound(values):
+        return await unless_left(request.receive, answer_aloud(services, values))
+    body = ChatBody.model_validate(values)
     return await unless_left(request.receive, _answer(services, body))
 
 

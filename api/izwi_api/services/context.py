@@ -11,10 +11,11 @@ from izwi.capability import Capability
 from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import EngineStopped, IzwiError
 from izwi.hub import Report
-from izwi.model import Capable, ChatModel, SpeechModel, TranscriptionModel
+from izwi.model import Capable, ChatModel, ConversationModel, SpeechModel, TranscriptionModel
 from izwi.registry import Loaded
 from izwi.request import Chunk, Reason
 from izwi_api.services.decoding import Decoder, InProcess
+from izwi_api.services.kept_answers import KeptAnswers
 from izwi_api.settings import Settings
 from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore
@@ -41,6 +42,10 @@ class Registry(Protocol):
 
     def chat(self, name: str) -> ChatModel:
         """Return a model that answers in text. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def conversation(self, name: str) -> ConversationModel:
+        """Return a model that hears and speaks. Raises ModelNotFound and InvalidRequest."""
         ...
 
     def fingerprint(self, name: str) -> str:
@@ -75,6 +80,7 @@ class Services:
     Attributes:
         decoder: For every file that came from outside.
         references: For clips that are given by their address.
+        answers: Spoken answers of the last hour, by id.
     """
 
     engine: EngineClient
@@ -83,6 +89,7 @@ class Services:
     voices: VoiceStore
     decoder: Decoder = field(default_factory=InProcess)
     references: References = field(default_factory=References)
+    answers: KeptAnswers = field(default_factory=KeptAnswers)
 
 
 async def chunks_of(stream: OutputStream) -> AsyncIterator[Chunk]:

@@ -58,8 +58,21 @@ class KeptAnswers:
         self._answers: OrderedDict[str, KeptAnswer] = OrderedDict()
         self.num_bytes = 0
 
-    def keep(self, owner: str, model: str, entries: Answer) -> tuple[str, int]:
+    @staticmethod
+    def new_id() -> str:
+        """Return an id that nobody can guess."""
+        return f"audio_{secrets.token_hex(16)}"
+
+    def keep(
+        self, owner: str, model: str, entries: Answer, name: str | None = None
+    ) -> tuple[str, int]:
         """Keep an answer.
+
+        Args:
+            owner: Whose it is.
+            model: Which model's.
+            entries: Its log.
+            name: One of `new_id`; None takes a new one.
 
         Returns:
             Its id, and when it expires, in seconds since 1970.
@@ -70,7 +83,7 @@ class KeptAnswers:
             row[: len(ids)] = ids
         now = self._clock()
         answer = KeptAnswer(owner, model, rows, now + self._kept_s)
-        name = f"audio_{secrets.token_hex(16)}"
+        name = self.new_id() if name is None else name
         self._answers[name] = answer
         self.num_bytes += rows.nbytes
         self._drop(now)

@@ -12,7 +12,7 @@ from izwi.capability import Capability
 from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.hub import Report
-from izwi.model import Capable, ChatModel, Model, SpeechModel, TranscriptionModel
+from izwi.model import Capable, ChatModel, ConversationModel, Model, SpeechModel, TranscriptionModel
 from izwi.registry import Loaded
 from izwi.request import Request
 from izwi_api.services.context import Registry
@@ -93,6 +93,10 @@ class AliasedRegistry:
     def chat(self, name: str) -> ChatModel:
         """Return a model that answers in text. Raises ModelNotFound and InvalidRequest."""
         return self._registry.chat(self._served(name))
+
+    def conversation(self, name: str) -> ConversationModel:
+        """Return a model that hears and speaks. Raises ModelNotFound and InvalidRequest."""
+        return self._registry.conversation(self._served(name))
 
     def fingerprint(self, name: str) -> str:
         """Return a short text that changes with the checkpoint. Raises ModelNotFound."""

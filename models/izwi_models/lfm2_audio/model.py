@@ -47,8 +47,7 @@ class LFM2Audio:
         self._blocks = Blocks(self._config.interleaved_n_text, self._config.interleaved_n_audio)
         self._head = ops.quantize(weights[backbone.EMBEDDING])
         text = Track("text", 1, self._config.lfm.vocab_size)
-        # sound that lags its frames comes to its end with the frame that says so
-        silent = frozenset[int]() if codec.lookahead_samples else frozenset({END_OF_AUDIO})
+        silent = frozenset({END_OF_AUDIO})
         frames = Track("frames", self._config.codebooks, CODES, codec=codec, silent_ids=silent)
         self.tracks = (text, frames)
 

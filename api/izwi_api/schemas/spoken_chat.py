@@ -1,0 +1,142 @@
+"""The body of POST /v1/chat/completions where sound is sent or asked for.
+
+As `izwi_api.schemas.chat`: an unknown key is an error, and a key that nothing here can follow is
+taken only with the value that changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from izwi_api.schemas.chat import INT32_MAX, INT64_MAX, StreamOptions
+from izwi_api.schemas.chat_messages import Strict
+
+_MAX_ID_CHARS = 128
+# What OpenAI calls the formats, by the encoders' names.
+FORMATS = {name: name for name in ("wav", "aac", "mp3", "flac", "opus")} | {"pcm16": "pcm"}
+_Format = Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"]
+
+
+class TextPart(Strict):
+    """Text of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class InputAudio(Strict):
+    """A file of sound, in base64."""
+
+    data: str = Field(min_length=1)
+    format: Literal["wav", "mp3"]
+
+
+class AudioPart(Strict):
+    """Sound of a message."""
+
+    type: Literal["input_audio"]
+    input_audio: InputAudio
+
+
+class GivenAnswer(Strict):
+    """An earlier answer by its id, as it was given."""
+
+    id: str = Field(max_length=_MAX_ID_CHARS)
+    data: str | None = None
+    expires_at: int | None = None
+    transcript: str | None = None
+
+
+class SpokenMessage(Strict):
+    """One turn. An answer of ours, sent back as it came, is one."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[Annotated[TextPart | AudioPart, Field(discriminator="type")]] | None = None
+    audio: GivenAnswer | None = None
+    name: str | None = None
+    refusal: None = None
+
+
+class VoiceId(Strict):
+    """A voice by its id."""
+
+    id: str
+
+
+class AudioOptions(Strict):
+    """How sound is answered with.
+
+    Attributes:
+        voice: Taken and not used: the model has one voice.
+    """
+
+    format: _Format
+    voice: str | VoiceId | None = None
+
+
+class SpokenChatBody(Strict):
+    """What a client asks to be answered aloud, or about sound."""
+
+    model: str
+    messages: list[SpokenMessage] = Field(min_length=1)
+    modalities: list[Literal["text", "audio"]] | None = None
+    audio: AudioOptions | None = None
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=INT32_MAX)
+    max_tokens: int | None = Field(default=None, ge=1, le=INT32_MAX)
+    temperature: float | None = Field(default=None, ge=0.0, le=2.0)
+    seed: int | None = Field(default=None, ge=-INT64_MAX - 1, le=INT64_MAX)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    # Taken with the value that changes nothing.
+    n: Literal[1] | None = None
+    logprobs: Literal[False] | None = None
+    store: Literal[False] | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    top_p: float | None = Field(default=None, ge=1.0, le=1.0)
+
+    # They change no answer here.
+    service_tier: Literal["auto", "default"] | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    # Extensions; the SDK sends them through `extra_body`.
+    top_k: int | None = Field(default=None, ge=0, le=100_000)
+    audio_temperature: float | None = Field(default=None, ge=0.0, le=2.0)
+    audio_top_k: int | None = Field(default=None, ge=0, le=2049)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether sound is asked for."""
+        return "audio" in (self.modalities or ())
+
+    @property
+    def tells_usage(self) -> bool:
+        """Whether a stream ends with its usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+def has_sound(values: object) -> bool:
+    """Whether a body, not checked yet, sends sound or asks for it."""
+    if not isinstance(values, Mapping):
+        return False
+    modalities, messages = values.get("modalities"), values.get("messages")
+    if values.get("audio") is not None:
+        return True
+    if isinstance(modalities, list) and "audio" in modalities:
+        return True
+    return isinstance(messages, list) and any(map(_brings_sound, messages))
+
+
+def _brings_sound(message: object) -> bool:
+    if not isinstance(message, Mapping):
+        return False
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    is_sound = any(isinstance(p, Mapping) and p.get("type") == "input_audio" for p in parts)
+    return is_sound or message.get("audio") is not None

@@ -1,0 +1,100 @@
+"""Answer a conversation with a model that hears and speaks: text and sound from one request.
+
+Knows no HTTP: the web, live sessions and the command line all converse through here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from uuid import uuid4
+
+from izwi.chat import AnswerReader, AnswerText
+from izwi.conversation import Answer, ConversationInput
+from izwi.engine_client import EngineClient, OutputStream
+from izwi.request import Reason, Request
+from izwi_api.services.context import Registry, chunks_of
+from izwi_api.services.converse import SoundPiece
+
+_TEXT = 0  # the track of text
+
+
+class ConversationAnswer:
+    """An answer while it is made. Call `abort` to stop early.
+
+    Attributes:
+        request_id: Of its request of the engine.
+        sample_rate: Of the sound, in Hz.
+        num_prompt_positions: Positions of the conversation, tokens and sound.
+        text: What was said so far.
+        entries: What was made so far: to be given back as `Said`.
+        num_frames: Of them frames of sound.
+        reason: Why it ended: `stop` or `length`; None before.
+    """
+
+    def __init__(
+        self, request: Request, stream: OutputStream, reader: AnswerReader, sample_rate: int
+    ):
+        self.request_id, self.sample_rate = request.request_id, sample_rate
+        self.num_prompt_positions = request.prompt.num_positions
+        self.text = ""
+        self.reason: Reason | None = None
+        self.num_frames = 0
+        self._entries: list[tuple[int, ...]] = []
+        self._stream, self._reader = stream, reader
+
+    @property
+    def entries(self) -> Answer:
+        """What was made so far."""
+        return tuple(self._entries)
+
+    @property
+    def num_tokens(self) -> int:
+        """Text tokens that were made."""
+        return len(self._entries) - self.num_frames
+
+    async def pieces(self) -> AsyncGenerator[AnswerText | SoundPiece]:
+        """Yield text and sound as they come; when left early, nothing goes on running.
+
+        Raises:
+            IzwiError: The engine failed.
+        """
+        try:
+            async for chunk in chunks_of(self._stream):
+                tokens = chunk.of_track(_TEXT).ravel().tolist()
+                new = [tuple(i for i in row if i >= 0) for row in chunk.entries.tolist()]
+                self._entries += new
+                self.num_frames += len(new) - len(tokens)
+                text = self._reader.read(tokens).content
+                if chunk.reason is not None:
+                    text += self._reader.close().content
+                self.text += text
+                if text:
+                    yield AnswerText("", text)
+                if chunk.pcm is not None and len(chunk.pcm):
+                    yield SoundPiece(chunk.pcm)
+                self.reason = chunk.reason
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Stop what still runs."""
+        self._stream.abort()
+
+
+async def open_conversation(
+    engine: EngineClient, registry: Registry, model_name: str, ask: ConversationInput
+) -> ConversationAnswer:
+    """Begin to answer.
+
+    Raises:
+        ModelNotFound: No such model.
+        InvalidRequest: The model does something else, or not what was asked.
+        ContextTooLong: The conversation is too long.
+        Overloaded: The engine's queue is full; nothing was started.
+    """
+    model = registry.conversation(model_name)
+    request_id = f"talk-{uuid4().hex}"
+    request = await asyncio.to_thread(model.prepare_conversation, request_id, model_name, ask)
+    stream, reader = engine.submit(request), model.open_answer(request)
+    return ConversationAnswer(request, stream, reader, model.sample_rate)

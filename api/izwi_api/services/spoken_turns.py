@@ -1,0 +1,72 @@
+"""The turns of a conversation that brings sound: files decoded, earlier answers found by id."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from izwi.chat import Role
+from izwi.conversation import Heard, Said, SpokenTurn
+from izwi.errors import InvalidAudio, InvalidRequest
+from izwi_api.schemas.spoken_chat import AudioPart, InputAudio, SpokenMessage
+from izwi_api.services.context import Services
+
+_RATE_HZ = 16_000
+# How files of a format begin; an MP3 may begin with a frame instead, whose first 11 bits are set.
+_ID3, _RIFF, _WAVE = b"ID3", (b"RIFF", b"RF64"), b"WAVE"
+
+
+async def read_turns(
+    services: Services, owner: str, model_name: str, messages: list[SpokenMessage]
+) -> tuple[SpokenTurn, ...]:
+    """Decode the sound of messages and find earlier answers.
+
+    Args:
+        services: Decoder and kept answers.
+        owner: Whose answers are found.
+        model_name: Which model's.
+        messages: The conversation.
+
+    Raises:
+        InvalidRequest: There is no such answer, or a message has nothing in it.
+        InvalidAudio: A file is broken, or not of the format it is said to be.
+        TooLarge: A file is too long.
+    """
+    turns = []
+    for message in messages:
+        parts: list[str | Heard | Said] = []
+        if message.audio is not None:
+            if message.role != "assistant":
+                raise InvalidRequest("only the assistant has answers", param="messages")
+            answer = services.answers.find(owner, model_name, message.audio.id)
+            parts.append(Said(answer))
+        if isinstance(message.content, str):
+            parts.append(message.content)
+        for part in message.content if isinstance(message.content, list) else ():
+            if isinstance(part, AudioPart):
+                parts.append(await _heard(services, part.input_audio))
+            else:
+                parts.append(part.text)
+        role = Role.SYSTEM if message.role == "developer" else Role(message.role)
+        turns.append(SpokenTurn(role, tuple(parts)))
+    return tuple(turns)
+
+
+async def _heard(services: Services, audio: InputAudio) -> Heard:
+    try:
+        content = base64.b64decode(audio.data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidAudio("input_audio.data is not base64", param="messages") from error
+    if not _is_format(content, audio.format):
+        raise InvalidAudio(
+            f"input_audio.data is no {audio.format} file, as its format says", param="messages"
+        )
+    limits = services.settings.upload_limits
+    return Heard(await services.decoder.decode(content, _RATE_HZ, limits))
+
+
+def _is_format(content: bytes, name: str) -> bool:
+    if name == "wav":
+        return content[:4] in _RIFF and content[8:12] == _WAVE
+    begins = len(content) > 1 and content[0] == 0xFF and content[1] & 0xE0 == 0xE0
+    return content.startswith(_ID3) or begins

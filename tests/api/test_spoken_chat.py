@@ -1,0 +1,221 @@
+"""Chat completions that hear and speak, before the real engine over random weights."""
+
+from __future__ import annotations
+
+import base64
+import io
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import openai
+import pytest
+import soundfile
+
+from izwi.audio.encode import stream_encoder
+from izwi_api.http.app import create_app
+from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.serve.local_services import open_services
+from tests.api.conftest import listening, wait_for
+from tests.models.tiny_asr import sound
+from tests.models.tiny_chat import write_tiny_chat
+from tests.models.tiny_lfm2_audio import write_tiny_lfm2_audio
+
+ALOUD = {"model": "s2s", "modalities": ["text", "audio"], "max_completion_tokens": 40, "seed": 1}
+PCM = {"voice": "any", "format": "pcm16"}
+FRAME_BYTES = 2 * 1920
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    root = tmp_path_factory.mktemp("real")
+    folders = [write_tiny_lfm2_audio(root / "s2s"), write_tiny_chat(root / "chat")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IZWI_HOME", str(root / "home"))
+        services = open_services(
+            [str(folder) for folder in folders], RuntimeOptions(device="cpu", dtype="float32")
+        )
+    app = create_app(services.engine, services.registry, services.settings)
+    with listening(app) as port:
+        yield f"http://127.0.0.1:{port}", services
+
+
+@pytest.fixture
+def create(served):
+    with openai.OpenAI(base_url=f"{served[0]}/v1", api_key="none", max_retries=0) as client:
+        yield client.chat.completions.create
+
+
+def file_of(name: str, seconds: float = 0.7, rate: int = 16_000) -> str:
+    encoder = stream_encoder(name, rate)
+    data = encoder.write(np.asarray(sound(seconds), np.float32)) + encoder.finish()
+    return base64.b64encode(data).decode()
+
+
+def hear(name: str = "wav", data: str | None = None) -> dict:
+    return {
+        "type": "input_audio",
+        "input_audio": {"data": file_of(name) if data is None else data, "format": name},
+    }
+
+
+def user(*parts) -> dict:
+    return {"role": "user", "content": list(parts)}
+
+
+TEXT = {"type": "text", "text": "What is this?"}
+
+
+# -- answers ---------------------------------------------------------------------------------
+def test_an_answer_aloud(create):
+    answer = create(messages=[user(TEXT, hear())], audio=PCM, **ALOUD)
+    (choice,) = answer.choices
+    assert choice.finish_reason == "length"
+    assert choice.message.content is None
+    said, details = choice.message.audio, answer.usage.completion_tokens_details
+    assert said.id.startswith("audio_")
+    assert said.transcript
+    frames = len(base64.b64decode(said.data)) / FRAME_BYTES
+    # a frame that ends the sound is none
+    assert 0 < frames <= details.audio_tokens
+    assert frames == int(frames)
+    assert details.audio_tokens + details.text_tokens == 40 == answer.usage.completion_tokens
+    assert answer.usage.prompt_tokens > 10
+
+
+@pytest.mark.parametrize("name", ["wav", "flac", "mp3", "opus", "aac"])
+def test_the_file_has_the_format_that_was_asked_for(create, name):
+    whole = create(messages=[user(TEXT)], audio={"voice": "any", "format": name}, **ALOUD)
+    data = base64.b64decode(whole.choices[0].message.audio.data)
+    heads = {"wav": b"RIFF", "flac": b"fLaC", "opus": b"OggS"}
+    assert data.startswith(heads.get(name, b"\xff"))
+    if name in ("wav", "flac"):
+        samples, rate = soundfile.read(io.BytesIO(data))
+        assert rate == 24_000
+        frames = whole.usage.completion_tokens_details.audio_tokens
+        assert 0 < len(samples) <= frames * 1920
+        assert len(samples) % 1920 == 0
+
+
+def test_a_stream_says_what_the_whole_says(create):
+    ask = {"messages": [user(TEXT, hear("mp3"))], "audio": PCM, **ALOUD}
+    whole = create(**ask).choices[0].message.audio
+    chunks = list(create(stream=True, stream_options={"include_usage": True}, **ask))
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    assert deltas[0].role == "assistant"
+    parts = [delta.to_dict()["audio"] for delta in deltas if "audio" in delta.to_dict()]
+    assert len({part["id"] for part in parts}) == 1
+    assert "".join(part.get("transcript", "") for part in parts) == whole.transcript
+    data = b"".join(base64.b64decode(part["data"]) for part in parts if "data" in part)
+    assert data == base64.b64decode(whole.data)
+    # text and sound by turns, not one after the other
+    kinds = [next(k for k in ("transcript", "data", "id") if k in part) for part in parts]
+    first, last = kinds.index("data"), len(kinds) - kinds[::-1].index("data")
+    assert "transcript" in kinds[first:last]
+    assert set(parts[-1]) == {"id", "expires_at"}
+    assert [chunk.choices[0].finish_reason for chunk in chunks[-2:-1]] == ["length"]
+    assert chunks[-1].usage.completion_tokens == 40
+
+
+def test_the_next_turn_names_the_answer_by_its_id(create, served):
+    first = user(TEXT, hear())
+    said = create(messages=[first], audio=PCM, **ALOUD).choices[0].message
+    before = served[1].engine.load["s2s"]["prefix_positions_hit"]
+    given = {"role": "assistant", "audio": {"id": said.audio.id}}
+    again = create(messages=[first, given, user(TEXT)], audio=PCM, **ALOUD)
+    assert served[1].engine.load["s2s"]["prefix_positions_hit"] - before >= 40
+    # as the SDK gives it back, with its data
+    whole = said.model_dump(exclude_none=True)
+    same = create(messages=[first, whole, user(TEXT)], audio=PCM, **ALOUD)
+    assert same.choices[0].message.audio.data == again.choices[0].message.audio.data
+    text = {"role": "assistant", "content": said.audio.transcript}
+    other = create(messages=[first, text, user(TEXT)], audio=PCM, **ALOUD)
+    assert other.usage.prompt_tokens < again.usage.prompt_tokens
+
+
+def test_a_sound_may_be_answered_in_text(create):
+    answer = create(model="s2s", messages=[user(hear())], max_tokens=12, temperature=0.0)
+    (choice,) = answer.choices
+    assert choice.message.content
+    assert choice.message.audio is None
+    assert answer.usage.completion_tokens <= 12
+    pieces = create(model="s2s", messages=[user(hear())], max_tokens=12, temperature=0, stream=True)
+    text = "".join(piece.choices[0].delta.content or "" for piece in pieces)
+    assert text == choice.message.content
+
+
+def test_sampling_is_of_text_and_sound_apart(create):
+    def ask(**more):
+        answer = create(messages=[user(TEXT)], audio=PCM, **{**ALOUD, **more})
+        return answer.choices[0].message.audio
+
+    greedy = ask(temperature=0.0)
+    assert ask(temperature=0.0, seed=2).data == greedy.data
+    warm = [ask(temperature=0.0, extra_body={"audio_temperature": 1.0}, seed=n) for n in (1, 2)]
+    assert warm[0].data != warm[1].data
+    assert ask(seed=3).data == ask(seed=3).data
+
+
+def test_callers_do_not_notice_each_other(create):
+    def ask(seed):
+        answer = create(messages=[user(TEXT)], audio=PCM, **{**ALOUD, "seed": seed})
+        return answer.choices[0].message.audio.data
+
+    alone = [ask(seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(ask, range(4))) == alone
+
+
+def test_a_caller_who_leaves_frees_the_engine(create, served):
+    more = {**ALOUD, "max_completion_tokens": 1500}
+    stream = create(messages=[user(TEXT)], audio=PCM, stream=True, **more)
+    next(iter(stream))
+    stream.close()
+    wait_for(lambda: served[1].engine.load["s2s"]["running"] == 0)
+
+
+# -- refusals --------------------------------------------------------------------------------
+MP3 = file_of("mp3")
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "match"),
+    [
+        ({"audio": None}, 400, "audio"),
+        ({"modalities": ["text"]}, 400, "belong together"),
+        ({"audio": {"voice": "x", "format": "ogg"}}, 400, "'audio'"),
+        ({"audio": {"voice": 5, "format": "wav"}}, 400, "'audio'"),
+        ({"modalities": ["audio", "smell"]}, 400, "modalities"),
+        ({"messages": []}, 400, "messages"),
+        ({"messages": [user(hear(data="%%%"))]}, 400, "base64"),
+        ({"messages": [user(hear(data=""))]}, 400, "'messages'"),
+        ({"messages": [user(hear("wav", MP3))]}, 400, "no wav file"),
+        ({"messages": [user(hear("mp3", file_of("wav")))]}, 400, "no mp3 file"),
+        ({"messages": [user(hear(data=file_of("wav", 0.005)))]}, 400, "160"),
+        ({"messages": [user(hear(data=file_of("wav", 150.0)))]}, 413, "too long"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "assistant"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, 400, "assistant"),
+        ({"messages": [{"role": "user", "audio": {"id": "audio_1"}}]}, 400, "assistant"),
+        ({"messages": [{"role": "assistant", "audio": {"id": "audio_1"}}]}, 400, "expired"),
+        ({"model": "chat"}, 400, "conversation"),
+        ({"model": "nobody"}, 404, "nobody"),
+        ({"n": 2}, 400, "n"),
+        ({"messages": [user({"type": "text", "text": "x " * 40_000})]}, 400, "2048"),
+    ],
+    ids=range(20),
+)
+def test_what_cannot_be_answered_says_why(create, change, status, match):
+    body = {"messages": [user(TEXT)], "audio": PCM, **ALOUD, **change}
+    body = {key: value for key, value in body.items() if value is not None}
+    with pytest.raises(openai.APIStatusError, match=match) as refused:
+        create(**body)
+    assert refused.value.status_code == status
+    assert create(messages=[user(TEXT)], audio=PCM, **ALOUD).choices[0].message.audio.data
+
+
+def test_many_turns_are_answered_or_refused(create):
+    roles = ("user", "assistant")
+    turns = [{"role": roles[n % 2], "content": "hm"} for n in range(101)]
+    assert create(messages=turns, audio=PCM, **ALOUD).choices[0].message.audio.data
+    with pytest.raises(openai.BadRequestError) as refused:
+        create(messages=turns * 3, audio=PCM, **ALOUD)
+    assert refused.value.code == "context_length_exceeded"
