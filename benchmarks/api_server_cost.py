@@ -55,6 +55,7 @@ class InstantSpeech:
     speakers = ("amber",)
     languages = ("english",)
     can_clone = False
+    follows_instructions = False
 
     def split_text(self, text: str) -> list[str]:
         """One piece."""
@@ -139,9 +140,9 @@ def serve(home: Path, keyed: bool, profile: Path | None) -> None:
     import socket
     import threading
 
-    from izwi_api.cli.serve import WithoutQueries
     from izwi_api.http.app import create_app
     from izwi_api.http.server import Server, server_config
+    from izwi_api.serve.process_log import WithoutQueries
     from izwi_api.settings import Access, Settings
 
     access = Access(allowed_hosts=())
