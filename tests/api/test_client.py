@@ -141,6 +141,14 @@ def test_what_fails_is_an_error_of_its_kind_and_the_client_goes_on(world, act, k
         assert client.say("hi").samples.size == 2 * FRAME
 
 
+def test_what_fails_inside_is_told_to_this_process_alone(cli, server, caplog):
+    with Client(models=NAMES) as client, pytest.raises(IzwiError, match="the tensor broke"):
+        list(client.stream_speech("he\x01llo", include_codes=True))
+    assert not caplog.records
+    with Client(server.url) as client, pytest.raises(IzwiError, match="internal error"):
+        list(client.stream_speech("he\x01llo", include_codes=True))
+
+
 def test_an_error_of_the_caller_ends_the_stream(world):
     def text():
         yield "one "
@@ -220,6 +228,7 @@ def test_limits_for_strangers_do_not_hold_for_this_process(cli, monkeypatch, ton
         assert client.transcribe(tone_wav(2.0)).text == "word word"
     own = own_settings(Settings())
     assert own.access == Access()
+    assert own.max_json_bytes > 1 << 40  # a clip in base64
     limits, theirs = StreamLimits().under(own), StreamLimits().under(Settings())
     assert limits.utterance_chars > 1 << 40  # a book on stdin
     assert limits.text_s == math.inf  # and a writer who thinks
