@@ -6,21 +6,35 @@ import re
 
 from msgspec.structs import replace
 
-from izwi.chat import AnswerText
+from izwi.chat import AnswerText, CallText
 
 
 class ScriptedReader:
-    """Reads the next word of the script for every token, whatever the token is."""
+    """Reads the next word of the script for every token, whatever the token is.
+
+    A script "CALL name arguments" is the call of a function.
+    """
 
     num_reasoning_tokens = num_calls = 0
     ended = False
 
     def __init__(self, words):
         self.words = list(words)
+        self.is_call = self.words[:1] == ["CALL"]
+        self.name = ""
 
     def read(self, token_ids):
         said, self.words = self.words[: len(token_ids)], self.words[len(token_ids) :]
-        return AnswerText(content="".join(said))
+        if not self.is_call:
+            return AnswerText(content="".join(said))
+        calls = []
+        for word in said:
+            if word != "CALL" and not self.name:
+                self.name = word.strip()
+                calls.append(CallText(0, self.name))
+            elif word != "CALL":
+                calls.append(CallText(0, "", word))
+        return AnswerText(calls=tuple(calls))
 
     def close(self):
         return AnswerText()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import asyncio
+from contextlib import asynccontextmanager, suppress
 
 import numpy as np
 import pytest
@@ -188,3 +189,81 @@ async def test_noise_and_silence_are_no_turns(client):
         await talk.connection.input_audio_buffer.clear()
         await talk.until("input_audio_buffer.cleared")
     assert talk.types() == ["input_audio_buffer.cleared"]
+
+
+async def test_a_function_is_called_and_its_output_is_answered(client, served):
+    tool = {
+        "type": "function",
+        "name": "departure",
+        "description": "When a train leaves.",
+        "parameters": {"type": "object", "properties": {"to": {"type": "string"}}},
+    }
+    served.answer = 'CALL departure {"to": "Bern"}'
+    async with talking(client, tools=[tool], instructions="Help.") as talk:
+        await talk.connection.response.create()
+        done = await talk.until("response.done")
+        (call,) = done.response.output
+        assert (call.type, call.name) == ("function_call", "departure")
+        assert call.arguments.strip() == '{"to": "Bern"}'
+        deltas = [e.delta for e in talk.events if e.type.endswith("call_arguments.delta")]
+        assert "".join(deltas) == call.arguments
+        (ended,) = [e for e in talk.events if e.type.endswith("call_arguments.done")]
+        assert (ended.call_id, ended.arguments) == (call.call_id, call.arguments)
+        served.answer = ANSWER
+        output = {"type": "function_call_output", "call_id": call.call_id, "output": "at seven"}
+        await talk.connection.conversation.item.create(item=output)
+        await talk.connection.response.create()
+        assert (await talk.until("response.done")).response.output[0].type == "message"
+    asked = served.registry.scripted.asked[-1]
+    assert "departure" in asked.tools
+    system, called, answered = asked.messages
+    assert (system.role, called.role, answered.role) == ("system", "assistant", "tool")
+    assert called.tool_calls[0].call_id == answered.call_id == call.call_id
+    assert answered.content == "at seven"
+
+
+async def test_interruptions_at_any_time_leave_one_end_of_each_response(client, said):
+    speech = said("No, I would like to know about the bus.")
+    async with talking(client) as talk:
+        await ask(talk, said)
+        for num_deltas in (1, 3, 0, 12):
+            await talk.until("response.created")
+            for _ in range(num_deltas):
+                await talk.until("response.output_audio.delta")
+            await talk.speak(speech)
+            await talk.be_silent(0.8)
+        await talk.until("response.created")
+        await talk.until("response.output_audio.delta")
+        await talk.connection.response.cancel()
+        await talk.until("response.done")
+    created = [e.response.id for e in talk.events if e.type == "response.created"]
+    done = [e.response.id for e in talk.events if e.type == "response.done"]
+    assert created == done
+    assert len(set(created)) == 5
+    active = None
+    for event in talk.events:
+        if event.type == "response.created":
+            assert active is None
+            active = event.response.id
+        elif event.type == "response.done":
+            active = None
+        elif event.type == "response.output_audio.delta":
+            assert event.response_id == active
+
+
+async def test_speech_over_an_answer_pauses_the_engine(client, served, said):
+    async with talking(client) as talk:
+        await ask(talk, said)
+        await talk.until("response.output_audio.delta")
+        await talk.speak(voice(31, 1.0)[4000:5600], 16_000)
+        async with asyncio.timeout(30):
+            while not sum(load["paused"] for load in served.engine.load.values()):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        sent = len(talk.sound())
+        with suppress(TimeoutError):  # what was on its way, and then nothing
+            while len(talk.sound()) < sent + 48_000:
+                await asyncio.wait_for(talk.next(), 0.7)
+        assert len(talk.sound()) < sent + 48_000
+        await talk.be_silent(0.5)
+        assert (await talk.until("response.done")).response.status == ENDED
+        assert len(talk.sound()) > sent + 48_000
