@@ -43,7 +43,7 @@ class Launched:
         self.work, self.failed, self.rows = work, failed, rows
         self.forward, self.began_s, self.seconds = forward, began_s, 0.0
         self.num_compiled = num_compiled
-        self.reads_log = any(row.sequence.request.reads_log for row in rows)
+        self.reads_log = any(row.sequence.reads_log for row in rows)
         self._epochs = [row.sequence.epoch for row in rows]
         self._sounds: list[tuple[Sequence, int, int]] = []  # sequence, epoch, frames
 

@@ -109,6 +109,8 @@ class Sequence:
         epoch: How often it has let go of its pages. What was launched before is dropped.
         num_prompt: Positions of the prompt.
         output_positions: Positions of the prompt where entries are drawn, if not behind it.
+        reads_log: As of its request.
+        adjusts: Whether logits of any of its tracks are.
     """
 
     request: Request
@@ -138,6 +140,8 @@ class Sequence:
     epoch: int = 0
     num_prompt: int = field(init=False)
     output_positions: tuple[int, ...] = field(init=False)
+    reads_log: bool = field(init=False)
+    adjusts: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.num_prompt, self.output_positions = (
@@ -146,6 +150,9 @@ class Sequence:
         )
         self.encoded = [None] * len(self.request.prompt.encode_inputs)
         self.input_open = self.request.open_input
+        # asked for every row of every step
+        self.reads_log = self.request.reads_log
+        self.adjusts = any(map(self.request.adjusts, range(1 + len(self.request.other_tracks))))
 
     @property
     def emits_nothing(self) -> bool:

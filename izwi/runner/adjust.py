@@ -88,8 +88,10 @@ class Adjustments:
             track: Of the entries that are drawn.
         """
         self._sequences, self._suppressed, self._track = sequences, suppressed, track
-        self._params = [params.sampling for params in params_of(sequences, track)]
-        self._rows = [n for n, s in enumerate(sequences) if s.request.adjusts(track)]
+        self._rows = [n for n, s in enumerate(sequences) if s.adjusts and s.request.adjusts(track)]
+        self._params = (
+            [params.sampling for params in params_of(sequences, track)] if self._rows else []
+        )
 
     def __bool__(self) -> bool:
         return bool(self._rows)

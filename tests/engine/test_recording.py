@@ -98,9 +98,8 @@ def test_broken_arrays_are_named(changed: dict[str, object]) -> None:
     ],
 )
 def test_what_was_asked_comes_back(voice: str | ReferenceClip | VoicePrompt | None) -> None:
-    ask = SpeechInput(
-        "Say «é».", voice, "english", "softly", TextMode.STREAMING, 0.3, 5, 0.9, -(2**63), 40
-    )
+    how = 0.3, 5, 0.9, -(2**63), 40, {"é": "acute"}
+    ask = SpeechInput("Say «é».", voice, "english", "softly", TextMode.STREAMING, *how)
     assert all(getattr(ask, name) is not None for name in ask.__struct_fields__[2:])
     assert_equal(decode_line(encode_line(OneAsk(ask)), OneAsk).ask, ask)
     heard = TranscriptionInput(SAMPLES, "French", "before", 0.2, 2**63 - 1, 7)
