@@ -71,6 +71,8 @@ class ChatInput(Struct, frozen=True, omit_defaults=True, tag="chat"):
         parallel_tool_calls: Whether an answer may have more than one call.
         min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias: As in
             `izwi.request.SamplingParams`.
+        text: In place of messages: text that is gone on with; control tokens in it count.
+        token_ids: In place of messages: ids that are gone on with.
         response_schema: JSON: the schema that the answer follows; empty for any text.
         logprobs: As in `izwi.request.Request`.
         top_logprobs: As in `izwi.request.Request`.
@@ -95,15 +97,21 @@ class ChatInput(Struct, frozen=True, omit_defaults=True, tag="chat"):
     logprobs: bool = False
     top_logprobs: int = 0
     response_schema: str = ""
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
 
 
 def num_characters(ask: ChatInput) -> int:
     """Characters of a conversation and its tools: what the prompt is made of."""
-    return len(ask.tools) + sum(
-        len(message.content)
-        + len(message.reasoning or "")
-        + sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
-        for message in ask.messages
+    return (
+        len(ask.tools)
+        + len(ask.text)
+        + sum(
+            len(message.content)
+            + len(message.reasoning or "")
+            + sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
+            for message in ask.messages
+        )
     )
 
 

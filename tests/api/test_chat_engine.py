@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import openai
 import pytest
 
@@ -151,3 +153,27 @@ def test_penalties_bias_and_min_p_change_what_is_drawn(sdk):
     with pytest.raises(openai.BadRequestError, match="no token") as refused:
         ask(logit_bias={"999999": 1})
     assert refused.value.param == "logit_bias"
+
+
+def test_text_and_ids_are_gone_on_with(served):
+    url = f"{served[0]}/generate"
+    params = {"temperature": 0, "max_new_tokens": 12}
+    body = {"model": "chat", "text": "<|im_start|>user\ntell", "sampling_params": params}
+    whole = httpx.post(url, json=body).raise_for_status().json()
+    assert whole["meta_info"]["finish_reason"] == {"type": "length"}
+    assert whole["meta_info"]["completion_tokens"] == 12
+    streamed = httpx.post(url, json=body | {"stream": True}).text.split("\n\n")
+    assert streamed[-2] == "data: [DONE]"
+    assert json.loads(streamed[-3].removeprefix("data: "))["text"] == whole["text"] != ""
+    ids = [270, *b"abc"]
+    told = body | {"input_ids": ids, "return_logprob": True, "top_logprobs_num": 2}
+    del told["text"]
+    meta = httpx.post(url, json=told).raise_for_status().json()["meta_info"]
+    assert meta["prompt_tokens"] == 4
+    first, top = meta["output_token_logprobs"][0], meta["output_top_logprobs"][0]
+    assert first == top[0]
+    assert len(top) == 2
+    for more, param in (({"input_ids": [9999]}, "input_ids"), ({"input_ids": [1]}, "text")):
+        wrong = body | more if param == "text" else told | more
+        answer = httpx.post(url, json=wrong)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from izwi_api.routes import (
     alignments,
     chat,
+    generate,
     health,
     metrics,
     model_changes,
@@ -32,6 +33,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     alignments.router,
     chat.router,
     responses.router,
+    generate.router,
     realtime.router,
     models.router,
     model_changes.router,

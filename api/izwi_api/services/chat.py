@@ -68,6 +68,7 @@ class TokenLogprob(NamedTuple):
         top: The likeliest tokens at its place, if they were asked for.
     """
 
+    token_id: int
     spelled: bytes
     logprob: float
     top: tuple[TokenLogprob, ...] = ()
@@ -198,8 +199,10 @@ class Answer:
         for index, values in zip(ids, chunk.logprobs.tolist(), strict=True):
             own, *pairs = values if isinstance(values, list) else [values]
             top = zip(map(int, pairs[::2]), pairs[1::2], strict=True)
-            others = tuple(TokenLogprob(self._reader.spell(other), value) for other, value in top)
-            reported.append(TokenLogprob(self._reader.spell(index), own, others))
+            others = tuple(
+                TokenLogprob(other, self._reader.spell(other), value) for other, value in top
+            )
+            reported.append(TokenLogprob(index, self._reader.spell(index), own, others))
         return tuple(reported)
 
 

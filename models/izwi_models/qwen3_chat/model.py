@@ -36,7 +36,7 @@ from izwi_models.qwen3_chat.config import (
     tensor_shapes,
 )
 from izwi_models.qwen3_chat.grammar import chat_grammar
-from izwi_models.qwen3_chat.template import ChatTemplate, Thinking, read_template
+from izwi_models.qwen3_chat.template import ChatTemplate, EncodedChat, Thinking, read_template
 
 # generation_config.json of the models that can do both is for thinking; without a thought their
 # card says 0.7 and 0.8.
@@ -119,7 +119,7 @@ class Qwen3Chat(TokenModel):
                 cannot think, or cannot but think.
             ContextTooLong: The conversation leaves no room for an answer.
         """
-        if not ask.messages:
+        if not (ask.messages or ask.text or ask.token_ids):
             raise InvalidRequest("there is no message to answer", param="messages")
         if ask.max_new_tokens is not None and ask.max_new_tokens < 1:
             raise InvalidRequest("max_new_tokens must be at least 1", param="max_tokens")
@@ -131,7 +131,10 @@ class Qwen3Chat(TokenModel):
         if len(ask.messages) > self.max_positions:
             raise self._too_long(f"{len(ask.messages)} messages")
         max_chars = _MAX_CHARACTERS_PER_POSITION * self.max_positions + _TEMPLATE_CHARACTERS
-        chat = self._template.encode(ask, thinks=thinks, max_chars=max_chars)
+        if ask.messages:
+            chat = self._template.encode(ask, thinks=thinks, max_chars=max_chars)
+        else:
+            chat = EncodedChat(self._plain_ids(ask), False)
         room = self.max_positions - len(chat.ids)
         if room < 1:
             raise self._too_long(f"{len(chat.ids)} tokens")
@@ -167,6 +170,13 @@ class Qwen3Chat(TokenModel):
         return ChatReader(
             template.tokenizer, template.thought_ids, prompt.in_thought, prompt.most_calls
         )
+
+    def _plain_ids(self, ask: ChatInput) -> list[int]:
+        """Ids of what is gone on with as it is."""
+        vocabulary = self.tracks[0].vocabulary
+        if any(not 0 <= index < vocabulary for index in ask.token_ids):
+            raise InvalidRequest(f"input_ids must be below {vocabulary}", param="input_ids")
+        return list(ask.token_ids) or self._template.encode_text(ask.text)
 
     def _grammar(self, ask: ChatInput, *, thinks: bool) -> Grammar | None:
         thought = self._template.thought_ids

@@ -124,13 +124,23 @@ class ChatTemplate:
     def encode(self, ask: ChatInput, *, thinks: bool, max_chars: int) -> EncodedChat:
         """Ids of a conversation and of the beginning of its answer; as `render`."""
         text, filler = self._rendered(ask, thinks, max_chars)
+        ids = self.encode_text(text, filler)
+        return EncodedChat(ids, self._in_thought(ids))
+
+    def encode_text(self, text: str, filler: str = "") -> list[int]:
+        """Ids of a text in which tokens outside the merges count.
+
+        Args:
+            text: The same.
+            filler: Is left out of it: it stands in what is no control token.
+        """
         ids: list[int] = []
         for part in self._added.split(text):
             if part in self._ids:
                 ids.append(self._ids[part])
             elif part:
-                ids += self.tokenizer.encode(part.replace(filler, ""))
-        return EncodedChat(ids, self._in_thought(ids))
+                ids += self.tokenizer.encode(part.replace(filler, "") if filler else part)
+        return ids
 
     def _in_thought(self, ids: list[int]) -> bool:
         """Whether a thought is open behind the last control token, which is the template's."""
