@@ -166,14 +166,14 @@ def test_text_and_ids_are_gone_on_with(served):
     assert streamed[-2] == "data: [DONE]"
     assert json.loads(streamed[-3].removeprefix("data: "))["text"] == whole["text"] != ""
     ids = [270, *b"abc"]
-    told = body | {"input_ids": ids, "return_logprob": True, "top_logprobs_num": 2}
-    del told["text"]
-    meta = httpx.post(url, json=told).raise_for_status().json()["meta_info"]
+    asked = body | {"input_ids": ids, "return_logprob": True, "top_logprobs_num": 2}
+    del asked["text"]
+    meta = httpx.post(url, json=asked).raise_for_status().json()["meta_info"]
     assert meta["prompt_tokens"] == 4
     first, top = meta["output_token_logprobs"][0], meta["output_top_logprobs"][0]
     assert first == top[0]
     assert len(top) == 2
     for more, param in (({"input_ids": [9999]}, "input_ids"), ({"input_ids": [1]}, "text")):
-        wrong = body | more if param == "text" else told | more
+        wrong = body | more if param == "text" else asked | more
         answer = httpx.post(url, json=wrong)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
