@@ -123,12 +123,12 @@ async def test_an_interruption_ends_the_answer_and_is_answered(client, served, s
         for _ in range(20):  # most of a second is played, or about to be
             await talk.until("response.output_audio.delta")
         await talk.speak(said("No, I would like to know about the bus."))
+        started = await talk.until("input_audio_buffer.speech_started")
         done = await talk.until("response.done")
         assert done.response.id == first.response.id
         assert done.response.status == "cancelled"
         assert done.response.status_details.reason == "turn_detected"
         sent = len(talk.sound(first.response.id))
-        started = await talk.until("input_audio_buffer.speech_started")
         await talk.be_silent(0.8)
         second = await talk.until("response.created")
         assert (await talk.until("response.done")).response.status == ENDED

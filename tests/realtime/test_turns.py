@@ -235,9 +235,9 @@ def test_speech_that_goes_on_is_an_interruption():
     turn = answering()
     turn.speak(280)
     assert turn.speak(20) == [
+        SpeechStarted(1500),  # the prefix would reach into the turn before
         Finish(0, Status.CANCELLED, "turn_detected"),
         Truncate(0, 2000),
-        SpeechStarted(1500),  # the prefix would reach into the turn before
     ]
     turn.speak(600)
     assert turn.be_silent(500)[-1] == Respond(1)

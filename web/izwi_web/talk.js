@@ -179,8 +179,9 @@ class Session {
   }
 
   // The user speaks over the answer: stop the sound and tell the server how much was played.
+  // It may be silent already: a server that is not sure yet pauses the answer first.
   interrupt() {
-    if (!this.playing) return;
+    if (!this.answer || (this.answer.done && !this.playing)) return;
     const played = this.player.silence() - this.answer.from;
     this.player.next = this.player.length;
     this.captions.get(this.answer.itemId)?.parentElement.classList.add("cut");

@@ -196,9 +196,10 @@ class _Step:
         since_ms = state.now_ms - speech.onset_ms
         verdict = state.rules.judge(speech.speech_ms, speech.silence_ms, since_ms, state.heard)
         if verdict is Verdict.CONFIRMED:
-            self._interrupt(answer)
+            # in this order, as OpenAI's: clients cut the answer that has not ended yet
             assert state.detection is not None
             self._begin_turn(state.detection, speech)
+            self._interrupt(answer)
         elif verdict is Verdict.REFUTED:
             self._set(speech=None, heard="")
             self._resume()
