@@ -290,7 +290,7 @@ def test_an_answer_that_is_sent_but_not_played_can_be_interrupted():
     turn.tell(Generated(0))
     turn.tell(Playback(0, 2100, 2250))
     turn.log.clear()
-    assert turn.speak(300) == [Truncate(0, 2100), SpeechStarted(1500)]
+    assert turn.speak(300) == [SpeechStarted(1500), Truncate(0, 2100)]
     turn = answering()
     turn.tell(Generated(0))
     turn.tell(Playback(0, 2250, 2250))
