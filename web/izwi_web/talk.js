@@ -14,7 +14,7 @@ export function start() {
   byId("talk-start").addEventListener("click", () => (session ? session.close() : open()));
   byId("talk-mute").addEventListener("click", () => session?.toggleMute());
   onLists(() => {
-    const models = [...modelsOf("chat"), ...modelsOf("conversation")];
+    const models = modelsOf("chat");
     fill(byId("talk-model"), models.map(({ id }) => ({ value: id })));
     const speech = modelsOf("speech")[0]?.id;
     fill(byId("talk-voice"), voicesOf(speech).map(({ name }) => ({ value: name })));
@@ -227,7 +227,7 @@ class Session {
     byId("talk-start").textContent = "Start talking";
     byId("talk-mute").disabled = true;
     byId("talk-mute").setAttribute("aria-pressed", "false");
-    byId("talk-start").disabled = ![...modelsOf("chat"), ...modelsOf("conversation")].length && Boolean(known.models.length);
+    byId("talk-start").disabled = !modelsOf("chat").length && Boolean(known.models.length);
     show("off");
   }
 }
