@@ -220,7 +220,10 @@ class FakeRegistry:
         return self._of(name, Capability.CHAT)
 
     def default(self, task):
-        return next(name for name, model in self.models.items() if task in model.capabilities)
+        for name, model in self.models.items():
+            if task in model.capabilities:
+                return name
+        raise ModelNotFound("no such model is served", param="model")
 
 
 class FakeStream:

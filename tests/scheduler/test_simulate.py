@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import Scene, simulate
 from benchmarks.simulation.arrivals import Arrival, Playback, poisson, summary
@@ -151,7 +152,7 @@ def test_summary_counts_listeners_alone() -> None:
     (request,), _ = crowd(1, frames=1)
     gap = Playback(request, 1.0, [(1.1, 0.08), (1.3, 0.08)])
     silent = Playback(request, 1.0)
-    unheard = Playback(replace(request, streams=False), 1.0, [(9.0, 0.08)])
+    unheard = Playback(structs.replace(request, streams=False), 1.0, [(9.0, 0.08)])
     figures = summary([gap, unheard])
     assert (figures["streams"], figures["ttfa_p50_ms"], figures["underrun_share"]) == (1, 100.0, 1)
     assert summary([gap, silent])["ttfa_p99_ms"] is None

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from izwi import errors
 from izwi.chat import ChatInput, ChatMessage, Role
+from izwi.conversation import ConversationInput, Heard, Said, SpokenTurn
 from izwi.errors import (
     ContextTooLong,
     EngineFault,
@@ -43,6 +44,7 @@ from tests.examples import examples
 from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import write_tiny_asr
 from tests.models.tiny_chat import write_tiny_chat
+from tests.models.tiny_lfm2_audio import write_tiny_lfm2_audio
 from tests.models.tiny_tts import write_tiny_tts
 
 CODEC, TOYS = wire.RequestCodec(), wire.RequestCodec([ToyPrompt])
@@ -90,6 +92,7 @@ def registry(tmp_path_factory):
     registry.load(str(write_tiny_asr(root / "asr")))
     registry.load(str(write_tiny_aligner(root / "aligner")))
     registry.load(str(write_tiny_chat(root / "chat")))
+    registry.load(str(write_tiny_lfm2_audio(root / "s2s")))
     return registry
 
 
@@ -144,8 +147,24 @@ def chat_requests(registry):
     yield registry.chat("chat").prepare_chat("chat-1", "chat", ask)
 
 
+def conversation_requests(registry):
+    turns = (
+        SpokenTurn(Role.USER, ("hello", Heard(np.resize(NOISE, 16_000)))),
+        SpokenTurn(Role.ASSISTANT, (Said(((7,), (1, 2, 3, 4, 5, 6, 7, 8))),)),
+        SpokenTurn(Role.USER, ("and now?",)),
+    )
+    ask = ConversationInput(turns, audio_top_k=4, seed=3)
+    yield registry.conversation("s2s").prepare_conversation("talk-1", "s2s", ask)
+
+
 def test_all_that_the_models_prepare_arrives_as_it_was(registry):
-    sources = (speech_requests, written_requests, heard_requests, chat_requests)
+    sources = (
+        speech_requests,
+        written_requests,
+        heard_requests,
+        chat_requests,
+        conversation_requests,
+    )
     made = [request for source in sources for request in source(registry)]
     assert len(made) >= 14
     assert any(request.open_input for request in made)

@@ -37,6 +37,23 @@ router = APIRouter()
 
 LIMITS = SessionLimits()
 
+_SECRET_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "expires_after": {"type": "object"},
+                        "session": {"type": "object"},
+                    },
+                }
+            }
+        },
+    }
+}
+
 
 @router.websocket("/v1/realtime")
 async def converse(socket: WebSocket) -> None:
@@ -99,7 +116,7 @@ class SecretBody(msgspec.Struct, forbid_unknown_fields=True):
     session: dict[str, Any] | None = None
 
 
-@router.post("/v1/realtime/client_secrets", response_class=Response)
+@router.post("/v1/realtime/client_secrets", openapi_extra=_SECRET_BODY, response_class=Response)
 async def create_client_secret(request: Request) -> Response:
     """Make a short-lived key for a client that must not hold a real one, such as a browser."""
     state = state_of(request)

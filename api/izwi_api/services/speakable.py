@@ -42,6 +42,7 @@ class SpeakableText:
         self._at_start = True  # of a line
         self._is_item = False  # the line had a marker: it is said as a sentence
         self._last = ""  # what was given out of this line ends with
+        self._space = ""  # white space behind that: left out where a full stop follows
 
     def write(self, text: str) -> str:
         """Take more text, and return what is settled by it."""
@@ -94,14 +95,18 @@ class SpeakableText:
         said = self._say(line)
         whole = self._last.rstrip()
         if self._is_item and newline and whole and not _ENDS_SENTENCE.search(whole):
-            said = said.rstrip() + "."
-        self._last, self._is_item = "", False
+            said += "."
+        else:
+            said += self._space
+        self._last, self._space, self._is_item = "", "", False
         return said + newline
 
     def _say(self, text: str) -> str:
-        said = _plain(text)
-        self._last = (self._last + said)[-8:]
-        return said
+        said = self._space + _plain(text)
+        kept = said.rstrip() if self._is_item else said
+        self._space = said[len(kept) :]
+        self._last = (self._last + kept)[-8:]
+        return kept
 
 
 def _is_open(line: str) -> bool:
