@@ -19,7 +19,8 @@ _MAY_BEGIN = re.compile(_MARKS + r"*[ \t]*(?:`{0,3}|~{0,3}|#{0,6}|>+|[-*+•]|\d
 _MAY_BE_RULE = re.compile(r"[ \t]*([-*_])(?:[ \t]*\1)*[ \t]*")
 _RULE = re.compile(r"[ \t]*([-*_])(?:[ \t]*\1){2,}[ \t]*")
 _LINK = re.compile(r"!?\[([^\[\]\n]*)\]\(([^()\n]*)\)")
-_CODE = re.compile(r"`+([^`\n]*)`+")
+# As in Markdown: as many marks behind it as before it, so that a cut cannot pair others.
+_CODE = re.compile(r"(?<!`)(`+)(?!`)([^`\n]*)\1(?!`)")
 _ADDRESS = re.compile(r"<?\b(?:https?://|www\.)[^\s<>\"']+>?")
 _EMPHASIS = re.compile(
     r"(?<=\S)\*+|\*+(?=\S)|~~|(?<!\w)_+(?=\w)|(?<=\w)_+(?!\w)|(?<=[.!?,;:])_+(?!\w)"
@@ -125,13 +126,13 @@ def _settled(line: str) -> int:
     opened = [at for at in map(settled.find, "[`") if at >= 0 and len(line) - at < _MAX_OPEN_CHARS]
     if not opened:
         return place
-    before = _LAST_SPACE.search(line[: min(opened)])
+    before = _LAST_SPACE.search(settled[: min(opened)])
     return before.end() if before else 0
 
 
 def _plain(text: str) -> str:
     text = _LINK.sub(lambda link: link[1], text)
-    text = _CODE.sub(lambda code: code[1], text)
+    text = _CODE.sub(lambda code: code[2], text)
     text = _ADDRESS.sub(_host, text)
     text = _EMPHASIS.sub("", _TAG.sub("", text))
     return "".join(character for character in text if not _is_picture(character))
