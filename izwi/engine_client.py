@@ -93,3 +93,64 @@ class EngineClient(Protocol):
             EngineStopped: The engine does not run.
         """
         ...
+
+
+class ForwardingEngine:
+    """An engine client that passes everything on to another; subclasses change what they must.
+
+    Args:
+        engine: Which does the work. Errors are its own.
+    """
+
+    def __init__(self, engine: EngineClient):
+        self._engine = engine
+
+    @property
+    def alive(self) -> bool:
+        """See `EngineClient.alive`."""
+        return self._engine.alive
+
+    @property
+    def load(self) -> Mapping[str, Mapping[str, float]]:
+        """See `EngineClient.load`."""
+        return self._engine.load
+
+    def start(self) -> None:
+        """See `EngineClient.start`."""
+        self._engine.start()
+
+    async def stop(self) -> None:
+        """See `EngineClient.stop`."""
+        await self._engine.stop()
+
+    def submit(self, request: Request) -> OutputStream:
+        """See `EngineClient.submit`."""
+        return self._engine.submit(request)
+
+    def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:
+        """See `EngineClient.submit_all`."""
+        return self._engine.submit_all(requests)
+
+    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
+        """See `EngineClient.write`."""
+        self._engine.write(request_id, text_ids, closed)
+
+    def pause(self, request_id: str) -> None:
+        """See `EngineClient.pause`."""
+        self._engine.pause(request_id)
+
+    def resume(self, request_id: str) -> None:
+        """See `EngineClient.resume`."""
+        self._engine.resume(request_id)
+
+    def abort(self, request_id: str) -> None:
+        """See `EngineClient.abort`."""
+        self._engine.abort(request_id)
+
+    async def add(self, name: str, model: Model) -> None:
+        """See `EngineClient.add`."""
+        await self._engine.add(name, model)
+
+    async def remove(self, name: str) -> None:
+        """See `EngineClient.remove`."""
+        await self._engine.remove(name)

@@ -13,10 +13,9 @@ from contextvars import ContextVar
 from izwi.capability import Capability
 from izwi.chat import ChatInput
 from izwi.conversation import ConversationInput, size_of
-from izwi.engine_client import EngineClient, OutputStream
+from izwi.engine_client import EngineClient, ForwardingEngine, OutputStream
 from izwi.errors import Overloaded
 from izwi.inputs import AlignmentInput, SpeechInput, TranscriptionInput
-from izwi.model import Model
 from izwi.request import Chunk, Request
 from izwi_api.http.limits import Meter
 from izwi_api.services.context import Registry
@@ -76,49 +75,12 @@ class Usage:
 current_usage: ContextVar[Usage | None] = ContextVar("current_usage", default=None)
 
 
-class CountedEngine:
+class CountedEngine(ForwardingEngine):
     """An engine whose requests are charged to the call that submits them."""
 
     def __init__(self, engine: EngineClient, registry: Registry):
-        self._engine, self._registry = engine, registry
-
-    @property
-    def alive(self) -> bool:
-        """Whether it takes requests."""
-        return self._engine.alive
-
-    @property
-    def load(self) -> Mapping[str, Mapping[str, float]]:
-        """What it counts of each model."""
-        return self._engine.load
-
-    def start(self) -> None:
-        """Begin to step."""
-        self._engine.start()
-
-    async def stop(self) -> None:
-        """End what runs, and stepping."""
-        await self._engine.stop()
-
-    def pause(self, request_id: str) -> None:
-        """Stop a request where it is before the next step; nothing if it has ended."""
-        self._engine.pause(request_id)
-
-    def resume(self, request_id: str) -> None:
-        """Go on with a paused request with the next sample or token."""
-        self._engine.resume(request_id)
-
-    def abort(self, request_id: str) -> None:
-        """End a request."""
-        self._engine.abort(request_id)
-
-    async def add(self, name: str, model: Model) -> None:
-        """Serve one more model."""
-        await self._engine.add(name, model)
-
-    async def remove(self, name: str) -> None:
-        """Take no new requests of a model, and wait for those that run."""
-        await self._engine.remove(name)
+        super().__init__(engine)
+        self._registry = registry
 
     def submit(self, request: Request) -> OutputStream:
         """Charge for a request and take it in. Raises QuotaExceeded, and as the engine does."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from izwi.capability import Capability
-from izwi.engine_client import EngineClient, OutputStream
+from izwi.engine_client import EngineClient, ForwardingEngine, OutputStream
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.hub import Report
-from izwi.model import Capable, ChatModel, ConversationModel, Model, SpeechModel, TranscriptionModel
+from izwi.model import Capable, ChatModel, ConversationModel, SpeechModel, TranscriptionModel
 from izwi.registry import Loaded
 from izwi.request import Request
 from izwi_api.services.context import Registry
@@ -134,7 +134,7 @@ class AliasedRegistry:
         return real
 
 
-class AliasedEngine:
+class AliasedEngine(ForwardingEngine):
     """An engine that knows models by their names, for callers who may use aliases.
 
     Args:
@@ -143,49 +143,8 @@ class AliasedEngine:
     """
 
     def __init__(self, engine: EngineClient, registry: AliasedRegistry):
-        self._engine, self._registry = engine, registry
-
-    @property
-    def alive(self) -> bool:
-        """Whether it takes requests."""
-        return self._engine.alive
-
-    @property
-    def load(self) -> Mapping[str, Mapping[str, float]]:
-        """What it counts of each model."""
-        return self._engine.load
-
-    def start(self) -> None:
-        """Begin to step."""
-        self._engine.start()
-
-    async def stop(self) -> None:
-        """End what runs, and stepping."""
-        await self._engine.stop()
-
-    def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
-        """Add text ids to a request with open input; nothing if it has ended."""
-        self._engine.write(request_id, text_ids, closed)
-
-    def pause(self, request_id: str) -> None:
-        """Stop a request where it is before the next step; nothing if it has ended."""
-        self._engine.pause(request_id)
-
-    def resume(self, request_id: str) -> None:
-        """Go on with a paused request with the next sample or token."""
-        self._engine.resume(request_id)
-
-    def abort(self, request_id: str) -> None:
-        """End a request."""
-        self._engine.abort(request_id)
-
-    async def add(self, name: str, model: Model) -> None:
-        """Serve one more model; raises as the engine does."""
-        await self._engine.add(name, model)
-
-    async def remove(self, name: str) -> None:
-        """Take no new requests of a model, and wait for those that run. Raises ModelNotFound."""
-        await self._engine.remove(name)
+        super().__init__(engine)
+        self._registry = registry
 
     def submit(self, request: Request) -> OutputStream:
         """Take a request in; raises as the engine does."""
