@@ -36,7 +36,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def tensor_names(folder: Path) -> set[str]:
     """Names in a folder's weight files, or in one file; empty where they cannot be read.
 
-    What is wrong with them is told by loading.
+    Loading reports what is wrong with them.
     """
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     single = folder if folder.is_file() else single
