@@ -72,7 +72,7 @@ def graph_rows(engine: Engine, sizes: list[int]) -> list[dict[str, Any]]:
             "predictor_ms": round(predictor, 3),
         }
         for frames in codec._frames:
-            graph = codec._graph(next(s for s in codec._sizes if s >= size), frames)[0]
+            graph = codec._graph(next(s for s in codec._sizes if s >= size), frames).graph
             row[f"codec_{frames}_ms"] = round(device_ms(graph.replay), 3)
         rows.append(row)
     return rows
