@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
-from izwi.ops import torch_audio
+from izwi.ops import Ops, torch_audio
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.torch_ops import TorchOps
+from tests.ops import tables
 from tests.ops.devices import DEVICE, normal
+from tests.ops.tables import each_backend, table
 
 OPS = TorchOps(DEVICE)
 SPEC = AttentionSpec(num_heads=3, num_kv_heads=3, head_dim=4, rope_theta=None)
@@ -49,17 +54,36 @@ def by_definition(row: int, tokens: int, batch: int, length: int) -> torch.Tenso
     return out.view(tokens, 12)
 
 
+def on(ops: Ops, x: torch.Tensor) -> Any:
+    return ops.array(x.cpu().numpy())
+
+
+@each_backend
 @pytest.mark.parametrize("tokens", [1, 2, 7])
-def test_relative_attention_is_its_definition(tokens: int) -> None:
-    out = attended(2, tokens)
-    for row in range(2):
-        torch.testing.assert_close(out[row], by_definition(row, tokens, 2, tokens))
-
-
-def test_keys_past_the_length_are_hidden() -> None:
-    out = attended(3, 7, torch.tensor([1, 4, 7], device=DEVICE))
-    for row, length in enumerate((1, 4, 7)):
-        torch.testing.assert_close(out[row], by_definition(row, 7, 3, length))
+@pytest.mark.parametrize("lengths", [None, (1, 4, 7)])
+def test_relative_attention_is_its_definition(
+    tokens: int, lengths: tuple[int, ...] | None, backend: str
+) -> None:
+    ops, known = table(backend), None
+    if lengths is not None:
+        lengths = tuple(min(length, tokens) for length in lengths)
+        known = ops.array(np.array(lengths))
+    q, k, v = (on(ops, normal(3, tokens, 12, seed=n)) for n in range(3))
+    content, position = (on(ops, bias) for bias in biases())
+    out = ops.numpy(
+        ops.relative_attention(
+            q,
+            k,
+            v,
+            on(ops, distances(tokens)),
+            spec=SPEC,
+            biases=(content, position),
+            key_lengths=known,
+        )
+    )
+    for row in range(3):
+        expected = by_definition(row, tokens, 3, tokens if lengths is None else lengths[row])
+        np.testing.assert_allclose(out[row], expected.cpu().numpy(), rtol=2e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("block", [1, 4, 29])
@@ -81,23 +105,33 @@ def test_gradients_reach_every_input_of_relative_attention() -> None:
         assert leaf.grad.any()
 
 
-def test_a_depthwise_convolution_keeps_its_channels_apart() -> None:
-    x, weight, bias = normal(2, 6, 9, 8, seed=6), normal(6, 1, 3, 3, seed=7), normal(6, seed=8)
-    out = OPS.conv2d(x, weight, bias, stride=2, padding=1, groups=6)
+@each_backend
+def test_a_depthwise_convolution_keeps_its_channels_apart(backend: str) -> None:
+    ops = table(backend)
+    x, weight, bias = (
+        ops.array(tables.normal(*shape, seed=seed))
+        for shape, seed in (((2, 6, 9, 8), 6), ((6, 1, 3, 3), 7), ((6,), 8))
+    )
+    out = ops.numpy(ops.conv2d(x, weight, bias, stride=2, padding=1, groups=6))
     for channel in range(6):
         one = slice(channel, channel + 1)
-        alone = OPS.conv2d(x[:, one], weight[one], bias[one], stride=2, padding=1)
-        torch.testing.assert_close(out[:, one], alone)
+        alone = ops.conv2d(x[:, one], weight[one], bias[one], stride=2, padding=1)
+        np.testing.assert_allclose(out[:, one], ops.numpy(alone), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_spectral_frames_are_windowed_sums_of_cosines(dtype: torch.dtype) -> None:
-    n = 16
-    x = normal(2, 3, 5, seed=9, dtype=dtype)
-    weight, bias = 0.3 * normal(n + 2, 5, seed=10, dtype=dtype), normal(n + 2, seed=11, dtype=dtype)
-    frames = OPS.spectral_frames(x, weight, bias)
-    assert frames.shape == (2, 3, n)
-    assert frames.dtype == torch.float32
+@each_backend
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_spectral_frames_are_windowed_sums_of_cosines(dtype: str, backend: str) -> None:
+    n, ops = 16, table(backend, dtype)
+    given = [
+        ops.array(scale * tables.normal(*shape, seed=seed))
+        for scale, shape, seed in ((1, (2, 3, 5), 9), (0.3, (n + 2, 5), 10), (1, (n + 2,), 11))
+    ]
+    found = ops.spectral_frames(*given)
+    assert found.shape == (2, 3, n)
+    assert str(found.dtype).endswith("float32")
+    frames = torch.from_numpy(ops.numpy(found)).to(DEVICE)
+    x, weight, bias = (torch.from_numpy(ops.numpy(one)).to(DEVICE) for one in given)
     projected = x.double() @ weight.double().T + bias.double()
     magnitude, angle = projected[..., : n // 2 + 1].exp(), projected[..., n // 2 + 1 :]
     time = torch.arange(n, device=DEVICE, dtype=torch.float64)

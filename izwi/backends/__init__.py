@@ -1,0 +1,1 @@
+"""Backends: everything with arrays, one folder each."""

@@ -1,0 +1,1 @@
+"""MLX: Apple's GPUs through Metal, and any CPU."""

@@ -1,0 +1,43 @@
+"""Convolutions of (batch, channels, columns) in MLX, which itself has channels last."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+
+def conv1d(
+    x: mx.array,
+    weight: mx.array,
+    bias: mx.array | None,
+    *,
+    stride: int = 1,
+    dilation: int = 1,
+    groups: int = 1,
+) -> mx.array:
+    """Plain convolution without padding; weight is (out, in / groups, kernel)."""
+    if weight.shape[-1] == 1 and stride == 1 and groups == 1:
+        out = weight[:, :, 0] @ x
+    else:
+        last, taps = x.swapaxes(1, 2), weight.swapaxes(1, 2)
+        out = mx.conv1d(last, taps, stride, 0, dilation, groups).swapaxes(1, 2)
+    return out if bias is None else out + bias[:, None]
+
+
+def conv_transpose1d(x: mx.array, weight: mx.array, bias: mx.array | None, stride: int) -> mx.array:
+    """Transposed convolution, kernel stride or 2 * stride; weight is (in, out, kernel).
+
+    A product gives what each column spreads; the halves of neighbours that overlap are added.
+
+    Returns:
+        (batch, out, columns * stride), or stride columns more for the longer kernel.
+    """
+    channels, outputs, taps = weight.shape
+    batch, _, columns = x.shape
+    spread = x.swapaxes(1, 2) @ weight.reshape(channels, outputs * taps)
+    pieces = spread.reshape(batch, columns, outputs, taps)
+    if taps > stride:
+        pieces = mx.pad(pieces[..., :stride], [(0, 0), (0, 1), (0, 0), (0, 0)]) + mx.pad(
+            pieces[..., stride:], [(0, 0), (1, 0), (0, 0), (0, 0)]
+        )
+    out = mx.transpose(pieces, (0, 2, 1, 3)).reshape(batch, outputs, -1)
+    return out if bias is None else out + bias[:, None]

@@ -1,0 +1,227 @@
+"""The operations in MLX: Metal, and any CPU by the same code.
+
+Arrays are lazy: an operation adds to a graph, and what copies to the host runs it. Whoever drives
+the models lets one step be one graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from izwi.backends.mlx.attention import MlxAttention, MlxContext
+from izwi.backends.mlx.audio import MlxAudioOps
+from izwi.backends.mlx.conv import conv1d, conv_transpose1d
+from izwi.backends.mlx.quantized import MlxWeight, product, quantized_weight
+from izwi.ops.protocol import AttentionContext, Snake
+
+DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+
+
+class MlxOps(MlxAttention, MlxAudioOps):
+    """Implements `izwi.ops.protocol.Ops` with MLX functions.
+
+    Nothing has a side effect but the caches of attention contexts.
+    """
+
+    def __init__(self, dtype: mx.Dtype = mx.float32, weight_bits: int | None = None):
+        """Bind the operations.
+
+        Args:
+            dtype: Of activations, and of weights that nothing narrows.
+            weight_bits: In which `quantize` keeps weights: 8 or 4; None: as they are.
+        """
+        self.dtype = dtype
+        self._weight_bits = weight_bits
+
+    # -- making and moving -------------------------------------------------------------------
+    def array(self, values: npt.ArrayLike) -> mx.array:
+        host = np.asarray(values)
+        return mx.array(host, dtype=self.dtype if host.dtype.kind == "f" else mx.int64)
+
+    def numpy(self, x: mx.array) -> npt.NDArray[np.generic]:
+        if x.dtype in (mx.bfloat16, mx.float16):
+            x = x.astype(mx.float32)
+        return np.array(x)
+
+    def zeros(self, shape: Sequence[int]) -> mx.array:
+        return mx.zeros(tuple(shape), dtype=self.dtype)
+
+    def arange(self, stop: int) -> mx.array:
+        return mx.arange(stop, dtype=mx.int64)
+
+    def concat(self, arrays: Sequence[mx.array], axis: int) -> mx.array:
+        return mx.concatenate(list(arrays), axis=axis)
+
+    def stack(self, arrays: Sequence[mx.array], axis: int) -> mx.array:
+        return mx.stack(list(arrays), axis=axis)
+
+    def transpose(self, x: mx.array, axes: Sequence[int]) -> mx.array:
+        return mx.transpose(x, tuple(axes))
+
+    def take(self, x: mx.array, index: mx.array) -> mx.array:
+        return mx.take(x, index, axis=0)
+
+    def take_columns(self, x: mx.array, index: mx.array) -> mx.array:
+        batch, channels, _ = x.shape
+        each = mx.broadcast_to(index[:, None], (batch, channels, index.shape[1]))
+        return mx.take_along_axis(x, each, axis=2)
+
+    def where(self, mask: mx.array, x: mx.array, other: float) -> mx.array:
+        return mx.where(mask, x, mx.array(other, dtype=x.dtype))
+
+    def pad(self, x: mx.array, left: int, right: int, mode: str = "constant") -> mx.array:
+        if not left and not right:
+            return x
+        if mode == "constant":
+            return mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(left, right)])
+        at, last = np.arange(-left, x.shape[-1] + right), x.shape[-1] - 1
+        if mode == "replicate":
+            at = at.clip(0, last)
+        else:  # reflect: the end itself is not repeated
+            at = last - np.abs(last - np.abs(at))
+        return mx.take(x, mx.array(at), axis=-1)
+
+    def quantize(self, weight: mx.array) -> MlxWeight:
+        return weight if self._weight_bits is None else quantized_weight(weight, self._weight_bits)
+
+    def fold_norm(self, norm: mx.array, weight: mx.array) -> tuple[mx.array | None, mx.array]:
+        return norm, weight
+
+    # -- arithmetic --------------------------------------------------------------------------
+    def linear(self, x: mx.array, weight: MlxWeight, bias: mx.array | None = None) -> mx.array:
+        return product(x, weight, bias)
+
+    def rms_norm(self, x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
+        return mx.fast.rms_norm(x, weight, eps)
+
+    def layer_norm(
+        self, x: mx.array, weight: mx.array, bias: mx.array | None, eps: float
+    ) -> mx.array:
+        return mx.fast.layer_norm(x, weight, bias, eps)
+
+    def swiglu(self, gate: mx.array, up: mx.array) -> mx.array:
+        return self.silu(gate) * up
+
+    def normed_linear(
+        self, x: mx.array, norm: mx.array | None, eps: float, weight: MlxWeight
+    ) -> mx.array:
+        return self.linear(self.rms_norm(x, norm, eps), weight)
+
+    def linear_add(self, x: mx.array, weight: MlxWeight, residual: mx.array) -> mx.array:
+        return residual + self.linear(x, weight)
+
+    def gated_linear(
+        self, x: mx.array, norm: mx.array | None, eps: float, weight: MlxWeight
+    ) -> mx.array:
+        gate, up = mx.split(self.normed_linear(x, norm, eps, weight), 2, axis=-1)
+        return self.swiglu(gate, up)
+
+    def silu(self, x: mx.array) -> mx.array:
+        return x * mx.sigmoid(x)
+
+    def gelu(self, x: mx.array) -> mx.array:
+        return x * (1.0 + mx.erf(x * 2**-0.5)) * 0.5
+
+    def elu(self, x: mx.array) -> mx.array:
+        return mx.where(x > 0, x, mx.expm1(mx.minimum(x, 0)))
+
+    def relu(self, x: mx.array) -> mx.array:
+        return mx.maximum(x, 0)
+
+    def sigmoid(self, x: mx.array) -> mx.array:
+        return mx.sigmoid(x)
+
+    def tanh(self, x: mx.array) -> mx.array:
+        return mx.tanh(x)
+
+    def sqrt(self, x: mx.array) -> mx.array:
+        return mx.sqrt(x)
+
+    def softmax(self, x: mx.array) -> mx.array:
+        return mx.softmax(x, axis=-1, precise=True)
+
+    def clip(self, x: mx.array, low: float | None, high: float | None) -> mx.array:
+        return mx.clip(x, low, high)
+
+    def mean(self, x: mx.array, axis: int) -> mx.array:
+        return mx.mean(x, axis=axis, keepdims=True)
+
+    def masked_mean(self, x: mx.array, mask: mx.array) -> mx.array:
+        total = mx.sum(self.where(mask, x, 0.0).astype(mx.float32), axis=-1, keepdims=True)
+        count = mx.sum(mask.astype(mx.float32), axis=-1, keepdims=True)
+        return (total / count).astype(x.dtype)
+
+    def sum(self, x: mx.array, axis: int) -> mx.array:
+        return mx.sum(x, axis=axis)
+
+    def snake(self, x: mx.array, alpha: mx.array, beta: mx.array) -> mx.array:
+        amplitude = 1.0 / (mx.exp(beta) + 1e-9)[:, None]
+        return x + amplitude * mx.square(mx.sin(x * mx.exp(alpha)[:, None]))
+
+    def nearest(self, x: mx.array, codebook: mx.array) -> mx.array:
+        rows, codes = x.astype(mx.float32), codebook.astype(mx.float32)
+        # the row's own length is the same for every code
+        distances = mx.sum(codes * codes, axis=-1) - 2.0 * (rows @ codes.T)
+        return mx.argmin(distances, axis=-1).astype(mx.int64)
+
+    # -- convolutions ------------------------------------------------------------------------
+    def conv1d(
+        self,
+        x: mx.array,
+        weight: mx.array,
+        bias: mx.array | None = None,
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        groups: int = 1,
+    ) -> mx.array:
+        return conv1d(x, weight, bias, stride=stride, dilation=dilation, groups=groups)
+
+    def causal_conv1d(
+        self,
+        x: mx.array,
+        weight: mx.array,
+        bias: mx.array | None,
+        state: mx.array,
+        *,
+        dilation: int = 1,
+        groups: int = 1,
+        snake: Snake | None = None,
+    ) -> tuple[mx.array, mx.array]:
+        x = x if snake is None else self.snake(x, *snake)
+        past = state.shape[-1]
+        joined = mx.concatenate([state, x], axis=-1) if past else x
+        out = conv1d(joined, weight, bias, dilation=dilation, groups=groups)
+        return out, joined[..., joined.shape[-1] - past :]
+
+    def causal_conv_transpose1d(
+        self,
+        x: mx.array,
+        weight: mx.array,
+        bias: mx.array | None,
+        state: mx.array,
+        *,
+        stride: int,
+        snake: Snake | None = None,
+    ) -> tuple[mx.array, mx.array]:
+        x = x if snake is None else self.snake(x, *snake)
+        past = state.shape[-1]
+        joined = mx.concatenate([state, x], axis=-1) if past else x
+        start, stop = past * stride, (past + x.shape[-1]) * stride
+        out = conv_transpose1d(joined, weight, bias, stride)[..., start:stop]
+        return out, joined[..., joined.shape[-1] - past :]
+
+    def short_conv(
+        self, x: mx.array, weight: mx.array, *, context: AttentionContext, layer: int
+    ) -> mx.array:
+        width, taps = weight.shape[1], weight.astype(mx.float32)
+        y = x.astype(mx.float32) * taps[:, -1]
+        before = cast(MlxContext, context).before(layer, x, width)
+        for back, earlier in enumerate(before, 1):
+            y = y + earlier.astype(mx.float32) * taps[:, width - 1 - back]
+        return y.astype(x.dtype)
