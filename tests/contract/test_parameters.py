@@ -11,6 +11,7 @@ MOST = 6
 # Kernels, and the table of operations that they implement, take what the arithmetic takes.
 # Commands take an argument for each option of theirs. Recipes are scripts.
 KERNELS, COMMANDS, SCRIPTS = "izwi/ops/", "api/izwi_api/cli/", "models/izwi_models/tiny/recipes/"
+TABLES = tuple(f"izwi/backends/mlx/{name}.py" for name in ("ops", "attention", "audio"))
 # Still to be grouped.
 TOO_LONG = {
     "api/izwi_api/http/auth.py: __init__",
@@ -40,7 +41,7 @@ def test_no_function_takes_more_than_six() -> None:
     for room in ROOMS:
         for path in sorted((ROOT / room).rglob("*.py")):
             place = str(path.relative_to(ROOT))
-            if place.startswith((KERNELS, COMMANDS, SCRIPTS)):
+            if place.startswith((KERNELS, *TABLES, COMMANDS, SCRIPTS)):
                 continue
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
