@@ -13,6 +13,7 @@ from izwi_models.tiny.recipes.chat import settings
 from izwi_models.tiny.recipes.chat.conversations import (
     KINDS,
     draw_dialogue,
+    draw_trained,
     encode,
     messages,
     system_message,
@@ -21,7 +22,8 @@ from izwi_models.tiny.recipes.chat.devices import TOOLS
 from izwi_models.tiny.recipes.chat.evaluate import load, score
 from izwi_models.tiny.recipes.chat.train import Batch, ChatTrainer, write_folder
 from izwi_models.tiny.recipes.chat.units import CONVERSIONS, answer
-from izwi_models.tiny.recipes.chat.wording import Draw
+from izwi_models.tiny.recipes.chat.wording import Draw, split
+from izwi_models.tiny.recipes.harness import orthogonal
 
 _CALCULATION = re.compile(r"(\d+) (plus|minus|times|divided by) (\d+) is (minus )?(\d+)\.")
 
@@ -80,6 +82,50 @@ def test_held_out_questions_are_never_trained():
     held_out = [dialogue.turns[-1].user for dialogue in dialogues(60, held_out=True)]
     seen = [question for question in held_out if question in trained]
     assert len(seen) <= 0.005 * len(held_out), seen
+
+
+def test_held_out_wordings_are_new_but_made_of_known_words(monkeypatch):
+    plain, seen = Draw._wording, {False: set(), True: set()}
+
+    def recorded(draw, patterns):
+        wording = plain(draw, patterns)
+        seen[draw.held_out].add((tuple(patterns), wording))
+        return wording
+
+    monkeypatch.setattr(Draw, "_wording", recorded)
+    for held_out in (False, True):
+        dialogues(600, held_out=held_out)
+    assert len(seen[True]) > 500
+    assert not {wording for _, wording in seen[True]} & {wording for _, wording in seen[False]}
+    for patterns, wording in seen[True]:
+        trained, held_out = split(patterns)
+        assert wording in {each for part in held_out for each in part}
+        known = {word for part in trained for each in part for word in each.split()}
+        assert known.issuperset(wording.split()), wording
+
+
+def test_trained_conversations_are_the_same_questions_in_other_shares():
+    draw = Draw(random.Random(3))
+    drawn = [draw_trained(draw) for _ in range(1500)]
+    assert {dialogue.kind for dialogue in drawn} == set(KINDS)
+    offered = [dialogue for dialogue in drawn if dialogue.tools]
+    assert 0.08 < len(offered) / len(drawn) < 0.16
+    assert any(turn.calls for dialogue in offered for turn in dialogue.turns)
+    assert max(len(encode(each, "Be short.").ids) for each in drawn) <= settings.LONGEST
+
+
+def test_orthogonal_updates_keep_directions_and_even_out_their_sizes():
+    torch.manual_seed(0)
+    for rows, columns in ((24, 16), (16, 24)):
+        left, _ = torch.linalg.qr(torch.randn(rows, 8))
+        right, _ = torch.linalg.qr(torch.randn(columns, 8))
+        matrix = left @ torch.diag(torch.logspace(0, -1, 8)) @ right.T
+        even = left.T @ orthogonal(matrix[None])[0] @ right
+        sizes = even.diagonal()
+        assert (sizes > 0.5).all()
+        assert (sizes < 1.5).all()
+        assert (even - torch.diag(sizes)).abs().max() < 1e-4
+    assert orthogonal(torch.zeros(1, 4, 8)).abs().max() == 0
 
 
 def test_calls_follow_their_schema():

@@ -66,6 +66,16 @@ class FlatWeights:
         self.flat = flat.to(device).requires_grad_()
         self.decayed = decayed.to(device)
 
+    def matrices(self) -> dict[tuple[int, int], list[int]]:
+        """Where the matrices of each shape begin in the leaf; a table of embeddings is none."""
+        begins: dict[tuple[int, int], list[int]] = {}
+        place = 0
+        for (name, shape), size in zip(self._shapes.items(), self._sizes, strict=True):
+            if len(shape) == 2 and "embed" not in name:
+                begins.setdefault((shape[0], shape[1]), []).append(place)
+            place += size
+        return begins
+
     def views(
         self, dtype: torch.dtype = torch.float32, flat: Tensor | None = None
     ) -> dict[str, Tensor]:
@@ -79,8 +89,37 @@ class FlatWeights:
         }
 
 
+# Of a quintic that pulls singular values to about one: K. Jordan and others, Muon (2024).
+_QUINTIC = (3.4445, -4.7750, 2.0315)
+_MATRIX_UPDATE = 0.2  # root mean square of a matrix's update, about that of AdamW's
+
+
+def orthogonal(matrices: Tensor, rounds: int = 5) -> Tensor:
+    """Matrices with the same singular vectors whose singular values are all about one.
+
+    Args:
+        matrices: (n, rows, columns) float32.
+        rounds: Newton-Schulz iterations.
+
+    Returns:
+        (n, rows, columns) float32; where a matrix is zero, zero.
+    """
+    wide = matrices.shape[1] <= matrices.shape[2]
+    x = matrices if wide else matrices.mT
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp_min(1e-12)
+    x = x.bfloat16() if x.is_cuda else x
+    a, b, c = _QUINTIC
+    for _ in range(rounds):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return (x if wide else x.mT).float()
+
+
 class Optimizer:
     """AdamW over one flat leaf, with clipping and an exponential average of the weights.
+
+    Matrices may take orthogonal updates of the same size instead (Muon), which learns calculating
+    in fewer steps. Source of their size: J. Liu and others, Muon is scalable (2025).
 
     Nothing is read back from the device, so the host runs ahead of it.
     """
@@ -93,9 +132,11 @@ class Optimizer:
         clip: float = 1.0,
         betas: tuple[float, float] = (0.9, 0.98),
         average: float = 0.999,
+        orthogonal: bool = False,
     ):
         self._weights, self._decay, self._clip = weights, decay, clip
         self._betas, self._average = betas, average
+        self._matrices = weights.matrices() if orthogonal else {}
         flat = weights.flat.detach()
         self._mean, self._square = torch.zeros_like(flat), torch.zeros_like(flat)
         self._gradient = torch.zeros_like(flat)
@@ -133,11 +174,24 @@ class Optimizer:
         self._square.lerp_(gradient.square(), 1 - second)
         mean = self._mean / (1 - first**self._steps)
         square = self._square / (1 - second**self._steps)
-        update = mean / (square.sqrt() + 1e-8) + self._decay * self._weights.decayed * flat
+        update = mean / (square.sqrt() + 1e-8)
+        self._make_orthogonal(update, gradient)
+        update += self._decay * self._weights.decayed * flat
         flat.sub_(update * self.rate * sound)
         # a young average follows faster
         pace = torch.clamp(1 - (1 + self._steps) / (10 + self._steps), min=1 - self._average)
         self.averaged.lerp_(flat, pace)
+
+    def _make_orthogonal(self, update: Tensor, gradient: Tensor) -> None:
+        """Replace the updates of matrices, by those of the mean a step ahead (Nesterov)."""
+        ahead = torch.lerp(gradient, self._mean, 0.95)
+        for (rows, columns), begins in self._matrices.items():
+            count = rows * columns
+            stacked = torch.stack([ahead[begin : begin + count] for begin in begins])
+            scale = _MATRIX_UPDATE * max(rows, columns) ** 0.5
+            moved = orthogonal(stacked.view(-1, rows, columns)).mul_(scale)
+            for begin, each in zip(begins, moved, strict=True):
+                update[begin : begin + count] = each.flatten()
 
 
 class Stepper:

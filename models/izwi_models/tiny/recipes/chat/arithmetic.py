@@ -61,10 +61,14 @@ _SQUARED = (
 )
 _DOUBLED = (
     f"{_WHAT} (twice|double|two times) {{a}}",
-    "double {a}",
-    "(what is|what's) the double of {a}",
+    "[can you|could you|will you] (double|take twice) {a}",
+    "(what is|what's|tell me|give me) the double of {a}",
 )
-_HALVED = (f"{_WHAT} half of {{a}}", "(what is|what's) {a} halved", "halve {a}")
+_HALVED = (
+    f"{_WHAT} [the|one] half of {{a}}",
+    "(what is|what's|how much is) {a} (halved|cut in half)",
+    "[can you|could you|will you] (halve {a}|cut {a} in half|take half of {a})",
+)
 
 _AND = "(and|and what is|and what's|now|okay, and|what about|what is)"
 _THAT = "(that|it|this)"
@@ -83,20 +87,23 @@ _MORE_MINUS = (
 _MORE_TWICE = (
     f"{_AND} (twice|double|two times) {_THAT}",
     f"[now|then|and] double {_THAT}",
-    "times two",
-    "and twice as much",
+    "[and|now|then|okay, and] times two",
+    "(and|and what is|now|okay, and|what is) twice as much",
+    f"[now|then|and] multiply {_THAT} (by|with) two",
 )
 _MORE_HALF = (
     f"{_AND} half of {_THAT}",
     f"[now|then|and] halve {_THAT}",
-    "divided by two",
-    "and half as much",
+    "[and|now|then|okay, and] divided by two",
+    "(and|and what is|now|okay, and|what is) half as much",
+    f"[now|then|and] divide {_THAT} by two",
+    f"[now|then|and] (cut {_THAT} in half|take half of {_THAT})",
 )
 
 
 def arithmetic(draw: Draw) -> list[Turn]:
     """One calculation, at times followed by others that go on from its result."""
-    ask, result = draw.choice(_FIRST)(draw)
+    ask, result = draw.choice(_FIRST if draw.held_out else _TRAINED)(draw)
     turns = [ask]
     while len(turns) < 4 and draw.random.random() < 0.35:
         following = _go_on(draw, result)
@@ -163,6 +170,8 @@ _FIRST: tuple[Callable[[Draw], tuple[Turn, int]], ...] = (
     _doubled,
     _halved,
 )
+# What is hard to learn is trained more often than it is asked.
+_TRAINED = (*_FIRST, _times, _times, _times, _divided, _divided, _halved)
 
 
 def _go_on(draw: Draw, last: int) -> tuple[Turn, int] | None:

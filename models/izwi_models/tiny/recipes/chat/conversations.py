@@ -44,6 +44,11 @@ KINDS: dict[str, float] = {
     "small talk": 1.0,
     "unknown": 1.2,
 }
+# As they are trained: what is hard more often, and the long list of functions less often, but
+# then with more questions behind it.
+_TRAINED = KINDS | {"arithmetic": 6.0, "units": 5.0, "clock": 2.5, "small talk": 1.3}
+_TRAINED_WITH_TOOLS = _TRAINED | {"devices": 8.0}
+_TOOLS_OFFERED = 0.12
 _PLAIN: dict[str, Callable[[Draw], list[Turn]]] = {
     "arithmetic": arithmetic,
     "words": words,
@@ -97,6 +102,20 @@ def draw_dialogue(draw: Draw, kind: str | None = None) -> Dialogue:
     turns: list[Turn] = []
     for name in chosen:
         turns += _questions(draw, name, now)
+    return Dialogue(chosen[-1], tuple(turns), now, offered)
+
+
+def draw_trained(draw: Draw) -> Dialogue:
+    """One conversation to train on: the same questions, in shares that are learned faster."""
+    dice = draw.random
+    now = a_moment(draw) if dice.random() < 0.85 else None
+    offered: tuple[str, ...] = ()
+    if dice.random() < _TOOLS_OFFERED:
+        offered = tuple(TOOLS) if dice.random() < 0.8 else tuple(dice.sample(tuple(TOOLS), 2))
+    several = dice.randint(2, 5) if offered else dice.choices((1, 2, 3, 4), (5, 3, 2, 1))[0]
+    weights = _TRAINED_WITH_TOOLS if offered else _TRAINED
+    chosen = dice.choices(list(weights), list(weights.values()), k=several)
+    turns = [turn for name in chosen for turn in _questions(draw, name, now)]
     return Dialogue(chosen[-1], tuple(turns), now, offered)
 
 

@@ -13,67 +13,125 @@ UNKNOWN = (
     "simple facts."
 )
 
+_NAMED = "[izwi|there|my friend|assistant]"
 _GREETINGS = (
     (
-        ("(hello|hi|hey|hi there|hello there|hey there|good day|greetings) [izwi]",),
+        (
+            f"(hello|hi|hey|good day|greetings) {_NAMED}",
+            "(hello|hi|hey|good day), (hello|nice to meet you|nice to see you) [izwi]",
+            "(hello|hi|hey) again [izwi|my friend]",
+        ),
         "Hello! How can I help you?",
     ),
-    (("good morning [izwi]", "morning"), "Good morning! How can I help you?"),
-    (("good afternoon [izwi]",), "Good afternoon! How can I help you?"),
-    (("good evening [izwi]", "evening"), "Good evening! How can I help you?"),
-    (("good night [izwi]", "sleep well"), "Good night!"),
+    *(
+        (
+            (
+                f"[a] [very] good {time} [to you] {_NAMED}",
+                f"{time} {_NAMED}",
+                f"(hello|hi|hey) [and] [a] good {time} [izwi]",
+            ),
+            f"Good {time}! How can I help you?",
+        )
+        for time in ("morning", "afternoon", "evening")
+    ),
     (
         (
-            "how are you [doing] [today]",
-            "how do you (do|feel) [today]",
-            "are you (well|okay|fine)",
-            "how is it going",
-            "what's up",
+            f"[a] good night [to you] {_NAMED}",
+            "(sleep well|good night and sleep well|sleep well and good night) [izwi|my friend]",
+        ),
+        "Good night!",
+    ),
+    (
+        (
+            "how are (you|things) [doing|going] [today|now] [izwi|my friend]",
+            "how do you (do|feel) [today|now] [izwi|my friend]",
+            "are you [doing|feeling] (well|okay|fine|good) [today|now]",
+            "(how is|how's) (it|everything) going [today|now] [izwi]",
+            "what's up [today|now] [izwi|my friend]",
         ),
         "I am fine, thank you. How can I help you?",
     ),
     (
         (
-            "(who|what) are you",
-            "(what is|what's) your name",
-            "(tell me|say) (your name|who you are|what you are)",
-            "do you have a name",
-            "introduce yourself",
-            "are you (a robot|a human|a person|real|a computer)",
+            "(who|what) are you [exactly|really|izwi]",
+            "(what is|what's) your name [exactly|really]",
+            "[can you|could you] (tell me|say) (your name|who you are|what you are)",
+            "do you [really] have a name",
+            "(introduce yourself|can you introduce yourself|could you introduce yourself)",
+            "are you [really] (a robot|a human|a person|real|a computer|a machine|a real person)",
+            "(are|so are) you a (real|computer|human) [person|robot|assistant]",
         ),
         "I am izwi, a small voice assistant.",
     ),
     (
         (
-            "(what can you do|what do you do|what are you good at) [for me]",
-            "(how can you|can you) help me",
-            "what (do you know|can I ask [you])",
-            "help [me]",
-            "what (are you for|is your job)",
+            "(what can you|what do you|what else can you) do [for me] [izwi]",
+            "what are you (good at|good for|for)",
+            "(how can you|can you|could you|how could you) help me [izwi]",
+            "what (do you know|can I ask|may I ask) [you] [izwi]",
+            "(help|help me|I need help|I need some help|give me help|give me some help)",
+            "(what is|what's) your (job|work)",
         ),
         "I can calculate, count, spell, compare, convert units, tell the time and simple facts, "
         "and set timers and lights.",
     ),
     (
         (
-            "(thanks|thank you|many thanks|thank you very much|thanks a lot|great, thanks)",
-            "thank you so much",
+            "[great|okay|many|perfect|very good] thanks [a lot|so much|very much] [izwi|my friend]",
+            "[great|okay|perfect|very good] thank you [so much|very much|a lot] [izwi|my friend]",
         ),
         "You are welcome.",
     ),
-    (("(bye|goodbye|bye bye|see you|see you later|that is all|that's all)",), "Goodbye!"),
     (
-        ("(okay|ok|alright|all right|fine|good|great|very good|nice|cool|perfect|I see)",),
+        (
+            "(bye|goodbye|bye bye) [for now] [izwi|my friend]",
+            "see you [later|soon|tomorrow] [izwi|my friend]",
+            "(that is|that's|that was) all [for now|for today] [izwi]",
+            "(bye|goodbye|bye bye) [and] see you [later|soon|tomorrow]",
+        ),
+        "Goodbye!",
+    ),
+    (
+        (
+            "(okay|ok|alright|all right|fine|good|great|very good|nice|cool|perfect|I see) [izwi]",
+            "(okay|ok|all right|oh), (fine|good|great|very good|nice|cool|perfect|I see)",
+            "(that is|that's) (fine|good|great|very good|nice|cool|perfect|all right)",
+        ),
         "Is there anything else?",
     ),
-    (("(stop|be quiet|quiet|silence|never mind|forget it|cancel)",), "All right."),
     (
-        ("(can you hear me|do you hear me|are you there|hello, are you there|are you listening)",),
+        (
+            "[please] (stop|be quiet|quiet|silence|never mind|forget it|cancel) [now] [izwi]",
+            "(okay|oh), (stop|be quiet|quiet|silence|never mind|forget it|cancel) [now]",
+            "(stop|cancel|forget) (it|that|this) [now] [izwi]",
+        ),
+        "All right.",
+    ),
+    (
+        (
+            "(can you|do you) hear me [now|well] [izwi]",
+            "are you [still] (there|listening) [now] [izwi]",
+            "(hello|hi|hey), are you [still] (there|listening)",
+            "(hello|hi|hey), (can you|do you) hear me",
+        ),
         "Yes, I can hear you.",
     ),
-    (("(sorry|I am sorry|excuse me|pardon)",), "No problem. How can I help you?"),
     (
-        ("(yes|yeah|yes please|sure|no|nope|no thanks|no thank you)",),
+        (
+            "[I am|I'm|oh] [so|very] sorry [izwi|about that|for that]",
+            "[oh] (excuse|pardon) me [izwi|for that]",
+            "[oh] [I beg your] pardon [izwi]",
+        ),
+        "No problem. How can I help you?",
+    ),
+    (
+        (
+            "(yes|yeah|yes please|sure|no|nope|no thanks|no thank you) [izwi|my friend]",
+            "(oh|well) (yes|yeah|sure|no|nope)",
+            "(yes|yeah|sure), (yes|yeah|sure|of course)",
+            "(no|nope), (no|nope|of course not)",
+            "(of course|of course not) [izwi]",
+        ),
         "All right. What would you like to know?",
     ),
 )
@@ -120,7 +178,8 @@ _UNKNOWN = (
 def small_talk(draw: Draw) -> list[Turn]:
     """One greeting, or a question about the assistant."""
     patterns, answer = draw.choice(_GREETINGS)
-    return [Turn(draw.ask(patterns), answer)]
+    # "okay, thanks" would be both "okay" with a polite word behind it and thanks
+    return [Turn(draw.ask(patterns, closed=True), answer)]
 
 
 def unknown(draw: Draw) -> list[Turn]:

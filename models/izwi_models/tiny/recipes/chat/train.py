@@ -26,7 +26,7 @@ from izwi_models.qwen3_chat.config import EMBEDDING, PREFIX, read_config, tensor
 from izwi_models.tiny.recipes.chat import settings
 from izwi_models.tiny.recipes.chat.conversations import (
     Tokens,
-    draw_dialogue,
+    draw_trained,
     encode,
     system_message,
 )
@@ -47,9 +47,8 @@ from izwi_models.tiny.recipes.harness import (
 )
 
 # Lengths that conversations are padded to, in tokens; longer ones are left out.
-_EDGES = (96, 160, 256, 384, 640, 896, 1152, 1408)
+_EDGES = (*range(96, 257, 32), *range(320, 641, 64), *range(768, 1793, 128))
 _SPOKEN = 0.5  # share of conversations with numbers in words
-_QUESTION_WEIGHT = 0.05  # of what is asked, beside what is answered
 _LOGGED = 200  # steps
 
 
@@ -63,8 +62,9 @@ class Batch(NamedTuple):
 class Conversations(IterableDataset[Batch]):
     """Batches of conversations without end; every process draws its own."""
 
-    def __init__(self, tokens_per_batch: int, seed: int):
+    def __init__(self, tokens_per_batch: int, question_weight: float, seed: int):
         self._tokens, self._seed = tokens_per_batch, seed
+        self._question_weight = question_weight
 
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
@@ -72,7 +72,7 @@ class Conversations(IterableDataset[Batch]):
         waiting: dict[int, list[Tokens]] = defaultdict(list)
         while True:
             draw = Draw(dice, spoken=dice.random() < _SPOKEN)
-            dialogue = draw_dialogue(draw)
+            dialogue = draw_trained(draw)
             tokens = encode(dialogue, system_message(dialogue, dice))
             edge = next((edge for edge in _EDGES if len(tokens.ids) <= edge), None)
             if edge is None:
@@ -80,17 +80,17 @@ class Conversations(IterableDataset[Batch]):
             rows = waiting[edge]
             rows.append(tokens)
             if len(rows) == self._tokens // edge:
-                yield _padded(rows, edge)
+                yield _padded(rows, edge, self._question_weight)
                 rows.clear()
 
 
-def _padded(rows: list[Tokens], length: int) -> Batch:
+def _padded(rows: list[Tokens], length: int, question_weight: float) -> Batch:
     ids = np.full((len(rows), length), settings.PAD, np.int64)
     weights = np.zeros((len(rows), length), np.float32)
     for row, tokens in enumerate(rows):
         count = len(tokens.ids)
         ids[row, :count] = tokens.ids
-        weights[row, :count] = np.where(tokens.answers, 1.0, _QUESTION_WEIGHT)
+        weights[row, :count] = np.where(tokens.answers, 1.0, question_weight)
     return Batch(torch.from_numpy(ids), torch.from_numpy(weights))
 
 
@@ -106,7 +106,7 @@ class ChatTrainer:
         tensors = initial_weights(tensor_shapes(self.config), seed)
         self.resumed = resume_weights(tensors, out / "model.safetensors")
         self.weights = FlatWeights(tensors, device)
-        self.optimizer = Optimizer(self.weights, decay=0.05)
+        self.optimizer = Optimizer(self.weights, decay=0.05, orthogonal=True)
         self.metrics = torch.zeros(3, device=device)  # loss, right tokens, right answers
 
     def hold(self, batch: Batch) -> None:
@@ -159,7 +159,7 @@ def train(trainer: ChatTrainer, args: argparse.Namespace, rank: int) -> None:
     clock = Clock(args.seconds)
     log = Log(args.out.with_suffix(".log"), clock)
     stepper = Stepper(trainer.device, capture=not args.plain)
-    data = Conversations(args.tokens, args.seed * 100 + rank)
+    data = Conversations(args.tokens, args.question_weight, args.seed * 100 + rank)
     loader = DataLoader(
         data,
         batch_size=None,
@@ -201,6 +201,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=900)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--tokens", type=int, default=131_072, help="padded tokens in a batch")
+    parser.add_argument(
+        "--question-weight", type=float, default=0.05, help="of what is asked, beside the answers"
+    )
     parser.add_argument("--workers", type=int, default=12, help="processes that draw conversations")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")

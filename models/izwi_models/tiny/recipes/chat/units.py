@@ -53,23 +53,34 @@ CONVERSIONS = (
     *(Conversion(c.other, c.unit, 1 / c.factor, c.largest) for c in _BOTH_WAYS),
     *_ABOUT,
 )
+# What is hard to learn is trained more often than it is asked, and with larger amounts, too: few
+# amounts are learned by heart, many only by calculating.
+_TRAINED = (*CONVERSIONS, *_ABOUT, *_ABOUT, *_ABOUT)
+_FAR = 0.4  # share of trained amounts that may be ten times as large as those that are asked
 _IRREGULAR = {"foot": "feet", "inch": "inches", "dozen": "dozen"}
 
 _WORDINGS = (
     "how many {others} are (in|there in) {amount}",
-    "(what is|what's|how much is) {amount} in {others}",
-    "[can you|could you|will you] (convert|change|turn) {amount} (to|into) {others}",
-    "{amount} in {others}",
-    "how many {others} (is|are|make) {amount}",
-    "(tell me|give me|say) {amount} in {others}",
-    "(express|write) {amount} in {others}",
+    "(what is|what's|how much is|how much are) {amount} [converted|changed] (in|to|into) {others}",
+    "[can you|could you|will you|please] (convert|change|turn) {amount} (to|into|in) {others}",
+    "{amount} (in|to|into) {others}",
+    "how many {others} (is|are|make|do I get from|are the same as) {amount}",
+    "(tell me|give me|say|show me|I need|I want) {amount} in {others}",
+    "[can you|could you|will you|please] (express|write|say|tell me) {amount} in {others}",
 )
-_IN = ("and in {others}", "what is that in {others}", "and how many {others} (is that|are that)")
+_THAT = "(that|it|this)"
+_IN = (
+    "(and|now|and now|okay, and|then|what about|and what about) in {others}",
+    f"[and|now|okay, and] (what is|what's|how much is) {_THAT} in {{others}}",
+    "[and|now|okay, and] how many {others} (is|are|make|makes) that",
+    "[and|now|okay, and] how many {others} (is that|are that|does that make)",
+    f"[and|now|then] (convert|change|turn|express) {_THAT} (to|into|in) {{others}}",
+)
 
 
 def units(draw: Draw) -> list[Turn]:
     """One conversion, at times followed by the same amount in another unit."""
-    conversion = draw.choice(CONVERSIONS)
+    conversion = draw.choice(CONVERSIONS if draw.held_out else _TRAINED)
     amount = draw.values(f"{conversion.unit} {conversion.other}", lambda: _amount(draw, conversion))
     spoken = f"{say_number(amount) if draw.spoken else amount} {plural(conversion.unit, amount)}"
     asked = draw.ask(_WORDINGS, amount=spoken, others=plural(conversion.other, 2))
@@ -108,10 +119,13 @@ def plural(unit: str, amount: int) -> str:
 
 
 def _amount(draw: Draw, conversion: Conversion) -> int:
+    largest = conversion.largest
+    if not draw.held_out and draw.random.random() < _FAR:
+        largest *= 10
     if conversion.factor < 1 and conversion in CONVERSIONS[len(_BOTH_WAYS) : -len(_ABOUT)]:
         times = round(1 / conversion.factor)
-        return times * draw.random.randint(1, conversion.largest)
-    return draw.number(1, conversion.largest)
+        return times * draw.random.randint(1, largest)
+    return draw.number(1, largest)
 
 
 def _fits(conversion: Conversion, amount: int) -> bool:

@@ -7,7 +7,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TypeVar
 
 from izwi_models.english.numbers import cardinal
@@ -43,8 +43,36 @@ class NoWordingError(Exception):
 
 
 @cache
-def wordings(pattern: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """All wordings of a pattern: those to train on, and those to test with."""
+def split(patterns: tuple[str, ...]) -> tuple[list[list[str]], list[list[str]]]:
+    """All wordings of one thing to ask: those to train on, and those to test with.
+
+    A quarter is held out, by a digest of the wording. What has a word that no trained wording of
+    these patterns has is trained after all: nobody can know that "so long" is said in parting, but
+    who knows "see you" and "bye for now" can know "see you for now".
+
+    Args:
+        patterns: See `Draw.ask`.
+
+    Returns:
+        For each pattern its trained wordings, and for each its held-out ones; sorted.
+    """
+    found = [wordings(pattern) for pattern in patterns]
+    chosen = {wording for each in found for wording in each}
+    held_out = {
+        wording for wording in chosen if is_held_out("wording", wording, _WORDINGS_PER_HELD_OUT)
+    }
+    known = {word for wording in chosen - held_out for word in wording.split()}
+    for wording in sorted(held_out):
+        if not known.issuperset(wording.split()):
+            held_out.remove(wording)
+            known.update(wording.split())
+    trained = [[wording for wording in each if wording not in held_out] for each in found]
+    return trained, [[wording for wording in each if wording in held_out] for each in found]
+
+
+@cache
+def wordings(pattern: str) -> tuple[str, ...]:
+    """All wordings of a pattern, sorted."""
     found, waiting = set[str](), {pattern}
     while waiting:
         wording = waiting.pop()
@@ -55,10 +83,7 @@ def wordings(pattern: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         choices = group[1].split("|") if group[1] is not None else ["", *group[2].split("|")]
         head, tail = wording[: group.start()], wording[group.end() :]
         waiting |= {f"{head}{choice}{tail}" for choice in choices}
-    held_out = {
-        wording for wording in found if is_held_out("wording", wording, _WORDINGS_PER_HELD_OUT)
-    }
-    return tuple(sorted(found - held_out)), tuple(sorted(held_out))
+    return tuple(sorted(found))
 
 
 @dataclass(slots=True)
@@ -98,17 +123,18 @@ class Draw:
                 return value
         raise ValueError(f"no {name} in this part of the split")
 
-    def ask(self, patterns: Sequence[str], **slots: object) -> str:
+    def ask(self, patterns: Sequence[str], *, closed: bool = False, **slots: object) -> str:
         """One question.
 
         Args:
             patterns: "(a|b) c [d]" says "a c", "b c d" and so on; "{x}" is the slot x. Which of
                 the wordings may be drawn depends on this part of the split.
+            closed: No polite word comes behind it.
             slots: Values of the slots; numbers become digits, or words where they are spoken.
         """
         wording = self._wording(patterns)
         said = _SLOT.sub(lambda slot: self._said(slots[slot[1]]), wording)
-        return self._dress(said, closed=wording.endswith(_QUOTED))
+        return self._dress(said, closed=closed or wording.endswith(_QUOTED))
 
     def _wording(self, patterns: Sequence[str]) -> str:
         """A wording of this part of the split: first one of the patterns, then one of its own.
@@ -116,7 +142,7 @@ class Draw:
         Raises:
             NoWordingError: All wordings of the patterns are in the other part.
         """
-        known = [part for part in (wordings(each)[self.held_out] for each in patterns) if part]
+        known = [part for part in split(tuple(patterns))[self.held_out] if part]
         if not known:
             raise NoWordingError(patterns[0])
         return self.choice(self.choice(known))
@@ -146,6 +172,7 @@ class Draw:
         return said[:1].upper() + said[1:] if careful else said.lower()
 
 
+@lru_cache(100_000)
 def say_number(value: int) -> str:
     """A whole number in words, as the embedded transcriber writes it."""
     words = cardinal(str(abs(value)))

@@ -19,27 +19,30 @@ _LONGEST_COUNT = 15
 
 _CAN = "[can you|could you|will you|please]"
 _SPELL = (
-    f"{_CAN} spell [the word] {{word}} [for me]",
-    "how (do you|do I|is|do we) spell[ed] {word}",
-    "how (do you|do I|would you) write {word}",
-    "(what is|what's|give me|tell me) the spelling of {word}",
-    "what letters are in {word}",
+    f"{_CAN} spell [out] [the word] {{word}} [for me]",
+    "how (do you|do I|do we|would you|would I|should I|can I) (spell|write) [the word] {word}",
+    "how is [the word] {word} (spelled|written)",
+    "(what is|what's|give me|tell me) the spelling (of|for) [the word] {word}",
+    "(what|which) letters are in [the word] {word}",
+    "(what are|tell me|give me|say|list) the letters (in|of) [the word] {word}",
 )
 _BACKWARDS = (
-    f"{_CAN} (spell|say) {{word}} backwards",
-    "what is {word} (backwards|in reverse)",
-    f"{_CAN} reverse the (word|letters of) {{word}}",
+    f"{_CAN} (spell|say|write) [the word] {{word}} (backwards|in reverse)",
+    "what is [the word] {word} (backwards|in reverse)",
+    "how (do you|do I|would you|is) (spell|write) [the word] {word} (backwards|in reverse)",
+    f"{_CAN} reverse the (word|letters of|letters in) {{word}}",
 )
 _LENGTH = (
     "how many letters (are in|are there in|does) [the word] {word} [have]",
     f"{_CAN} count the letters (in|of) {{word}}",
     "how long is the word {word}",
+    "(what is|what's|tell me) the length of the word {word}",
 )
 _SPELL_THAT = (
     "(and|now) spell (it|that)",
-    "how do you spell that",
-    "spell that (word|for me)",
-    "can you spell that",
+    "how (do you|do I|would you) (spell|write) (it|that)",
+    "spell (it|that|that word) [for me]",
+    "(can you|could you) spell (it|that) [for me]",
 )
 _COUNT = (
     f"{_CAN} count [up] from {{a}} to {{b}} [for me]",
@@ -63,19 +66,25 @@ _SMALLER = (
     "(tell me|say|name) the (smaller|lower) [number] of {a} and {b}",
     "which of {a} and {b} is (smaller|less|lower)",
 )
+_AND_SMALLER = (
+    "[and] (which|what) [one] is [the] smaller [one]",
+    "and the smaller [one|number]",
+)
 _IS_LARGER = (
     "is {a} (larger|bigger|greater|more) than {b}",
     "would you say {a} is (larger|bigger|more) than {b}",
 )
 _LONGER = (
-    "which [word] is longer, {one} or {two}",
+    "(which|what) [word] (is longer|has more letters|is the longer one), {one} or {two}",
     "is {one} or {two} [the] longer [word]",
-    "which of {one} and {two} (has more letters|is longer)",
+    "does {one} or {two} have more letters",
+    "which of [the words] {one} and {two} (has more letters|is longer|is the longer one)",
 )
 _FIRST = (
     "which [word] comes first [in the alphabet], {one} or {two}",
     "does {one} or {two} come first in the alphabet",
-    "which comes first in the dictionary, {one} or {two}",
+    "(which|what) comes first [in the dictionary|in the alphabet], {one} or {two}",
+    "which of [the words] {one} and {two} (comes|is) first [in the dictionary|in the alphabet]",
 )
 _REPEAT = (
     "(repeat|say) after me: {words}",
@@ -131,7 +140,8 @@ def _spelling(draw: Draw) -> list[Turn]:
     if draw.random.random() < 0.2:
         turns.append(
             Turn(
-                draw.ask(("(and|now) backwards", "and (in reverse|backwards)")), letters(word[::-1])
+                draw.ask(("(and|now|and now|then) [spell it] (backwards|in reverse)",)),
+                letters(word[::-1]),
             )
         )
     return turns
@@ -181,7 +191,9 @@ def _comparing(draw: Draw) -> list[Turn]:
     if kind == 0:
         turns = [Turn(draw.ask(_LARGER, a=a, b=b), f"{max(a, b)} is larger.")]
         if draw.random.random() < 0.2:
-            asked = draw.ask(("and (which|what) is smaller", "and the smaller [one]"))
+            asked = draw.ask(
+                ("[and] (which|what) [one] is [the] smaller [one]", "and the smaller [one|number]")
+            )
             turns.append(Turn(asked, f"{min(a, b)} is smaller."))
         return turns
     if kind == 1:
