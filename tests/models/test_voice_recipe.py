@@ -31,6 +31,7 @@ from izwi_models.tiny.recipes.short import (
     short_utterances,
 )
 from izwi_models.tiny.recipes.spectral import gap_loss
+from izwi_models.tiny.recipes.voicing import periodicity_loss
 
 CPU = torch.device("cpu")
 SAMPLES = 16_000
@@ -147,6 +148,26 @@ def test_only_sound_in_silence_counts_as_a_hiss() -> None:
     made[:, 12_000:] = 0.5
     assert gap_loss(made, true).item() == pytest.approx(0.002)
     assert gap_loss(made, torch.full_like(true, 0.1)).item() == 0
+
+
+def test_noise_between_harmonics_costs_where_there_are_harmonics() -> None:
+    torch.manual_seed(0)
+    time = torch.arange(24_000) / 24_000
+    true = sum(torch.cos(2 * torch.pi * 140 * n * time + n * n) for n in range(1, 40))
+    assert isinstance(true, torch.Tensor)
+    true, hiss, bands = 0.02 * true[None], 0.02 * torch.randn(1, 24_000), [(2000.0, 4000.0)]
+    losses = [periodicity_loss(true + share * hiss, true, bands) for share in (0, 1, 2, 4)]
+    assert losses[0] < 1e-5
+    assert losses == sorted(losses)
+    assert losses[3] > 0.2
+    assert periodicity_loss(hiss, 5 * hiss, bands) < 1e-5  # nothing repeats in the original
+    low = torch.cos(2 * torch.pi * 140 * time)[None]
+    assert periodicity_loss(low + hiss, low, bands) < 1e-5  # nothing is in the band
+    made = (true + 2 * hiss).requires_grad_()
+    periodicity_loss(made, true, bands).backward()
+    assert made.grad is not None
+    better = made.detach() - 0.05 * made.grad / made.grad.abs().max()
+    assert periodicity_loss(better, true, bands) < losses[2]
 
 
 def test_norms_of_one_kernel_are_those_that_are_served() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from izwi_models.qwen3_codec.decoder import decode_latents, zero_state
 from izwi_models.qwen3_codec.encoder import encode_latents
 from izwi_models.qwen3_codec.tensors import tensor_shapes
 from izwi_models.tiny.recipes.adversary import Adversary
+from izwi_models.tiny.recipes.codec_aims import HARMONIC_BANDS_HZ, Aims, aims_of, take_aims
 from izwi_models.tiny.recipes.codec_folder import write_codec
 from izwi_models.tiny.recipes.data import Corpus
 from izwi_models.tiny.recipes.fused import FusedOps
@@ -43,7 +43,7 @@ from izwi_models.tiny.recipes.residual import Codebooks
 from izwi_models.tiny.recipes.settings import CODEC
 from izwi_models.tiny.recipes.spectral import gap_loss, log_mel, low_band_loss, spectral_loss
 from izwi_models.tiny.recipes.speech import FRAME, SAMPLE_RATE, UNKNOWN_PHONE
-from izwi_models.tiny.recipes.voicing import compare_pitch
+from izwi_models.tiny.recipes.voicing import compare_pitch, periodicity_loss
 
 _SEMANTIC = "encoder.quantizer.semantic_residual_vector_quantizer"
 _ACOUSTIC = "encoder.quantizer.acoustic_residual_vector_quantizer"
@@ -54,27 +54,6 @@ _WARMUP_SHARE = 0.15  # of the time without quantiser
 _SHAPES = ((24, 40), (72, 14))  # (frames, rows) of a batch: crops, and starts of utterances
 _JUDGED = (24, 16)  # rows and frames of a batch that the discriminators hear
 _ADVERSARY_RAMP = 300  # steps over which their say rises
-
-
-@dataclass(frozen=True, slots=True)
-class Aims:
-    """What the codec is pulled towards beside the spectra.
-
-    Attributes:
-        low_band: Weight of the low band's wave.
-        cutoff_hz: Where that band ends.
-        adversary: Weight of the discriminators.
-        adversary_from: Share of the time after which they join; 1 is never.
-        gaps: Weight of the sound in silence.
-        perception: Weight of what a transcriber hears differently, where there is one.
-    """
-
-    low_band: float
-    cutoff_hz: float
-    adversary: float
-    adversary_from: float
-    gaps: float = 10.0
-    perception: float = 1.5
 
 
 class CodecTrainer:
@@ -125,7 +104,7 @@ class CodecTrainer:
                 if name.startswith("encoder."):
                     views[name].zero_()
         self.optimizer = Optimizer(self.weights, clip=1.0, betas=(0.8, 0.99), decay=0.01)
-        self.metrics = torch.zeros(8, device=device)
+        self.metrics = torch.zeros(9, device=device)
         self.gate = torch.full((), float(self.resumed), device=device)
 
     def hold(self, sound: Tensor, labels: Tensor) -> None:
@@ -150,10 +129,15 @@ class CodecTrainer:
         heard = torch.zeros_like(gaps)
         if self.perception is not None:
             heard = self.perception.distance(made, sound)
+        noisy = torch.zeros_like(gaps)
+        if self.aims.periodicity:
+            noisy = periodicity_loss(made, sound, HARMONIC_BANDS_HZ, SAMPLE_RATE)
         values = [spectral, low_band, commitment, phone, right, self.optimizer.norm, gaps, heard]
+        values.append(noisy)
         self.metrics.copy_(torch.stack(values).detach())
         loss = spectral + self.aims.low_band * low_band
         loss = loss + self.aims.gaps * gaps + self.aims.perception * heard
+        loss = loss + self.aims.periodicity * noisy
         if self.adversary_steps:
             loss = loss + self._objection(made, sound)
         if not self.decoder_only:
@@ -185,7 +169,7 @@ class CodecTrainer:
     def shown(self) -> str:
         """The losses of the last batch."""
         names = ["spectral", "low band", "commitment", "phone", "phone right", "norm"]
-        names += ["gaps", "heard"]
+        names += ["gaps", "heard", "noisy harmonics"]
         names += ["adversary", "layers apart"]
         values = self.metrics.tolist() + self.adversary.metrics.tolist()
         return ", ".join(f"{n} {v:.3f}" for n, v in zip(names, values, strict=True))
@@ -242,9 +226,11 @@ class CodecTrainer:
             voiced, kept, off = compare_pitch(made, sound)
             low_band = low_band_loss(made, sound, SAMPLE_RATE, self.aims.cutoff_hz).item()
             heard = self.perception.distance(made, sound).item() if self.perception else 0.0
+            noisy = periodicity_loss(made, sound, HARMONIC_BANDS_HZ, SAMPLE_RATE).item()
             parts.append(
                 f"low band {low_band:.3f}, voiced {voiced:.2f}, kept {kept:.3f}, off {off:.3f}, "
-                f"gaps {gap_loss(made, sound).item():.5f}, heard {heard:.3f}"
+                f"gaps {gap_loss(made, sound).item():.5f}, heard {heard:.3f}, "
+                f"noisy harmonics {noisy:.3f}"
             )
         used = [len(codes[:, book].unique()) for book in range(self.books.count)]
         return f"held-out mel L1 {', '.join(parts)}, entries used {used}"
@@ -367,12 +353,7 @@ def main() -> None:
     parser.add_argument(
         "--requantise", action="store_true", help="start with new codebooks, after a warm-up"
     )
-    parser.add_argument("--low-band", type=float, default=2.0, help="see Aims, as the next three")
-    parser.add_argument("--cutoff", type=float, default=600.0)
-    parser.add_argument("--adversary", type=float, default=0.5)
-    parser.add_argument("--adversary-from", type=float, default=1.0)
-    parser.add_argument("--gaps", type=float, default=10.0)
-    parser.add_argument("--perception", type=float, default=1.5)
+    take_aims(parser)
     parser.add_argument("--listener", type=Path, help="checkpoint folder of a transcriber")
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     parser.add_argument("--batch", type=float, default=1.0, help="times the rows, on each device")
@@ -384,10 +365,10 @@ def main() -> None:
     corpus = Corpus(args.data, "train", device, args.jobs, share=(rank, world))
     heldout = Corpus(args.data, "heldout", device)
     checkpoint = args.out / "speech_tokenizer" / "model.safetensors"
-    weights = (args.low_band, args.cutoff, args.adversary, args.adversary_from)
-    aims = Aims(*weights, args.gaps, args.perception)
     perception = Perception(args.listener, device) if args.listener else None
-    trainer = CodecTrainer(device, checkpoint, args.seed, aims, args.decoder_only, perception)
+    trainer = CodecTrainer(
+        device, checkpoint, args.seed, aims_of(args), args.decoder_only, perception
+    )
     if args.requantise:
         trainer.resumed = False
         trainer.gate.zero_()
