@@ -244,6 +244,11 @@ class SpeechModel(Capable, Protocol):
         """Validate and tokenise. Raises InvalidRequest and its kind."""
         ...
 
+
+@runtime_checkable
+class ClonesVoices(Protocol):
+    """A speech model that encodes clips to voices; what `SpeechModel.can_clone` says."""
+
     def prepare_voice(
         self, request_id: str, model: str, samples: npt.NDArray[np.float32], text: str | None
     ) -> Request:

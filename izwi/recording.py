@@ -95,7 +95,7 @@ class _OpenRecord:
     sound: Any = field(default_factory=hashlib.sha256)
 
     def take(self, chunk: Chunk) -> None:
-        self.entries += map(tuple, chunk.entries.tolist())
+        self.entries += entries_of(chunk)
         if chunk.pcm is not None and chunk.pcm.size:
             self.num_samples += chunk.pcm.size
             self.sound.update(to_s16le(chunk.pcm))
@@ -229,16 +229,28 @@ def _open_to_append(path: Path) -> FileIO:
     return FileIO(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
+def entries_of(chunk: Chunk) -> list[tuple[int, ...]]:
+    """Return the entries of a chunk, each with the ids of its track alone."""
+    rows = chunk.entries.tolist()
+    if chunk.tracks is None:
+        return [tuple(row) for row in rows]
+    return [tuple(index for index in row if index >= 0) for row in rows]
+
+
+def _tokens(entries: list[tuple[int, ...]]) -> list[int]:
+    """Text tokens: entries of one id."""
+    return [entry[0] for entry in entries if len(entry) == 1]
+
+
 def transcribed(
     models: Models, name: str, entries: list[tuple[int, ...]], language: str | None
 ) -> str:
     """Read the text of a transcription's entries."""
-    tokens = [token for (token,) in entries]
-    return models.transcription(name).read(tokens, language).text
+    return models.transcription(name).read(_tokens(entries), language).text
 
 
 def answered(models: Models, request: Request, entries: list[tuple[int, ...]]) -> str:
     """Read what is said in the answer of a request's entries."""
     reader = models.chat(request.model).open_answer(request)
-    said = reader.read([token for (token,) in entries])
+    said = reader.read(_tokens(entries))
     return said.content + reader.close().content

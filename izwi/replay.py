@@ -12,7 +12,7 @@ import msgspec
 
 from izwi.audio.pcm import to_s16le
 from izwi.errors import IzwiError, ModelNotFound
-from izwi.recording import Models, answered, transcribed
+from izwi.recording import Models, answered, entries_of, transcribed
 from izwi.recording_line import ChatLine, Line, Prepared, SpeechLine
 from izwi.request import Chunk, Reason, Request
 
@@ -99,7 +99,7 @@ class _Run:
 
     def take(self, chunk: Chunk) -> None:
         """Add what left the engine."""
-        self.entries += map(tuple, chunk.entries.tolist())
+        self.entries += entries_of(chunk)
         if chunk.pcm is not None:
             self.sound += to_s16le(chunk.pcm)
         self.reason = chunk.reason

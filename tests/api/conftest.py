@@ -49,6 +49,7 @@ class FakeSpeech:
     """One frame of a sine a character; the voice sets its pitch."""
 
     capabilities = (Capability.SPEAK,)
+    tracks = ()
     sample_rate = RATE
     frame_samples = FRAME
     num_codebooks = 4

@@ -319,7 +319,7 @@ async def test_the_words_are_heard_when_they_are_said_to_be(speed):
     requests = [FakeSpeech().prepare_speech(text, "tts", SpeechInput(text)) for text in texts]
     engine = FakeEngine()
     engine.submit_all = lambda asked: [BurstStream(request.prompt.text) for request in asked]
-    speech = Speech(engine, texts, requests, RATE)
+    speech = Speech(engine, texts, requests, FakeSpeech())
     timed = TimedSpeech(speech, BurstAligner(), None, speed)
     pieces = [piece async for piece in encoded_sound(timed, stream_encoder("pcm", RATE), speed)]
     heard = bursts(np.frombuffer(b"".join(pieces), "<i2") / 32768, RATE)

@@ -11,8 +11,8 @@ import pytest
 
 from izwi.audio import sound as sound_module
 from izwi.audio.sound import DecodedAudio, within_full_scale
+from izwi.audio.split import split_at_silence
 from izwi.errors import IzwiError, Overloaded
-from izwi_models.qwen3_asr.split import split_at_silence
 from tests.nameless import nameless_files
 
 RATE = 16_000

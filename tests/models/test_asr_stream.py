@@ -15,6 +15,7 @@ import torch
 from msgspec import structs
 
 from izwi.audio.mel import whisper_log_mel
+from izwi.audio.split import split_at_silence
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import InvalidRequest, TooLarge
@@ -27,7 +28,6 @@ from izwi_models.qwen3_asr.features import SegmentFeatures
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.prefix import StablePrefix, StreamRules
 from izwi_models.qwen3_asr.prompt import TaggedTokens, build_prompt, cut_windows
-from izwi_models.qwen3_asr.split import split_at_silence
 from izwi_models.qwen3_asr.streaming import AsrStream, StreamStep
 from tests.models.tiny_asr import SPECIALS, sound, write_tiny_asr
 

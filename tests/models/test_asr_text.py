@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from izwi.audio.split import split_at_silence
 from izwi.errors import InvalidRequest
-from izwi_models.qwen3_asr.split import split_at_silence
 from izwi_models.qwen3_asr.text import LANGUAGES, collapse_repeats, language_name, parse_answer
 from tests.models.tiny_asr import sound
 

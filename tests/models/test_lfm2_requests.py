@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from izwi.chat import Role
+from izwi.chat import ChatInput, ChatMessage, Role, ToolCall, ToolChoice
 from izwi.conversation import ConversationInput, Heard, Said, SpokenTurn
 from izwi.errors import ContextTooLong, InvalidAudio, InvalidRequest, VoiceNotFound
 from izwi.inputs import SpeechInput, TextMode, TranscriptionInput
@@ -16,6 +16,7 @@ from izwi_models.lfm2_audio.config import checked_config
 from izwi_models.lfm2_audio.pattern import Mode
 from izwi_models.lfm2_audio.prepare import (
     Checkpoint,
+    chat_request,
     conversation_request,
     speech_request,
     transcription_request,
@@ -236,10 +237,11 @@ def test_speech_that_cannot_be(checkpoint, settings, error, param):
     assert reported.value.param == param
 
 
-def test_a_model_with_voices_follows_no_description(newer):
-    with pytest.raises(InvalidRequest) as reported:
-        say(newer, "Hi.", instruct="A low voice.")
-    assert reported.value.param == "instructions"
+def test_a_model_with_voices_ignores_a_description(newer, older):
+    """As other models that follow none do: some clients always send one."""
+    plain, described = say(newer, "Hi."), say(newer, "Hi.", instruct="A low voice.")
+    assert written(newer, described) == written(newer, plain)
+    assert written(older, say(older, "Hi.", instruct="A low voice.")) != written(older, plain)
 
 
 # -- transcription ---------------------------------------------------------------------------
@@ -254,5 +256,93 @@ def test_a_transcription_hears_one_sound(checkpoint):
     with pytest.raises(InvalidRequest) as reported:
         listen(checkpoint, 2.0, language="fr")
     assert reported.value.param == "language"
+    assert listen(checkpoint, 2.0, logprobs=True).logprobs
+    with pytest.raises(InvalidRequest) as reported:
+        listen(checkpoint, 2.0, context="Names: Ann.")
+    assert reported.value.param == "prompt"
     with pytest.raises(ContextTooLong):
         listen(checkpoint, 200.0)
+
+
+# -- chat ------------------------------------------------------------------------------------
+def chat(checkpoint: Checkpoint, *contents: str, **settings: Any) -> Request:
+    roles = (Role.USER, Role.ASSISTANT)
+    messages = tuple(ChatMessage(roles[n % 2], said) for n, said in enumerate(contents))
+    return chat_request(checkpoint, "r", "tiny", ChatInput(messages, **settings))
+
+
+def test_a_chat_is_the_template_without_sound(checkpoint):
+    request = chat(checkpoint, "hi", "hello", "and?", seed=4)
+    assert written(checkpoint, request) == ("user\nhi\nassistant\nhello\nuser\nand?\nassistant\n")
+    assert request.prompt.mode is Mode.SEQUENTIAL
+    assert set(request.stop_ids) == {7, 128}
+    assert (request.max_entries, request.seed, request.sampling) == (1024, 4, SamplingParams())
+    same = talk(checkpoint, "hi", "hello", "and?", speaks=False)
+    np.testing.assert_array_equal(request.prompt.inputs, same.prompt.inputs)
+
+
+def test_how_a_chat_is_sampled(checkpoint):
+    asked = {
+        "temperature": 0.5,
+        "top_k": 3,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "repetition_penalty": 1.2,
+        "presence_penalty": 0.3,
+        "frequency_penalty": 0.4,
+        "logit_bias": ((5, 1.0),),
+    }
+    assert chat(checkpoint, "hi", **asked).sampling == SamplingParams(**asked)
+    request = chat(checkpoint, "hi", logprobs=True, top_logprobs=9999)
+    assert (request.logprobs, request.top_logprobs) == (True, 512)
+    schema = chat(checkpoint, "hi", response_schema='{"type": "boolean"}').grammar
+    assert schema is not None
+    assert "boolean" in schema.text
+
+
+def test_text_and_ids_are_gone_on_with_as_they_are(checkpoint):
+    def ids(**asked: Any) -> list[int]:
+        request = chat_request(checkpoint, "r", "tiny", ChatInput((), **asked))
+        assert (request.prompt.inputs[:, 1:] == -1).all()
+        return request.prompt.inputs[:, 0].tolist()
+
+    assert ids(token_ids=(1, 6, 200)) == [1, 6, 200]
+    encode = checkpoint.tokenizer.encode
+    expected = [6, *encode("user\nhi "), 7, *encode("!")]
+    assert ids(text="<|im_start|>user\nhi <|im_end|>!") == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "param"),
+    [
+        ({"thinking": True}, "enable_thinking"),
+        ({"tools": "[{}]"}, "tools"),
+        ({"tool_choice": ToolChoice.REQUIRED}, "tool_choice"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"min_p": 2.0}, "min_p"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"logit_bias": ((512, 1.0),)}, "logit_bias"),
+        ({"max_new_tokens": 0}, "max_completion_tokens"),
+        ({"messages": (ChatMessage(Role.TOOL, "3", call_id="c"),)}, "tools"),
+        (
+            {"messages": (ChatMessage(Role.ASSISTANT, "", tool_calls=(ToolCall("c", "f", ""),)),)},
+            "messages",
+        ),
+        ({"messages": (), "token_ids": (512,)}, "input_ids"),
+        ({"messages": ()}, "messages"),
+    ],
+)
+def test_a_chat_that_cannot_be(checkpoint, settings, param):
+    asked = {"messages": (ChatMessage(Role.USER, "hi"),)} | settings
+    with pytest.raises(InvalidRequest) as reported:
+        chat_request(checkpoint, "r", "tiny", ChatInput(**asked))
+    assert reported.value.param == param
+
+
+def test_the_room_limits_a_chat(checkpoint):
+    with pytest.raises(ContextTooLong, match="2048"):
+        chat(checkpoint, "x" * 3000)
+    with pytest.raises(ContextTooLong, match="messages"):
+        chat(checkpoint, *[""] * 3000)
+    with pytest.raises(ContextTooLong, match="characters"):
+        chat(checkpoint, "x" * 10**6)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from izwi.chat import Role
+from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
 from izwi.conversation import ConversationInput, SpokenTurn
 from izwi.engine import Engine
+from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.log import Log
+from izwi.recording import RequestRecorder
+from izwi.recording_line import read_recording
+from izwi.registry import Registry
+from izwi.replay import replay
 from izwi.request import Chunk, Request
 from izwi.runner.device import torch_backend
 from izwi.tracks import END
 from izwi_models.lfm2_audio import FAMILY
 from izwi_models.lfm2_audio.model import LFM2Audio
+from tests.golden.make_recordings import run_alone
+from tests.models.tiny_asr import sound
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
 
 BACKEND = torch_backend("cpu", "float32")
@@ -106,3 +115,26 @@ def test_another_engine_goes_on_at_the_very_sample(model: LFM2Audio) -> None:
         after = run(model, asked, log)
         heard = [*sounds, *(chunk.pcm for chunk in after if chunk.pcm is not None)]
         np.testing.assert_allclose(np.concatenate(heard), whole, rtol=0, atol=1e-5)
+
+
+def test_what_it_said_and_wrote_can_be_recorded_and_replayed(tmp_path):
+    """Speech, a transcript and a chat, from logs in which text and frames take turns."""
+    registry = Registry(BACKEND)
+    name = registry.load(str(write_tiny_lfm2_audio(tmp_path / "s2s")))
+    model: Any = registry.model(name)
+    heard = np.asarray(sound(0.8), np.float32)
+    hello = (ChatMessage(Role.USER, "Hello."),)
+    requests = [
+        model.prepare_speech("s", name, SpeechInput("Good day.", seed=3, max_new_tokens=20)),
+        model.prepare_transcription("t", name, TranscriptionInput(heard, temperature=1.0)),
+        model.prepare_chat("c", name, ChatInput(hello, temperature=1.0, max_new_tokens=12)),
+    ]
+    engine = Engine(registry.models, BACKEND.ops, EngineConfig(kv_bytes=1 << 24, page_size=8))
+    recorder = RequestRecorder(tmp_path / "r.jsonl", registry, "here")
+    for request in requests:
+        run_alone(engine, request, recorder)
+    recorder.close()
+    lines = list(read_recording(tmp_path / "r.jsonl"))
+    assert [len(line.entries) > 0 for line in lines] == [True] * 3
+    assert {len(entry) for entry in lines[0].entries} == {1, 8}
+    assert not list(replay(engine, registry, lines))

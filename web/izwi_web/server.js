@@ -104,7 +104,8 @@ export function onLists(listener) {
   if (known.models.length) listener(known);
 }
 
-export const modelsOf = (task) => known.models.filter((model) => model.task === task);
+export const modelsOf = (task) =>
+  known.models.filter((model) => (model.capabilities ?? [model.task]).includes(task));
 
 // Voices that a speech model can speak with, stored ones first.
 export function voicesOf(model) {

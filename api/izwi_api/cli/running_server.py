@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from izwi.capability import Capability
+from izwi_api.client.streams import tasks_of
 from izwi_api.console import messages
 
 # Where `izwi serve` listens if it is told nothing else.
@@ -88,6 +89,6 @@ def _answer(http: httpx.Client, path: str, api_key: str | None) -> bytes:
 
 def _serves(entries: Entries, wanted: Mapping[Capability, str | None]) -> bool:
     return all(
-        any(e.get("task") == task.value and model in (None, e.get("id")) for e in entries)
+        any(task.value in tasks_of(e) and model in (None, e.get("id")) for e in entries)
         for task, model in wanted.items()
     )

@@ -31,6 +31,7 @@ from izwi_api.client.streams import (
     SpeechDetails,
     Transcript,
     TranscriptUpdate,
+    tasks_of,
 )
 from izwi_api.client.text import (
     ChatOptions,
@@ -278,7 +279,7 @@ class AsyncClient:
         """Return the wanted model's name, or that of the first one served for a task.
 
         Args:
-            task: "speech", "transcription", "alignment" or "chat".
+            task: "speech", "transcription", "alignment", "chat" or "conversation".
             wanted: A name, or None.
 
         Raises:
@@ -287,7 +288,7 @@ class AsyncClient:
         if wanted is not None:
             return wanted
         for entry in await self.models():
-            if entry.get("task") == task:
+            if task in tasks_of(entry):
                 return str(entry["id"])
         raise ModelNotFound(f"{self._requests.shown} serves no model for {task}", param="model")
 

@@ -14,6 +14,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+def tasks_of(model: Mapping[str, object]) -> list[str]:
+    """Return what a model of GET /v1/models does; an older server says one thing alone."""
+    able = model.get("capabilities")
+    return [str(task) for task in (able if isinstance(able, list) else [model.get("task")])]
+
+
 @dataclass(frozen=True, slots=True)
 class Word:
     """A word and when it is said, in seconds."""

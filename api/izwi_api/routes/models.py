@@ -50,13 +50,15 @@ def _names(request: Request) -> list[str]:
 
 
 def _entry(request: Request, name: str) -> dict[str, object]:
-    """Describe a model by its name or an alias; `root` is its name."""
+    """Describe a model by its name or an alias; `root` is its name, `task` its main purpose."""
     state = state_of(request)
+    able = [capability.value for capability in state.services.registry.model(name).capabilities]
     return {
         "id": name,
         "object": "model",
         "created": state.started_at,
         "owned_by": "izwi",
         "root": state.aliases().get(name, name),
-        "task": state.services.registry.model(name).capabilities[0].value,
+        "task": able[0],
+        "capabilities": able,
     }

@@ -65,7 +65,7 @@ async def _answer(services: Services, body: SpeechBody) -> Response:
     try:
         timed = TimedSpeech(speech, *timing, body.speed) if timing is not None else None
         encoder = stream_encoder(body.response_format, speech.sample_rate)
-        codes = CollectedCodes(timed or speech) if body.include_codes else None
+        codes = CollectedCodes(timed or speech, speech.tracks) if body.include_codes else None
         sound = encoded_sound(codes or timed or speech, encoder, body.speed)
         ignored = ignored_fields(services, body)
         headers = {IGNORED: ", ".join(ignored)} if ignored else {}

@@ -16,7 +16,7 @@ import msgspec
 from izwi.chat import AnswerReader, AnswerText, CallText, ChatInput, ToolCall
 from izwi.engine_client import EngineClient, OutputStream
 from izwi.request import Chunk, Reason, Request
-from izwi_api.services.context import Registry, chunks_of
+from izwi_api.services.context import Registry, chunks_of, tokens_of
 
 _SEEDS = 1 << 64
 
@@ -141,7 +141,7 @@ class Answer:
         """
         try:
             async for chunk in chunks_of(self._stream):
-                ids = chunk.entries.ravel().tolist()  # a token is an entry of one id
+                ids = tokens_of(chunk)
                 self.num_tokens += len(ids)
                 text = self._grow(self._reader.read(ids), chunk.reason)
                 logprobs = self._logprobs_of(ids, chunk)

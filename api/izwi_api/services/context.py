@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
+from izwi.arrays import Int64
 from izwi.capability import Capability
 from izwi.engine_client import EngineClient, OutputStream
 from izwi.errors import EngineStopped, IzwiError
@@ -14,6 +17,7 @@ from izwi.hub import Report
 from izwi.model import Capable, ChatModel, ConversationModel, SpeechModel, TranscriptionModel
 from izwi.registry import Loaded
 from izwi.request import Chunk, Reason
+from izwi.tracks import Track, frame_track
 from izwi_api.services.decoding import Decoder, InProcess
 from izwi_api.services.kept_answers import KeptAnswers
 from izwi_api.settings import Settings
@@ -90,6 +94,32 @@ class Services:
     decoder: Decoder = field(default_factory=InProcess)
     references: References = field(default_factory=References)
     answers: KeptAnswers = field(default_factory=KeptAnswers)
+
+
+# The track of text tokens, of every model that has one.
+TEXT_TRACK = 0
+
+
+def tokens_of(chunk: Chunk) -> list[int]:
+    """Return the text tokens of a chunk, without the frames that a model emits between them."""
+    tokens: list[int] = chunk.of_track(TEXT_TRACK).ravel().tolist()
+    return tokens
+
+
+def frames_of(chunk: Chunk, tracks: Sequence[Track]) -> Int64:
+    """Return the frames of a chunk that become sound, (n, codebooks) int64.
+
+    Args:
+        chunk: Of a model that speaks.
+        tracks: The model's.
+    """
+    track = frame_track(tracks)
+    if chunk.tracks is None or track is None:
+        return chunk.entries
+    frames = chunk.of_track(track)
+    if not len(frames):
+        return frames
+    return frames[~np.isin(frames[:, 0], list(tracks[track].silent_ids))]
 
 
 async def chunks_of(stream: OutputStream) -> AsyncIterator[Chunk]:

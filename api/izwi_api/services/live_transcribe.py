@@ -27,7 +27,7 @@ from izwi.input_stream import (
 )
 from izwi.model import TranscriptionModel
 from izwi.request import Request
-from izwi_api.services.context import Registry, chunks_of
+from izwi_api.services.context import Registry, chunks_of, tokens_of
 
 SAMPLE_RATE = 16_000
 # Sound that may wait while the model is behind; `feed` waits beyond that.
@@ -245,7 +245,7 @@ class LiveTranscription(AsyncIterator[Event]):
             if self._is_fed or self._stream_is_ahead():  # while it was prepared
                 self._overtake()
             async for chunk in chunks_of(stream):
-                tokens.extend(chunk.entries.ravel().tolist())  # a token is an entry of one id
+                tokens += tokens_of(chunk)
         except EngineStopped:
             if not self._is_overtaken:
                 raise

@@ -23,8 +23,9 @@ from izwi.errors import InvalidRequest, Overloaded
 from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
 from izwi.request import Chunk, Request
+from izwi.tracks import Track
 from izwi_api.http.usage import current_usage
-from izwi_api.services.context import Registry, chunks_of
+from izwi_api.services.context import Registry, chunks_of, frames_of
 from izwi_api.services.spoken_text import MAX_PAUSES_S, Pause, Pronunciations, spoken_parts
 
 # Pieces of one text that the engine has at a time, the one that is read included. Each lasts some
@@ -55,6 +56,7 @@ class Speech:
         num_prompt_positions: What the engine reads for all pieces, for the bill.
         num_frames: What it has made so far.
         texts: Its pieces, in order.
+        tracks: Of the model that speaks.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class Speech:
         engine: EngineClient,
         texts: Sequence[str],
         requests: Sequence[Request],
-        sample_rate: int,
+        model: SpeechModel,
         pauses: Mapping[int, float] | None = None,
     ):
         """Submit the first pieces. Raises as `open_speech`.
@@ -71,11 +73,12 @@ class Speech:
             engine: Which makes the sound.
             texts: The pieces, in order.
             requests: One for each.
-            sample_rate: Of the sound, in Hz.
+            model: That speaks.
             pauses: Seconds of silence before a piece, by its place; those after the last one are at
                 the place behind it.
         """
-        self.texts, self.sample_rate = texts, sample_rate
+        self.texts, self.sample_rate = texts, model.sample_rate
+        self.tracks = model.tracks
         self._pauses = pauses or {}
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.num_frames = 0
@@ -100,7 +103,7 @@ class Speech:
                 if not self._streams:
                     break
                 async for chunk in chunks_of(self._streams[0]):
-                    self.num_frames += len(chunk.entries)
+                    self.num_frames += len(frames_of(chunk, self.tracks))
                     yield chunk
                 self._streams.popleft()
                 self._submitted.popleft()
@@ -154,16 +157,16 @@ class CollectedCodes:
         sample_rate: Of the sound, in Hz.
     """
 
-    def __init__(self, speech: AudioSource):
+    def __init__(self, speech: AudioSource, tracks: Sequence[Track]):
         self.sample_rate = speech.sample_rate
-        self._speech = speech
+        self._speech, self._tracks = speech, tracks
         self._codes: list[list[int]] = []
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
         """Yield the chunks; raises as those of the speech."""
         async with aclosing(self._speech.chunks()) as chunks:
             async for chunk in chunks:
-                self._codes += chunk.entries.tolist()
+                self._codes += frames_of(chunk, self._tracks).tolist()
                 yield chunk
 
     def take(self) -> list[list[int]]:
@@ -197,7 +200,7 @@ async def open_speech(
     """
     model = registry.speech(model_name)
     texts, requests, pauses = await asyncio.to_thread(_prepare, model, model_name, ask, streams)
-    return Speech(engine, texts, requests, model.sample_rate, pauses)
+    return Speech(engine, texts, requests, model, pauses)
 
 
 def silence(seconds: float, sample_rate: int) -> Chunk:

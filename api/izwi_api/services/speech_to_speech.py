@@ -13,10 +13,8 @@ from izwi.chat import AnswerReader, AnswerText
 from izwi.conversation import Answer, ConversationInput
 from izwi.engine_client import EngineClient, OutputStream
 from izwi.request import Reason, Request
-from izwi_api.services.context import Registry, chunks_of
+from izwi_api.services.context import Registry, chunks_of, tokens_of
 from izwi_api.services.converse import SoundPiece
-
-_TEXT = 0  # the track of text
 
 
 class ConversationAnswer:
@@ -61,7 +59,7 @@ class ConversationAnswer:
         """
         try:
             async for chunk in chunks_of(self._stream):
-                tokens = chunk.of_track(_TEXT).ravel().tolist()
+                tokens = tokens_of(chunk)
                 new = [tuple(i for i in row if i >= 0) for row in chunk.entries.tolist()]
                 self._entries += new
                 self.num_frames += len(new) - len(tokens)

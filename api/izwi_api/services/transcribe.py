@@ -26,7 +26,7 @@ from izwi.model import TranscriptionModel
 from izwi.request import Request
 from izwi.threads import compute
 from izwi_api.http.usage import current_usage
-from izwi_api.services.context import Registry, chunks_of
+from izwi_api.services.context import Registry, chunks_of, tokens_of
 from izwi_api.services.text_tokens import TextToken, text_tokens, trimmed, within
 
 SAMPLE_RATE = 16_000
@@ -132,7 +132,7 @@ class Transcription:
                 logprobs: list[float] = []
                 last_read_s = time.monotonic()
                 async for chunk in chunks_of(piece.stream):
-                    tokens.extend(chunk.entries.ravel().tolist())  # a token is an entry of one id
+                    tokens += tokens_of(chunk)
                     logprobs += [] if chunk.logprobs is None else chunk.logprobs.tolist()
                     now_s = time.monotonic()
                     if live and tokens and now_s - last_read_s >= _DELTA_INTERVAL_S:

@@ -11,6 +11,7 @@ from izwi.audio.decode import DecodeLimits
 from izwi.capability import Capability
 from izwi.errors import InvalidRequest, IzwiError, VoiceExists
 from izwi.inputs import VoicePrompt
+from izwi.model import ClonesVoices
 from izwi.threads import compute
 from izwi_api.services.context import Services, chunks_of
 from izwi_api.voices.store import REFERENCE_RATE, StoredVoice
@@ -154,6 +155,8 @@ async def encode_clip(
         IzwiError: The engine failed.
     """
     model = services.registry.speech(model_name)
+    if not isinstance(model, ClonesVoices):
+        raise _cannot_clone(model_name)
     name = f"voice-{uuid4().hex}"
     request = await compute(model.prepare_voice, name, model_name, samples, text)
     stream = services.engine.submit(request)
@@ -173,8 +176,12 @@ def checkpoint_name(services: Services, model_name: str) -> str:
         InvalidRequest: The model cannot clone.
     """
     if not services.registry.speech(model_name).can_clone:
-        raise InvalidRequest(f"model {model_name!r} cannot speak with cloned voices", param="voice")
+        raise _cannot_clone(model_name)
     return f"{model_name}@{services.registry.fingerprint(model_name)}"
+
+
+def _cannot_clone(model_name: str) -> InvalidRequest:
+    return InvalidRequest(f"model {model_name!r} cannot speak with cloned voices", param="voice")
 
 
 async def _encode_stored(services: Services, model_name: str, stored: StoredVoice) -> VoicePrompt:

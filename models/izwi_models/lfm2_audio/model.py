@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 
 import numpy as np
 import numpy.typing as npt
 
+from izwi.arrays import Samples
+from izwi.audio.split import split_at_silence
 from izwi.capability import Capability
+from izwi.chat import ChatInput
 from izwi.conversation import ConversationInput
 from izwi.inputs import SpeechInput, Transcript, TranscriptionInput
 from izwi.layers import CacheSpec
@@ -19,18 +23,36 @@ from izwi.track_log import Entry, Progress
 from izwi.tracks import Track
 from izwi_models.lfm2_audio import backbone, depthformer, embedding, prepare
 from izwi_models.lfm2_audio.codecs import FrameCodec
-from izwi_models.lfm2_audio.config import CODES, END_OF_AUDIO
+from izwi_models.lfm2_audio.config import CODES, END_ID, END_OF_AUDIO
+from izwi_models.lfm2_audio.hearing import RATE_HZ
 from izwi_models.lfm2_audio.pattern import Blocks, TrackIndex, Turn, first_turn, next_turn
 from izwi_models.lfm2_audio.prepare import Checkpoint
 from izwi_models.lfm2_audio.prompt import LFM2Prompt, entry_key, input_row
 from izwi_models.lfm2_audio.segments import SEGMENT, SegmentEncoder
 from izwi_models.lfm2_audio.tokenizer import TextReader
 
+# A longer sound is transcribed in pieces of this length; a cut is looked for this far before.
+_PIECE_S, _SEARCH_S = 30.0, 5.0
+_ENGLISH = "English"
+
 
 class LFM2Audio:
-    """One checkpoint on one device. Implements `izwi.model.Model`, `Alternates`, `Converses`."""
+    """One checkpoint on one device.
 
-    capabilities = (Capability.CONVERSE,)
+    Implements `izwi.model.Model`, `Alternates` and `Encodes` for the engine, and for API servers
+    `ConversationModel`, `SpeechModel`, `TranscriptionModel`, `ChatModel` and `SpellsTokens`.
+    """
+
+    capabilities = (
+        Capability.CONVERSE,
+        Capability.SPEAK,
+        Capability.TRANSCRIBE,
+        Capability.CHAT,
+    )
+    languages = (_ENGLISH,)
+    language_codes: Mapping[str, str] = {_ENGLISH: "en"}
+    can_clone = False
+    end_ids = (END_ID,)
 
     def __init__(
         self,
@@ -119,9 +141,28 @@ class LFM2Audio:
     def speakers(self) -> tuple[str, ...]:
         return self._checkpoint.speakers
 
+    @property
+    def follows_instructions(self) -> bool:
+        """Whether a voice may be described in words; LFM2.5 lists its voices instead."""
+        return not self._checkpoint.lists_voices
+
+    def split_text(self, text: str) -> list[str]:
+        """Return the text whole: it is read before it is said."""
+        return [text]
+
+    def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
+        """Cut 16 kHz samples into pieces [start, stop) of at most 30 s, in silence."""
+        return split_at_silence(
+            samples, RATE_HZ, limit_s=_PIECE_S, search_s=_SEARCH_S, overrun=False
+        )
+
     def prepare_conversation(self, request_id: str, model: str, ask: ConversationInput) -> Request:
         """Lay out the next answer of a conversation. Raises InvalidRequest and its kind."""
         return prepare.conversation_request(self._checkpoint, request_id, model, ask)
+
+    def prepare_chat(self, request_id: str, model: str, ask: ChatInput) -> Request:
+        """Lay out the next answer of a conversation in text. Raises InvalidRequest and its kind."""
+        return prepare.chat_request(self._checkpoint, request_id, model, ask)
 
     def prepare_speech(self, request_id: str, model: str, ask: SpeechInput) -> Request:
         return prepare.speech_request(self._checkpoint, request_id, model, ask)
@@ -137,11 +178,21 @@ class LFM2Audio:
 
     def read(self, token_ids: Seq[int], language: str | None) -> Transcript:  # noqa: ARG002
         """The transcript of text tokens."""
-        return Transcript("English", self._checkpoint.tokenizer.decode(token_ids).strip())
+        return Transcript(_ENGLISH, self._checkpoint.tokenizer.decode(token_ids).strip())
 
     def spell(self, token_ids: Seq[int], language: str | None) -> list[bytes]:  # noqa: ARG002
-        """Bytes of text of each token; control tokens have none."""
-        return [self._checkpoint.tokenizer.spell(index) for index in token_ids]
+        """Bytes of text of each token; control tokens have none, nor has white space before it."""
+        spelled = [self._checkpoint.tokenizer.spell(index) for index in token_ids]
+        for place, piece in enumerate(spelled):
+            spelled[place] = piece.lstrip()
+            if spelled[place]:
+                break
+        return spelled
+
+    def spell_vocabulary(self) -> tuple[list[bytes], list[int]]:
+        """Bytes of each id, and the control tokens."""
+        tokenizer, count = self._checkpoint.tokenizer, self.tracks[0].vocabulary
+        return [tokenizer.spell(index) for index in range(count)], tokenizer.control_ids
 
 
 def _progress(turn: Turn) -> Progress:

@@ -5,16 +5,20 @@ Names of parameters in errors are those of the HTTP body.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from izwi.arrays import Float32
-from izwi.chat import Role
+from izwi.chat import ChatInput, ChatMessage, Role, ToolChoice, num_characters
 from izwi.conversation import Answer, ConversationInput, Heard, Said
 from izwi.errors import ContextTooLong, InvalidRequest, VoiceNotFound
+from izwi.grammar import Grammar, json_rule
 from izwi.inputs import SpeechInput, TextMode, TranscriptionInput
 from izwi.request import Request, SamplingParams, TrackParams
 from izwi_models.lfm2_audio import prompt as prompts
@@ -76,7 +80,7 @@ def conversation_request(
     if not ask.turns:
         raise InvalidRequest("there is no message to answer", param="messages")
     texts = [part for turn in ask.turns for part in turn.parts if isinstance(part, str)]
-    _check_size(checkpoint, texts, "messages")
+    _check_size(checkpoint, sum(map(len, texts)), "messages")
     turns: list[tuple[str, list[Part]]] = []
     if ask.speaks and all(turn.role is not Role.SYSTEM for turn in ask.turns):
         turns.append((Role.SYSTEM, [prompts.CHAT]))
@@ -101,6 +105,47 @@ def conversation_request(
     return _request(request_id, model, prompt, (text, frames), limit, stops, seed=ask.seed, ask=ask)
 
 
+def chat_request(checkpoint: Checkpoint, request_id: str, model: str, ask: ChatInput) -> Request:
+    """Lay out the next answer of a conversation in text alone.
+
+    Raises:
+        InvalidRequest: It brings tools, asks for a thought, or a number is out of range.
+        ContextTooLong: The conversation leaves no room for an answer.
+    """
+    if not (ask.messages or ask.text or ask.token_ids):
+        raise InvalidRequest("there is no message to answer", param="messages")
+    if ask.thinking:
+        raise InvalidRequest("this model does not think before it answers", param="enable_thinking")
+    if ask.tools or any(message.role is Role.TOOL for message in ask.messages):
+        raise InvalidRequest("this model takes no tools", param="tools")
+    _check_size(checkpoint, num_characters(ask), "messages")
+    if len(ask.messages) > checkpoint.config.lfm.max_position_embeddings:
+        raise _too_long(checkpoint, f"{len(ask.messages)} messages", "messages")
+    if ask.messages:
+        turns = [(message.role, [_text_of(message)]) for message in ask.messages]
+        prompt = _build(checkpoint, turns, interleaved=False)
+    else:
+        ids = list(ask.token_ids) or checkpoint.tokenizer.encode_controls(ask.text)
+        _check_ids(checkpoint, ids, "input_ids")
+        prompt = prompts.plain_prompt(ids, checkpoint.config.codebooks)
+    _check_room(checkpoint, prompt, "messages")
+    limit = _limit(checkpoint, prompt, ask.max_new_tokens, _MAX_ENTRIES, "max_completion_tokens")
+    vocabulary = checkpoint.config.lfm.vocab_size
+    return _request(
+        request_id,
+        model,
+        prompt,
+        (_chat_sampling(checkpoint, ask), _GREEDY),
+        limit,
+        (END_ID, AUDIO_START_ID),
+        seed=ask.seed,
+        logprobs=ask.logprobs,
+        top_logprobs=min(ask.top_logprobs, vocabulary) if ask.logprobs else 0,
+        grammar=_grammar(ask),
+        ask=ask,
+    )
+
+
 def speech_request(
     checkpoint: Checkpoint, request_id: str, model: str, ask: SpeechInput
 ) -> Request:
@@ -118,7 +163,7 @@ def speech_request(
     if ask.language is not None and ask.language.lower() not in _LANGUAGE:
         raise InvalidRequest(f"this model speaks English, not {ask.language!r}", param="language")
     instruction = _instruction(checkpoint, ask)
-    _check_size(checkpoint, [ask.text, instruction], "input")
+    _check_size(checkpoint, len(ask.text) + len(instruction), "input")
     turns: list[tuple[str, list[Part]]] = [
         (Role.SYSTEM, [instruction]),
         (Role.USER, [ask.text]),
@@ -141,13 +186,15 @@ def transcription_request(
     Raises:
         InvalidRequest: The language is not English, or a number is out of range.
         InvalidAudio: The sound cannot be used.
-        TooLarge: The sound is too long for one piece.
+        TooLarge: The sound is too long for one piece; `split_audio` cuts it.
         ContextTooLong: It leaves no room for a transcript.
     """
     if ask.language is not None and ask.language.lower() not in _LANGUAGE:
         raise InvalidRequest(
             f"this model writes down English, not {ask.language!r}", param="language"
         )
+    if ask.context.strip():
+        raise InvalidRequest("this model takes no prompt beside the sound", param="prompt")
     sound = checkpoint.hear(ask.samples[:])
     turns: list[tuple[str, list[Part]]] = [
         (Role.SYSTEM, [prompts.TRANSCRIBE]),
@@ -160,7 +207,15 @@ def transcription_request(
     limit = _limit(checkpoint, prompt, ask.max_new_tokens, most, "max_new_tokens")
     stops = (END_ID, AUDIO_START_ID)
     return _request(
-        request_id, model, prompt, (text, _GREEDY), limit, stops, seed=ask.seed, ask=ask
+        request_id,
+        model,
+        prompt,
+        (text, _GREEDY),
+        limit,
+        stops,
+        seed=ask.seed,
+        logprobs=ask.logprobs,
+        ask=ask,
     )
 
 
@@ -225,16 +280,49 @@ def _instruction(checkpoint: Checkpoint, ask: SpeechInput) -> str:
                 param="voice",
             )
         return prompts.speaking_instruction(None, ask.instruct or None)
-    if ask.instruct:
-        raise InvalidRequest(
-            "this model follows no description of a voice; choose one by name",
-            param="instructions",
-        )
     name = _DEFAULT_VOICE if voice is None else voice.lower()
     if name not in prompts.VOICES:
         known = ", ".join(prompts.VOICES)
         raise VoiceNotFound(f"no voice {voice!r}; there are {known}", param="voice")
     return prompts.speaking_instruction(name, None)
+
+
+def _text_of(message: ChatMessage) -> str:
+    if message.tool_calls:
+        raise InvalidRequest("this model calls no tools", param="messages")
+    return message.content
+
+
+def _check_ids(checkpoint: Checkpoint, ids: Seq[int], param: str) -> None:
+    vocabulary = checkpoint.config.lfm.vocab_size
+    if not all(0 <= index < vocabulary for index in ids):
+        raise InvalidRequest(f"{param} must be from 0 to {vocabulary - 1}", param=param)
+
+
+def _grammar(ask: ChatInput) -> Grammar | None:
+    if ask.tool_choice is ToolChoice.REQUIRED:
+        raise InvalidRequest("this model calls no tools", param="tool_choice")
+    if not ask.response_schema:
+        return None
+    rule = json_rule("answer", json.loads(ask.response_schema), "response_format")
+    return Grammar(f"start: answer\n{rule}")
+
+
+def _chat_sampling(checkpoint: Checkpoint, ask: ChatInput) -> SamplingParams:
+    params = replace(
+        _sampling(_GREEDY, ask.temperature, ask.top_k, ask.top_p),
+        min_p=0.0 if ask.min_p is None else ask.min_p,
+        repetition_penalty=1.0 if ask.repetition_penalty is None else ask.repetition_penalty,
+        presence_penalty=ask.presence_penalty,
+        frequency_penalty=ask.frequency_penalty,
+        logit_bias=ask.logit_bias,
+    )
+    if not 0.0 <= params.min_p <= 1.0:
+        raise InvalidRequest("min_p must be from 0 to 1", param="min_p")
+    if not 0.0 < params.repetition_penalty < math.inf:
+        raise InvalidRequest("repetition_penalty must be above 0", param="repetition_penalty")
+    _check_ids(checkpoint, [index for index, _ in params.logit_bias], "logit_bias")
+    return params
 
 
 def _sampling(
@@ -271,17 +359,17 @@ def _limit(
 def _check_room(checkpoint: Checkpoint, prompt: LFM2Prompt, param: str) -> None:
     positions = checkpoint.config.lfm.max_position_embeddings
     if prompt.num_positions >= positions:
-        raise _too_long(f"{prompt.num_positions} positions", positions, param)
+        raise _too_long(checkpoint, f"{prompt.num_positions} positions", param)
 
 
-def _check_size(checkpoint: Checkpoint, texts: Seq[str], param: str) -> None:
+def _check_size(checkpoint: Checkpoint, num_characters: int, param: str) -> None:
     positions = checkpoint.config.lfm.max_position_embeddings
-    size = sum(map(len, texts))
-    if size > _MAX_CHARACTERS_PER_POSITION * positions:
-        raise _too_long(f"{size} characters", positions, param)
+    if num_characters > _MAX_CHARACTERS_PER_POSITION * positions:
+        raise _too_long(checkpoint, f"{num_characters} characters", param)
 
 
-def _too_long(size: str, positions: int, param: str) -> ContextTooLong:
+def _too_long(checkpoint: Checkpoint, size: str, param: str) -> ContextTooLong:
+    positions = checkpoint.config.lfm.max_position_embeddings
     return ContextTooLong(
         f"the input has {size}; the model has room for {positions}, its answer included",
         param=param,

@@ -129,7 +129,14 @@ def build_prompt(
                 rows.add_entries(part)
         rows.add_tokens([end, *newline])
     rows.add_tokens([start, *tokenizer.encode("assistant\n")])
-    return rows.prompt(interleaved)
+    return rows.prompt(interleaved=interleaved)
+
+
+def plain_prompt(ids: Iterable[int], codebooks: int) -> LFM2Prompt:
+    """Take tokens as they are, outside the template; the answer is text."""
+    rows = _Rows(codebooks)
+    rows.add_tokens(ids)
+    return rows.prompt(interleaved=False)
 
 
 def input_row(entry: tuple[int, ...], codebooks: int) -> list[int]:
@@ -171,7 +178,7 @@ class _Rows:
             key = (digest ^ place * _PLACE_FACTOR) & _KEY_MASK
             self._keys.append(key | _DIGEST_BIT)
 
-    def prompt(self, interleaved: bool) -> LFM2Prompt:
+    def prompt(self, *, interleaved: bool) -> LFM2Prompt:
         return LFM2Prompt(
             np.array(self._inputs, np.int64),
             np.array(self._keys, np.int64),

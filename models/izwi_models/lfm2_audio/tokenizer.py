@@ -7,6 +7,7 @@ control tokens in by id.
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from pathlib import Path
@@ -38,6 +39,8 @@ class LFM2Tokenizer:
         self._tokenizer.encode_special_tokens = True  # those in a text are spelled out
         added: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
         self._added = added
+        names = sorted((token.content for token in added.values()), key=len, reverse=True)
+        self._controls = re.compile("|".join(map(re.escape, names)) or r"(?!)")
 
     @property
     def vocab_size(self) -> int:
@@ -59,6 +62,25 @@ class LFM2Tokenizer:
         """Ids of plain text; control tokens in it are spelled out as text."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
+    def encode_controls(self, text: str) -> list[int]:
+        """Ids of text in which control tokens are meant as such."""
+        ids: list[int] = []
+        at = 0
+        for control in self._controls.finditer(text):
+            ids += [*self.encode(text[at : control.start()]), self.id_of(control.group())]
+            at = control.end()
+        return ids + self.encode(text[at:])
+
+    @property
+    def control_ids(self) -> list[int]:
+        """Ids of control tokens, ascending."""
+        return sorted(index for index, token in self._added.items() if token.special)
+
+    def name(self, index: int) -> bytes:
+        """Bytes of one token; of a control token its name."""
+        added = self._added.get(index)
+        return self.spell(index) if added is None else added.content.encode()
+
     def spell(self, index: int) -> bytes:
         """Bytes of one token; none of a control token, nor of an unknown id."""
         added = self._added.get(index)
@@ -78,10 +100,16 @@ class TextReader:
     """Reads the text of an answer while it is made. Implements `izwi.chat.AnswerReader`."""
 
     num_reasoning_tokens = 0  # it does not think aloud
+    num_calls = 0  # nor call functions
+    ended = False
 
     def __init__(self, tokenizer: LFM2Tokenizer):
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def spell(self, token_id: int) -> bytes:
+        """Return the bytes of one token; control tokens have their name."""
+        return self._tokenizer.name(token_id)
 
     def read(self, token_ids: Seq[int]) -> AnswerText:
         """Return what these tokens add."""

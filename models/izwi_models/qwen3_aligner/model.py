@@ -16,6 +16,7 @@ import numpy.typing as npt
 from izwi.alignment import AlignedWord
 from izwi.arrays import Samples
 from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
+from izwi.audio.split import split_at_silence
 from izwi.capability import Capability
 from izwi.errors import InvalidRequest, TooLarge
 from izwi.inputs import AlignmentInput
@@ -36,7 +37,6 @@ from izwi_models.qwen3_asr.embedding import ClipEncoder, WindowEncoder, embed, h
 from izwi_models.qwen3_asr.encoder import pack_encoder
 from izwi_models.qwen3_asr.prompt import CLIP, WINDOW, cut_windows
 from izwi_models.qwen3_asr.samples import checked_samples
-from izwi_models.qwen3_asr.split import split_at_silence
 from izwi_models.qwen3_asr.text import LANGUAGES, language_name
 
 # Sound whose text is still to be written is cut to this before it is aligned, as in the reference.

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from izwi.arrays import Samples
 from izwi.audio.mel import WHISPER_RATE, whisper_log_mel
+from izwi.audio.split import split_at_silence
 from izwi.capability import Capability
 from izwi.checkpoint import tensor_names
 from izwi.errors import InvalidRequest, TooLarge
@@ -49,7 +50,6 @@ from izwi_models.qwen3_asr.prompt import (
     cut_windows,
 )
 from izwi_models.qwen3_asr.samples import checked_samples
-from izwi_models.qwen3_asr.split import split_at_silence
 from izwi_models.qwen3_asr.streaming import AsrStream, StreamStep, stream_rules
 from izwi_models.qwen3_asr.text import (
     LANGUAGES,

@@ -24,13 +24,13 @@ import numpy as np
 
 from izwi.arrays import Float32
 from izwi.audio.mel import WHISPER_HOP, WHISPER_LOOKAHEAD, WHISPER_MIN_SAMPLES, WHISPER_RATE
+from izwi.audio.split import enough_to_cut, split_at_silence
 from izwi.errors import InvalidRequest
 from izwi.input_stream import PartialTranscript
 from izwi.request import EncodeInput
 from izwi_models.qwen3_asr.config import AsrConfig, AudioConfig
 from izwi_models.qwen3_asr.features import SegmentFeatures
 from izwi_models.qwen3_asr.prefix import AnswerTokens, StablePrefix, StreamRules
-from izwi_models.qwen3_asr.split import enough_to_cut, split_at_silence
 from izwi_models.qwen3_asr.text import TEXT_TAG, parse_answer
 
 _MIN_CHUNK_SECONDS = 0.2  # less decodes more often than anybody can read
