@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.mutation.areas import AREAS
+from tests.mutation.jobs import in_copies
+from tests.mutation.mutants import Mutant, Plan
+from tests.mutation.reach import Reached
+from tests.mutation.results import Results
 
 ROOT = Path(__file__).parents[2]
 
@@ -13,3 +19,65 @@ def test_every_module_and_every_test_of_an_area_exists() -> None:
     named = {*AREAS, *(test for tests in AREAS.values() for test in tests)}
     assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
     assert all(AREAS.values())
+
+
+TEXT = "a = 1\nb = 2\nc = a\n"
+FAULT = Mutant("x.py", "i", 2, ("b = 2",), ("b = 3",), (2, 2))
+
+
+def test_a_fault_is_planted_where_its_lines_are_now() -> None:
+    moved = FAULT.found_in("\n\n" + TEXT)
+    assert moved is not None
+    assert (moved.line, moved.statement) == (4, (4, 4))
+    assert moved.planted_in("\n\n" + TEXT) == "\n\na = 1\nb = 3\nc = a\n"
+    assert FAULT.found_in(TEXT) == FAULT
+    assert FAULT.found_in("a = 1\nb = 4\n") is None
+    assert FAULT.found_in("\n" + TEXT + TEXT) is None  # which of the two is not known
+
+
+def test_a_plan_and_its_results_travel(tmp_path: Path) -> None:
+    Plan({"x.py": ["i", "j"]}, {"x.py": [FAULT]}).write(tmp_path / "plan.json")
+    plan = Plan.read(tmp_path / "plan.json")
+    assert plan.drawn == {"x.py": [FAULT]}
+    there = Results(tmp_path / "there.json")
+    there.keep("x.py", plan.ids["x.py"])
+    there.add(FAULT, "survived", 3)
+    there.write()
+    here = Results(tmp_path / "here.json")
+    here.merge(tmp_path / "there.json")
+    assert here.modules["x.py"]["outcomes"] == {"i": "survived"}
+    assert [s["became"] for s in here.modules["x.py"]["survivors"]] == ["b = 3"]
+    here.add(FAULT, "noticed", 4)  # a test was written
+    assert here.modules["x.py"] == {"outcomes": {"i": "noticed"}, "survivors": [], "mutants": 2}
+    here.keep("x.py", ["j"])  # and the function changed
+    assert here.modules["x.py"] == {"outcomes": {}, "survivors": [], "mutants": 1}
+
+
+def test_tests_are_chosen_by_the_lines_that_they_reach(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    ended = [("t.py::a", "passed"), ("t.py::b", "passed"), ("u.py::c", "failed")]
+    (tmp_path / "f/tests-1.jsonl").write_text(
+        "".join(f'["{test}", "call", "{outcome}", 1.0]\n' for test, outcome in ended)
+    )
+    # at import; in a test's call; in a fixture of a file; in a test that fails as it is
+    lines = '["", "x.py", 1]\n["t.py::a", "x.py", 5]\n["t.py", "x.py", 6]\n["u.py::c", "x.py", 7]\n'
+    (tmp_path / "f/lines-1.jsonl").write_text(lines)
+    reached = Reached(tmp_path)
+    assert reached.tests("x.py", (1, 1)) == ["t.py::a", "t.py::b"]
+    assert reached.tests("x.py", (4, 5)) == ["t.py::a"]
+    assert reached.tests("x.py", (6, 6)) == ["t.py::a", "t.py::b"]
+    assert reached.tests("x.py", (7, 8)) == []
+
+
+@pytest.mark.parametrize("num_jobs", [1, 3])
+def test_jobs_do_every_piece_once_and_a_broken_one_does_not_hang(num_jobs: int) -> None:
+    def square(copy: object, piece: int) -> int:
+        return piece * piece
+
+    found = dict(in_copies(range(5), square, num_jobs=num_jobs, until=float("inf")))
+    assert found == {n: n * n for n in range(5)}
+
+    def fail(copy: object, piece: int) -> None:
+        raise SystemExit
+
+    assert list(in_copies(range(5), fail, num_jobs=num_jobs, until=float("inf"))) == []

@@ -1,45 +1,22 @@
-"""Which modules are mutated, and which test files must notice: the fast ones first."""
+"""Which modules are mutated, and in which test files those are looked for that must notice.
+
+Which of their tests a mutant is tried with is found by running them: `reach.py`.
+"""
 
 from __future__ import annotations
 
-_PLANS = ("tests/scheduler/test_draft.py", "tests/scheduler/test_policy.py")
-_PURE = {
-    "cost": ("test_boundaries", "test_cost"),
-    "playback": ("test_boundaries", "test_playback"),
-    "batching_delay": ("test_boundaries", "test_batching_delay"),
-    "shadow": ("test_shadow",),
-    "ordered": ("test_draft", "test_policy", "test_progress"),
-    "deadline": ("test_deadline", "test_draft", "test_policy", "test_progress"),
-    "step_builder": ("test_draft", "test_policy", "test_progress"),
-}
-_QUEUES = (
-    *_PLANS,
-    "tests/scheduler/test_progress.py",
-    "tests/engine/test_engine.py",
-    "tests/engine/test_pressure.py",
-)
-_CACHE = (
-    "tests/cache/test_pages.py",
-    "tests/cache/test_page_chain.py",
-    "tests/cache/test_radix.py",
-)
-_ENGINE = (
-    "tests/engine/test_engine.py",
-    "tests/engine/test_pause.py",
-    "tests/engine/test_ahead.py",
-    "tests/engine/test_pressure.py",
-    "tests/engine/test_prefix.py",
-    "tests/engine/test_sound_beside.py",
-    "tests/engine/test_async_engine.py",
-)
-_RUNNER = ("tests/runner/test_sampler.py", "tests/runner/test_staging.py", *_ENGINE)
-_SERVE = (
-    "tests/serve/test_wire.py",
-    "tests/serve/test_alive.py",
-    "tests/serve/test_remote_engine.py",
-    "tests/serve/test_going_on.py",
-    "tests/serve/test_processes.py",
-)
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+
+
+def _tests(*folders: str) -> tuple[str, ...]:
+    found = (path for folder in folders for path in (_ROOT / "tests" / folder).glob("test_*.py"))
+    return tuple(sorted(str(path.relative_to(_ROOT)) for path in found))
+
+
+_LOOP = _tests("scheduler", "cache", "engine", "runner")
+_SERVE = _tests("serve")
 _KEYS = (
     "tests/api/test_limits_boundaries.py",
     "tests/api/test_auth_boundaries.py",
@@ -48,36 +25,23 @@ _KEYS = (
     "tests/api/test_keys.py",
     "tests/api/test_shared_counts.py",
 )
+_SCHEDULER = (
+    *("cost", "playback", "batching_delay", "shadow", "ordered", "deadline", "step_builder"),
+    *("scheduler", "waiting_queue", "playback_clocks", "codec_rows"),
+)
+_CACHE = ("pages", "radix", "edge", "memory", "tiers", "kv", "state")
+_PROCESSES = (
+    *("control", "engine_process", "api_server_process", "resumable_request"),
+    *("remote_engine", "supervisor", "wire"),
+)
 
 AREAS: dict[str, tuple[str, ...]] = {
-    **{
-        f"izwi/scheduler/{name}.py": tuple(f"tests/scheduler/{test}.py" for test in tests)
-        for name, tests in _PURE.items()
-    },
-    **{
-        f"izwi/scheduler/{name}.py": _QUEUES
-        for name in ("scheduler", "waiting_queue", "playback_clocks", "codec_rows")
-    },
-    "izwi/cache/pages.py": _CACHE,
-    "izwi/cache/radix.py": _CACHE,
-    "izwi/cache/edge.py": (*_CACHE, *_ENGINE),
-    "izwi/cache/memory.py": (*_CACHE, *_ENGINE),
-    "izwi/cache/tiers.py": (*_CACHE, "tests/cache/test_tiers.py", *_ENGINE),
-    "izwi/cache/kv.py": ("tests/cache/test_kv.py", *_ENGINE),
-    "izwi/cache/state.py": _ENGINE,
-    "izwi/model_worker.py": _ENGINE,
-    "izwi/in_flight.py": _ENGINE,
-    "izwi/step_thread.py": _ENGINE,
+    **{f"izwi/scheduler/{name}.py": _LOOP for name in _SCHEDULER},
+    **{f"izwi/cache/{name}.py": _LOOP for name in _CACHE},
+    **{f"izwi/{name}.py": _LOOP for name in ("model_worker", "in_flight")},
+    **{f"izwi/runner/{name}.py": _LOOP for name in ("runner", "sampler", "staging")},
+    "izwi/step_thread.py": (*_LOOP, *_SERVE),
     "izwi/serialization.py": ("tests/serve/test_wire.py", "tests/engine/test_recording.py"),
-    **{f"izwi/runner/{name}.py": _RUNNER for name in ("runner", "sampler", "staging")},
-    "api/izwi_api/http/limits.py": _KEYS,
-    "api/izwi_api/http/auth.py": _KEYS,
-    "api/izwi_api/http/keys.py": _KEYS,
-    **{
-        f"api/izwi_api/serve/{name}.py": _SERVE
-        for name in (
-            *("control", "engine_process", "api_server_process", "resumable_request"),
-            *("remote_engine", "supervisor", "wire"),
-        )
-    },
+    **{f"api/izwi_api/http/{name}.py": _KEYS for name in ("limits", "auth", "keys")},
+    **{f"api/izwi_api/serve/{name}.py": _SERVE for name in _PROCESSES},
 }

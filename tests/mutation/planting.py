@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ast
+import random
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import parso
-from cosmic_ray.commands.init import init
+from cosmic_ray.ast import Visitor, get_ast
+from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.operator import Example, Operator
-from cosmic_ray.plugins import OPERATOR_PROVIDERS
-from cosmic_ray.work_db import WorkDB
-from cosmic_ray.work_item import WorkerOutcome, WorkResult
+from cosmic_ray.plugins import OPERATOR_PROVIDERS, get_operator, operator_names
+
+from tests.mutation.mutants import ROOT, Mutant
 
 Span = tuple[tuple[int, int], tuple[int, int]]
 
@@ -74,18 +77,93 @@ class _Provider:
 OPERATOR_PROVIDERS["izwi"] = _Provider()
 
 
-def plan_mutants(module: Path, session: WorkDB) -> None:
-    """Write every mutant of a module into a session; those that say nothing are skipped there."""
-    init([module], session, {})
-    quiet = list(_quiet(ast.parse(module.read_text(encoding="utf-8"))))
-    skipped = []
-    for item in session.pending_work_items:
-        (mutant,) = item.mutations
-        start, end = mutant.start_pos, mutant.end_pos
-        in_quiet = any(a <= start and end <= b for a, b in quiet)
-        if not _KEPT.fullmatch(mutant.operator_name) or in_quiet:
-            skipped.append(item.job_id)
-    session.set_multiple_results(skipped, WorkResult(worker_outcome=WorkerOutcome.SKIPPED))
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where an operator can plant a fault, before it is made: making one parses the module."""
+
+    id: str
+    operator: str
+    occurrence: int
+    span: Span
+
+
+class _Positions(Visitor):  # type: ignore[misc]  # cosmic-ray has no types
+    """All places where an operator applies, in the order in which it counts them."""
+
+    def __init__(self, operator: Operator):
+        self.spans: list[Span] = []
+        self._operator = operator
+
+    def visit(self, node: Any) -> Any:
+        self.spans += self._operator.mutation_positions(node)
+        return node
+
+
+def find_sites(module: str) -> list[Site]:
+    """Return every place of a module where a fault can be planted, in an order drawn by lot."""
+    text = (ROOT / module).read_text(encoding="utf-8")
+    tree, parsed = ast.parse(text), get_ast(text)
+    quiet = list(_quiet(tree))
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    found: list[Site] = []
+    for name in operator_names():
+        if _KEPT.fullmatch(name):
+            positions = _Positions(get_operator(name)())
+            positions.walk(parsed)
+            for occurrence, (start, end) in enumerate(positions.spans):
+                if not any(a <= start and end <= b for a, b in quiet):
+                    within = _around(text, functions, start)
+                    again = sum(site.operator == name and site.span[0] == start for site in found)
+                    key = f"{module} {name} {again} {within}"
+                    digest = sha256(key.encode()).hexdigest()[:10]
+                    found.append(Site(digest, name, occurrence, (start, end)))
+    random.Random(module).shuffle(found)
+    return found
+
+
+def _around(text: str, functions: list[Any], start: tuple[int, int]) -> str:
+    """Return the innermost function around a place, with the place; or the line alone."""
+    around = [f for f in functions if f.lineno <= start[0] <= (f.end_lineno or 0)]
+    if not around:
+        return f"{start[1]} {text.splitlines()[start[0] - 1]}"
+    inner = max(around, key=lambda function: function.lineno)
+    body = "\n".join(text.splitlines()[inner.lineno - 1 : inner.end_lineno])
+    return f"{start[0] - inner.lineno} {start[1]} {body}"
+
+
+def plant(module: str, site: Site) -> Mutant | None:
+    """Make a mutant; None where it does not compile, or is the same as the module."""
+    text = (ROOT / module).read_text(encoding="utf-8")
+    became = mutate_code(text, get_operator(site.operator)(), site.occurrence)
+    if became is None or became == text or not _compiles(became):
+        return None
+    old, new = text.split("\n"), became.split("\n")
+    start = next(i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b)
+    same = 0
+    while same < min(len(old), len(new)) - start and old[-1 - same] == new[-1 - same]:
+        same += 1
+    was, now = tuple(old[start : len(old) - same]), tuple(new[start : len(new) - same])
+    lines = _statement_lines(ast.parse(text), site.span)
+    return Mutant(module, site.id, start + 1, was, now, lines)
+
+
+def _statement_lines(tree: ast.Module, span: Span) -> tuple[int, int]:
+    """Return the first and last line of the innermost statement around a place, header alone."""
+    first, last = span[0][0], span[1][0]
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt) and node.lineno <= first <= (node.end_lineno or 0)
+    ]
+    return max([node.lineno for node in around], default=first), last
+
+
+def _compiles(text: str) -> bool:
+    try:
+        compile(text, "mutant", "exec")
+    except SyntaxError:
+        return False
+    return True
 
 
 def _quiet(tree: ast.Module) -> Iterator[Span]:

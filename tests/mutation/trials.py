@@ -1,4 +1,4 @@
-"""One mutant after the other, each in a process forked from one that has its libraries loaded.
+"""Run tests over a copy of the tree, in processes forked from one that has its libraries loaded.
 
 A process for each mutant from nothing would spend most of its time on importing torch.
 """
@@ -7,73 +7,121 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-from cosmic_ray.mutating import use_mutation
-from cosmic_ray.plugins import get_operator
-from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkResult
+import pytest
 
-from tests.mutation.sessions import BUILD, TREE
+from tests.mutation.mutants import BUILD, ROOT, Mutant
+from tests.mutation.reach import Reached, ReachPlugin
 
 _OURS = frozenset(("izwi", "izwi_api", "izwi_models", "izwi_web", "benchmarks", "tests"))
-# A mutant that hangs is one that was noticed: so many times as long as the tests take.
-_PATIENCE, _LEAST_S = 4.0, 20.0
+_FOLDERS = ("izwi", "models", "api", "web", "tests", "benchmarks", "docs")
+# A mutant that hangs is one that was noticed: a test may take so many times as long as it did.
+_PATIENCE, _LEAST_S = 4.0, 15.0
 _LOADED = BUILD / "loaded.txt"
+_RUN = os.getpid()  # of the process whose children all others are
+
+NOTICED, SURVIVED, UNREACHED = "noticed", "survived", "unreached"
+LATE, STALE = "late", "stale"  # there was no time for it, or its lines have changed since
 
 
-class TestsBroken(Exception):
-    """The tests fail before any fault was planted."""
+class ChosenTests:
+    """Runs the chosen tests alone, those of quick files first, each with a limit of its own."""
+
+    def __init__(self, seconds: dict[str, float]):
+        self._seconds = seconds
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keep what was chosen, in order."""
+        kept = [item for item in items if item.nodeid in self._seconds]
+        files: dict[str, float] = {}
+        for item in kept:
+            file = item.nodeid.partition("::")[0]
+            files[file] = files.get(file, 0.0) + self._seconds[item.nodeid]
+            limit_s = max(_LEAST_S, _PATIENCE * self._seconds[item.nodeid])
+            item.add_marker(pytest.mark.timeout(limit_s, method="thread"), append=False)
+        items[:] = sorted(kept, key=lambda i: (files[i.nodeid.partition("::")[0]], i.location[0]))
 
 
-class Trials:
-    """The mutants of one module against its tests.
+class Copy:
+    """A copy of the tree in which one fault at a time is planted."""
 
-    Raises:
-        TestsBroken: The tests fail as they are.
-    """
+    def __init__(self, number: int):
+        self.number = number
+        self.tree = BUILD / f"tree{number}"
+        # short, since paths of Unix sockets are: under 108 bytes
+        self._scratch = Path(tempfile.gettempdir()) / f"mt{_RUN}-{number}"
 
-    def __init__(self, module: str, tests: list[str]):
-        self._path = TREE / module
-        self._arguments = [
-            *("-x", "-q", "--no-header", "--assert=plain", "-p", "no:cacheprovider"),
-            *("-m", "not gpu and not slow", f"--rootdir={TREE}", *tests),
-        ]
-        _set_environment()
-        if self._run(600.0) != 0:
-            raise TestsBroken(f"python -m pytest {' '.join(tests)}")
-        sys.dont_write_bytecode = True  # what was compiled now serves all children
-        _load_what_they_load()
-        begun = time.monotonic()
-        if self._run(600.0) != 0:
-            raise TestsBroken("from a process with its libraries loaded")
-        self._patience_s = max(_LEAST_S, _PATIENCE * (time.monotonic() - begun))
-        for cached in (self._path.parent / "__pycache__").glob(f"{self._path.stem}.*.pyc"):
+    def fill(self) -> None:
+        """Copy Python files, and link all others."""
+        shutil.rmtree(self.tree, ignore_errors=True)
+        for name in _tracked():
+            target = self.tree / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.suffix == ".py":
+                shutil.copy2(ROOT / name, target)
+            else:
+                target.symlink_to(ROOT / name)
+
+    def remove(self) -> None:
+        """Take the copy away, and what its tests have left."""
+        shutil.rmtree(self.tree, ignore_errors=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def trace(self, test_file: str, modules: list[str], until: float) -> None:
+        """Run a test file as it is, and write down under build/mutants/reach what it reaches.
+
+        One that takes too long is ended; what its tests reached until then counts.
+        """
+        folder = reach_folder() / test_file.replace("/", ".")
+        shutil.rmtree(folder, ignore_errors=True)
+        self._run([test_file], lambda: ReachPlugin(self.tree, modules, folder), until)
+
+    def try_mutant(self, mutant: Mutant, reached: Reached, until: float) -> str:
+        """Plant a fault, run the tests that reach it, and take it away again."""
+        path = self.tree / mutant.module
+        text = path.read_text(encoding="utf-8")
+        found = mutant.found_in(text)
+        if found is None:
+            return STALE
+        tests = reached.tests(mutant.module, found.statement)
+        if not tests:
+            return UNREACHED
+        seconds = {test: reached.seconds[test] for test in tests}
+        patience_s = max(2 * _LEAST_S, _PATIENCE * sum(seconds.values()))
+        limit = time.monotonic() + patience_s
+        for cached in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             cached.unlink()  # made of the same second, it could stand for a mutant
+        path.write_text(found.planted_in(text), encoding="utf-8")
+        try:
+            files = sorted({test.partition("::")[0] for test in tests})
+            code = self._run(["-x", *files], lambda: ChosenTests(seconds), min(limit, until))
+        finally:
+            path.write_text(text, encoding="utf-8")
+        if code == 0:
+            return SURVIVED
+        return LATE if code < 0 and until < limit else NOTICED
 
-    def try_mutant(self, mutant: MutationSpec) -> WorkResult:
-        """Plant a fault, run the tests, and take it away again."""
-        operator = get_operator(mutant.operator_name)(**mutant.operator_args)
-        with use_mutation(self._path, operator, mutant.occurrence) as (before, after):
-            if after is None or not _compiles(after):
-                return WorkResult(WorkerOutcome.SKIPPED)
-            code = self._run(self._patience_s)
-        outcome = TestOutcome.SURVIVED if code == 0 else TestOutcome.KILLED
-        return WorkResult(WorkerOutcome.NORMAL, test_outcome=outcome, diff=_change(before, after))
-
-    def _run(self, patience_s: float) -> int:
-        """Run the tests in a child; its exit code, or -1 if it took too long."""
+    def _run(self, arguments: list[str], plugin: Any, until: float) -> int:
+        """Run pytest in a child; its exit code, or negative if it took too long or was killed."""
         child = os.fork()
         if child == 0:
             code = 1
             try:
                 os.setsid()
-                code = _run_pytest(self._arguments)
+                code = self._run_pytest(arguments, plugin)
             finally:
                 os._exit(code)
-        until = time.monotonic() + patience_s
         while time.monotonic() < until:
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
@@ -84,64 +132,85 @@ class Trials:
         os.waitpid(child, 0)
         return -1
 
+    def _run_pytest(self, arguments: list[str], plugin: Any) -> int:
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        output = os.open(BUILD / f"last{self.number}.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(self.tree)
+        rooms = [str(self.tree), *(str(self.tree / room) for room in ("models", "api", "web"))]
+        elsewhere = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+        os.environ |= {
+            "PYTHONPATH": os.pathsep.join([*rooms, *elsewhere]),
+            "TMPDIR": str(self._scratch),
+        }
+        tempfile.tempdir = None
+        sys.path[:0] = rooms
+        made = plugin()  # of the tests' module that is loaded here
+        for name in [name for name in sys.modules if name.partition(".")[0] in _OURS]:
+            if not name.startswith("tests.mutation"):
+                del sys.modules[name]  # of the tree that is not mutated
+        from hypothesis import Phase, settings
 
-def _end_group(leader: int) -> None:
-    """End what a child has started and left."""
-    with suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
+        # The same examples each time, and none made smaller: a fault is noticed or it is not.
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile(
+            "mutation",
+            max_examples=100,
+            deadline=None,
+            phases=phases,
+            derandomize=True,
+            database=None,
+        )
+        base = [
+            *("-q", "--no-header", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist"),
+            *("-p", "no:benchmark", "-m", "not gpu and not slow", f"--rootdir={self.tree}"),
+            f"--basetemp={self._scratch / 'base'}",
+        ]
+        code = int(pytest.main([*base, *arguments], plugins=[made]))
+        _LOADED.with_suffix(f".{self.number}").write_text("\n".join(sys.modules))
+        sys.stdout.flush()
+        return code
 
 
-def _run_pytest(arguments: list[str]) -> int:
-    output = os.open(BUILD / "last.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.chdir(TREE)
-    sys.path[:0] = [str(TREE), *(str(TREE / room) for room in ("models", "api", "web"))]
-    for name in [name for name in sys.modules if name.partition(".")[0] in _OURS]:
-        del sys.modules[name]  # of the tree that is not mutated
-    import pytest
-    from hypothesis import Phase, settings
-
-    # The same examples each time, and none made smaller: a fault is noticed or it is not.
-    phases = (Phase.explicit, Phase.generate)
-    settings.register_profile(
-        "mutation", max_examples=100, deadline=None, phases=phases, derandomize=True, database=None
-    )
-    code = int(pytest.main(arguments))
-    _LOADED.write_text("\n".join(sys.modules))
-    sys.stdout.flush()
-    return code
+def reach_folder() -> Path:
+    """Return where the traced runs write."""
+    return BUILD / "reach"
 
 
-def _set_environment() -> None:
-    rooms = [str(TREE), *(str(TREE / room) for room in ("models", "api", "web"))]
+def set_environment() -> None:
+    """Hide GPUs, and fix what tests and the processes that they start would read otherwise."""
     os.environ |= {
-        "PYTHONPATH": os.pathsep.join(rooms),
+        "CUDA_VISIBLE_DEVICES": "",
         "HYPOTHESIS_PROFILE": "mutation",
         "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TRITON_INTERPRET": "1",
     }
 
 
-def _load_what_they_load() -> None:
-    """Import what the tests imported and is not ours, for the children to find it there."""
-    for name in _LOADED.read_text().splitlines():
+def load_libraries() -> None:
+    """Import what the traced runs imported and is not ours, for children to find it there."""
+    names = {n for path in BUILD.glob("loaded.[0-9]*") for n in path.read_text().splitlines()}
+    for name in sorted(names):
         if name.partition(".")[0] not in _OURS and not name.startswith(("_", "conftest", "test")):
             with suppress(Exception):
                 importlib.import_module(name)
 
 
-def _compiles(text: str) -> bool:
-    try:
-        compile(text, "mutant", "exec")
-    except SyntaxError:
-        return False
-    return True
+def _tracked() -> Iterable[str]:
+    """Yield what git knows, and does not ignore; without git, the folders of the repository."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=False, capture_output=True)
+    if listed.returncode == 0:
+        names = list(filter(None, listed.stdout.decode().split("\0")))
+    else:
+        found = (path for folder in _FOLDERS for path in (ROOT / folder).rglob("*"))
+        names = [str(path.relative_to(ROOT)) for path in (*found, *ROOT.glob("*.*"))]
+    return [name for name in names if (ROOT / name).is_file() and "__pycache__" not in name]
 
 
-def _change(before: str, after: str) -> str:
-    """Return the line that was changed, and what became of it."""
-    old, new = before.splitlines(), after.splitlines()
-    for index, (was, became) in enumerate(zip(old, new, strict=False)):
-        if was != became:
-            return f"{index + 1}\n{was.strip()}\n{became.strip()}"
-    return ""
+def _end_group(leader: int) -> None:
+    """End what a child has started and left."""
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
