@@ -134,7 +134,10 @@ def _around(text: str, functions: list[Any], start: tuple[int, int]) -> str:
 def plant(module: str, site: Site) -> Mutant | None:
     """Make a mutant; None where it does not compile, or is the same as the module."""
     text = (ROOT / module).read_text(encoding="utf-8")
-    became = mutate_code(text, get_operator(site.operator)(), site.occurrence)
+    try:
+        became = mutate_code(text, get_operator(site.operator)(), site.occurrence)
+    except AttributeError:  # cosmic-ray's ExceptionReplacer and `except a.b:`
+        return None
     if became is None or became == text or not _compiles(became):
         return None
     old, new = text.split("\n"), became.split("\n")

@@ -201,10 +201,10 @@ def load_libraries() -> None:
 def _tracked() -> Iterable[str]:
     """Yield what git knows, and does not ignore; without git, the folders of the repository."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, check=False, capture_output=True)
-    if listed.returncode == 0:
-        names = list(filter(None, listed.stdout.decode().split("\0")))
-    else:
+    try:
+        listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout
+        names = list(filter(None, listed.decode().split("\0")))
+    except (OSError, subprocess.CalledProcessError):
         found = (path for folder in _FOLDERS for path in (ROOT / folder).rglob("*"))
         names = [str(path.relative_to(ROOT)) for path in (*found, *ROOT.glob("*.*"))]
     return [name for name in names if (ROOT / name).is_file() and "__pycache__" not in name]
