@@ -30,6 +30,7 @@ from tests.mutation.trials import (
     LATE,
     NOTICED,
     STALE,
+    UNKNOWN,
     Copy,
     load_libraries,
     reach_folder,
@@ -122,6 +123,10 @@ def _try_plan(plan: Plan, results: Results, arguments: argparse.Namespace, until
         modules = [module for module, mutants in plan.drawn.items() if mutants]
         _trace(modules, num_jobs, min(until, time.monotonic() + arguments.trace_seconds))
     reached = Reached(reach_folder())
+    cut = sorted(
+        {file for module in plan.drawn for file in AREAS[module] if not reached.complete([file])}
+    )
+    print(f"not traced to the end: {', '.join(cut) or 'none'}", flush=True)
     for test, outcome in sorted(reached.left_out.items()):
         print(f"  left out, {outcome}: {test}", flush=True)
     load_libraries()
@@ -166,7 +171,7 @@ def _try_all(
         return outcome, len(reached.tests(mutant.module, mutant.statement))
 
     for mutant, (outcome, num_tests) in in_copies(mutants, attempt, num_jobs=num_jobs, until=until):
-        if outcome in (LATE, STALE):
+        if outcome in (LATE, STALE, UNKNOWN):
             continue
         results.add(mutant, outcome, num_tests)
         results.write()

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 
 # read by sitecustomize in the processes that tests start
 TRACED, FOLDER, TEST_FILE = "MUTATION_TRACED", "MUTATION_FOLDER", "MUTATION_TEST_FILE"
+ENDED = "ended"  # a file beside the traces of a test file that ran to its end
 _SITE = f"""
 import contextlib, os
 if {TRACED!r} in os.environ:
@@ -123,10 +124,16 @@ class ReachPlugin:
             out.write(json.dumps(ended) + "\n")
 
 
+def traces_of(test_file: str) -> str:
+    """Return the name of the folder of a test file's traces."""
+    return test_file.replace("/", ".")
+
+
 class Reached:
     """What the traced runs found."""
 
     def __init__(self, folder: Path):
+        self._folder = folder
         self.seconds: dict[str, float] = defaultdict(float)
         self.left_out: dict[str, str] = {}
         passed: set[str] = set()
@@ -147,6 +154,10 @@ class Reached:
                 self._contexts[module, number].add(context)
                 if context:
                     self._of_module[module].add(context)
+
+    def complete(self, files: Iterable[str]) -> bool:
+        """Whether all of some test files ran to their end."""
+        return all((self._folder / traces_of(file) / ENDED).exists() for file in files)
 
     def tests(self, module: str, statement: tuple[int, int]) -> list[str]:
         """Return the tests that pass and reach a statement, none if none does."""

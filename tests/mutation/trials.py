@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
+from tests.mutation.areas import AREAS
 from tests.mutation.mutants import BUILD, ROOT, Mutant
-from tests.mutation.reach import Reached, ReachPlugin
+from tests.mutation.reach import ENDED, Reached, ReachPlugin, traces_of
 
 _OURS = frozenset(("izwi", "izwi_api", "izwi_models", "izwi_web", "benchmarks", "tests"))
 _FOLDERS = ("izwi", "models", "api", "web", "tests", "benchmarks", "docs")
@@ -31,7 +32,8 @@ _LOADED = BUILD / "loaded.txt"
 _RUN = os.getpid()  # of the process whose children all others are
 
 NOTICED, SURVIVED, UNREACHED = "noticed", "survived", "unreached"
-LATE, STALE = "late", "stale"  # there was no time for it, or its lines have changed since
+# no time was left for it, its lines have changed since, or not all of its tests were traced
+LATE, STALE, UNKNOWN = "late", "stale", "unknown"
 
 
 class ChosenTests:
@@ -83,9 +85,10 @@ class Copy:
 
         One that takes too long is ended; what its tests reached until then counts.
         """
-        folder = reach_folder() / test_file.replace("/", ".")
+        folder = reach_folder() / traces_of(test_file)
         shutil.rmtree(folder, ignore_errors=True)
-        self._run([test_file], lambda: ReachPlugin(self.tree, modules, folder), until)
+        if self._run([test_file], lambda: ReachPlugin(self.tree, modules, folder), until) >= 0:
+            (folder / ENDED).touch()
 
     def try_mutant(self, mutant: Mutant, reached: Reached, until: float) -> str:
         """Plant a fault, run the tests that reach it, and take it away again."""
@@ -96,7 +99,7 @@ class Copy:
             return STALE
         tests = reached.tests(mutant.module, found.statement)
         if not tests:
-            return UNREACHED
+            return UNREACHED if reached.complete(AREAS[mutant.module]) else UNKNOWN
         seconds = {test: reached.seconds[test] for test in tests}
         patience_s = max(2 * _LEAST_S, _PATIENCE * sum(seconds.values()))
         limit = time.monotonic() + patience_s
