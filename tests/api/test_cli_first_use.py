@@ -24,6 +24,7 @@ VERBS = (
     "transcribe",
     "align",
     "chat",
+    "talk",
     "clone",
     "voices",
     "models",

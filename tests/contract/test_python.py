@@ -8,10 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from izwi_api.client import Audio
 from tests.contract.test_readme import serving
+from tests.models.tiny_asr import sound
 from tests.models.tiny_chat import UNTIED, write_tiny_chat
+from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -51,11 +55,25 @@ def test_a_server(environment: dict[str, str], tmp_path: Path) -> None:
 
 def test_chat(environment: dict[str, str], tmp_path: Path) -> None:
     """The published checkpoint is a gigabyte: a tiny one of random weights stands in for it."""
-    (example,) = [block for block in BLOCKS if "Qwen/" in block]
+    (example,) = [block for block in BLOCKS if "Qwen3-0.6B" in block]
     folder = write_tiny_chat(tmp_path / "Qwen3-0.6B", UNTIED)
     imported = "from izwi_api.client import Client\n"
     out = run(imported + example.replace("Qwen/Qwen3-0.6B", str(folder)), environment, tmp_path)
     assert re.match(r"(length \d+|stop \d+)\n", out)
+
+
+def test_talk(environment: dict[str, str], tmp_path: Path) -> None:
+    (example,) = [block for block in BLOCKS if "LFM2-Audio" in block]
+    folder = write_tiny_lfm2_audio(tmp_path / "LFM2-Audio-1.5B", loudness=CALM)
+    samples = np.asarray(sound(0.7), np.float32)
+    Audio(samples, 16_000).save(tmp_path / "question.wav")
+    imported = "from izwi_api.client import Client\n"
+    short = example.replace("LiquidAI/LFM2-Audio-1.5B", str(folder)).replace(
+        "seed=1", "seed=1, max_completion_tokens=40"
+    )
+    out = run(imported + short, environment, tmp_path)
+    assert re.search(r" \d\.\d s\n", out)
+    assert re.search(r"^ \d+$", out, re.MULTILINE)  # sound without text, in its turn
 
 
 def test_asyncio_and_errors(environment: dict[str, str], tmp_path: Path) -> None:
@@ -66,4 +84,4 @@ def test_asyncio_and_errors(environment: dict[str, str], tmp_path: Path) -> None
 
 
 def test_no_example_is_left_out() -> None:
-    assert len(BLOCKS) == FIRST + 4
+    assert len(BLOCKS) == FIRST + 5

@@ -50,10 +50,14 @@ class SoundFile:
             return 0
         return status.st_size
 
-    def check(self) -> None:
-        """Raise InvalidAudio, which names the file, if it is no audio."""
+    def check(self, content: bytes | None = None) -> None:
+        """Raise InvalidAudio, which names the file, if it is no audio.
+
+        Args:
+            content: Its bytes, if they were read; stdin can be read once.
+        """
         try:
-            check_sound(self.read())
+            check_sound(self.read() if content is None else content)
         except InvalidAudio as error:
             if self.shown in str(error):
                 raise

@@ -20,6 +20,7 @@ from izwi_api.client.streams import (
     TranscriptUpdate,
     Word,
 )
+from izwi_api.client.talk import SpokenAnswer, SpokenDelta
 from izwi_api.runtime_options import RuntimeOptions
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "RuntimeOptions",
     "Segment",
     "SpeechDetails",
+    "SpokenAnswer",
+    "SpokenDelta",
     "ToolCall",
     "Transcript",
     "TranscriptUpdate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -32,6 +33,14 @@ from izwi_api.client.streams import (
     Transcript,
     TranscriptUpdate,
     tasks_of,
+)
+from izwi_api.client.talk import (
+    SpokenAnswer,
+    SpokenDelta,
+    TalkOptions,
+    answered_aloud,
+    spoken_turn,
+    talk_fields,
 )
 from izwi_api.client.text import (
     ChatOptions,
@@ -220,6 +229,41 @@ class AsyncClient:
                 yield delta
         finally:
             await deltas.aclose()
+
+    async def talk(self, audio: AudioSource, **options: Unpack[TalkOptions]) -> SpokenAnswer:
+        """Answer what audio says, in speech.
+
+        Args:
+            audio: Audio, a file's path or its bytes.
+            options: How to answer it.
+        """
+        return await self.stream_talk(audio, **options).whole()
+
+    def stream_talk(
+        self, audio: AudioSource, **options: Unpack[TalkOptions]
+    ) -> ResponseStream[SpokenDelta, SpokenAnswer]:
+        """Answer what audio says, and give text and sound as they are made; as `talk`."""
+        answer = SpokenAnswer()
+        return ResponseStream(self._talk(audio, options, answer), answer)
+
+    async def _talk(
+        self, audio: AudioSource, options: TalkOptions, answer: SpokenAnswer
+    ) -> AsyncGenerator[SpokenDelta]:
+        model = options.get("model") or await self._model_to_talk_with()
+        turn = await asyncio.to_thread(lambda: spoken_turn(audio_bytes(audio)))
+        deltas = answered_aloud(self._requests, talk_fields(model, turn, options), answer)
+        try:
+            async for delta in deltas:
+                yield delta
+        finally:
+            await deltas.aclose()
+
+    async def _model_to_talk_with(self) -> str:
+        """Return the first model that hears and speaks, else the first that answers in text."""
+        try:
+            return await self.model_for("conversation")
+        except ModelNotFound:
+            return await self.model_for("chat")
 
     # -- voices ----------------------------------------------------------------------------------
     async def clone(

@@ -19,6 +19,7 @@ from izwi_api.client.streams import (
     Transcript,
     TranscriptUpdate,
 )
+from izwi_api.client.talk import SpokenAnswer, SpokenDelta, TalkOptions
 from izwi_api.client.text import ChatOptions, Message, TranscriptionOptions
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.settings import DEFAULT_MODELS
@@ -149,6 +150,16 @@ class Client:
     ) -> BlockingStream[ChatDelta, Answer]:
         """Answer a conversation, or what a user says, and give the answer as it grows."""
         return self._stream(self._client.stream_chat(messages, **options))
+
+    def talk(self, audio: AudioSource, **options: Unpack[TalkOptions]) -> SpokenAnswer:
+        """Answer what audio says, in speech."""
+        return self._thread.call(self._client.talk(audio, **options))
+
+    def stream_talk(
+        self, audio: AudioSource, **options: Unpack[TalkOptions]
+    ) -> BlockingStream[SpokenDelta, SpokenAnswer]:
+        """Answer what audio says, and give text and sound as they are made."""
+        return self._stream(self._client.stream_talk(audio, **options))
 
     def clone(
         self,

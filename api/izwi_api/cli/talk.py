@@ -1,0 +1,169 @@
+"""`izwi talk`: answer what a file of speech says, in speech."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from izwi.errors import InvalidRequest, ModelNotFound
+from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
+from izwi_api.console import messages, report_failures
+from izwi_api.settings import DEFAULT_MODELS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from izwi_api.cli.sound_out import Saved
+    from izwi_api.cli.target import Target
+    from izwi_api.client import AsyncClient, Audio, ResponseStream, SpokenAnswer, SpokenDelta
+    from izwi_api.client.talk import TalkOptions
+
+# No model that hears and speaks is small enough to come with the code.
+EXAMPLE_MODEL = "LiquidAI/LFM2-Audio-1.5B"
+
+File = Annotated[Path, typer.Argument(help="Audio file that is answered; - is stdin.")]
+ModelSource = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Folder or hub id of a model that hears and speaks, such as {EXAMPLE_MODEL}, or of a "
+        "chat model, which the embedded voice speaks for; with --server its name there, by default "
+        "the first.",
+        show_default=False,
+    ),
+]
+Voice = Annotated[str | None, typer.Option(help="Voice of the answer, where there is a choice.")]
+System = Annotated[str | None, typer.Option(help="System message before the conversation.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="File to write: .wav .mp3 .opus .ogg .flac .aac .pcm; - is stdout."),
+]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="Format of the sound. Default: by the suffix; WAV on stdout."),
+]
+Temperature = Annotated[
+    float | None, typer.Option(min=0.0, max=2.0, help="0 is greedy. Default: the model's.")
+]
+Seed = Annotated[
+    int | None, typer.Option(help="The same seed answers the same way. Default: another each time.")
+]
+MaxNewTokens = Annotated[
+    int | None, typer.Option(min=1, help="At most this many tokens of text and frames of sound.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the text, the length of the sound and usage, a line.")
+]
+
+
+def talk(
+    file: File,
+    model: ModelSource = None,
+    voice: Voice = None,
+    system: System = None,
+    out: Out = None,
+    audio_format: Format = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    max_new_tokens: MaxNewTokens = None,
+    as_json: AsJson = False,
+    server: ServerUrl = None,
+    api_key: ApiKey = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    offline: Offline = False,
+) -> None:
+    """Answer what a file says, in speech; prints what is said."""
+    from izwi_api.cli.sound_files import SoundFile
+    from izwi_api.cli.target import choose_target
+    from izwi_api.client import AsyncClient, RuntimeOptions
+
+    with report_failures():
+        if seed is not None and not -(2**63) <= seed < 2**63:
+            raise InvalidRequest("the seed must fit in 64 bits", param="seed")
+        is_piped = str(file) == "-"
+        target = choose_target(out, audio_format, piped_text=is_piped)
+        if as_json and _is_stdout(target):
+            raise InvalidRequest("--json and the sound cannot both go to stdout; give --out FILE")
+        sound = SoundFile(None if is_piped else file, file)
+        content = sound.read()
+        runtime = RuntimeOptions(device, dtype, offline)
+        server = _server(server, api_key, model, local_only=runtime != RuntimeOptions())
+        if not server:
+            sound.check(content)  # told before a model is loaded
+        models = [*([] if model is None else [model]), *DEFAULT_MODELS]
+        client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
+        options: TalkOptions = {
+            "model": model if server else None,  # here it is the first
+            "voice": voice,
+            "system": system,
+            "temperature": temperature,
+            "seed": seed,
+            "max_completion_tokens": max_new_tokens,
+        }
+        _tell(*asyncio.run(_talk(client, content, options, target)), target, as_json=as_json)
+
+
+def _server(
+    named: str | None, api_key: str | None, model: str | None, *, local_only: bool
+) -> str | None:
+    """Return the server that is to answer: one with such a model, or with all of a cascade."""
+    from izwi.capability import Capability
+    from izwi_api.cli.running_server import running_server
+
+    cascade = {Capability.CHAT: model, Capability.SPEAK: None, Capability.TRANSCRIBE: None}
+    for serves in ({Capability.CONVERSE: model}, cascade):
+        found = running_server(named, api_key, local_only=local_only, serves=serves)
+        if found is not None:
+            return found
+    return None
+
+
+async def _talk(
+    client: AsyncClient, content: bytes, options: TalkOptions, target: Target
+) -> tuple[Saved, SpokenAnswer]:
+    from izwi_api.cli.sound_out import put
+    from izwi_api.client import ResponseStream, SpeechDetails
+
+    async with client:
+        stream = client.stream_talk(content, **options)
+        try:
+            saved = await put(ResponseStream(_sound_of(stream), SpeechDetails()), target)
+        except ModelNotFound as error:
+            raise ModelNotFound(
+                f"there is no model to talk with: give --model, such as {EXAMPLE_MODEL}, or the "
+                "--server of one that is served",
+                param="model",
+            ) from error
+        return saved, stream.result
+
+
+async def _sound_of(stream: ResponseStream[SpokenDelta, SpokenAnswer]) -> AsyncGenerator[Audio]:
+    async with stream:
+        async for delta in stream:
+            if delta.audio is not None:
+                yield delta.audio
+
+
+def _tell(saved: Saved, answer: SpokenAnswer, target: Target, *, as_json: bool) -> None:
+    """Print what was said, on stdout unless the sound goes there."""
+    if as_json:
+        fields = {
+            "text": answer.text,
+            "seconds": round(saved.seconds, 3),
+            "finish_reason": answer.finish_reason,
+            "prompt_tokens": answer.num_prompt_tokens,
+            "completion_tokens": answer.num_tokens,
+        }
+        typer.echo(json.dumps(fields, ensure_ascii=False))
+    else:
+        typer.echo(answer.text, err=_is_stdout(target))
+    replaced = ", in place of the file that was there" if target.replaces else ""
+    messages().print(f"{saved.place}: {saved.seconds:.2f} s of sound{replaced}", markup=False)
+
+
+def _is_stdout(target: Target) -> bool:
+    return target.player is None and str(target.out) == "-"
