@@ -46,14 +46,14 @@ def should_delay_requests(
         limit_s: What a step of background work may take.
     """
     cost, rate = budgets.cost, budgets.new_requests
-    slack_s = min([view.slack_s for view in new_requests], default=0.0)
+    slack_s = min([view.urgency.slack_s for view in new_requests], default=0.0)
     if slack_s < FAR_S:
         # what is far ahead is no company to wait for: it goes along whenever this one starts
         rate -= budgets.far_new_requests
     most = MOST_BACKGROUND_STEPS if slack_s == inf else MOST_STEPS
     if budgets.since_start + 1 >= most or rate * most < LEAST_BATCH:
         return False
-    encodes = sum([view.num_encodes for view in new_requests])
+    encodes = sum([view.progress.num_encodes for view in new_requests])
     call_s = cost.prefill_call_s + (cost.encode_call_s if encodes else 0.0)
     rows_s = cost.seconds(StepWork(decode_rows=num_rows))
     if rate * rows_s <= 0.0:
@@ -61,7 +61,7 @@ def should_delay_requests(
     interval = min(most, sqrt(2.0 * call_s * num_rows / (rate * rows_s)))
     if budgets.since_start + 1 >= interval or rate * interval < LEAST_BATCH:
         return False
-    tokens = sum([view.num_positions - view.num_computed for view in new_requests])
+    tokens = sum([view.progress.num_missing for view in new_requests])
     if num_rows + tokens >= budgets.tokens or encodes >= budgets.encodes:
         return False  # no more would go together
     together_s = call_s + tokens * cost.prefill_token_s + encodes * cost.encode_s
@@ -82,6 +82,7 @@ def should_delay_vocoding(rows: Sequence[View], ends: Sequence[View], crowded: b
         crowded: A waiting request needs the place of a stream that ends.
     """
     most = MOST_ENDED_STEPS if crowded else MOST_SOUND_STEPS
-    if len(rows) < 2 or any(view.idle_steps >= most for view in ends):
+    if len(rows) < 2 or any(view.urgency.idle_steps >= most for view in ends):
         return False
-    return all(view.frames + 1 - view.chunk < MOST_SOUND_STEPS for view in rows if view.chunk)
+    sounds = [view.sound for view in rows if view.sound.chunk]
+    return all(sound.frames + 1 - sound.chunk < MOST_SOUND_STEPS for sound in sounds)

@@ -59,14 +59,14 @@ HURRY_SHARE = 0.15
 ONE_ROW_STRETCH = 1.25
 
 
-_slack_order = attrgetter("slack_s", "key")
+_slack_order = attrgetter("urgency.slack_s", "key")
 
 
 def rank_deadline(view: View) -> tuple[float, ...]:
     """Order streams by slack, then background work by arrival; what waited too long is first."""
-    if view.slack_s < inf:
-        return (1, view.slack_s, view.key)
-    return (0 if view.idle_steps >= PATIENCE_STEPS else 2, 0.0, view.key)
+    if view.urgency.slack_s < inf:
+        return (1, view.urgency.slack_s, view.key)
+    return (0 if view.urgency.idle_steps >= PATIENCE_STEPS else 2, 0.0, view.key)
 
 
 def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> Plan:
@@ -89,22 +89,22 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     least_tokens = LEAST_CHUNK_TOKENS  # for the first of them, so that one gets on in any case
     hurry_s = inf  # until the first sound would be late that is in the making, if one is
     for view in filter(is_decode, crowd.urgent):
-        if builder.take_row(view) and not view.started:
-            hurry_s = min(hurry_s, view.slack_s)
+        if builder.take_row(view) and not view.urgency.started:
+            hurry_s = min(hurry_s, view.urgency.slack_s)
     for view in crowd.urgent:  # the decodes have their part already
         if builder.take(view, patience_s, least_tokens):
             least_tokens = 0
-            hurry_s = hurry_s if view.started else min(hurry_s, view.slack_s)
+            hurry_s = hurry_s if view.urgency.started else min(hurry_s, view.urgency.slack_s)
     favoured = _take_idle(builder, crowd.background)
     blocked = False
     for view in crowd.pressing:
-        listened = view.slack_s < inf
+        listened = view.urgency.slack_s < inf
         victims = _victims(running, builder) if listened else _stuck(running)
         if not builder.admit(view, victims, patience_s, least_tokens):
             blocked = True  # none overtakes one that has no room yet
             break
         least_tokens = 0
-        hurry_s = hurry_s if view.started else min(hurry_s, view.slack_s)
+        hurry_s = hurry_s if view.urgency.started else min(hurry_s, view.urgency.slack_s)
 
     if builder.is_empty:
         one_row_s = budgets.cost.seconds(StepWork(decode_rows=1))
@@ -114,7 +114,7 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     tight = budgets.free_pages < len(running)
     near_s = limit_s if hurry_s < inf else max(limit_s, AHEAD_STRETCH * budgets.step_s)
     _fill(builder, crowd, running, (limit_s, near_s), blocked, tight, budgets.sounds_beside)
-    return builder.finish(sounds=lambda view: (view.key != favoured, view.slack_s, view.key))
+    return builder.finish(sounds=lambda view: (view.key != favoured, *_slack_order(view)))
 
 
 class _Crowd(NamedTuple):
@@ -151,22 +151,21 @@ class _Crowd(NamedTuple):
         frame_s = min(budgets.step_s, budgets.cost.seconds(decodes))
         least_slack_s = inf
         for view in running:
-            slack_s = view.slack_s
+            progress, slack_s = view.progress, view.urgency.slack_s
             if slack_s == inf:
                 background.append(view)
             else:
                 (urgent if _is_urgent(view, frame_s) else ahead).append(view)
-                if slack_s < least_slack_s and view.started and not view.backpressured:
+                playing = view.urgency.started and not progress.backpressured
+                if playing and slack_s < least_slack_s:
                     least_slack_s = slack_s
-            missing = view.num_positions - view.num_computed
-            if (missing > 1 or view.num_encodes) and not view.ended:
+            missing = progress.num_positions - progress.num_computed
+            if (missing > 1 or progress.num_encodes) and not progress.ended:
                 prompts.append(view)
         for view in waiting:
-            if view.deferred:
-                continue
-            if view.backpressured:
+            if view.progress.backpressured:
                 crowd.backpressured.append(view)
-            elif view.slack_s == inf:
+            elif view.urgency.slack_s == inf:
                 crowd.idle.append(view)
             elif _is_urgent(view, frame_s):
                 crowd.pressing.append(view)
@@ -176,28 +175,28 @@ class _Crowd(NamedTuple):
             views.sort(key=_slack_order)
         for views in (crowd.pressing, crowd.patient, crowd.idle, crowd.backpressured):
             views.sort(key=rank_deadline)
-        late = bool(crowd.idle) and crowd.idle[0].idle_steps >= PATIENCE_STEPS
-        if late and all(is_stuck(view) or view.ended for view in crowd.background):
+        late = bool(crowd.idle) and crowd.idle[0].urgency.idle_steps >= PATIENCE_STEPS
+        if late and all(is_stuck(view) or view.progress.ended for view in crowd.background):
             crowd.pressing.insert(0, crowd.idle.pop(0))
         return crowd._replace(least_slack_s=least_slack_s)
 
 
 def _is_urgent(view: View, frame_s: float) -> bool:
-    if not view.started:
+    if not view.urgency.started:
         return True
-    missing = view.chunk - view.frames
-    return margin_s(view.slack_s, missing if missing > 0 else 0, frame_s) < URGENT_S
+    missing = view.sound.chunk - view.sound.frames
+    return margin_s(view.urgency.slack_s, missing if missing > 0 else 0, frame_s) < URGENT_S
 
 
 def _any_near(views: Sequence[View]) -> bool:
     """Whether one of some streams is not far ahead; they come in order of slack."""
-    return bool(views) and views[0].slack_s < FAR_S
+    return bool(views) and views[0].urgency.slack_s < FAR_S
 
 
 def _take_idle(builder: StepBuilder, background: Sequence[View]) -> int | None:
     """Give the longest idle background sequence a part, if that is too long; its key."""
-    idle = [view for view in background if view.idle_steps >= BACKGROUND_STEPS]
-    for view in sorted(idle, key=lambda view: (-view.idle_steps, view.key)):
+    idle = [view for view in background if view.urgency.idle_steps >= BACKGROUND_STEPS]
+    for view in sorted(idle, key=lambda view: (-view.urgency.idle_steps, view.key)):
         if builder.take(view, least_tokens=LEAST_CHUNK_TOKENS):
             return view.key
     return None
@@ -230,7 +229,7 @@ def _fill(
         # two rows run whatever is predicted: one alone does not show what another one costs
         num_free = LEAST_ROWS if builder.is_empty else 0
         for view in rows:
-            limit_s = limits[view.slack_s < FAR_S]
+            limit_s = limits[view.urgency.slack_s < FAR_S]
             if builder.take_row(view, inf if num_free else limit_s, sound=beside and not waits):
                 num_free = max(0, num_free - 1)
             elif builder.seconds >= limit_s:
@@ -244,22 +243,24 @@ def _fill(
         elif is_due(view):
             due.append(view)
     crowded = bool(crowd.pressing or crowd.patient or crowd.idle)
-    waits = beside and should_delay_vocoding(rows, [view for view in due if view.ended], crowded)
+    ends = [view for view in due if view.progress.ended]
+    waits = beside and should_delay_vocoding(rows, ends, crowded)
     for view in due:
-        if not (waits and view.ended):  # who is backpressured may lack text: at once
-            builder.take_sound(view, inf if builder.is_empty else limits[view.slack_s < FAR_S])
+        if not (waits and view.progress.ended):  # who is backpressured may lack text: at once
+            limit_s = inf if builder.is_empty else limits[view.urgency.slack_s < FAR_S]
+            builder.take_sound(view, limit_s)
     if tight:
         take_rows()
     prompts = {view.key for view in crowd.prompts}
     for others, new_requests in ((crowd.ahead, crowd.patient), (crowd.background, crowd.idle)):
         for view in others if prompts else ():
             if view.key in prompts:
-                limit_s = limits[view.slack_s < FAR_S]
+                limit_s = limits[view.urgency.slack_s < FAR_S]
                 builder.take(view, limit_s, least_tokens(), sound=False)
         for view in new_requests:
             if blocked:
                 break
-            limit_s = limits[view.slack_s < FAR_S]
+            limit_s = limits[view.urgency.slack_s < FAR_S]
             blocked = not builder.admit(view, _stuck(running), limit_s, least_tokens(), sound=False)
     take_rows()
     for view in crowd.backpressured if not blocked else ():
@@ -275,10 +276,10 @@ def _victims(running: Sequence[View], builder: StepBuilder) -> Iterator[View]:
     rush of streams would let it begin again and again and never end.
     """
     yield from _stuck(running)
-    background = sorted((v for v in running if v.slack_s == inf), key=_slack_order)
+    background = sorted((v for v in running if v.urgency.slack_s == inf), key=_slack_order)
     streams = builder.num_admitted + len(running) - len(background)
     yield from reversed(background[1:] if streams else background)
-    far = [view for view in running if FAR_S <= view.slack_s < inf]
+    far = [view for view in running if FAR_S <= view.urgency.slack_s < inf]
     yield from sorted(far, key=_slack_order, reverse=True)
 
 

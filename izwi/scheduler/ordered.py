@@ -18,8 +18,8 @@ def rank_fcfs(view: View) -> tuple[float, ...]:
 
 def rank_priority(view: View) -> tuple[float, ...]:
     """Order by priority, then arrival; who was idle for `AGED_STEPS` comes before all."""
-    aged = view.idle_steps >= AGED_STEPS
-    return (not aged, 0 if aged else -view.priority, view.key)
+    aged = view.urgency.idle_steps >= AGED_STEPS
+    return (not aged, 0 if aged else -view.urgency.priority, view.key)
 
 
 def plan_fcfs(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> Plan:
@@ -43,14 +43,14 @@ def plan_priority(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     """
 
     def worth(view: View) -> tuple[float, ...]:
-        return (-view.priority, view.key)
+        return (-view.urgency.priority, view.key)
 
     def level(view: View) -> tuple[float, ...]:
         return rank_priority(view)[:-1]
 
     def victims(new_request: View) -> Iterator[View]:
         yield from _stuck(running)
-        lower = [view for view in running if view.priority < new_request.priority]
+        lower = [view for view in running if view.urgency.priority < new_request.urgency.priority]
         yield from sorted(lower, key=worth, reverse=True)
 
     builder = StepBuilder(running, budgets, worth)
@@ -70,7 +70,7 @@ def _fill(
         builder.set_aside(view)
     line = [(False, level(view), 0 if is_decode(view) else 1, view.key, view) for view in running]
     # held new requests, who would emit nothing, come after all others
-    line += [(v.backpressured, level(v), 2, v.key, v) for v in waiting if not v.deferred]
+    line += [(v.progress.backpressured, level(v), 2, v.key, v) for v in waiting]
     blocked = False
     for backpressured, _, kind, _, view in sorted(line):
         if kind < 2:

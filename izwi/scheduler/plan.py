@@ -7,54 +7,96 @@ from enum import Enum, auto
 from math import inf
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from izwi.scheduler.cost import StepCost, StepWork
 
 
-class View(NamedTuple):
-    """A policy's view of one sequence.
+class Progress(Struct, frozen=True, kw_only=True, gc=False):
+    """How far a sequence is, and what it may run next.
 
     Attributes:
-        key: Names the sequence; a smaller key arrived earlier.
         num_positions: Positions known (prompt and log).
         num_computed: Of these, positions whose keys and values are in pages; for a waiting
             sequence, positions found in the prefix tree. Less than `num_positions`.
-        num_pages: Pages that cost nothing: its own, or (waiting) shared ones that another sequence
-            holds.
         num_encodes: Pieces of audio still to encode before the first position runs.
         encode_only: It ends once its audio is encoded.
         backpressured: Emits nothing for now (its reader is behind, or its text is not written yet);
             its prompt may run but for the last position.
-        priority: Larger goes first.
+        ended: Emits no more entries; only vocoder work is left.
+    """
+
+    num_positions: int
+    num_computed: int = 0
+    num_encodes: int = 0
+    encode_only: bool = False
+    backpressured: bool = False
+    ended: bool = False
+
+    @property
+    def num_missing(self) -> int:
+        """Positions known whose keys and values are not in pages."""
+        return self.num_positions - self.num_computed
+
+
+class Urgency(Struct, frozen=True, kw_only=True, gc=False):
+    """How soon a sequence should be served.
+
+    Attributes:
         slack_s: Seconds until its listener hears a gap, or, before the first sound, until that is
             late; negative: it is. `inf`: background work.
         started: Its first audio or text was delivered.
         idle_steps: Steps since it last had a part in one, or since it arrived.
-        frames: Frames emitted that are not sound yet.
-        chunk: Frames of its next chunk of sound; 0: it makes no sound.
-        ended: Emits no more entries; only vocoder work is left.
-        deferred: A prompt in flight computes its prefix; it is not admitted in this step.
-        num_shared: Of `num_pages`, pages that other sequences hold too, so that preempting this
-            one does not free them.
-        next_frames: Frames that its next entry adds: 0 where that is text.
+        priority: Larger goes first.
     """
 
-    key: int
-    num_positions: int
-    num_computed: int = 0
-    num_pages: int = 0
-    num_encodes: int = 0
-    encode_only: bool = False
-    backpressured: bool = False
-    priority: int = 0
     slack_s: float = inf
     started: bool = False
     idle_steps: int = 0
+    priority: int = 0
+
+
+class PendingSound(Struct, frozen=True, kw_only=True, gc=False):
+    """Frames of a sequence that are not sound yet.
+
+    Attributes:
+        frames: Frames emitted that are not sound yet.
+        chunk: Frames of its next chunk of sound; 0: it makes no sound.
+        next_frames: Frames that its next entry adds: 0 where that is text.
+    """
+
     frames: int = 0
     chunk: int = 0
-    ended: bool = False
-    deferred: bool = False
-    num_shared: int = 0
     next_frames: int = 1
+
+
+# A sequence of a model that makes no sound.
+NO_SOUND = PendingSound()
+
+
+class View(Struct, frozen=True, kw_only=True, gc=False):
+    """A policy's view of one sequence.
+
+    Views are made for every sequence in every step: a frozen `Struct` costs less to make and to
+    read than a named tuple.
+
+    Attributes:
+        key: Names the sequence; a smaller key arrived earlier.
+        progress: How far it is, and what it may run next.
+        num_pages: Pages that cost nothing: its own, or (waiting) shared ones that another sequence
+            holds.
+        num_shared: Of `num_pages`, pages that other sequences hold too, so that preempting this
+            one does not free them.
+        urgency: How soon it should be served.
+        sound: Frames that are not sound yet.
+    """
+
+    key: int
+    progress: Progress
+    num_pages: int = 0
+    num_shared: int = 0
+    urgency: Urgency = Urgency()
+    sound: PendingSound = NO_SOUND
 
 
 class Budgets(NamedTuple):

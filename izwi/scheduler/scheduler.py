@@ -5,6 +5,8 @@ Knows no tensors: pages and codec rows are numbers here.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from izwi.cache.memory import PagedMemory
 from izwi.cache.pages import pages_for
 from izwi.cache.radix import page_chain
@@ -14,6 +16,7 @@ from izwi.model import Row
 from izwi.request import Reason
 from izwi.scheduler.codec_rows import CodecRows, StateRows
 from izwi.scheduler.cost import OnlineCost
+from izwi.scheduler.plan import NO_SOUND, PendingSound, Progress, Urgency
 from izwi.scheduler.playback import FAR_S, chunk_frames
 from izwi.scheduler.playback_clocks import PlaybackClocks
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
@@ -168,7 +171,7 @@ class Scheduler:
             difference = compare(plan, self._shadow.plan(running, waiting, budgets))
             self.counts.add_shadow(self._shadow.name, difference)
         admitted = set(plan.admit)
-        num_far = sum([view.slack_s >= FAR_S for view in waiting if view.key in admitted])
+        num_far = sum([view.urgency.slack_s >= FAR_S for view in waiting if view.key in admitted])
         self._starts.step(len(admitted), num_far)
         work = self._apply(plan)
         self.memory.flush()
@@ -227,28 +230,36 @@ class Scheduler:
         backpressured = sequence.emits_nothing
         if sequence.input_open:
             backpressured = self._lacks_text(sequence, num_positions) or backpressured
-        tracks, sound = sequence.tracks, sequence.sound
-        num_frames = num_emitted if tracks is None else tracks.num_frames
-        slack, started = self._clocks.urgency(sequence, now_s)
+        num_frames = num_emitted if sequence.tracks is None else sequence.tracks.num_frames
+        slack_s, started = self._clocks.urgency(sequence, now_s)
         encoded = sequence.encoded
         return View(
-            sequence.arrival,
-            num_positions,
-            sequence.num_computed,
-            len(sequence.pages),
-            sum([result is None for result in encoded]) if encoded else 0,
-            request.encode_only,
-            backpressured,
-            request.priority,
-            slack,
-            started,
-            self.counts.steps - sequence.last_step,
-            num_frames - sound.num_vocoded - pending.frames if self._speaks else 0,
-            chunk_frames(sound.num_chunks + pending.chunks, self._ramp) if self._speaks else 0,
-            sequence.ended or pending.ends,
-            False,
-            self.memory.num_shared(sequence.pages) if tight else 0,
-            1 if tracks is None else int(tracks.next_is_frame),
+            key=sequence.arrival,
+            progress=Progress(
+                num_positions=num_positions,
+                num_computed=sequence.num_computed,
+                num_encodes=sum([result is None for result in encoded]) if encoded else 0,
+                encode_only=request.encode_only,
+                backpressured=backpressured,
+                ended=sequence.ended or pending.ends,
+            ),
+            num_pages=len(sequence.pages),
+            num_shared=self.memory.num_shared(sequence.pages) if tight else 0,
+            urgency=Urgency(
+                slack_s=slack_s,
+                started=started,
+                idle_steps=self.counts.steps - sequence.last_step,
+                priority=request.priority,
+            ),
+            sound=self._pending_sound(sequence, num_frames) if self._speaks else NO_SOUND,
+        )
+
+    def _pending_sound(self, sequence: Sequence, num_frames: int) -> PendingSound:
+        tracks, sound, pending = sequence.tracks, sequence.sound, sequence.pending
+        return PendingSound(
+            frames=num_frames - sound.num_vocoded - pending.frames,
+            chunk=chunk_frames(sound.num_chunks + pending.chunks, self._ramp),
+            next_frames=1 if tracks is None else int(tracks.next_is_frame),
         )
 
     def _lacks_text(self, sequence: Sequence, num_positions: int) -> bool:
@@ -276,23 +287,24 @@ class Scheduler:
         plain = [(self._view(sequence, now_s), sequence) for sequence in heads]
         plain.sort(key=lambda pair: self._policy.rank(pair[0]))
         for view, sequence in plain:
-            if view.encode_only:
+            if view.progress.encode_only:
                 views.append(view)
                 continue
             # the position drawn from must be computed, even if it was before
             needed = sequence.next_drawn
             found = self.memory.find(self._keys(sequence, needed))
-            view = view._replace(
-                num_computed=min(found.num_positions, needed),
-                num_pages=self.memory.num_shared_by_others(found),
-            )
-            chain = self._chain(sequence)
-            rest = chain[view.num_computed // self._page_size :]
+            num_computed = min(found.num_positions, needed)
+            rest = self._chain(sequence)[num_computed // self._page_size :]
             if rest and (rest[0] in self._in_flight or rest[0] in pending):
-                view = view._replace(deferred=True)
-            else:
-                pending.update(rest)
-            views.append(view)
+                continue  # a prompt in flight computes its prefix: not in this step
+            pending.update(rest)
+            views.append(
+                replace(
+                    view,
+                    progress=replace(view.progress, num_computed=num_computed),
+                    num_pages=self.memory.num_shared_by_others(found),
+                )
+            )
         return views
 
     def _keys(self, sequence: Sequence, count: int) -> list[int]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import inf
+from operator import itemgetter
 
 from izwi.cache.pages import pages_for
 from izwi.scheduler.plan import Budgets, Forward, Plan, Rank, View
@@ -27,25 +28,26 @@ _Grade = tuple[bool, tuple[float, ...]]
 
 def is_decode(view: View) -> bool:
     """Whether its share of a step is one position that emits."""
+    progress = view.progress
     return (
-        view.num_positions - view.num_computed == 1
-        and not view.backpressured
-        and not view.num_encodes
-        and not view.ended
-        and not view.encode_only
+        progress.num_positions - progress.num_computed == 1
+        and not progress.backpressured
+        and not progress.num_encodes
+        and not progress.ended
+        and not progress.encode_only
     )
 
 
 def is_due(view: View) -> bool:
     """Whether it has the frames for its next chunk of sound."""
-    return 0 < view.chunk <= view.frames or (view.ended and view.frames > 0)
+    sound = view.sound
+    return 0 < sound.chunk <= sound.frames or (view.progress.ended and sound.frames > 0)
 
 
 def is_stuck(view: View) -> bool:
     """Whether it holds pages and can run nothing, because it may not emit."""
-    return (
-        view.backpressured and view.num_positions - view.num_computed <= 1 and not view.num_encodes
-    )
+    progress = view.progress
+    return progress.backpressured and progress.num_missing <= 1 and not progress.num_encodes
 
 
 class StepBuilder:
@@ -103,9 +105,10 @@ class StepBuilder:
 
     def set_aside(self, view: View) -> None:
         """Keep new requests off the pages that a running sequence still needs for its prompt."""
-        computing = view.num_positions - view.num_computed > 1 or view.num_encodes
-        if computing and not view.encode_only and not view.ended:
-            self._owe(view.key, self._pages_short(view, view.num_positions + 1))
+        progress = view.progress
+        computing = progress.num_missing > 1 or progress.num_encodes
+        if computing and not progress.encode_only and not progress.ended:
+            self._owe(view.key, self._pages_short(view, progress.num_positions + 1))
 
     def take(
         self, view: View, limit_s: float = inf, least_tokens: int = 0, sound: bool = True
@@ -126,7 +129,7 @@ class StepBuilder:
             return False
         if is_decode(view):
             return self.take_row(view, inf if least_tokens else limit_s, sound)
-        if view.ended or is_stuck(view):
+        if view.progress.ended or is_stuck(view):
             return self._take_sound(view, inf if least_tokens else limit_s)
         return self._take_prompt(view, limit_s, least_tokens, sound)
 
@@ -134,22 +137,23 @@ class StepBuilder:
         """`take` of what is known to decode; where it finds no page, of the sound that is there."""
         if self._tokens <= 0 or view.key in self._settled:
             return False
-        due = view.chunk if sound and 0 < view.chunk <= view.frames + view.next_frames else 0
-        cost = self._cost
+        progress, pending, cost = view.progress, view.sound, self._cost
+        whole = pending.frames + pending.next_frames >= pending.chunk
+        due = pending.chunk if sound and whole else 0
         seconds = self.seconds + cost.decode_row_s + (0.0 if self._forward else cost.base_s)
         if due:
             seconds += self._sound_s(due)
         if seconds > limit_s:
             return False
-        if view.num_positions > view.num_pages * self._page_size:
-            pages = self._pages_short(view, view.num_positions)
+        if progress.num_positions > view.num_pages * self._page_size:
+            pages = self._pages_short(view, progress.num_positions)
             if pages > self._free_pages and not self._make_room(view, pages):
                 return sound and self._take_sound(view, limit_s)
             self._free_pages -= pages
         self._tokens -= 1
         self.seconds = seconds
         self._settled.add(view.key)
-        self._forward.append(Forward(view.key, view.num_computed, view.num_positions))
+        self._forward.append(Forward(view.key, progress.num_computed, progress.num_positions))
         if due:
             self._due.append((view, due))
             self._chunk_sizes.add(due)
@@ -197,8 +201,9 @@ class StepBuilder:
         chosen: dict[int, View] = {}
         for victim in victims:
             frees = victim.num_pages - victim.num_shared + self._owed.get(victim.key, 0)
-            spoken_for = victim.ended or victim.key in self._settled or victim.key in chosen
-            if spoken_for or (slots <= 0 and frees <= 0):
+            if victim.progress.ended or victim.key in self._settled or victim.key in chosen:
+                continue
+            if slots <= 0 and frees <= 0:
                 continue
             chosen[victim.key] = victim
             slots -= 1
@@ -210,8 +215,8 @@ class StepBuilder:
         return False
 
     def _take_sound(self, view: View, limit_s: float, emitted: int = 0) -> bool:
-        frames = view.frames + emitted
-        sound = min(frames, view.chunk) if view.ended or frames >= view.chunk else 0
+        frames, chunk = view.sound.frames + emitted, view.sound.chunk
+        sound = min(frames, chunk) if view.progress.ended or frames >= chunk else 0
         if sound <= 0 or self.seconds + self._sound_s(sound) > limit_s:
             return False
         self.seconds += self._sound_s(sound)
@@ -222,7 +227,7 @@ class StepBuilder:
 
     def _take_prompt(self, view: View, limit_s: float, least_tokens: int, with_sound: bool) -> bool:
         """Encode what is left of the audio, then run as much of the prompt as there is room for."""
-        if view.num_encodes:
+        if view.progress.num_encodes:
             count = self._encodes_within(view, limit_s, least_tokens)
             if count <= 0:
                 return False
@@ -230,17 +235,17 @@ class StepBuilder:
             self.seconds += self._encode_call_s + count * self._cost.encode_s
             self._settled.add(view.key)
             self._encode.append((view.key, count))
-            if count < view.num_encodes:
+            if count < view.progress.num_encodes:
                 return True
-        stop = view.num_computed + self._tokens_within(view, limit_s, least_tokens)
+        stop = view.progress.num_computed + self._tokens_within(view, limit_s, least_tokens)
         pages = self._pages_short(view, stop)
         if pages > self._free_pages:
             self._make_room(view, pages)
             stop = min(stop, (view.num_pages + self._free_pages) * self._page_size)
             pages = self._pages_short(view, stop)
-        tokens = stop - view.num_computed
+        tokens = stop - view.progress.num_computed
         if tokens <= 0:
-            return view.num_encodes > 0
+            return view.progress.num_encodes > 0
         cost = self._cost
         self.seconds += 0.0 if self._forward else cost.base_s
         if tokens == 1:
@@ -252,18 +257,18 @@ class StepBuilder:
         self._tokens -= tokens
         self._owe(view.key, max(0, self._owed.get(view.key, 0) - pages))
         self._settled.add(view.key)
-        self._forward.append(Forward(view.key, view.num_computed, stop))
-        if with_sound and stop == view.num_positions:
-            self._take_sound(view, inf, emitted=view.next_frames)
+        self._forward.append(Forward(view.key, view.progress.num_computed, stop))
+        if with_sound and stop == view.progress.num_positions:
+            self._take_sound(view, inf, emitted=view.sound.next_frames)
         return True
 
     def _has_share(self, view: View, limit_s: float, least_tokens: int) -> bool:
-        if view.num_encodes:
+        if view.progress.num_encodes:
             return self._encodes_within(view, limit_s, least_tokens) > 0
         return self._tokens_within(view, limit_s, least_tokens) > 0
 
     def _encodes_within(self, view: View, limit_s: float, least_tokens: int) -> int:
-        count = min(view.num_encodes, self._encodes)
+        count = min(view.progress.num_encodes, self._encodes)
         encode_s = self._cost.encode_s
         if encode_s == 0.0 or limit_s == inf:
             return count
@@ -272,10 +277,10 @@ class StepBuilder:
 
     def _tokens_within(self, view: View, limit_s: float, least_tokens: int) -> int:
         """Positions of a prompt that may run; 0 where a chunk would be too short for a row."""
-        if view.encode_only:
+        if view.progress.encode_only:
             return 0
         # the last position emits, so a held sequence runs all but that
-        most = min(self._tokens, view.num_positions - view.backpressured - view.num_computed)
+        most = min(self._tokens, view.progress.num_missing - view.progress.backpressured)
         cost = self._cost
         spare_s = limit_s - self.seconds - (0.0 if self._forward else cost.base_s)
         spare_s -= self._prefill_call_s
@@ -304,7 +309,8 @@ class StepBuilder:
         return max(0, pages_for(stop, self._page_size) - view.num_pages)
 
     def _pages_to_start(self, view: View) -> int:
-        return 0 if view.encode_only else self._pages_short(view, view.num_positions + 1)
+        progress = view.progress
+        return 0 if progress.encode_only else self._pages_short(view, progress.num_positions + 1)
 
     def _owe(self, key: int, pages: int) -> None:
         self._num_owed += pages - self._owed.get(key, 0)
@@ -317,7 +323,8 @@ class StepBuilder:
     def _make_room(self, view: View, pages: int) -> bool:
         """Preempt sequences worth less than `view` until `pages` are free. False: too few are."""
         if self._victims is None:
-            self._victims = sorted([(self._grade(v), v) for v in self._running if not v.ended])
+            graded = [(self._grade(v), v) for v in self._running if not v.progress.ended]
+            self._victims = sorted(graded, key=itemgetter(0))
         mine = self._grade(view)
         while pages > self._free_pages:
             if not self._victims or self._victims[-1][0] <= mine:

@@ -26,15 +26,16 @@ from izwi.scheduler.cost import StepCost
 from izwi.scheduler.policy import POLICIES, Budgets, View
 from tests.examples import examples
 from tests.scheduler.toy import DEAR_CALLS, Timeline, Toy
+from tests.scheduler.views import changed, view_of
 
 SPEND = Budgets(16, 1000, 2048, 16, 64, 64, 0.012, COMPUTE, new_requests=1.2, since_start=0)
-NEW = View(99, 20, slack_s=0.1, chunk=1)
+NEW = view_of(99, 20, slack_s=0.1, chunk=1)
 LIMIT_S = 0.018
 plan = POLICIES["deadline"].plan
 
 
 def rows(count: int) -> list[View]:
-    return [View(key, 41, 40, 3, slack_s=2.0, started=True, chunk=8) for key in range(count)]
+    return [view_of(key, 41, 40, 3, slack_s=2.0, started=True, chunk=8) for key in range(count)]
 
 
 def test_a_new_request_waits_for_company_beside_many_rows_and_not_beside_few() -> None:
@@ -47,7 +48,7 @@ def test_a_new_request_waits_for_company_beside_many_rows_and_not_beside_few() -
 
 
 @pytest.mark.parametrize(
-    "changed",
+    "other",
     [
         {"since_start": MOST_STEPS - 1},
         {"new_requests": 0.3},
@@ -56,13 +57,13 @@ def test_a_new_request_waits_for_company_beside_many_rows_and_not_beside_few() -
         {"tokens": 80},
     ],
 )
-def test_it_starts_at_once_where_waiting_gains_nothing(changed: dict[str, object]) -> None:
-    assert not should_delay_requests([NEW], 60, SPEND._replace(**changed), LIMIT_S)
+def test_it_starts_at_once_where_waiting_gains_nothing(other: dict[str, object]) -> None:
+    assert not should_delay_requests([NEW], 60, SPEND._replace(**other), LIMIT_S)
     assert should_delay_requests([NEW], 60, SPEND, LIMIT_S)
 
 
 def test_pieces_that_are_far_ahead_are_no_company_to_wait_for() -> None:
-    far = NEW._replace(key=98, slack_s=30.0, started=True)
+    far = changed(NEW, key=98, slack_s=30.0, started=True)
     assert should_delay_requests([NEW, far], 60, SPEND._replace(far_new_requests=0.2), LIMIT_S)
     mostly_far = SPEND._replace(far_new_requests=1.0)
     assert not should_delay_requests([NEW, far], 60, mostly_far, LIMIT_S)
@@ -70,24 +71,24 @@ def test_pieces_that_are_far_ahead_are_no_company_to_wait_for() -> None:
 
 
 def test_it_joins_a_pass_that_is_paid_for() -> None:
-    prompt = View(70, 300, 64, 4, slack_s=0.08, chunk=1)
+    prompt = view_of(70, 300, 64, 4, slack_s=0.08, chunk=1)
     assert 99 in plan([*rows(50), prompt], [NEW], SPEND).admit
 
 
 def test_nobody_waits_until_it_is_late_and_who_is_late_does_not_wait() -> None:
     assert should_delay_requests([NEW], 60, SPEND, LIMIT_S)
     for slack_s in (0.02, 0.0, -1.0):
-        late = NEW._replace(key=98, slack_s=slack_s)
+        late = changed(NEW, key=98, slack_s=slack_s)
         assert set(plan(rows(60), [NEW, late], SPEND).admit) == {98, 99}
 
 
 def test_work_that_nobody_listens_to_waits_longer_if_it_fits_into_a_step() -> None:
-    clip = View(99, 120, num_encodes=1)
+    clip = view_of(99, 120, num_encodes=1)
     spend = SPEND._replace(since_start=MOST_STEPS)
     assert should_delay_requests([clip], 30, spend, LIMIT_S)
     assert not should_delay_requests([clip], 30, spend._replace(since_start=8), LIMIT_S)
     assert not should_delay_requests([clip], 30, spend, 0.008), "one fills a step"
-    assert not should_delay_requests([clip._replace(num_encodes=16)], 30, spend, 1.0)
+    assert not should_delay_requests([changed(clip, num_encodes=16)], 30, spend, 1.0)
 
 
 prices = st.floats(0.0, 0.05)
@@ -104,7 +105,7 @@ prices = st.floats(0.0, 0.05)
 def test_waiting_is_bounded_in_steps_and_in_time_and_must_pay(
     slacks: list[float], num_rows: int, cost: StepCost, rate: float, since: int
 ) -> None:
-    new_requests = [View(key, 20, slack_s=slack) for key, slack in enumerate(slacks)]
+    new_requests = [view_of(key, 20, slack_s=slack) for key, slack in enumerate(slacks)]
     spend = SPEND._replace(cost=cost, new_requests=rate, since_start=since)
     if not should_delay_requests(new_requests, num_rows, spend, LIMIT_S):
         return

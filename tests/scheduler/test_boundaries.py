@@ -10,13 +10,14 @@ from izwi.scheduler.batching_delay import should_delay_requests, should_delay_vo
 from izwi.scheduler.cost import OnlineCost, StepCost, StepWork, _weights
 from izwi.scheduler.plan import Budgets, View
 from izwi.scheduler.playback import chunk_frames, find_gaps, frames_to_vocode
+from tests.scheduler.views import changed, view_of
 
 # Powers of two, so that a border can be met exactly. A step of decodes takes 4/1024 s, prompts in
 # a step cost 8/1024 s beside their length.
 UNIT_S = 1 / 1024
 COST = StepCost(base_s=4 * UNIT_S, prefill_call_s=8 * UNIT_S)
 SPEND = Budgets(16, 1000, 2048, 16, 64, 64, 1.0, COST, new_requests=1.0, since_start=0)
-HEARD, SILENT = View(99, 16, slack_s=10.0), View(99, 16)
+HEARD, SILENT = view_of(99, 16, slack_s=10.0), view_of(99, 16)
 
 
 def waits(new: View = HEARD, num_rows: int = 100, limit_s: float = 1.0, **budget: object) -> bool:
@@ -71,17 +72,17 @@ def test_they_wait_no_longer_than_pays() -> None:
     assert waits(num_rows=9, new_requests=4.0, since_start=1)
     assert not waits(num_rows=9, new_requests=4.0, since_start=2)
     # sqrt(2 * 16 * 9 / (4.5 * 4)) = 4 steps where pieces of audio cost as much again
-    spoken = HEARD._replace(num_encodes=1)
+    spoken = changed(HEARD, num_encodes=1)
     dear = StepCost(base_s=4 * UNIT_S, prefill_call_s=8 * UNIT_S, encode_call_s=8 * UNIT_S)
     assert waits(spoken, num_rows=9, new_requests=4.5, since_start=2, cost=dear)
     assert not waits(num_rows=9, new_requests=4.5, since_start=2, cost=dear)
 
 
 def test_they_wait_only_where_more_would_fit() -> None:
-    begun = HEARD._replace(num_computed=6)  # 10 positions are left
+    begun = changed(HEARD, num_computed=6)  # 10 positions are left
     assert not waits(begun, tokens=110)
     assert waits(begun, tokens=111)
-    spoken = HEARD._replace(num_encodes=2)
+    spoken = changed(HEARD, num_encodes=2)
     assert not waits(spoken, encodes=2)
     assert waits(spoken, encodes=3)
 
@@ -90,11 +91,11 @@ def test_a_listener_waits_only_with_twice_the_time_of_two_steps_left() -> None:
     cost = StepCost(4 * UNIT_S, prefill_token_s=UNIT_S, encode_s=UNIT_S, prefill_call_s=8 * UNIT_S)
     # 2 * (2 * 4 + 8 for the call + 16 positions + 1 piece of audio)
     least_s = 2 * (2 * 4 + 8 + 16 + 1) * UNIT_S
-    spoken = HEARD._replace(num_encodes=1)
-    assert not waits(spoken._replace(slack_s=least_s), cost=cost)
-    assert waits(spoken._replace(slack_s=least_s + UNIT_S), cost=cost)
+    spoken = changed(HEARD, num_encodes=1)
+    assert not waits(changed(spoken, slack_s=least_s), cost=cost)
+    assert waits(changed(spoken, slack_s=least_s + UNIT_S), cost=cost)
     # without a listener one step of all of it must stay below the limit
-    silent = SILENT._replace(num_encodes=1)
+    silent = changed(SILENT, num_encodes=1)
     step_s = (4 + 8 + 16 + 1) * UNIT_S
     assert not waits(silent, cost=cost, limit_s=step_s)
     assert waits(silent, cost=cost, limit_s=step_s + UNIT_S)
@@ -107,7 +108,7 @@ def test_without_new_requests_nothing_waits() -> None:
 
 # -- sound that waits for others -----------------------------------------------------------------
 def row(frames: int, chunk: int = 4) -> View:
-    return View(1, 10, 9, slack_s=inf, frames=frames, chunk=chunk)
+    return view_of(1, 10, 9, slack_s=inf, frames=frames, chunk=chunk)
 
 
 def test_sound_waits_two_steps_beside_another_row() -> None:
@@ -122,7 +123,7 @@ def test_a_stream_that_ended_waits_one_step_where_its_place_is_wanted_and_three_
     rows = [row(0), row(0)]
 
     def ended(idle: int) -> list[View]:
-        return [row(2)._replace(ended=True, idle_steps=idle), row(2)._replace(ended=True)]
+        return [changed(row(2), ended=True, idle_steps=idle), changed(row(2), ended=True)]
 
     assert should_delay_vocoding(rows, ended(2), False)
     assert not should_delay_vocoding(rows, ended(3), False)

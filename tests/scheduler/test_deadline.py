@@ -13,6 +13,7 @@ from izwi.scheduler.deadline import (
 from izwi.scheduler.playback import underrun_s
 from izwi.scheduler.policy import POLICIES, Budgets, Forward, View
 from tests.scheduler.toy import Timeline, Toy
+from tests.scheduler.views import changed, view_of
 
 COST = StepCost(base_s=0.010, decode_row_s=0.0005, prefill_token_s=0.0001, vocode_call_s=0.002)
 SPEND = Budgets(16, 1000, tokens=2048, encodes=4, running=8, vocodes=8, step_s=0.02, cost=COST)
@@ -20,12 +21,12 @@ plan = POLICIES["deadline"].plan
 
 
 def decode(key: int, slack_s: float = float("inf"), **rest: int) -> View:
-    view = View(key, 33, 32, num_pages=3, slack_s=slack_s, started=True, frames=0, chunk=12)
-    return view._replace(**rest)
+    view = view_of(key, 33, 32, num_pages=3, slack_s=slack_s, started=True, frames=0, chunk=12)
+    return changed(view, **rest)
 
 
 def test_a_new_stream_is_heard_in_its_first_step() -> None:
-    new = View(7, 40, num_encodes=2, slack_s=0.1, chunk=1)
+    new = view_of(7, 40, num_encodes=2, slack_s=0.1, chunk=1)
     step = plan([decode(1, 0.01), decode(2)], [new], SPEND)
     assert step.admit == (7,)
     assert step.encode == ((7, 2),)
@@ -54,9 +55,9 @@ def test_a_stream_is_urgent_when_its_next_chunk_would_come_late() -> None:
 
 
 def test_a_step_with_a_first_sound_stays_short() -> None:
-    new = View(7, 20, slack_s=0.1, chunk=1)
+    new = view_of(7, 20, slack_s=0.1, chunk=1)
     ahead = [decode(key, 4.0, frames=11) for key in range(10, 20)]
-    long_prompt = View(30, 1000)
+    long_prompt = view_of(30, 1000)
     alone = COST.seconds(plan([], [new], SPEND).work)
     step = plan([*ahead, long_prompt], [new], SPEND._replace(step_s=1.0, running=20))
     assert COST.seconds(step.work) <= FIRST_SOUND_STRETCH * alone
@@ -79,7 +80,7 @@ def test_a_row_takes_its_sound_along_where_that_is_made_beside_the_steps() -> No
 def test_sound_that_can_wait_is_made_together_with_more() -> None:
     beside = SPEND._replace(step_s=1.0, sounds_beside=True)
     due = [decode(key, 4.0, frames=10 + key) for key in range(5)]  # 1 to 3 need no further frame
-    assert [view.chunk for view in due] == [12] * 5
+    assert [view.sound.chunk for view in due] == [12] * 5
     waiting = plan(due[:4], [], beside)
     assert len(waiting.forward) == 4
     assert waiting.vocode == ()
@@ -90,18 +91,18 @@ def test_sound_that_can_wait_is_made_together_with_more() -> None:
     near = plan([*due[:3], decode(7, 0.1, frames=11)], [], beside)
     assert near.vocode == ((7, 12),)
     # nor does who is backpressured wait: he may lack text
-    backpressured = decode(6, 4.0, frames=13)._replace(backpressured=True)
+    backpressured = changed(decode(6, 4.0, frames=13), backpressured=True)
     assert plan([*due[:3], backpressured], [], beside).vocode == ((6, 12),)
 
 
 def test_who_has_no_page_for_a_row_has_the_sound_that_is_there() -> None:
     full = SPEND._replace(step_s=1.0, free_pages=0)
-    stuck = View(1, 49, 48, num_pages=3, slack_s=4.0, started=True, frames=15, chunk=12)
+    stuck = view_of(1, 49, 48, num_pages=3, slack_s=4.0, started=True, frames=15, chunk=12)
     other = decode(0, 0.01)  # it keeps its pages, since it needs them sooner
     for beside in (False, True):
         for slack_s in (4.0, 0.05):
             budgets = full._replace(sounds_beside=beside)
-            step = plan([other, stuck._replace(slack_s=slack_s)], [], budgets)
+            step = plan([other, changed(stuck, slack_s=slack_s)], [], budgets)
             assert [row.key for row in step.forward] == [0]
             assert step.vocode == ((1, 12),)
 
@@ -109,19 +110,19 @@ def test_who_has_no_page_for_a_row_has_the_sound_that_is_there() -> None:
 def test_the_end_of_a_stream_waits_for_company_but_not_long_while_its_place_is_wanted() -> None:
     beside = SPEND._replace(step_s=1.0, sounds_beside=True)
     rows = [decode(key, 4.0, frames=2) for key in range(2)]
-    end = decode(5, 4.0, frames=3)._replace(ended=True)
-    new = [View(9, 20, slack_s=0.1, chunk=1)]
+    end = changed(decode(5, 4.0, frames=3), ended=True)
+    new = [view_of(9, 20, slack_s=0.1, chunk=1)]
     assert plan([*rows, end], [], beside).vocode == ()
-    assert plan([*rows, end._replace(idle_steps=3)], [], beside).vocode == ((5, 3),)
+    assert plan([*rows, changed(end, idle_steps=3)], [], beside).vocode == ((5, 3),)
     assert plan([*rows, end], new, beside).vocode == ((9, 1),), "a first sound never waits"
     full = beside._replace(running=3)
     assert plan([*rows, end], new, full).vocode == ()
-    assert plan([*rows, end._replace(idle_steps=1)], new, full).vocode == ((5, 3),)
+    assert plan([*rows, changed(end, idle_steps=1)], new, full).vocode == ((5, 3),)
     assert plan([rows[0], end], [], beside).vocode == ((5, 3),), "there is no company"
 
 
 def test_a_long_new_prompt_does_not_make_a_listener_wait() -> None:
-    new = View(7, 1500, slack_s=0.1, chunk=1)
+    new = view_of(7, 1500, slack_s=0.1, chunk=1)
     comfortable = plan([decode(1, 0.18)], [new], SPEND)
     assert COST.seconds(comfortable.work) <= 0.18
     assert comfortable.forward[-1].stop > 1000
@@ -132,38 +133,38 @@ def test_a_long_new_prompt_does_not_make_a_listener_wait() -> None:
 
 def test_a_new_stream_takes_the_place_of_the_latest_background() -> None:
     background = [decode(key) for key in range(4)]
-    new = [View(7, 20, slack_s=0.1, chunk=1), View(8, 20, slack_s=0.2, chunk=1)]
+    new = [view_of(7, 20, slack_s=0.1, chunk=1), view_of(8, 20, slack_s=0.2, chunk=1)]
     spend = SPEND._replace(running=4, step_s=1.0)
     step = plan(background, new, spend)
     assert (step.preempt, step.admit) == ((3, 2), (7, 8))
     # places are free: nobody has to go
     assert plan(background, new, spend._replace(running=6)).preempt == ()
     # and work that nobody listens to displaces nobody
-    idle = plan(background, [View(9, 20)], spend)
+    idle = plan(background, [view_of(9, 20)], spend)
     assert (idle.preempt, idle.admit) == ((), ())
 
 
 def test_a_new_stream_takes_pages_of_background_only_if_that_is_enough() -> None:
     background = [decode(0), decode(1)]
     spend = SPEND._replace(free_pages=1, step_s=1.0)
-    assert plan(background, [View(7, 20, slack_s=0.1)], spend).preempt == (1,)
-    big = plan(background, [View(7, 500, slack_s=0.1)], spend)
+    assert plan(background, [view_of(7, 20, slack_s=0.1)], spend).preempt == (1,)
+    big = plan(background, [view_of(7, 500, slack_s=0.1)], spend)
     assert (big.preempt, big.admit) == ((), ())
 
 
 def test_the_earliest_background_is_spared_while_streams_run() -> None:
     spend = SPEND._replace(running=2)
-    new = View(7, 20, slack_s=0.1, chunk=1)
+    new = view_of(7, 20, slack_s=0.1, chunk=1)
     assert plan([decode(0), decode(1, 0.1)], [new], spend).preempt == ()
     assert plan([decode(0)], [new], spend._replace(running=1)).preempt == (0,)
 
 
 def test_pages_come_from_background_then_from_who_is_furthest_ahead() -> None:
-    urgent = decode(0, 0.05)._replace(num_pages=2)
+    urgent = changed(decode(0, 0.05), num_pages=2)
     crowd = [decode(1, 9.0), decode(2, 3.0), decode(3), decode(4), urgent]
     spend = SPEND._replace(free_pages=0)
     assert plan(crowd, [], spend).preempt == (4,)
-    assert plan([v for v in crowd if v.slack_s < 10], [], spend).preempt == (1,)
+    assert plan([v for v in crowd if v.urgency.slack_s < 10], [], spend).preempt == (1,)
 
 
 def test_background_that_was_idle_for_long_runs_one_a_step() -> None:
@@ -176,11 +177,11 @@ def test_background_that_was_idle_for_long_runs_one_a_step() -> None:
 
 def test_background_that_waited_too_long_starts_before_new_streams() -> None:
     streams = [decode(key, 0.1) for key in range(2)]
-    new = View(7, 20, slack_s=0.05, chunk=1)
-    late = View(5, 20, idle_steps=PATIENCE_STEPS)
+    new = view_of(7, 20, slack_s=0.05, chunk=1)
+    late = view_of(5, 20, idle_steps=PATIENCE_STEPS)
     spend = SPEND._replace(running=3)
     assert plan(streams, [new, late], spend).admit == (5,)
-    assert plan(streams, [new, late._replace(idle_steps=1)], spend).admit == (7,)
+    assert plan(streams, [new, changed(late, idle_steps=1)], spend).admit == (7,)
     # one at a time: where background runs already, the others wait for its end
     assert plan([*streams[:1], decode(3)], [new, late], spend).admit == (7,)
 

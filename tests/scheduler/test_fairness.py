@@ -22,6 +22,7 @@ from izwi.scheduler.plan import Budgets, View
 from izwi.scheduler.policy import POLICIES
 from tests.examples import examples
 from tests.scheduler.toy import COST, PAGE
+from tests.scheduler.views import changed, view_of
 
 FRAME_S = 0.08
 # about what the embedded voice takes on two cores
@@ -129,7 +130,7 @@ def test_a_short_request_waits_for_no_more_than_what_is_ahead_of_its_texts(
 
 def stream(key: int, slack_s: float, **more: object) -> View:
     """A stream that decodes, and holds its pages."""
-    return View(
+    return view_of(
         *(key, 9, 8),
         num_pages=3,
         slack_s=slack_s,
@@ -145,17 +146,17 @@ def plan(running: list[View], waiting: list[View], budgets: Budgets = SPEND):  #
 
 
 def test_the_stream_that_is_furthest_ahead_makes_way_and_only_where_it_must() -> None:
-    new = View(9, 9, slack_s=0.1, chunk=1)
+    new = view_of(9, 9, slack_s=0.1, chunk=1)
     running = [stream(1, 30.0), stream(2, 60.0), stream(3, 4.9), stream(4, 0.1)]
     made = plan(running, [new])
     assert (made.preempt, made.admit) == ((2,), (9,))
     assert plan(running, [new], SPEND._replace(running=5)).preempt == ()
-    near = [view._replace(slack_s=4.9) for view in running]
+    near = [changed(view, slack_s=4.9) for view in running]
     assert plan(near, [new]).admit == ()
     background = [*running[:3], stream(4, float("inf")), stream(5, float("inf"))]
     assert plan(background, [new], SPEND._replace(running=5)).preempt == (5,)
     # one that can wait takes nobody's place
-    assert plan(running, [new._replace(slack_s=3.0, started=True)]).admit == ()
+    assert plan(running, [changed(new, slack_s=3.0, started=True)]).admit == ()
 
 
 def test_streams_that_are_far_ahead_make_steps_no_longer_than_background_work() -> None:
@@ -169,5 +170,5 @@ def test_streams_that_are_far_ahead_make_steps_no_longer_than_background_work() 
     near = [stream(100 + key, 3.0) for key in range(20)]
     both = {row.key for row in plan([*far, *near], [], budgets).forward}
     assert both == {view.key for view in near}, "beside others they wait"
-    nearer = [view._replace(slack_s=4.0) for view in far]
+    nearer = [changed(view, slack_s=4.0) for view in far]
     assert len(plan([*near, *nearer], [], budgets).forward) > 60

@@ -11,6 +11,7 @@ from izwi.scheduler.policy import POLICIES, Budgets, Forward, Plan, View
 from izwi.scheduler.step_builder import is_stuck
 from tests.examples import examples
 from tests.scheduler.toy import COST, DEAR_CALLS, PAGE, check_plan
+from tests.scheduler.views import changed, view_of
 
 INF = float("inf")
 
@@ -26,7 +27,7 @@ def views(draw: st.DrawFn, running: bool, first_key: int) -> list[View]:
         speaks = draw(st.booleans())
         ended = running and speaks and draw(st.integers(0, 4)) == 0
         out.append(
-            View(
+            view_of(
                 key=key,
                 num_positions=positions,
                 num_computed=computed,
@@ -41,7 +42,6 @@ def views(draw: st.DrawFn, running: bool, first_key: int) -> list[View]:
                 frames=draw(st.integers(1, 12)) if ended else draw(st.integers(0, 12)),
                 chunk=draw(st.integers(1, 12)) if speaks else 0,
                 ended=ended,
-                deferred=not running and draw(st.integers(0, 3)) == 0,
                 num_shared=draw(st.integers(0, pages)) if running else 0,
             )
         )
@@ -75,20 +75,20 @@ def test_every_plan_keeps_what_all_policies_promise(
 @examples(150)
 @given(name=policies, running=views(True, 0), spend=budgets)
 def test_a_step_that_can_do_something_does(name: str, running: list[View], spend: Budgets) -> None:
-    running = [view._replace(num_shared=0) for view in running]
-    memory = spend.free_pages + sum(v.num_pages for v in running if not v.ended)
+    running = [changed(view, num_shared=0) for view in running]
+    memory = spend.free_pages + sum(v.num_pages for v in running if not v.progress.ended)
     runnable = [
         view
         for view in running
-        if (view.num_encodes or not view.encode_only)
+        if (view.progress.num_encodes or not view.progress.encode_only)
         and not is_stuck(view)
-        and not view.ended
-        and pages_for(view.num_positions, PAGE) <= memory
+        and not view.progress.ended
+        and pages_for(view.progress.num_positions, PAGE) <= memory
     ]
     # the best of all must be among those that fit, as it is where admission checks the memory
-    fits = len(runnable) == sum(not is_stuck(v) and not v.ended for v in running)
+    fits = len(runnable) == sum(not is_stuck(v) and not v.progress.ended for v in running)
     plan = POLICIES[name].plan(running, [], spend)
-    if (runnable and fits) or any(view.ended for view in running):
+    if (runnable and fits) or any(view.progress.ended for view in running):
         assert plan.encode or plan.forward or plan.vocode
 
 
@@ -98,7 +98,7 @@ def test_fcfs_lets_nobody_overtake(
     running: list[View], waiting: list[View], spend: Budgets
 ) -> None:
     plan = POLICIES["fcfs"].plan(running, waiting, spend)
-    line = sorted(view.key for view in waiting if not view.deferred and not view.backpressured)
+    line = sorted(view.key for view in waiting if not view.progress.backpressured)
     admitted = [key for key in plan.admit if key in line]
     assert admitted == line[: len(admitted)]
     if len(admitted) < len(
@@ -112,11 +112,11 @@ def test_fcfs_lets_nobody_overtake(
 def test_pages_go_from_the_least_worth_to_the_better(
     name: str, running: list[View], spend: Budgets
 ) -> None:
-    running = [view._replace(num_shared=0) for view in running]
+    running = [changed(view, num_shared=0) for view in running]
     worth = {
         "fcfs": lambda view: (is_stuck(view), view.key),
-        "priority": lambda view: (is_stuck(view), -view.priority, view.key),
-        "deadline": lambda view: (is_stuck(view), view.slack_s, view.key),
+        "priority": lambda view: (is_stuck(view), -view.urgency.priority, view.key),
+        "deadline": lambda view: (is_stuck(view), view.urgency.slack_s, view.key),
     }[name]
     plan = POLICIES[name].plan(running, [], spend)
     rows = {row.key for row in plan.forward}
@@ -126,7 +126,7 @@ def test_pages_go_from_the_least_worth_to_the_better(
     idle = [
         view
         for view in running
-        if view.num_pages and not view.ended and view.key not in plan.preempt
+        if view.num_pages and not view.progress.ended and view.key not in plan.preempt
         if view.key not in rows | dict(plan.encode).keys() | dict(plan.vocode).keys()
     ]
     # of those without a part in the step, the least worth gave theirs first
@@ -140,8 +140,8 @@ def test_an_idle_engine_plans_nothing(name: str) -> None:
 
 
 def test_fcfs_runs_decodes_before_prompts() -> None:
-    prompt = View(key=0, num_positions=100)
-    decode = View(key=1, num_positions=9, num_computed=8, num_pages=2)
+    prompt = view_of(key=0, num_positions=100)
+    decode = view_of(key=1, num_positions=9, num_computed=8, num_pages=2)
     spend = Budgets(PAGE, free_pages=50, tokens=10, encodes=0, running=8, vocodes=8)
     plan = POLICIES["fcfs"].plan([prompt, decode], [], spend)
     assert plan.forward == (Forward(1, 8, 9), Forward(0, 0, 9))
@@ -150,8 +150,8 @@ def test_fcfs_runs_decodes_before_prompts() -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_pages_of_prompts_in_flight_are_kept_from_new_requests(name: str) -> None:
-    prompt = View(key=0, num_positions=40, num_computed=4, num_pages=1)
-    new_request = View(key=1, num_positions=3)
+    prompt = view_of(key=0, num_positions=40, num_computed=4, num_pages=1)
+    new_request = view_of(key=1, num_positions=3)
     spend = Budgets(PAGE, free_pages=10, tokens=8, encodes=0, running=8, vocodes=8)
     plan = POLICIES[name].plan([prompt], [new_request], spend)
     assert plan.forward == (Forward(0, 4, 12),)
@@ -162,51 +162,44 @@ def test_pages_of_prompts_in_flight_are_kept_from_new_requests(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_deferred_ones_block_nobody(name: str) -> None:
-    waiting = [View(key=0, num_positions=9, deferred=True), View(key=1, num_positions=9)]
-    spend = Budgets(PAGE, free_pages=10, tokens=60, encodes=0, running=8, vocodes=8)
-    assert POLICIES[name].plan([], waiting, spend).admit == (1,)
-
-
-@pytest.mark.parametrize("name", POLICIES)
 def test_a_held_sequence_gives_its_pages_to_one_that_can_run(name: str) -> None:
-    backpressured = View(
+    backpressured = view_of(
         key=0, num_positions=9, num_computed=8, num_pages=2, backpressured=True, slack_s=0.0
     )
-    growing = View(key=1, num_positions=9, num_computed=8, num_pages=2, slack_s=1.0)
+    growing = view_of(key=1, num_positions=9, num_computed=8, num_pages=2, slack_s=1.0)
     spend = Budgets(PAGE, free_pages=0, tokens=8, encodes=0, running=2, vocodes=8)
     plan = POLICIES[name].plan([backpressured, growing], [], spend)
     assert (plan.preempt, plan.forward) == ((0,), (Forward(1, 8, 9),))
-    new_request = View(key=1, num_positions=7, slack_s=1.0)
+    new_request = view_of(key=1, num_positions=7, slack_s=1.0)
     assert POLICIES[name].plan([backpressured], [new_request], spend).admit == (1,)
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_shared_pages_are_not_counted_twice(name: str) -> None:
-    first = View(key=0, num_positions=9, num_computed=8, num_pages=2, num_shared=2)
-    prompt = View(key=1, num_positions=30, num_computed=8, num_pages=3, num_shared=2)
+    first = view_of(key=0, num_positions=9, num_computed=8, num_pages=2, num_shared=2)
+    prompt = view_of(key=1, num_positions=30, num_computed=8, num_pages=3, num_shared=2)
     spend = Budgets(PAGE, free_pages=0, tokens=40, encodes=0, running=2, vocodes=8)
     plan = POLICIES[name].plan([first, prompt], [], spend)
     assert (plan.preempt, plan.forward) == ((1,), (Forward(0, 8, 9),))
 
 
 def test_priority_goes_first_in_everything_and_takes_places_from_lower_ones() -> None:
-    low = View(key=0, num_positions=9, num_computed=8, num_pages=3, frames=3, chunk=4)
-    lower = low._replace(key=1, priority=-1)
-    high = View(key=2, num_positions=5, priority=1, chunk=1)
+    low = view_of(key=0, num_positions=9, num_computed=8, num_pages=3, frames=3, chunk=4)
+    lower = changed(low, key=1, priority=-1)
+    high = view_of(key=2, num_positions=5, priority=1, chunk=1)
     spend = Budgets(PAGE, free_pages=9, tokens=6, encodes=0, running=2, vocodes=1)
     plan = POLICIES["priority"].plan([lower, low], [high], spend)
     assert (plan.preempt, plan.admit) == ((1,), (2,))
     assert plan.forward == (Forward(2, 0, 5), Forward(0, 8, 9))
     assert plan.vocode == ((2, 1),)
-    same = POLICIES["priority"].plan([lower, low], [high._replace(priority=-1)], spend)
+    same = POLICIES["priority"].plan([lower, low], [changed(high, priority=-1)], spend)
     assert (same.preempt, same.admit) == ((), ())
 
 
 def test_age_moves_a_sequence_up_in_line_but_takes_nobody_s_pages() -> None:
-    busy = View(key=0, num_positions=9, num_computed=8, num_pages=3, priority=1)
-    high = View(key=1, num_positions=5, priority=1)
-    old = View(key=2, num_positions=5, idle_steps=200)
+    busy = view_of(key=0, num_positions=9, num_computed=8, num_pages=3, priority=1)
+    high = view_of(key=1, num_positions=5, priority=1)
+    old = view_of(key=2, num_positions=5, idle_steps=200)
     spend = Budgets(PAGE, free_pages=9, tokens=60, encodes=0, running=2, vocodes=1)
     plan = POLICIES["priority"].plan([busy], [high, old], spend)
     assert (plan.preempt, plan.admit) == ((), (2,))
@@ -219,17 +212,17 @@ def test_age_moves_a_sequence_up_in_line_but_takes_nobody_s_pages() -> None:
 def test_a_new_request_starts_only_with_the_page_of_its_next_position(
     name: str, num_positions: int
 ) -> None:
-    new = View(key=1, num_positions=num_positions, slack_s=0.1, chunk=1)
+    new = view_of(key=1, num_positions=num_positions, slack_s=0.1, chunk=1)
     needed = pages_for(num_positions + 1, PAGE)
     spend = Budgets(PAGE, free_pages=needed, tokens=60, encodes=0, running=8, vocodes=8)
     plan = POLICIES[name].plan
     assert plan([], [new], spend).admit == (1,)
     assert plan([], [new], spend._replace(free_pages=needed - 1)).admit == ()
     # pages that others hold too cost it nothing
-    found = new._replace(num_computed=4, num_pages=1)
+    found = changed(new, num_computed=4, num_pages=1)
     assert plan([], [found], spend._replace(free_pages=needed - 1)).admit == (1,)
     assert plan([], [found], spend._replace(free_pages=needed - 2)).admit == ()
     # two start together only if both have theirs
-    two = [new, new._replace(key=2)]
+    two = [new, changed(new, key=2)]
     assert plan([], two, spend._replace(free_pages=2 * needed)).admit == (1, 2)
     assert plan([], two, spend._replace(free_pages=2 * needed - 1)).admit == (1,)

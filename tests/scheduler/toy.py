@@ -14,6 +14,7 @@ from izwi.scheduler.cost import StepCost
 from izwi.scheduler.playback import chunk_frames, slack_s
 from izwi.scheduler.policy import Budgets, Plan, Policy, View
 from izwi.scheduler.waiting_queue import Starts
+from tests.scheduler.views import view_of
 
 PAGE = 4
 FRAME_S = 0.08
@@ -67,7 +68,7 @@ class Timeline:
         first_s = self.chunks[0][0] if self.chunks else None
         audio_s = self.vocoded * FRAME_S
         slack = slack_s(now_s, self.submitted_s, first_s, audio_s, TTFA_TARGET_S)
-        return View(
+        return view_of(
             key=self.key,
             num_positions=self.prompt + self.log,
             num_computed=self.computed,
@@ -214,23 +215,21 @@ def check_plan(plan: Plan, running: list[View], waiting: list[View], budgets: Bu
     assert len(running) - len(plan.preempt) + len(plan.admit) <= room
 
     for key in plan.preempt:
-        assert not by_key[key].ended, "nothing is won by preempting it, and its sound is owed"
-    for key in plan.admit:
-        assert not by_key[key].deferred
+        ended = by_key[key].progress.ended
+        assert not ended, "nothing is won by preempting it, and its sound is owed"
     for key, count in plan.encode:
-        assert 0 < count <= by_key[key].num_encodes
+        assert 0 < count <= by_key[key].progress.num_encodes
     for row in plan.forward:
-        view = by_key[row.key]
-        assert row.start == view.num_computed < row.stop <= view.num_positions
-        assert encodes.get(row.key, 0) == view.num_encodes, "ran before its audio was encoded"
-        assert not view.encode_only
-        assert not view.ended
-        assert not (view.backpressured and row.stop == view.num_positions), (
-            "a held sequence would emit"
-        )
+        progress = by_key[row.key].progress
+        assert row.start == progress.num_computed < row.stop <= progress.num_positions
+        assert encodes.get(row.key, 0) == progress.num_encodes, "ran before its audio was encoded"
+        assert not progress.encode_only
+        assert not progress.ended
+        emits = row.stop == progress.num_positions
+        assert not (progress.backpressured and emits), "a held sequence would emit"
     for key, frames in plan.vocode:
-        view = by_key[key]
-        emits = key in rows and rows[key].stop == view.num_positions
-        there = view.frames + emits
-        wanted = min(there, view.chunk) if view.ended else view.chunk
+        progress, sound = by_key[key].progress, by_key[key].sound
+        emits = key in rows and rows[key].stop == progress.num_positions
+        there = sound.frames + emits
+        wanted = min(there, sound.chunk) if progress.ended else sound.chunk
         assert 0 < frames == wanted <= there, "chunks are a function of the log"
