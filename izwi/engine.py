@@ -162,16 +162,16 @@ class Engine:
         """
         if request_id in self._live:
             _, sequence = self._live[request_id]
-            if sequence.input_open:
-                sequence.written.extend(text_ids)
-                sequence.input_open = not closed
-                if closed and sequence.paused is PauseReason.INPUT:
-                    sequence.paused = None
+            if sequence.input.is_open:
+                sequence.input.written.extend(text_ids)
+                sequence.input.is_open = not closed
+                if closed and sequence.status.paused is PauseReason.INPUT:
+                    sequence.status.paused = None
 
     def set_backpressure(self, request_id: str, backpressured: bool) -> None:
         """Turn backpressure on or off for a request whose reader is behind."""
         if request_id in self._live:
-            self._live[request_id][1].backpressured = backpressured
+            self._live[request_id][1].status.backpressured = backpressured
 
     @property
     def has_work(self) -> bool:

@@ -43,8 +43,8 @@ class Launched:
         self.work, self.failed, self.rows = work, failed, rows
         self.forward, self.began_s, self.seconds = forward, began_s, 0.0
         self.num_compiled = num_compiled
-        self.reads_log = any(row.sequence.reads_log for row in rows)
-        self._epochs = [row.sequence.epoch for row in rows]
+        self.reads_log = any(row.sequence.drawing.reads_log for row in rows)
+        self._epochs = [row.sequence.pending.epoch for row in rows]
         self._sounds: list[tuple[Sequence, int, int]] = []  # sequence, epoch, frames
 
     @property
@@ -61,7 +61,7 @@ class Launched:
     def fresh(self) -> list[bool]:
         """Of each row, whether its sequence has not let go of its pages since the launch."""
         pairs = zip(self.rows, self._epochs, strict=True)
-        return [row.sequence.epoch == epoch for row, epoch in pairs]
+        return [row.sequence.pending.epoch == epoch for row, epoch in pairs]
 
     def predict(
         self, limit: Callable[[Sequence], int], ramp: Seq[int], following: Following
@@ -74,7 +74,7 @@ class Launched:
             following: Of the model, asked where it has several tracks.
         """
         for sequence, _, stop in self.rows:  # no marks among them, whose steps are not recorded
-            sequence.num_computed = stop
+            sequence.kv.num_computed = stop
             pending = sequence.pending
             entries = len(sequence.emitted) + pending.entries
             if stop == sequence.num_prompt + entries:  # it emits
@@ -89,13 +89,13 @@ class Launched:
                 num_frames=sequence.num_frames,
                 num_vocoded=sequence.sound.num_vocoded + pending.frames,
                 num_chunks=sequence.sound.num_chunks + pending.chunks,
-                ended=sequence.ended or pending.ends,
+                ended=sequence.status.ended or pending.ends,
                 ramp=ramp,
             )
             if frames:
                 pending.frames += frames
                 pending.chunks += 1
-                self._sounds.append((sequence, sequence.epoch, frames))
+                self._sounds.append((sequence, sequence.pending.epoch, frames))
 
     def reconcile(self, rows: Seq[Row], every: Seq[Drawn | BaseException]) -> None:
         """Reconcile the prediction with the results.
@@ -110,7 +110,7 @@ class Launched:
                 pending.entries -= 1
                 pending.ends = pending.ends and pending.entries > 0
         for sequence, epoch, frames in self._sounds:
-            if sequence.epoch == epoch:
+            if sequence.pending.epoch == epoch:
                 sequence.pending.frames -= frames
                 sequence.pending.chunks -= 1
 

@@ -55,11 +55,11 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
             codec: Of the model; None for one that writes text.
         """
         sequence.emitted = list(map(tuple, self.entries.tolist()))
-        sequence.num_delivered = len(sequence.emitted)
+        sequence.output.num_delivered = len(sequence.emitted)
         if self.logprobs is not None:
-            sequence.logprobs = self.logprobs.tolist()
-        sequence.written = list(self.written)
-        sequence.input_open = sequence.request.open_input and not self.closed
+            sequence.output.logprobs = self.logprobs.tolist()
+        sequence.input.written = list(self.written)
+        sequence.input.is_open = sequence.request.open_input and not self.closed
         if codec is not None:
             known = self.num_samples + codec.lookahead_samples
             sequence.sound.num_vocoded = known // codec.frame_samples if self.num_chunks else 0

@@ -221,15 +221,16 @@ class ModelWorker:
         for sequence, drawn, stop in results.drawn:
             self.scheduler.computed(sequence, stop)
             if drawn.entries:
-                sequence.phase = Phase.DECODE
+                sequence.status.phase = Phase.DECODE
                 if self._append(sequence, drawn) and (writes or ends_with_text(sequence)):
                     fresh.add(sequence.arrival)
         begun = [sequence for sequence, _ in self._vocoding.values()]
-        earlier = [sequence for sequence in begun if sequence.phase is not Phase.FINISHED]
+        earlier = [sequence for sequence in begun if sequence.status.phase is not Phase.FINISHED]
         sounds = self._sounds(results)
         chunks: list[Chunk] = []
         for sequence in dict.fromkeys([*results.work.sequences(), *earlier]):
-            if sequence.phase is Phase.FINISHED:  # it left while the step was in flight
+            status = sequence.status
+            if status.phase is Phase.FINISHED:  # it left while the step was in flight
                 continue
             is_delivered, sound = sequence.arrival in fresh, sounds.get(sequence.arrival)
             failure = results.failed.get(sequence.arrival)
@@ -238,9 +239,9 @@ class ModelWorker:
                 self.scheduler.delivered(sequence, frames, now_s)
             if failure is not None:
                 chunks.append(self.finish(sequence, Reason.ERROR, error=failure))
-            elif (sequence.ended or sequence.request.encode_only) and self._is_done(sequence):
-                assert sequence.reason is not None
-                chunks.append(self.finish(sequence, sequence.reason, sound))
+            elif (status.ended or sequence.request.encode_only) and self._is_done(sequence):
+                assert status.reason is not None
+                chunks.append(self.finish(sequence, status.reason, sound))
             elif is_delivered or sound is not None:
                 chunks.append(self._chunk(sequence, sound))
         return chunks + self._check(now_s)
@@ -289,7 +290,7 @@ class ModelWorker:
         kept = entries[:-1] if stops else entries
         sequence.emitted += kept
         if drawn.logprobs:
-            sequence.logprobs += drawn.logprobs[: len(kept)]
+            sequence.output.logprobs += drawn.logprobs[: len(kept)]
         if stops:
             self.scheduler.end(sequence, Reason.STOP)
         elif len(sequence.emitted) >= self._limit(sequence):
@@ -301,7 +302,7 @@ class ModelWorker:
         following = self.runner.following
         appended, goes_on = append_tracked(sequence, drawn.entries[0], following)
         if appended:
-            sequence.logprobs += drawn.logprobs
+            sequence.output.logprobs += drawn.logprobs
         if not goes_on:
             self.scheduler.end(sequence, Reason.STOP)
         elif len(sequence.emitted) >= self._limit(sequence):
@@ -312,13 +313,13 @@ class ModelWorker:
 
     def _limit(self, sequence: Sequence) -> int:
         """Entries after which a sequence ends."""
-        if sequence.limit is not None:
-            return sequence.limit
+        if sequence.drawing.limit is not None:
+            return sequence.drawing.limit
         limit, request = self.runner.max_entries(sequence), sequence.request
         if not request.output_positions:  # entries take positions
             limit = min(limit, self.scheduler.capacity - sequence.num_prompt)
         if not request.open_input:  # else it grows with what is written
-            sequence.limit = limit
+            sequence.drawing.limit = limit
         return limit
 
     def _sounds(self, results: Results) -> dict[int, Float32]:
@@ -357,7 +358,7 @@ class ModelWorker:
                 num_frames=len(sequence.frames),
                 num_vocoded=sequence.sound.num_vocoded,
                 num_chunks=sequence.sound.num_chunks,
-                ended=sequence.ended,
+                ended=sequence.status.ended,
                 ramp=self._config.chunk_ramp,
             )
             if frames and sequence.arrival not in results.failed:
@@ -367,12 +368,12 @@ class ModelWorker:
     def _is_done(self, sequence: Sequence) -> bool:
         """Whether the last entry, and its sound, are out."""
         if sequence.request.encode_only:
-            sequence.reason = Reason.STOP
+            sequence.status.reason = Reason.STOP
             return all(result is not None for result in sequence.encoded)
         if sequence.arrival in self._vocoding:
             return False
         silent = self._writes or sequence.sound.num_vocoded == len(sequence.frames)
-        return sequence.ended and silent
+        return sequence.status.ended and silent
 
     def _check(self, now_s: float) -> list[Chunk]:
         """Every so many steps: update prices, and refuse requests that could not start in time."""
@@ -386,9 +387,9 @@ class ModelWorker:
 
     def _chunk(self, sequence: Sequence, sound: Float32 | None, **rest: Any) -> Chunk:
         """What its reader has not been told: frames come with their sound, text at once."""
-        first = sequence.num_delivered
+        first = sequence.output.num_delivered
         new = sequence.emitted[first:]
-        sequence.num_delivered = len(sequence.emitted)
+        sequence.output.num_delivered = len(sequence.emitted)
         tracks = sequence.tracks
         if tracks is not None:
             width = self._nothing.shape[1]
@@ -396,5 +397,5 @@ class ModelWorker:
             rest["tracks"] = np.array(tracks.of[first:], dtype=np.int64)
         log = np.array(new, dtype=np.int64) if new else self._nothing
         if sequence.request.logprobs:
-            rest["logprobs"] = np.array(sequence.logprobs[first:], dtype=np.float32)
+            rest["logprobs"] = np.array(sequence.output.logprobs[first:], dtype=np.float32)
         return Chunk(sequence.request.request_id, log, sound, **rest)

@@ -32,14 +32,73 @@ class PauseReason(StrEnum):
     MEMORY = "memory"  # its pages went to others
 
 
-@dataclass(slots=True)
-class Pending:
-    """What steps in flight will add to a sequence."""
+@dataclass(slots=True, eq=False)
+class Status:
+    """Whether a sequence runs, and why not.
 
-    entries: int = 0  # 1 at most when a step is planned
-    frames: int = 0  # that go through the codec, in so many chunks
-    chunks: int = 0
-    ends: bool = False  # no more entries follow
+    Attributes:
+        phase: Where it stands.
+        paused: Why it does not run, or None.
+        backpressured: Its reader is behind; it emits nothing until the reader catches up.
+        ended: It emits no more; its last sound may still be owed.
+        reason: Why it ended.
+        last_step: The scheduler's step in which it last had a row, or arrived.
+    """
+
+    phase: Phase = Phase.WAITING
+    paused: PauseReason | None = None
+    backpressured: bool = False
+    ended: bool = False
+    reason: Reason | None = None
+    last_step: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Input:
+    """The log of a sequence's input.
+
+    Attributes:
+        written: Text ids written after the prompt.
+        is_open: More may be written.
+    """
+
+    written: list[int] = field(default_factory=list)
+    is_open: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Output:
+    """What a sequence's reader gets beside its entries.
+
+    Attributes:
+        logprobs: Of each entry emitted, where the request asks for them; else empty. A number, or
+            a row of `Chunk.logprobs`.
+        num_delivered: Entries delivered to its reader.
+    """
+
+    logprobs: list[Any] = field(default_factory=list)
+    num_delivered: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class KV:
+    """Which positions of a sequence have keys and values, and what the prefix tree knows of them.
+
+    Attributes:
+        num_computed: Positions whose keys and values are in the pages.
+        pages: Page ids, in position order.
+        keys: Content keys of the first positions, as far as they were asked for.
+        page_chain: A running digest of each whole page of the prompt's keys.
+        num_published: Whole pages that were offered to the prefix tree.
+        num_reused: Positions that the prefix tree gave when it was last admitted.
+    """
+
+    num_computed: int = 0
+    pages: list[int] = field(default_factory=list)
+    keys: list[int] = field(default_factory=list)
+    page_chain: tuple[int, ...] | None = None
+    num_published: int = 0
+    num_reused: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -59,106 +118,102 @@ class SoundCursor:
     saved_state: Any = None
 
 
-@dataclass(slots=True, eq=False)
-class PrefixState:
-    """What the prefix tree knows of a sequence.
+@dataclass(slots=True)
+class Pending:
+    """What steps in flight will add to a sequence.
 
     Attributes:
-        keys: Content keys of the first positions, as far as they were asked for.
-        page_chain: A running digest of each whole page of the prompt's keys.
-        num_published: Whole pages that were offered to the prefix tree.
-        num_reused: Positions that the prefix tree gave when it was last admitted.
+        entries: Entries that they draw; at most 1 when a step is planned.
+        frames: Frames that go through the codec.
+        chunks: In so many chunks.
+        ends: No more entries follow.
+        epoch: How often the sequence has let go of its pages. What was launched before is dropped.
     """
 
-    keys: list[int] = field(default_factory=list)
-    page_chain: tuple[int, ...] | None = None
-    num_published: int = 0
-    num_reused: int = 0
+    entries: int = 0
+    frames: int = 0
+    chunks: int = 0
+    ends: bool = False
+    epoch: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Drawing:
+    """How the entries of a sequence are drawn, and how many.
+
+    Attributes:
+        reads_log: As of its request.
+        adjusts: Whether logits of any of its tracks are.
+        seen: What the sampler keeps of the log; see `izwi.runner.adjust.SamplerState`.
+        grammar: An `izwi.runner.grammars.GrammarState`, or None where entries are free.
+        limit: Entries after which it ends, once that is known for good.
+    """
+
+    reads_log: bool
+    adjusts: bool
+    seen: Any = None
+    grammar: Any = None
+    limit: int | None = None
+
+    @classmethod
+    def of(cls, request: Request) -> Drawing:
+        """Ask a request once for what every step of it needs to know."""
+        adjusts = any(map(request.adjusts, range(1 + len(request.other_tracks))))
+        return cls(request.reads_log, adjusts)
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A request and its log, and the caches of that log.
 
-    The log is `emitted`, `written`, and how far sound was made of it; all else is rebuilt from it.
+    The log is `emitted`, `input`, and how far sound was made of it; all else is rebuilt from it.
 
     Attributes:
         arrival: Number of arrivals before it, in the whole engine.
         submitted_s: When, on the engine's clock.
         emitted: The log: one entry a step, (codebooks,) ids; a token is an entry of one id.
         tracks: Tracks of these entries, of a model with several; else None.
-        written: The log of its input: text ids written after the prompt.
-        input_open: More may be written.
-        logprobs: Of each entry emitted, where the request asks for them; else empty. A number, or
-            a row of `Chunk.logprobs`.
-        num_delivered: Entries delivered to its reader.
-        ended: It emits no more; its last sound may still be owed.
-        reason: Why it ended.
-        paused: Why it does not run, or None.
-        backpressured: Its reader is behind; it emits nothing until the reader catches up.
+        input: The log of its input.
+        output: What its reader gets beside the entries.
+        status: Whether it runs, and why not.
         encoded: Results of the prompt's encode inputs, None where not run yet.
-        num_computed: Positions whose keys and values are in the pages.
-        pages: Page ids, in position order.
-        prefix: What the prefix tree knows of it.
+        kv: Its pages, and what the prefix tree knows of it.
         sound: How far its frames are sound.
-        last_step: The scheduler's step in which it last had a row, or arrived.
-        seen: What the sampler keeps of the log; see `izwi.runner.adjust.SamplerState`.
-        grammar: An `izwi.runner.grammars.GrammarState`, or None where entries are free.
-        limit: Entries after which it ends, once that is known for good.
         pending: What steps in flight will add to it.
-        epoch: How often it has let go of its pages. What was launched before is dropped.
+        drawing: How its entries are drawn, and how many.
         num_prompt: Positions of the prompt.
         output_positions: Positions of the prompt where entries are drawn, if not behind it.
-        reads_log: As of its request.
-        adjusts: Whether logits of any of its tracks are.
     """
 
     request: Request
     arrival: int
     submitted_s: float = 0.0
-    phase: Phase = Phase.WAITING
-    emitted: list[Entry] = field(default_factory=list)
-    tracks: TrackLog | None = None
-    written: list[int] = field(default_factory=list)
-    input_open: bool = False
-    logprobs: list[Any] = field(default_factory=list)
-    num_delivered: int = 0
-    ended: bool = False
-    reason: Reason | None = None
-    paused: PauseReason | None = None
-    backpressured: bool = False
-    encoded: list[Any] = field(default_factory=list)
-    num_computed: int = 0
-    pages: list[int] = field(default_factory=list)
-    prefix: PrefixState = field(default_factory=PrefixState)
-    sound: SoundCursor = field(default_factory=SoundCursor)
-    last_step: int = 0
-    seen: Any = None
-    grammar: Any = None
-    limit: int | None = None
-    pending: Pending = field(default_factory=Pending)
-    epoch: int = 0
+    emitted: list[Entry] = field(init=False, default_factory=list)
+    tracks: TrackLog | None = field(init=False, default=None)
+    input: Input = field(init=False, default_factory=Input)
+    output: Output = field(init=False, default_factory=Output)
+    status: Status = field(init=False, default_factory=Status)
+    encoded: list[Any] = field(init=False)
+    kv: KV = field(init=False, default_factory=KV)
+    sound: SoundCursor = field(init=False, default_factory=SoundCursor)
+    pending: Pending = field(init=False, default_factory=Pending)
+    drawing: Drawing = field(init=False)
     num_prompt: int = field(init=False)
     output_positions: tuple[int, ...] = field(init=False)
-    reads_log: bool = field(init=False)
-    adjusts: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.num_prompt, self.output_positions = (
-            self.request.prompt.num_positions,
-            self.request.output_positions,
-        )
         self.encoded = [None] * len(self.request.prompt.encode_inputs)
-        self.input_open = self.request.open_input
+        self.input.is_open = self.request.open_input
         # asked for every row of every step
-        self.reads_log = self.request.reads_log
-        self.adjusts = any(map(self.request.adjusts, range(1 + len(self.request.other_tracks))))
+        self.num_prompt = self.request.prompt.num_positions
+        self.output_positions = self.request.output_positions
+        self.drawing = Drawing.of(self.request)
 
     @property
     def emits_nothing(self) -> bool:
         """Whether its prompt may be computed, and nothing more for now."""
-        compiles = self.grammar is not None and not self.grammar.is_ready
-        return self.backpressured or compiles
+        grammar = self.drawing.grammar
+        return self.status.backpressured or (grammar is not None and not grammar.is_ready)
 
     @property
     def num_entries(self) -> int:

@@ -81,7 +81,7 @@ class PagedKV:
         size = self.page_size
         spans = [(row.start, row.stop) for row in rows]
         # ceil(stop / size) pages; written out, since this runs for every row of every step
-        tables = [row.sequence.pages[: -(-row.stop // size)] for row in rows]
+        tables = [row.sequence.kv.pages[: -(-row.stop // size)] for row in rows]
         return PagedContext(self._slots, spans, tables, self.spec.windows, self._trailers)
 
     @property

@@ -33,9 +33,9 @@ class SamplerState:
     @staticmethod
     def of(sequence: RequestSequence, track: int = 0) -> SamplerState:
         """Return what is kept of a sequence, of its entries of one track."""
-        if sequence.seen is None:
-            sequence.seen = {}
-        states: dict[int, SamplerState] = sequence.seen
+        if sequence.drawing.seen is None:
+            sequence.drawing.seen = {}
+        states: dict[int, SamplerState] = sequence.drawing.seen
         if track not in states:
             states[track] = SamplerState(track)
         return states[track]
@@ -88,7 +88,9 @@ class Adjustments:
             track: Of the entries that are drawn.
         """
         self._sequences, self._suppressed, self._track = sequences, suppressed, track
-        self._rows = [n for n, s in enumerate(sequences) if s.adjusts and s.request.adjusts(track)]
+        self._rows = [
+            n for n, s in enumerate(sequences) if s.drawing.adjusts and s.request.adjusts(track)
+        ]
         self._params = (
             [params.sampling for params in params_of(sequences, track)] if self._rows else []
         )
@@ -136,8 +138,8 @@ class Adjustments:
     def _constrain(self, logits: Tensor) -> None:
         """Leave out, in place, what grammars do not allow."""
         known = [self._sequences[row] for row in self._rows]
-        states = [(place, s) for place, s in enumerate(known) if s.grammar is not None]
-        followed = [(place, s.grammar.follow(s.emitted)) for place, s in states]
+        states = [(place, s) for place, s in enumerate(known) if s.drawing.grammar is not None]
+        followed = [(place, s.drawing.grammar.follow(s.emitted)) for place, s in states]
         begun = [(place, matcher) for place, matcher in followed if matcher is not None]
         if not begun:
             return

@@ -92,7 +92,7 @@ class Grammars:
         if self._model is None:
             raise InvalidRequest("this model can follow no grammar", param="response_format")
         compiled = self._pool.submit(self._compile, self._model, grammar.text)
-        sequence.grammar = GrammarState(grammar, compiled)
+        sequence.drawing.grammar = GrammarState(grammar, compiled)
 
     def _compile(self, model: SpellsTokens, text: str) -> Any:
         if self._tokenizer is None:

@@ -133,7 +133,7 @@ class StagedPositions:
         if inputs is not None:
             self.host["inputs"][: len(inputs)] = inputs
             self.host["inputs"][len(inputs) :] = 0  # valid ids, since they may be embedded
-        self.stage_runs([(row.start, row.stop, row.sequence.pages) for row in rows])
+        self.stage_runs([(row.start, row.stop, row.sequence.kv.pages) for row in rows])
 
     def stage_runs(self, runs: Seq[tuple[int, int, Seq[int]]]) -> None:
         """Fill in rows; `send` takes them over.

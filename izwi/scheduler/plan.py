@@ -8,6 +8,7 @@ from math import inf
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from izwi.scheduler.cost import StepCost, StepWork
 
@@ -97,6 +98,11 @@ class View(Struct, frozen=True, kw_only=True, gc=False):
     num_shared: int = 0
     urgency: Urgency = Urgency()
     sound: PendingSound = NO_SOUND
+
+    def with_prefix(self, num_computed: int, num_pages: int) -> View:
+        """The view of a waiting sequence with what the prefix tree has of it."""
+        progress = replace(self.progress, num_computed=num_computed)
+        return replace(self, progress=progress, num_pages=num_pages)
 
 
 class Budgets(NamedTuple):

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
-from izwi.scheduler.playback import slack_s
+from izwi.scheduler.plan import PendingSound
+from izwi.scheduler.playback import chunk_frames, slack_s
 from izwi.sequence import Sequence
 
 # A piece that is not complete is taken to go on for at least so long.
@@ -163,6 +164,16 @@ class PlaybackClocks:
             clock = self._clocks.get(name)
             if clock is not None and clock.end_s <= end_s:  # and nothing followed
                 del self._clocks[name]
+
+
+def pending_sound(sequence: Sequence, num_frames: int, ramp: tuple[int, ...]) -> PendingSound:
+    """Frames that are not sound yet, as if the steps in flight had ended."""
+    tracks, sound, pending = sequence.tracks, sequence.sound, sequence.pending
+    return PendingSound(
+        frames=num_frames - sound.num_vocoded - pending.frames,
+        chunk=chunk_frames(sound.num_chunks + pending.chunks, ramp),
+        next_frames=1 if tracks is None else int(tracks.next_is_frame),
+    )
 
 
 def _name(sequence: Sequence) -> str:

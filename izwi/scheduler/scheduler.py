@@ -5,8 +5,6 @@ Knows no tensors: pages and codec rows are numbers here.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from izwi.cache.memory import PagedMemory
 from izwi.cache.pages import pages_for
 from izwi.cache.radix import page_chain
@@ -16,9 +14,9 @@ from izwi.model import Row
 from izwi.request import Reason
 from izwi.scheduler.codec_rows import CodecRows, StateRows
 from izwi.scheduler.cost import OnlineCost
-from izwi.scheduler.plan import NO_SOUND, PendingSound, Progress, Urgency
-from izwi.scheduler.playback import FAR_S, chunk_frames
-from izwi.scheduler.playback_clocks import PlaybackClocks
+from izwi.scheduler.plan import NO_SOUND, Progress, Urgency
+from izwi.scheduler.playback import FAR_S
+from izwi.scheduler.playback_clocks import PlaybackClocks, pending_sound
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
 from izwi.scheduler.shadow import compare
 from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
@@ -99,17 +97,17 @@ class Scheduler:
             num_waiting = sum(map(self._can_run, self._waiting))
             if num_waiting >= self._config.max_waiting:
                 raise Overloaded(f"{num_waiting} requests are waiting already")
-        sequence.last_step = self.counts.steps
+        sequence.status.last_step = self.counts.steps
         self._clocks.add(sequence)
         self._waiting.add(sequence)
 
     def pause(self, sequence: Sequence, now_s: float) -> None:
         """Take a sequence out until `resume`. Its pages stay findable while memory lasts."""
-        if sequence.arrival in self._paused or sequence.phase is Phase.FINISHED:
+        if sequence.arrival in self._paused or sequence.status.phase is Phase.FINISHED:
             return
         self._take_out(sequence)
         self._paused[sequence.arrival] = (sequence, now_s)
-        sequence.phase, sequence.paused = Phase.PAUSED, PauseReason.TURN
+        sequence.status.phase, sequence.status.paused = Phase.PAUSED, PauseReason.TURN
         self.counts.paused += 1
 
     def resume(self, sequence: Sequence, now_s: float) -> None:
@@ -118,8 +116,8 @@ class Scheduler:
             return
         _, since_s = self._paused.pop(sequence.arrival)
         self._clocks.shift(sequence, now_s - since_s)
-        sequence.paused, sequence.last_step = None, self.counts.steps
-        if sequence.ended:  # it owes sound alone, and its codec row was kept
+        sequence.status.paused, sequence.status.last_step = None, self.counts.steps
+        if sequence.status.ended:  # it owes sound alone, and its codec row was kept
             self._running[sequence.arrival] = sequence
         else:
             self._waiting.add(sequence)
@@ -128,11 +126,12 @@ class Scheduler:
     def finish(self, sequence: Sequence, reason: Reason) -> None:
         """Take a sequence out for good and free all it holds."""
         self._paused.pop(sequence.arrival, None)
-        sequence.ended = True  # so that nothing is kept for its going on
+        sequence.status.ended = True  # so that nothing is kept for its going on
         self._take_out(sequence)
         self._clocks.remove(sequence)
         self._rows.release(sequence)
-        sequence.phase, sequence.reason, sequence.paused = Phase.FINISHED, reason, None
+        status = sequence.status
+        status.phase, status.reason, status.paused = Phase.FINISHED, reason, None
 
     def overdue(self, now_s: float) -> list[Sequence]:
         """Requests that have waited so long without a start that they are refused.
@@ -179,20 +178,21 @@ class Scheduler:
 
     def computed(self, sequence: Sequence, num_positions: int) -> None:
         """Take note that a row has run, and share the whole pages of its prompt."""
-        sequence.num_computed = max(sequence.num_computed, num_positions)
-        if sequence.prefix.num_published >= sequence.num_prompt // self._page_size:
+        kv = sequence.kv
+        kv.num_computed = max(kv.num_computed, num_positions)
+        if kv.num_published >= sequence.num_prompt // self._page_size:
             return  # all are shared
         if not sequence.request.cacheable:
             return
         prompt_pages = min(num_positions, sequence.num_prompt) // self._page_size
-        if prompt_pages > sequence.prefix.num_published:
-            self.memory.publish(sequence.prefix.keys, sequence.pages[:prompt_pages])
-            sequence.prefix.num_published = prompt_pages
+        if prompt_pages > kv.num_published:
+            self.memory.publish(kv.keys, kv.pages[:prompt_pages])
+            kv.num_published = prompt_pages
             self._in_flight.reached(sequence, prompt_pages)
 
     def end(self, sequence: Sequence, reason: Reason) -> None:
         """Take note that a sequence emits no more; its pages go, its codec row stays."""
-        sequence.ended, sequence.reason = True, reason
+        sequence.status.ended, sequence.status.reason = True, reason
         if sequence.tracks is not None:
             sequence.tracks.end()
         self._give_back(sequence)
@@ -202,11 +202,10 @@ class Scheduler:
 
         They were launched for an entry of another track than the one that follows.
         """
-        sequence.epoch += 1
-        sequence.pending = Pending()
+        sequence.pending = Pending(epoch=sequence.pending.epoch + 1)
         if sequence.tracks is not None:
             sequence.tracks.drop_in_flight()
-        sequence.num_computed = min(sequence.num_computed, sequence.next_drawn)
+        sequence.kv.num_computed = min(sequence.kv.num_computed, sequence.next_drawn)
 
     def delivered(self, sequence: Sequence, frames: float, now_s: float) -> None:
         """Record audio or text that was delivered to the listener."""
@@ -228,51 +227,43 @@ class Scheduler:
         # as `Sequence.num_positions`, written out: this runs for every sequence in every step
         num_positions = sequence.num_prompt + (0 if sequence.output_positions else num_emitted)
         backpressured = sequence.emits_nothing
-        if sequence.input_open:
+        if sequence.input.is_open:
             backpressured = self._lacks_text(sequence, num_positions) or backpressured
         num_frames = num_emitted if sequence.tracks is None else sequence.tracks.num_frames
         slack_s, started = self._clocks.urgency(sequence, now_s)
-        encoded = sequence.encoded
+        encoded, kv, status = sequence.encoded, sequence.kv, sequence.status
         return View(
             key=sequence.arrival,
             progress=Progress(
                 num_positions=num_positions,
-                num_computed=sequence.num_computed,
+                num_computed=kv.num_computed,
                 num_encodes=sum([result is None for result in encoded]) if encoded else 0,
                 encode_only=request.encode_only,
                 backpressured=backpressured,
-                ended=sequence.ended or pending.ends,
+                ended=status.ended or pending.ends,
             ),
-            num_pages=len(sequence.pages),
-            num_shared=self.memory.num_shared(sequence.pages) if tight else 0,
+            num_pages=len(kv.pages),
+            num_shared=self.memory.num_shared(kv.pages) if tight else 0,
             urgency=Urgency(
                 slack_s=slack_s,
                 started=started,
-                idle_steps=self.counts.steps - sequence.last_step,
+                idle_steps=self.counts.steps - status.last_step,
                 priority=request.priority,
             ),
-            sound=self._pending_sound(sequence, num_frames) if self._speaks else NO_SOUND,
-        )
-
-    def _pending_sound(self, sequence: Sequence, num_frames: int) -> PendingSound:
-        tracks, sound, pending = sequence.tracks, sequence.sound, sequence.pending
-        return PendingSound(
-            frames=num_frames - sound.num_vocoded - pending.frames,
-            chunk=chunk_frames(sound.num_chunks + pending.chunks, self._ramp),
-            next_frames=1 if tracks is None else int(tracks.next_is_frame),
+            sound=pending_sound(sequence, num_frames, self._ramp) if self._speaks else NO_SOUND,
         )
 
     def _lacks_text(self, sequence: Sequence, num_positions: int) -> bool:
         """Whether the next entry of one with open input needs text that is not written yet."""
         starved = self._facts.positions_ready(sequence) < num_positions
-        sequence.paused = PauseReason.INPUT if starved else None
+        sequence.status.paused = PauseReason.INPUT if starved else None
         return starved
 
     def _can_run(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence could emit if it had a place."""
-        if sequence.backpressured:
+        if sequence.status.backpressured:
             return False
-        return not (sequence.input_open and self._lacks_text(sequence, sequence.num_positions))
+        return not (sequence.input.is_open and self._lacks_text(sequence, sequence.num_positions))
 
     def _candidates(self, room: int, now_s: float) -> list[View]:
         """Views of those that may start: as many as there is room for, and a few that may push."""
@@ -298,34 +289,28 @@ class Scheduler:
             if rest and (rest[0] in self._in_flight or rest[0] in pending):
                 continue  # a prompt in flight computes its prefix: not in this step
             pending.update(rest)
-            views.append(
-                replace(
-                    view,
-                    progress=replace(view.progress, num_computed=num_computed),
-                    num_pages=self.memory.num_shared_by_others(found),
-                )
-            )
+            views.append(view.with_prefix(num_computed, self.memory.num_shared_by_others(found)))
         return views
 
     def _keys(self, sequence: Sequence, count: int) -> list[int]:
         """Content keys of the first positions; more than `count` of them may be there."""
-        keys = sequence.prefix.keys
+        keys = sequence.kv.keys
         if len(keys) < count:
             keys += self._facts.content_keys(sequence, len(keys), count)
         return keys[:count] if len(keys) > count else keys
 
     def _chain(self, sequence: Sequence) -> tuple[int, ...]:
-        if sequence.prefix.page_chain is None:
+        if sequence.kv.page_chain is None:
             keys = self._keys(sequence, sequence.request.prompt.num_positions)
-            sequence.prefix.page_chain = tuple(page_chain(keys, self._page_size))
-        return sequence.prefix.page_chain
+            sequence.kv.page_chain = tuple(page_chain(keys, self._page_size))
+        return sequence.kv.page_chain
 
     # -- carrying the plan out ---------------------------------------------------------------
     def _apply(self, plan: Plan) -> Work:
         for key in plan.preempt:
             sequence = self._running[key]
             self._take_out(sequence)
-            sequence.phase, sequence.paused = Phase.PAUSED, PauseReason.MEMORY
+            sequence.status.phase, sequence.status.paused = Phase.PAUSED, PauseReason.MEMORY
             self._waiting.add(sequence)
             self.counts.preempted += 1
         # all new requests claim their prefixes before any page is evicted
@@ -335,24 +320,25 @@ class Scheduler:
             sequence = self._running[key]
             missing = [i for i, result in enumerate(sequence.encoded) if result is None]
             encode += [(sequence, i) for i in missing[:count]]
-            sequence.last_step = self.counts.steps
+            sequence.status.last_step = self.counts.steps
         rows: list[Row] = []
         running, size, step = self._running, self._page_size, self.counts.steps
         for key, start, stop in plan.forward:
             sequence = running[key]
-            computed = sequence.num_computed
+            kv = sequence.kv
+            computed = kv.num_computed
             if computed < start:  # a lower tier has dropped some of what was found
                 stop += computed - start
-            if stop > size * len(sequence.pages):
-                missing_pages = pages_for(stop, size) - len(sequence.pages)
+            if stop > size * len(kv.pages):
+                missing_pages = pages_for(stop, size) - len(kv.pages)
                 if missing_pages > self.memory.num_available:
                     continue  # a prefix that it was planned with went to others; it runs later
-                sequence.pages += self.memory.allocate(missing_pages)
-            sequence.last_step = step
+                kv.pages += self.memory.allocate(missing_pages)
+            sequence.status.last_step = step
             rows.append(Row(sequence, computed, stop))
         vocode = tuple(self._running[key] for key, _ in plan.vocode)
         for sequence in vocode:
-            sequence.last_step = self.counts.steps
+            sequence.status.last_step = self.counts.steps
         return Work(tuple(encode), tuple(rebuild), tuple(rows), vocode)
 
     def _start(self, key: int) -> Sequence | None:
@@ -360,15 +346,15 @@ class Scheduler:
         sequence = self._waiting[key]
         self._waiting.remove(sequence)
         self._running[key] = sequence
-        sequence.phase, sequence.paused = Phase.PREFILL, None
+        sequence.status.phase, sequence.status.paused = Phase.PREFILL, None
         if not sequence.request.encode_only:
             keys = self._keys(sequence, sequence.next_drawn)
-            sequence.pages, sequence.num_computed = self.memory.claim(keys)
-            sequence.prefix.num_reused = sequence.num_computed
-            sequence.prefix.num_published = sequence.num_computed // self._page_size
+            kv = sequence.kv
+            kv.pages, kv.num_computed = self.memory.claim(keys)
+            kv.num_reused, kv.num_published = kv.num_computed, kv.num_computed // self._page_size
             self._chain(sequence)
             if sequence.request.cacheable:
-                self._in_flight.start(sequence, sequence.prefix.num_published)
+                self._in_flight.start(sequence, kv.num_published)
         if not self._speaks or sequence.request.encode_only:
             return None
         return sequence if self._rows.take(sequence) else None
@@ -379,7 +365,7 @@ class Scheduler:
         if self._running.pop(sequence.arrival, None) is None:
             return
         self._give_back(sequence)
-        if not sequence.ended:  # one that owes sound alone goes on with the row that it has
+        if not sequence.status.ended:  # one that owes sound alone goes on with the row that it has
             self._rows.rest(sequence)
 
     def _give_back(self, sequence: Sequence) -> None:
@@ -388,18 +374,17 @@ class Scheduler:
         What steps in flight have of the sequence is dropped, and drawn again if it goes on.
         """
         self._in_flight.stop(sequence)
-        sequence.epoch += 1
-        sequence.pending = Pending()
+        sequence.pending = Pending(epoch=sequence.pending.epoch + 1)
         if sequence.tracks is not None:
             sequence.tracks.drop_in_flight()
-        if sequence.pages:
+        kv = sequence.kv
+        if kv.pages:
             known = sequence.num_prompt + len(sequence.emitted)
-            whole = min(sequence.num_computed, known) // self._page_size
-            if whole > sequence.prefix.num_published and self._worth_keeping(sequence):
-                keys = self._keys(sequence, whole * self._page_size)
-                self.memory.publish(keys, sequence.pages[:whole])
-            self.memory.release(sequence.pages)
-        sequence.pages, sequence.num_computed, sequence.prefix.num_published = [], 0, 0
+            whole = min(kv.num_computed, known) // self._page_size
+            if whole > kv.num_published and self._worth_keeping(sequence):
+                self.memory.publish(self._keys(sequence, whole * self._page_size), kv.pages[:whole])
+            self.memory.release(kv.pages)
+        kv.pages, kv.num_computed, kv.num_published = [], 0, 0
 
     def _worth_keeping(self, sequence: Sequence) -> bool:
         """Whether a log's positions may be requested again.
@@ -408,4 +393,4 @@ class Scheduler:
         of another prompt. Frames of speech never are.
         """
         frames_alone = self._speaks and sequence.tracks is None
-        return not sequence.ended or (sequence.request.cacheable and not frames_alone)
+        return not sequence.status.ended or (sequence.request.cacheable and not frames_alone)

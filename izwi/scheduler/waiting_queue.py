@@ -76,7 +76,7 @@ class WaitingQueue:
                 first = list(islice(ready, count))
                 found += first
                 if self._order is Order.PRIORITY:
-                    found += nsmallest(_OLDEST, ready, key=lambda sequence: sequence.last_step)
+                    found += nsmallest(_OLDEST, ready, key=lambda s: s.status.last_step)
         return found
 
     def _place(self, sequence: Sequence) -> tuple[int, int]:
@@ -85,7 +85,7 @@ class WaitingQueue:
 
     def never_started(self) -> Iterable[Sequence]:
         """Those that have not run yet, in no order."""
-        return (s for s in self._sequences.values() if s.phase is Phase.WAITING)
+        return (s for s in self._sequences.values() if s.status.phase is Phase.WAITING)
 
 
 class Starts:
@@ -115,8 +115,8 @@ class PromptsInFlight:
 
     def start(self, sequence: Sequence, first_page: int) -> None:
         """Note that a sequence computes its prompt from a page on."""
-        assert sequence.prefix.page_chain is not None
-        missing = list(sequence.prefix.page_chain[first_page:])
+        assert sequence.kv.page_chain is not None
+        missing = list(sequence.kv.page_chain[first_page:])
         if missing:
             self._of[sequence.arrival] = missing
             self._pages.update(missing)
@@ -126,8 +126,8 @@ class PromptsInFlight:
         missing = self._of.get(sequence.arrival)
         if missing is None:
             return
-        assert sequence.prefix.page_chain is not None
-        done = len(missing) - (len(sequence.prefix.page_chain) - num_pages)
+        assert sequence.kv.page_chain is not None
+        done = len(missing) - (len(sequence.kv.page_chain) - num_pages)
         self._forget(missing[: max(0, done)])
         del missing[: max(0, done)]
         if not missing:

@@ -162,7 +162,7 @@ def test_what_is_predicted_of_a_sequence_is_what_is_in_flight(seed: int) -> None
             world.step()
             for worker, sequence in world.engine._live.values():
                 flying = [step for step in worker._in_flight if step.forward is not None]
-                now = sequence.epoch
+                now = sequence.pending.epoch
                 sounds = [x for step in flying for x in step._sounds if x[:2] == (sequence, now)]
                 pending = sequence.pending
                 assert pending.frames == sum(frames for _, _, frames in sounds)
@@ -177,7 +177,7 @@ def test_text_that_comes_while_the_last_entry_is_drawn_lets_it_go_on() -> None:
     request = replace(toy_request("a", 5, seed=4, frames=40), open_input=True, stop_ids=())
     with (
         one_step_ahead(),
-        patch.object(SPEECH, "max_entries", lambda sequence: 2 + len(sequence.written) // 2),
+        patch.object(SPEECH, "max_entries", lambda sequence: 2 + len(sequence.input.written) // 2),
     ):
         world = World()
         world.submit(request)

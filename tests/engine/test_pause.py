@@ -33,7 +33,7 @@ def test_ten_minutes_and_an_eviction_later_it_goes_on_with_the_next_sample(host_
         world.step()
     heard = len(world.logs["a"].pcm)
     world.engine.pause("a")
-    assert sequence_of(world, "a").paused is PauseReason.TURN
+    assert sequence_of(world, "a").status.paused is PauseReason.TURN
     for i in range(8):  # others take every page and every codec row
         world.submit(spoken(f"b{i}", 30, seed=20 + i, frames=30))
     world.run()
@@ -90,7 +90,7 @@ def test_with_memory_left_a_pause_costs_no_more_than_the_last_page() -> None:
     world.step()
     world.engine.resume("a")
     world.step()
-    reused = sequence_of(world, "a").prefix.num_reused
+    reused = sequence_of(world, "a").kv.num_reused
     assert before - world.config.page_size <= reused < before
     assert sequence_of(world, "a").sound.state_row is not None
     world.run()
@@ -103,7 +103,7 @@ def test_one_that_only_owes_sound_can_be_paused_too() -> None:
     for i in range(3):  # their sound comes first, and there is not enough time for all
         world.submit(spoken(f"b{i}", 6, seed=6, frames=30))
     world.submit(request)
-    while not sequence_of(world, "a").ended:
+    while not sequence_of(world, "a").status.ended:
         world.step()
     world.engine.pause("a")
     heard = len(world.logs["a"].pcm)
@@ -143,7 +143,7 @@ def test_a_sequence_that_outruns_its_text_waits_and_loses_nothing() -> None:
     for _ in range(10):
         world.step()
     assert len(world.logs["a"].entries) == 1, "the first frame needs no text, the second does"
-    assert sequence_of(world, "a").paused is PauseReason.INPUT
+    assert sequence_of(world, "a").status.paused is PauseReason.INPUT
     assert world.engine.is_idle
     for i, token in enumerate(text):
         world.engine.write("a", [token], closed=i == len(text) - 1)
@@ -191,8 +191,8 @@ def test_memory_pressure_shows_as_a_pause() -> None:
     while world.engine.has_work:
         world.step()
         for _, sequence in world.engine._live.values():
-            if sequence.phase is Phase.PAUSED:
-                seen.add(sequence.paused)
+            if sequence.status.phase is Phase.PAUSED:
+                seen.add(sequence.status.paused)
     assert seen == {PauseReason.MEMORY}
     assert world.engine.load["toy"]["preempted"] > 0
     for i in range(3):

@@ -85,7 +85,7 @@ class ToyModel:
         return keys[start:stop]
 
     def _beside(self, sequence: Any, frame: int) -> int:
-        track = [*sequence.request.prompt.track, *sequence.written]
+        track = [*sequence.request.prompt.track, *sequence.input.written]
         return track[frame] if frame < len(track) else 0
 
     def encode(self, inputs: Sequence[EncodeInput]) -> list[Any]:
@@ -165,9 +165,9 @@ class ToySpeech(ToyModel):
         return {"sum": StateSpec((1,))}
 
     def positions_ready(self, sequence: Any) -> int:
-        known = len(sequence.request.prompt.track) + len(sequence.written)
+        known = len(sequence.request.prompt.track) + len(sequence.input.written)
         everything = sequence.num_positions
-        if not sequence.input_open:
+        if not sequence.input.is_open:
             return everything
         return min(everything, sequence.request.prompt.num_positions + known)
 

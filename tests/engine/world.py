@@ -73,7 +73,7 @@ class World:
             assert len(work.vocode) <= config.max_step_vocodes
             assert worker.scheduler.num_running <= config.max_running
             for row in work.forward:
-                pages = row.sequence.pages
+                pages = row.sequence.kv.pages
                 assert len(set(pages)) == len(pages) == pages_for(row.stop, config.page_size)
             return work
 

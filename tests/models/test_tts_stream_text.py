@@ -139,7 +139,7 @@ def test_written_text_is_the_whole_text(
 def closed(part: TextPart) -> Sequence:
     assert part.request is not None
     sequence = Sequence(part.request, 0)
-    sequence.written, sequence.input_open = list(part.ids), False
+    sequence.input.written, sequence.input.is_open = list(part.ids), False
     return sequence
 
 
@@ -210,16 +210,17 @@ class Loop:
             if part.request is not None:
                 self.submit(part.request)
             sequence = self.sequences[part.request_id]
-            assert sequence.input_open or not part.ids
-            sequence.written += part.ids
-            sequence.input_open = sequence.input_open and not part.closed
+            assert sequence.input.is_open or not part.ids
+            sequence.input.written += part.ids
+            sequence.input.is_open = sequence.input.is_open and not part.closed
 
     def step(self) -> int:
         """Run every sequence whose inputs are there; how many ran."""
         rows = [
-            Row(sequence, sequence.num_computed, sequence.num_positions)
+            Row(sequence, sequence.kv.num_computed, sequence.num_positions)
             for sequence in self.sequences.values()
-            if not sequence.ended and self.model.positions_ready(sequence) == sequence.num_positions
+            if not sequence.status.ended
+            and self.model.positions_ready(sequence) == sequence.num_positions
         ]
         if not rows:
             return 0
@@ -229,18 +230,18 @@ class Loop:
             drawn = step(self.model, self.model._ops, rows, PackedContext(rows, self.cache), pick)
         for row, entry in zip(rows, drawn.tolist(), strict=True):
             sequence = row.sequence
-            sequence.num_computed = row.stop
+            sequence.kv.num_computed = row.stop
             if entry[0] in sequence.request.stop_ids:
-                sequence.ended = True
+                sequence.status.ended = True
                 continue
             sequence.emitted.append(tuple(entry))
-            sequence.ended = len(sequence.emitted) >= self.model.max_entries(sequence)
+            sequence.status.ended = len(sequence.emitted) >= self.model.max_entries(sequence)
         return len(rows)
 
     def finish(self) -> dict[str, list[tuple[int, ...]]]:
         while self.step():
             pass
-        assert all(sequence.ended for sequence in self.sequences.values())
+        assert all(sequence.status.ended for sequence in self.sequences.values())
         return {name: sequence.emitted for name, sequence in self.sequences.items()}
 
 
@@ -281,8 +282,8 @@ def test_a_sequence_that_outruns_its_text_waits_and_frames_need_their_text(load:
         pass
     known = model.positions_ready(sequence)
     assert known == sequence.num_positions - 1
-    assert len(sequence.emitted) == len(sequence.written) + 1
-    rows = [Row(sequence, sequence.num_computed, sequence.num_positions)]
+    assert len(sequence.emitted) == len(sequence.input.written) + 1
+    rows = [Row(sequence, sequence.kv.num_computed, sequence.num_positions)]
     with pytest.raises(ValueError, match="not written"):
         step(
             model,

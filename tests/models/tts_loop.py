@@ -102,7 +102,7 @@ def run(
                 model, model._ops, rows, PackedContext(rows, cache), greedy(model, emitting)
             )
             for row in rows:
-                row.sequence.num_computed = row.stop
+                row.sequence.kv.num_computed = row.stop
             for sequence, entry in zip(emitting, drawn.tolist(), strict=True):
                 assert entry[0] not in sequence.request.stop_ids
                 sequence.emitted.append(tuple(entry))
@@ -110,5 +110,5 @@ def run(
 
 
 def _row(sequence: Sequence, chunk: int | None) -> Row:
-    first, stop = sequence.num_computed, sequence.num_positions
+    first, stop = sequence.kv.num_computed, sequence.num_positions
     return Row(sequence, first, stop if chunk is None else min(stop, first + chunk))

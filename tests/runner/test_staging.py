@@ -92,7 +92,7 @@ def test_sampling_follows_the_logs_as_they_grow_and_as_batches_change(seed: int)
 def test_places_without_a_row_have_ids_that_can_be_looked_up() -> None:
     staged = StagedPositions(4, num_inputs=2, max_pages=1, device=CPU)
     one = sequence(0, 1.0, 0)
-    one.pages = [0]
+    one.kv.pages = [0]
     unknown = np.full((2, 2), UNKNOWN)
     staged.stage_rows(unknown, [Row(one, 0, 2)])
     staged.stage_rows(unknown[:1], [Row(one, 0, 1)])

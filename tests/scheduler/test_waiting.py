@@ -14,7 +14,9 @@ def room(order: Order, priorities: list[int], streams: bool = True) -> WaitingQu
     for arrival, priority in enumerate(priorities):
         prompt = PaperPrompt(4, 0, arrival)
         request = Request(f"{arrival}", "m", prompt, priority=priority, streams=streams)
-        waiting.add(Sequence(request, arrival, last_step=100 - arrival))
+        sequence = Sequence(request, arrival)
+        sequence.status.last_step = 100 - arrival
+        waiting.add(sequence)
     return waiting
 
 

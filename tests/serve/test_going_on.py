@@ -64,12 +64,12 @@ def sequence_of(side, request_id):
 
 def is_paused(side, request_id):
     sequence = sequence_of(side, request_id)
-    return sequence is not None and sequence.paused is PauseReason.TURN
+    return sequence is not None and sequence.status.paused is PauseReason.TURN
 
 
 def is_held(side, request_id):
     sequence = sequence_of(side, request_id)
-    return sequence is not None and sequence.backpressured
+    return sequence is not None and sequence.status.backpressured
 
 
 def given(chunks):
@@ -203,7 +203,7 @@ async def test_a_paused_request_outlives_any_number_of_engines():
             other = await asyncio.wait_for(read(world.api_server.submit(endless("b", 2, 9))), 60)
             assert other[-1].reason is Reason.LENGTH
             assert is_paused(world.sides[-1], "a")
-            assert sequence_of(world.sides[-1], "a").num_computed == 0, "it ran while paused"
+            assert sequence_of(world.sides[-1], "a").kv.num_computed == 0, "it ran while paused"
         world.api_server.resume("a")
         chunks += await asyncio.wait_for(read(stream), 60)
         assert given(chunks) == whole

@@ -165,7 +165,7 @@ async def test_a_request_waits_for_its_reader_and_for_its_api_server(engine):
 
     def look():
         backpressured.update(
-            {name: pair[1].backpressured for name, pair in engine._engine._live.items()}
+            {name: pair[1].status.backpressured for name, pair in engine._engine._live.items()}
         )
 
     async def looked():
@@ -180,7 +180,7 @@ async def test_a_request_waits_for_its_reader_and_for_its_api_server(engine):
     await looked()
     # its reader has caught up, and the API server has not
     engine._tell(wire.Backpressure("a", False))
-    await until(lambda: engine._engine._live["a"][1].backpressured)
+    await until(lambda: engine._engine._live["a"][1].status.backpressured)
     engine._tell(wire.Acknowledge(MAX_UNACKNOWLEDGED))
     await until(lambda: not line.is_behind)
     assert await looked() == {"a": False, "b": True}

@@ -147,10 +147,10 @@ class Qwen3TTS:
     # -- the log -----------------------------------------------------------------------------
     def positions_ready(self, sequence: Sequence) -> int:
         """Positions of prompt and log whose inputs are known; all, once the text is complete."""
-        if not sequence.input_open:
+        if not sequence.input.is_open:
             return sequence.num_positions
         prompt = _prompt(sequence)
-        known = prompt.num_positions + len(prompt.text_track) + len(sequence.written)
+        known = prompt.num_positions + len(prompt.text_track) + len(sequence.input.written)
         return min(known, sequence.num_positions)
 
     def max_entries(self, sequence: Sequence) -> int:
@@ -158,11 +158,11 @@ class Qwen3TTS:
         request, prompt = sequence.request, _prompt(sequence)
         if (
             not request.open_input
-            or sequence.input_open
+            or sequence.input.is_open
             or not isinstance(request.ask, SpeechInput)
         ):
             return request.max_entries
-        num_text_ids = prompt.num_text_ids + len(sequence.written)
+        num_text_ids = prompt.num_text_ids + len(sequence.input.written)
         return prepare.max_frames(self._checkpoint, request.ask, num_text_ids, prompt.num_positions)
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
@@ -277,13 +277,13 @@ class Qwen3TTS:
         Raises:
             ValueError: It is not written yet.
         """
-        track, written = _prompt(sequence).text_track, sequence.written
+        track, written = _prompt(sequence).text_track, sequence.input.written
         place = frame - len(track)
         if place < 0:
             return int(track[frame])
         if place < len(written):
             return written[place]
-        if sequence.input_open:
+        if sequence.input.is_open:
             raise ValueError(f"frame {frame} needs text that is not written yet")
         ends = sequence.request.open_input and place == len(written)  # a closed track has its own
         return self._config.tts_eos_token_id if ends else self._pad[0]
