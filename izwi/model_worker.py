@@ -224,11 +224,10 @@ class ModelWorker:
                 sequence.status.phase = Phase.DECODE
                 if self._append(sequence, drawn) and (writes or ends_with_text(sequence)):
                     fresh.add(sequence.arrival)
-        begun = [sequence for sequence, _ in self._vocoding.values()]
-        earlier = [sequence for sequence in begun if sequence.status.phase is not Phase.FINISHED]
+        begun = [s for s, _ in self._vocoding.values() if s.status.phase is not Phase.FINISHED]
         sounds = self._sounds(results)
         chunks: list[Chunk] = []
-        for sequence in dict.fromkeys([*results.work.sequences(), *earlier]):
+        for sequence in dict.fromkeys([*results.work.sequences(), *begun]):
             status = sequence.status
             if status.phase is Phase.FINISHED:  # it left while the step was in flight
                 continue

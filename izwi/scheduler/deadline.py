@@ -111,9 +111,10 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
         limit_s = max(limit_s, ONE_ROW_STRETCH * one_row_s)
     elif hurry_s < inf:
         limit_s = min(limit_s, max(FIRST_SOUND_STRETCH * builder.seconds, HURRY_SHARE * hurry_s))
-    tight = budgets.free_pages < len(running)
     near_s = limit_s if hurry_s < inf else max(limit_s, AHEAD_STRETCH * budgets.step_s)
-    _fill(builder, crowd, running, (limit_s, near_s), blocked, tight, budgets.sounds_beside)
+    short = budgets.free_pages < len(running)
+    limits = _Limits(limit_s, near_s, short, budgets.sounds_beside)
+    _fill(builder, crowd, running, limits, blocked)
     return builder.finish(sounds=lambda view: (view.key != favoured, *_slack_order(view)))
 
 
@@ -202,39 +203,41 @@ def _take_idle(builder: StepBuilder, background: Sequence[View]) -> int | None:
     return None
 
 
+class _Limits(NamedTuple):
+    """What a step with work that can wait keeps to.
+
+    Attributes:
+        far_s: Predicted seconds, for background work and streams that are far ahead.
+        near_s: The same for other streams.
+        pages_are_short: Nobody can join, and prompts must not keep pages from earlier arrivals.
+        sounds_beside: Sound is made beside the next step; see `Budgets`.
+    """
+
+    far_s: float
+    near_s: float
+    pages_are_short: bool
+    sounds_beside: bool
+
+    def of(self, view: View) -> float:
+        """Predicted seconds that a step with this view may take."""
+        return self.near_s if view.urgency.slack_s < FAR_S else self.far_s
+
+
 def _fill(
-    builder: StepBuilder,
-    crowd: _Crowd,
-    running: Sequence[View],
-    limits: tuple[float, float],
-    blocked: bool,
-    tight: bool,
-    beside: bool,
+    builder: StepBuilder, crowd: _Crowd, running: Sequence[View], limits: _Limits, blocked: bool
 ) -> None:
     """Take what can wait, as long as the step is predicted to end within its limit.
-
-    `limits` are seconds for background work and streams that are far ahead, and for the others.
 
     A row and the sound that it makes due go to different steps, which keeps steps short, unless
     sound is made beside them. Sound that is due goes first, then prompts: both are soon done, and
     rows then run in as large a batch as can be. The other way round, rows would leave no time for
-    the prompts that are to join them. Where pages are short the rows go first, for nobody can join,
-    and a prompt must not keep pages from who came earlier.
+    the prompts that are to join them. Where pages are short the rows go first.
     """
 
     def least_tokens() -> int:
         return LEAST_CHUNK_TOKENS if builder.is_empty else 0  # a step that could run something does
 
-    def take_rows() -> None:
-        # two rows run whatever is predicted: one alone does not show what another one costs
-        num_free = LEAST_ROWS if builder.is_empty else 0
-        for view in rows:
-            limit_s = limits[view.urgency.slack_s < FAR_S]
-            if builder.take_row(view, inf if num_free else limit_s, sound=beside and not waits):
-                num_free = max(0, num_free - 1)
-            elif builder.seconds >= limit_s:
-                return
-
+    beside = limits.sounds_beside
     rows: list[View] = []
     due: list[View] = []
     for view in (*crowd.ahead, *crowd.background):
@@ -246,25 +249,34 @@ def _fill(
     ends = [view for view in due if view.progress.ended]
     waits = beside and should_delay_vocoding(rows, ends, crowded)
     for view in due:
-        if not (waits and view.progress.ended):  # who is backpressured may lack text: at once
-            limit_s = inf if builder.is_empty else limits[view.urgency.slack_s < FAR_S]
-            builder.take_sound(view, limit_s)
-    if tight:
-        take_rows()
+        if not (waits and view.progress.ended):  # one that is backpressured may lack text: at once
+            builder.take_sound(view, inf if builder.is_empty else limits.of(view))
+    if limits.pages_are_short:
+        _take_rows(builder, rows, limits, sound=beside and not waits)
     prompts = {view.key for view in crowd.prompts}
     for others, new_requests in ((crowd.ahead, crowd.patient), (crowd.background, crowd.idle)):
         for view in others if prompts else ():
             if view.key in prompts:
-                limit_s = limits[view.urgency.slack_s < FAR_S]
-                builder.take(view, limit_s, least_tokens(), sound=False)
+                builder.take(view, limits.of(view), least_tokens(), sound=False)
         for view in new_requests:
             if blocked:
                 break
-            limit_s = limits[view.urgency.slack_s < FAR_S]
+            limit_s = limits.of(view)
             blocked = not builder.admit(view, _stuck(running), limit_s, least_tokens(), sound=False)
-    take_rows()
+    _take_rows(builder, rows, limits, sound=beside and not waits)
     for view in crowd.backpressured if not blocked else ():
-        builder.admit(view, (), limits[0])
+        builder.admit(view, (), limits.far_s)
+
+
+def _take_rows(builder: StepBuilder, rows: Sequence[View], limits: _Limits, sound: bool) -> None:
+    # two rows run whatever is predicted: one alone does not show what another one costs
+    num_free = LEAST_ROWS if builder.is_empty else 0
+    for view in rows:
+        limit_s = limits.of(view)
+        if builder.take_row(view, inf if num_free else limit_s, sound=sound):
+            num_free = max(0, num_free - 1)
+        elif builder.seconds >= limit_s:
+            return
 
 
 def _victims(running: Sequence[View], builder: StepBuilder) -> Iterator[View]:

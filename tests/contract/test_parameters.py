@@ -19,7 +19,6 @@ TOO_LONG = {
     "izwi/runner/decode_graphs.py: __init__",
     "izwi/runner/graphs.py: _made",
     "izwi/runner/graphs.py: of",
-    "izwi/scheduler/deadline.py: _fill",
     "models/izwi_models/lfm2_audio/backbone.py: _attend",
     "models/izwi_models/lfm2_audio/backbone.py: _short_conv",
     "models/izwi_models/lfm2_audio/encoder.py: _attend",
