@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 
 from izwi.audio.decode import DecodeLimits
@@ -14,6 +14,8 @@ from izwi.errors import InvalidRequest
 from izwi_api.http.keys import check_key, digest_of
 from izwi_api.http.request_pace import FetchPace, RequestPace
 from izwi_api.http.tls_files import TlsFiles
+from izwi_api.sessions.limits import SessionLimits
+from izwi_api.sessions.open_sessions import SessionCounts
 from izwi_api.voices.reference_hosts import ReferenceHost, parse_host
 
 logger = logging.getLogger(__name__)
@@ -85,6 +87,8 @@ class Settings:
             text other than white space was written nor sound was read.
         stream_utterance_chars: Characters of one utterance of such a session; None takes what
             `izwi_api.schemas.speech_stream` has.
+        sessions: How many live sessions there may be.
+        session_limits: Of one of them, at `/v1/realtime`.
         hung_after_s: Seconds after which an API server or an engine that does not go on is ended.
         resume_within_s: Seconds that requests wait for another engine to go on with when theirs
             has died; 0: they fail.
@@ -112,6 +116,8 @@ class Settings:
     manage_models: bool = False
     stream_text_s: float = 30.0
     stream_utterance_chars: int | None = None
+    sessions: SessionCounts = field(default_factory=SessionCounts)
+    session_limits: SessionLimits = field(default_factory=SessionLimits)
     hung_after_s: float = 300.0
     resume_within_s: float = 60.0
     offline: bool = False
@@ -134,8 +140,9 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     """Read the environment.
 
     IZWI_HOME, IZWI_MAX_UPLOAD_MB, IZWI_MAX_AUDIO_S, IZWI_DECODE_WORKERS, IZWI_HUNG_AFTER_S,
-    IZWI_RESUME_WITHIN_S, IZWI_STREAM_TEXT_S, IZWI_SPEECH_DETECTION ("0" turns it off) and
-    IZWI_VOICE_ALIASES ("alloy=Ann,.."),
+    IZWI_RESUME_WITHIN_S, IZWI_STREAM_TEXT_S, IZWI_MAX_SESSIONS, IZWI_MAX_KEY_SESSIONS,
+    IZWI_SESSION_S, IZWI_SESSION_IDLE_S, IZWI_SESSION_UNREAD_S,
+    IZWI_SPEECH_DETECTION ("0" turns it off) and IZWI_VOICE_ALIASES ("alloy=Ann,.."),
     IZWI_REFERENCE_HOSTS ("clips.example,http://10.0.0.5:9000"),
     IZWI_MAX_REFERENCE_FETCH_S, IZWI_MAX_HEAD_S, IZWI_MAX_BODY_S, IZWI_BODY_GRACE_S and
     IZWI_MIN_BODY_BYTES_PER_S, and what `read_access` reads.
@@ -153,6 +160,12 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
             max_s=_number(environ, "IZWI_MAX_REFERENCE_FETCH_S", default.reference_pace.max_s)
         ),
         stream_text_s=_number(environ, "IZWI_STREAM_TEXT_S", default.stream_text_s),
+        sessions=_session_counts(environ),
+        session_limits=SessionLimits(
+            total_s=_number(environ, "IZWI_SESSION_S", default.session_limits.total_s),
+            idle_s=_number(environ, "IZWI_SESSION_IDLE_S", default.session_limits.idle_s),
+            unread_s=_number(environ, "IZWI_SESSION_UNREAD_S", default.session_limits.unread_s),
+        ),
         hung_after_s=_number(environ, "IZWI_HUNG_AFTER_S", default.hung_after_s),
         resume_within_s=_number(
             environ, "IZWI_RESUME_WITHIN_S", default.resume_within_s, may_be_zero=True
@@ -238,10 +251,18 @@ def _number(
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value < inf or (value == 0 and not may_be_zero):
+    if not 0 <= value < math.inf or (value == 0 and not may_be_zero):
         least = "of at least 0" if may_be_zero else "above 0"
         raise InvalidRequest(f"{name} must be a number {least}, got {text!r}", param=name)
     return value
+
+
+def _session_counts(environ: Mapping[str, str]) -> SessionCounts:
+    a_key = None
+    if environ.get("IZWI_MAX_KEY_SESSIONS"):
+        a_key = math.ceil(_number(environ, "IZWI_MAX_KEY_SESSIONS", 1))
+    default = SessionCounts().a_server
+    return SessionCounts(math.ceil(_number(environ, "IZWI_MAX_SESSIONS", default)), a_key)
 
 
 def _switch(environ: Mapping[str, str], name: str, default: bool) -> bool:

@@ -23,6 +23,7 @@ from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.schemas.speech_stream import unit_end
 from izwi_api.serve.local_services import open_services
 from izwi_api.services.speech import open_speech
+from izwi_api.sessions import core
 from izwi_api.settings import Settings
 from tests.api.conftest import FRAME, FakeEngine, FakePrompt, FakeRegistry, FakeSpeech, listening
 
@@ -599,7 +600,7 @@ async def test_a_slow_engine_is_not_an_idle_client(world, limits):
 
 async def test_a_client_who_reads_nothing_is_left(world, limits, monkeypatch):
     limits(idle_s=0.3)
-    monkeypatch.setattr(speech_stream, "_FAREWELL_S", 0.1)
+    monkeypatch.setattr(core, "FAREWELL_S", 0.1)
     client = await world.open()
     client.send("input.text", text="x" * 2000)
     client.send("input.done")
@@ -651,6 +652,9 @@ TEXT = "One, two. Then 3 more words came."
 async def embedded(tmp_path, monkeypatch):
     """The real engine over the embedded checkpoint, and a client."""
     monkeypatch.setenv("IZWI_HOME", str(tmp_path / "home"))
+    # a busy machine takes its time before the first message
+    patient = replace(speech_stream.LIMITS, config_s=600.0, idle_s=600.0)
+    monkeypatch.setattr(speech_stream, "LIMITS", patient)
     services = open_services([MODEL], RuntimeOptions(device="cpu", dtype="float32"))
     services.engine.start()
     client = Client(create_app(services.engine, services.registry, services.settings))

@@ -59,6 +59,9 @@ def add(
     audio_seconds_per_day: Annotated[
         float | None, typer.Option(min=0, help="Of sound to transcribe, between midnights UTC.")
     ] = None,
+    sessions: Annotated[
+        int | None, typer.Option(min=1, help="Live sessions at once. Default: the server's limit.")
+    ] = None,
 ) -> None:
     """Make a key, write its hash into the file and print the key, this once.
 
@@ -69,7 +72,7 @@ def add(
 
     with report_failures():
         path = _path(file)
-        limits = KeyLimits(requests_per_minute, characters_per_day, audio_seconds_per_day)
+        limits = KeyLimits(requests_per_minute, characters_per_day, audio_seconds_per_day, sessions)
         key = add_key(path, name, limits)
     typer.echo(key)
     messages().print(

@@ -32,6 +32,7 @@ from izwi_api.services.context import Registry, Services
 from izwi_api.services.decoding import Decoder, DecoderPool, InProcess
 from izwi_api.services.model_aliases import AliasedEngine, AliasedRegistry
 from izwi_api.services.model_changes import ModelChanges
+from izwi_api.sessions.open_sessions import OpenSessions
 from izwi_api.settings import Access, Settings
 from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore
@@ -70,6 +71,7 @@ def create_app(
         try:
             yield
         finally:
+            sessions.close()
             changes.stop()
             await engine.stop()
             decoder.stop()
@@ -90,13 +92,12 @@ def create_app(
     aliased = AliasedEngine(counted, models)
     services = Services(aliased, models, settings, voices, decoder, references)
     client_secrets = ClientSecrets(settings.home, time.time)
-    drain, changes = Drain(), ModelChanges(engine, registry, offline=settings.offline)
-    set_state(
-        app,
-        AppState(
-            services, metrics, int(time.time()), drain, changes, models.aliases, client_secrets
-        ),
-    )
+    sessions = OpenSessions(settings.sessions, metrics_folder, settings.home / "sessions")
+    drain = Drain(sessions)
+    changes = ModelChanges(engine, registry, offline=settings.offline)
+    begun_s, aliases = int(time.time()), models.aliases
+    state = AppState(services, metrics, begun_s, drain, changes, aliases, client_secrets, sessions)
+    set_state(app, state)
     http_errors.install(app, [route for router in ROUTERS for route in router.routes])
     _guard(app, access, settings.home / "counts", client_secrets)
     _watch(app, settings, audit_log, metrics, drain)

@@ -12,6 +12,7 @@ from izwi_api.http.drain import Drain
 from izwi_api.http.metrics import HttpMetrics
 from izwi_api.services.context import Services
 from izwi_api.services.model_changes import ModelChanges
+from izwi_api.sessions.open_sessions import OpenSessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class AppState:
 
     Attributes:
         aliases: Gives alias -> name of the models that are served now.
+        sessions: The live ones.
     """
 
     services: Services
@@ -29,6 +31,7 @@ class AppState:
     changes: ModelChanges
     aliases: Callable[[], Mapping[str, str]]
     client_secrets: ClientSecrets
+    sessions: OpenSessions
 
 
 def set_state(app: FastAPI, state: AppState) -> None:

@@ -13,8 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from izwi_api.http.auth import PROBES
 from izwi_api.http.errors import error_body, refuse
+from izwi_api.sessions.errors import GOING_AWAY, SessionOver
+from izwi_api.sessions.open_sessions import OpenSessions
 
-_GOING_AWAY = 1001  # of RFC 6455
 # When another server should have taken over.
 _RETRY_AFTER_S = 5
 # A client that reads nothing is not waited for.
@@ -27,12 +28,16 @@ Parting = Callable[[], Coroutine[Any, Any, None]]
 class Drain:
     """Whether the server still takes work, and what of it runs. Lives on the event loop.
 
+    Args:
+        sessions: Live ones, which are told before their sockets are closed.
+
     Attributes:
         is_begun: No new work is taken.
         num_running: HTTP requests that are being answered, probes aside, and open WebSockets.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sessions: OpenSessions) -> None:
+        self._sessions = sessions
         self.is_begun = False
         self.num_running = 0
         self._partings: set[Parting] = set()
@@ -59,7 +64,11 @@ class Drain:
                 self._partings.discard(part)
 
     async def part(self) -> None:
-        """Close the WebSockets that are still open: the server goes away."""
+        """End the sessions that are still open, and close their sockets: the server goes away."""
+        over = SessionOver("the server stops", "server_stops", GOING_AWAY, is_told=False)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PART_S):
+                await self._sessions.end_all(over)
         partings = [parting() for parting in self._partings]
         with suppress(TimeoutError):
             async with asyncio.timeout(_PART_S):
@@ -119,7 +128,7 @@ class Draining:
             nonlocal is_closed
             if not is_closed:
                 is_closed = True
-                close = {"type": "websocket.close", "code": _GOING_AWAY, "reason": "server stops"}
+                close = {"type": "websocket.close", "code": GOING_AWAY, "reason": "server stops"}
                 await send(close)
 
         with self._drain.running(part):

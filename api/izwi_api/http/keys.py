@@ -4,9 +4,10 @@ The file is TOML, one table a key, named after its owner:
 
     [alice]
     sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-    requests_per_minute = 60        # these three are optional
+    requests_per_minute = 60        # these four are optional
     characters_per_day = 100000
     audio_seconds_per_day = 3600
+    sessions = 4                    # live ones at once
 
 A key that we make is 256 random bits, so one SHA-256 is enough. Slow hashes protect passwords
 that somebody could guess; here there is nothing to guess, and each request pays for the hash.
@@ -42,10 +43,8 @@ SINGLE_KEY_NAME = "--api-key"
 _PREFIX = "izwi_"  # so that a leaked key is recognised, also by scanners
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_SETTINGS = {
-    *("sha256", "created"),
-    *("requests_per_minute", "characters_per_day", "audio_seconds_per_day"),
-}
+_LIMITS = ("requests_per_minute", "characters_per_day", "audio_seconds_per_day", "sessions")
+_SETTINGS = {"sha256", "created", *_LIMITS}
 _LOOK_INTERVAL_S = 1.0
 
 
@@ -311,6 +310,7 @@ def _read_key(name: str, table: Any, where: str) -> ApiKey:
         _limit(table, "requests_per_minute", name, int),
         _limit(table, "characters_per_day", name, int),
         _limit(table, "audio_seconds_per_day", name, int, float),
+        _limit(table, "sessions", name, int),
     )
     return ApiKey(name, bytes.fromhex(digest), limits)
 
@@ -333,7 +333,7 @@ def _as_table(name: str, key: str, limits: KeyLimits, now: datetime) -> str:
         f'sha256 = "{digest_of(key).hex()}"',
         f"created = {now:%Y-%m-%dT%H:%M:%SZ}",
     ]
-    for setting in ("requests_per_minute", "characters_per_day", "audio_seconds_per_day"):
+    for setting in _LIMITS:
         value = getattr(limits, setting)
         if value is not None:
             lines.append(f"{setting} = {value}")

@@ -33,11 +33,13 @@ class KeyLimits:
         requests_per_minute: As many at once, refilled evenly.
         characters_per_day: Of text to speak, and of conversations to answer.
         audio_seconds_per_day: Of sound to transcribe.
+        sessions: Live sessions at once.
     """
 
     requests_per_minute: int | None = None
     characters_per_day: int | None = None
     audio_seconds_per_day: float | None = None
+    sessions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,11 @@ class Usage:
         self.characters -= characters
         self.heard_s -= heard_s
 
+    @property
+    def max_sessions(self) -> int | None:
+        """Live sessions that its key may have at once; None without a limit of its own."""
+        return self._meter.limits.sessions if self._meter is not None else None
+
     def headers(self) -> Mapping[str, str]:
         """Return the x-ratelimit-* headers of its key."""
         return self._meter.headers() if self._meter is not None else {}

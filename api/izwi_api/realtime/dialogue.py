@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from uuid import uuid4
@@ -153,9 +152,9 @@ class Dialogue:
         found = (n for n, made in self._responses.items() if made.response_id == response_id)
         return next(found, -1)
 
-    def tick(self) -> None:
+    def tick(self, now_s: float) -> None:
         """Look at the clock; call it some times a second."""
-        self._tell(Tick(round(time.monotonic() * 1000)))
+        self._tell(Tick(round(now_s * 1000)))
         self._report_playback()
 
     def close(self) -> None:

@@ -26,11 +26,3 @@ class EventError(InvalidRequest):
     def __init__(self, message: str, code: str, *, param: str | None = None):
         super().__init__(message, param=param)
         self.code = code
-
-
-class SessionOver(Exception):
-    """The session ends: with an error event of this code, and a close code of RFC 6455."""
-
-    def __init__(self, message: str, code: str, close_code: int):
-        super().__init__(message)
-        self.code, self.close_code = code, close_code

@@ -1,23 +1,18 @@
-"""One client of the Realtime protocol: its events, their errors, and the limits of its session.
-
-Knows no HTTP: a `Wire` carries the messages.
-"""
+"""The Realtime protocol in a live session: its events, and their errors. Knows no HTTP."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Coroutine
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any
 from uuid import uuid4
 
 import msgspec
 
 from izwi.errors import InvalidRequest, IzwiError
 from izwi_api.realtime.client_events import (
+    BadEvent,
     ClientEvent,
     InputAudioAppend,
     InputAudioClear,
@@ -34,7 +29,7 @@ from izwi_api.realtime.client_events import (
     parse_event,
 )
 from izwi_api.realtime.dialogue import Dialogue
-from izwi_api.realtime.errors import EventError, SessionOver
+from izwi_api.realtime.errors import EventError
 from izwi_api.realtime.items import parse_item
 from izwi_api.realtime.making import (
     ResponseMaker,
@@ -45,68 +40,36 @@ from izwi_api.realtime.making import (
 from izwi_api.realtime.settings import RealtimeSettings, Settings, as_json, named, updated
 from izwi_api.realtime.turn_events import Cancel, Commit
 from izwi_api.services.context import Services
+from izwi_api.sessions.core import Message, Session
+from izwi_api.sessions.errors import INTERNAL, SessionOver
 
 logger = logging.getLogger(__name__)
 
-_NORMAL, _POLICY, _INTERNAL = 1000, 1008, 1011  # codes of RFC 6455
-_TICK_S = 0.05
-
-
-class Wire(Protocol):
-    """Carries messages between a session and its client."""
-
-    async def receive(self) -> str | None:
-        """Return the next message, None for one that is not text. Raises ClientLeft."""
-        ...
-
-    async def send(self, message: str) -> None:
-        """Send a message; waits while the client reads nothing. Raises ClientLeft."""
-        ...
-
-    async def close(self, code: int, reason: str) -> None:
-        """Hang up."""
-        ...
-
-
-class ClientLeft(Exception):
-    """The client has hung up."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionLimits:
-    """When a session ends, in seconds, and how much it may hold.
-
-    Attributes:
-        total_s: Of a session.
-        idle_s: Without an event of the client, and without an answer.
-        unread_s: With events that the client does not read.
-        unread_events: Events that may wait for a client.
-        pending_events: The same, from which on answers wait.
-        bad_events: Errors in a row.
-    """
-
-    total_s: float = 3600.0
-    idle_s: float = 900.0
-    unread_s: float = 30.0
-    unread_events: int = 4096
-    pending_events: int = 64
-    bad_events: int = 100
-
 
 class RealtimeSession:
-    """Serves one client until it leaves, or has to be left."""
+    """A `Service` that talks with one client, or writes down what it says.
 
-    def __init__(self, wire: Wire, services: Services, settings: Settings, limits: SessionLimits):
-        self._wire, self._services, self._limits = wire, services, limits
-        self._outbox: deque[str] = deque()
-        self._news, self._space = asyncio.Event(), asyncio.Event()
-        self._begun_s = self._active_s = self._read_s = time.monotonic()
+    Args:
+        session: Carries the events.
+        services: Models and voices.
+        settings: With which it begins.
+        total_s: After how many seconds it will end.
+    """
+
+    def __init__(self, session: Session, services: Services, settings: Settings, total_s: float):
+        self._session, self._services = session, services
         self._maker = ResponseMaker(services)
-        settings = named(settings, int(time.time() + limits.total_s))
-        self._dialogue = Dialogue(services, settings, self._emit, self._until_space)
+        self._event_id: str | None = None  # of the event that is taken
+        settings = named(settings, int(time.time() + total_s))
+        self._dialogue = Dialogue(services, settings, self._emit, session.until_space)
 
-    async def run(self) -> None:
-        """Serve; returns when the connection is closed."""
+    @property
+    def is_busy(self) -> bool:
+        """Whether a response is in progress."""
+        return self._dialogue.is_responding
+
+    def begin(self) -> None:
+        """Greet the client."""
         self._emit("session.created", session=as_json(self._dialogue.settings))
         if isinstance(self._dialogue.settings, RealtimeSettings):
             conversation = {
@@ -114,54 +77,26 @@ class RealtimeSession:
                 "object": "realtime.conversation",
             }
             self._emit("conversation.created", conversation=conversation)
-        works: tuple[Coroutine[Any, Any, None], ...]
-        works = (self._read(), self._write(), self._watch())
-        tasks = {asyncio.create_task(work) for work in works}
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._dialogue.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        errors = [error for task in done if (error := task.exception()) is not None]
-        if not any(isinstance(error, ClientLeft) for error in errors):
-            await self._part(errors[0] if errors else None)
 
-    async def _part(self, error: BaseException | None) -> None:
-        """Tell the client why it is left."""
-        code, reason = _NORMAL, ""
-        if isinstance(error, SessionOver):
-            code, reason = error.close_code, error.code
-            self._emit_error(str(error), error.code)
-        elif error is not None:
-            logger.error("a realtime session failed", exc_info=error)
-            code, reason = _INTERNAL, "internal_error"
-            self._emit_error("internal error", "internal_error", kind="server_error")
-        try:
-            async with asyncio.timeout(2.0):  # to a client that reads nothing there is no farewell
-                while self._outbox:
-                    await self._wire.send(self._outbox.popleft())
-                await self._wire.close(code, reason)
-        except (ClientLeft, TimeoutError):
-            pass
+    def works(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """Nothing runs beside: responses are tasks of the dialogue."""
+        return ()
+
+    def tick(self, now_s: float) -> None:
+        """Look at the clock."""
+        self._dialogue.tick(now_s)
+
+    def close(self) -> None:
+        """Stop what still runs."""
+        self._dialogue.close()
 
     # -- what comes in ---------------------------------------------------------------------------
-    async def _read(self) -> None:
-        num_bad = 0
-        while True:
-            text = await self._wire.receive()
-            self._active_s = time.monotonic()
-            event: ClientEvent | None = None
-            try:
-                event = parse_event(text)
-                await self._handle(event)
-                num_bad = 0
-            except Exception as error:
-                num_bad += 1
-                self._report(error, event)
-                if num_bad >= self._limits.bad_events:
-                    raise SessionOver("too many bad events", "too_many_errors", _POLICY) from error
+    async def take(self, message: Message) -> None:
+        """Do what an event asks for. Raises BadEvent, EventError and their kind."""
+        self._event_id = None
+        event = parse_event(message if isinstance(message, str) else None)
+        self._event_id = event.event_id
+        await self._handle(event)
 
     async def _handle(self, event: ClientEvent) -> None:
         dialogue = self._dialogue
@@ -224,10 +159,13 @@ class RealtimeSession:
         items = response_items(options, known)
         self._dialogue.create(changed, self._maker.setting(changed, options), items)
 
-    def _report(self, error: Exception, event: ClientEvent | None) -> None:
-        event_id = getattr(error, "event_id", None)
-        if event is not None:
-            event_id = event.event_id
+    def report(self, error: Exception) -> None:
+        """Tell the client of an event that could not be taken, or why the session ends."""
+        event_id = error.event_id if isinstance(error, BadEvent) else self._event_id
+        if isinstance(error, SessionOver):
+            kind = "server_error" if error.close_code == INTERNAL else "invalid_request_error"
+            self._emit_error(str(error), error.code, kind=kind)
+            return
         if isinstance(error, InvalidRequest):
             code = error.code if error.code != "invalid_request" else "invalid_value"
             self._emit_error(str(error), code, param=error.param, event_id=event_id)
@@ -240,10 +178,7 @@ class RealtimeSession:
     # -- what goes out ---------------------------------------------------------------------------
     def _emit(self, kind: str, **fields: object) -> None:
         event = {"type": kind, "event_id": f"event_{uuid4().hex[:24]}", **fields}
-        if not self._outbox:
-            self._read_s = time.monotonic()
-        self._outbox.append(msgspec.json.encode(event).decode())
-        self._news.set()
+        self._session.put(msgspec.json.encode(event).decode())
 
     def _emit_error(
         self,
@@ -256,36 +191,3 @@ class RealtimeSession:
     ) -> None:
         error = {"type": kind, "code": code, "message": message[:400], "param": param}
         self._emit("error", error=error | {"event_id": event_id})
-
-    async def _write(self) -> None:
-        while True:
-            while self._outbox:
-                await self._wire.send(self._outbox[0])
-                self._outbox.popleft()
-                self._read_s = time.monotonic()
-                if len(self._outbox) < self._limits.pending_events:
-                    self._space.set()
-            self._news.clear()
-            await self._news.wait()
-
-    async def _until_space(self) -> None:
-        """Wait while the client is far behind with reading."""
-        while len(self._outbox) >= self._limits.pending_events:
-            self._space.clear()
-            await self._space.wait()
-
-    async def _watch(self) -> None:
-        limits = self._limits
-        while True:
-            self._dialogue.tick()
-            now_s = time.monotonic()
-            if self._dialogue.is_responding:
-                self._active_s = now_s
-            if now_s - self._begun_s >= limits.total_s:
-                raise SessionOver("the session has reached its limit", "session_expired", _NORMAL)
-            if now_s - self._active_s >= limits.idle_s:
-                raise SessionOver("no event came for too long", "idle_timeout", _NORMAL)
-            is_late = self._outbox and now_s - self._read_s >= limits.unread_s
-            if is_late or len(self._outbox) > limits.unread_events:
-                raise SessionOver("the client does not read its events", "unread_output", _POLICY)
-            await asyncio.sleep(_TICK_S)

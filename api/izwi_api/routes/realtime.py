@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Request, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Request, WebSocket
 from starlette.responses import JSONResponse, Response
 
 from izwi.capability import Capability
@@ -15,11 +15,12 @@ from izwi.errors import InvalidRequest, IzwiError
 from izwi_api.http.app_state import AppState, state_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.client_secrets import ClientSecret
-from izwi_api.http.errors import body_of, status_of
+from izwi_api.http.errors import response_to
+from izwi_api.http.live_socket import serve_socket
 from izwi_api.http.usage import current_usage
 from izwi_api.realtime.errors import describe
 from izwi_api.realtime.making import check_settings
-from izwi_api.realtime.session import ClientLeft, RealtimeSession, SessionLimits
+from izwi_api.realtime.session import RealtimeSession
 from izwi_api.realtime.settings import (
     AudioInput,
     RealtimeSettings,
@@ -32,10 +33,9 @@ from izwi_api.realtime.settings import (
     updated,
 )
 from izwi_api.services.context import Services
+from izwi_api.sessions.core import Session
 
 router = APIRouter()
-
-LIMITS = SessionLimits()
 
 _SECRET_BODY: dict[str, Any] = {
     "requestBody": {
@@ -67,12 +67,14 @@ async def converse(socket: WebSocket) -> None:
             settings = first_settings(state.services, socket.query_params)
         await check_settings(state.services, settings)
     except IzwiError as error:
-        await socket.send_denial_response(JSONResponse(body_of(error), status_of(error)))
+        await socket.send_denial_response(response_to(error))
         return
-    # A browser that offers protocols leaves unless one of them is taken.
-    offered: list[str] = socket.scope.get("subprotocols", [])
-    await socket.accept("realtime" if "realtime" in offered else next(iter(offered), None))
-    await RealtimeSession(_SocketWire(socket), state.services, settings, LIMITS).run()
+    limits = state.services.settings.session_limits
+
+    def open_service(session: Session) -> RealtimeSession:
+        return RealtimeSession(session, state.services, settings, limits.total_s)
+
+    await serve_socket(socket, limits, open_service, "realtime")
 
 
 def first_settings(services: Services, query: Mapping[str, str]) -> Settings:
@@ -138,29 +140,3 @@ async def create_client_secret(request: Request) -> Response:
         "session": as_json(named(settings, expires_at)),
     }
     return JSONResponse(answer)
-
-
-class _SocketWire:
-    """A `Wire` over a WebSocket."""
-
-    def __init__(self, socket: WebSocket):
-        self._socket = socket
-
-    async def receive(self) -> str | None:
-        event = await self._socket.receive()
-        if event["type"] == "websocket.disconnect":
-            raise ClientLeft
-        text: str | None = event.get("text")
-        return text
-
-    async def send(self, message: str) -> None:
-        try:
-            await self._socket.send_text(message)
-        except (WebSocketDisconnect, RuntimeError) as error:
-            raise ClientLeft from error
-
-    async def close(self, code: int, reason: str) -> None:
-        try:
-            await self._socket.close(code, reason)
-        except (WebSocketDisconnect, RuntimeError) as error:
-            raise ClientLeft from error

@@ -1,19 +1,21 @@
 """WebSocket /v1/audio/speech/stream: text in pieces, audio before the text is complete.
 
 A session says its utterances one after the other. An utterance is the text between two
-`input.done`; it is one file of sound, or one for each sentence or clause. Three tasks run a
-session: one reads messages, one speaks, one looks at the clock; the first to end ends it.
+`input.done`; it is one file of sound, or one for each sentence or clause.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections import deque
-from contextlib import aclosing, suppress
+from collections.abc import Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any
 
-from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, WebSocket
 from msgspec import structs
 from pydantic import ValidationError
 
@@ -21,8 +23,8 @@ from izwi.audio.encode import PCM_RATE, stream_encoder
 from izwi.capability import Capability
 from izwi.errors import InvalidRequest, IzwiError, TooLarge
 from izwi.input_stream import WritableModel
-from izwi_api.http.app_state import AppState
 from izwi_api.http.errors import body_of, error_body, invalid_body, is_internal
+from izwi_api.http.live_socket import serve_socket
 from izwi_api.http.usage import current_usage
 from izwi_api.routes.speech import check_texts, find_voice, speech_input
 from izwi_api.schemas.speech_stream import (
@@ -42,105 +44,65 @@ from izwi_api.services.speech_writer import SpeechWriter, open_speech_writer
 from izwi_api.services.timed_speech import PARAM as WORDS_PARAM
 from izwi_api.services.timed_speech import TimedSpeech, find_word_aligner
 from izwi_api.services.utterance import Setting, Utterance
+from izwi_api.sessions.core import Message, Session
+from izwi_api.sessions.errors import INTERNAL, POLICY, SessionOver
 
 logger = logging.getLogger(__name__)
 router = APIRouter()
 
 LIMITS = StreamLimits()
-_NORMAL, _POLICY, _INTERNAL = 1000, 1008, 1011  # codes of RFC 6455
-# A client that reads nothing is not told why it is left.
-_FAREWELL_S = 2.0
 
 
 @router.websocket("/v1/audio/speech/stream")
 async def stream_speech(socket: WebSocket) -> None:
     """Say text while it is written."""
-    state: AppState = socket.app.state.izwi
-    # A browser that offers protocols leaves unless one of them is taken.
-    offered: list[str] = socket.scope.get("subprotocols", [])
-    await socket.accept(offered[0] if offered else None)
-    limits = LIMITS.under(state.services.settings)
-    await _Session(socket, state.services, limits).run()
+    services: Services = socket.app.state.izwi.services
+    limits = LIMITS.under(services.settings)
+    await serve_socket(
+        socket, limits.of_session, lambda session: _SpeechSession(session, services, limits)
+    )
 
 
-class _SessionOver(Exception):
-    """The session ends with an error and a close code."""
+class _SpeechSession:
+    """A `Service` that says what one client writes."""
 
-    def __init__(self, message: str, code: str):
-        super().__init__(message)
-        self.code = code
-
-
-class _Session:
-    """One client's connection."""
-
-    def __init__(self, socket: WebSocket, services: Services, limits: StreamLimits):
-        self._socket, self._services, self._limits = socket, services, limits
+    def __init__(self, session: Session, services: Services, limits: StreamLimits):
+        self._session, self._services, self._limits = session, services, limits
         self._setting: Setting | None = None
         self._open: Utterance | None = None  # whose text is being written
         self._unsaid: deque[Utterance] = deque()  # not told to be done; the first is being said
         self._num_utterances = 0
         self._is_closing = self._is_configuring = False
         self._news, self._room = asyncio.Event(), asyncio.Event()
-        self._num_sending = 0
-        self._moved_s = self._useful_s = time.monotonic()
+        self._begun_s = self._useful_s = time.monotonic()
         self._usage = current_usage.get()
         if self._usage is not None:
             self._usage.counts_itself = True
 
-    async def run(self) -> None:
-        """Serve until the client leaves, or asks to close, or has to be left."""
-        works = (self._read(), self._speak(), self._watch())
-        tasks = {asyncio.create_task(work) for work in works}
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        errors = [error for task in done if (error := task.exception()) is not None]
-        if any(isinstance(error, WebSocketDisconnect) for error in errors):
-            return
-        # To a client that left in the meantime, or that reads nothing, there is no farewell.
-        with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
-            async with asyncio.timeout(_FAREWELL_S):
-                await self._part(errors[0] if errors else None)
+    @property
+    def is_busy(self) -> bool:
+        """Whether it is the engine that has something to do."""
+        return bool(self._unsaid) and self._unsaid[0].is_closed
 
-    async def _part(self, error: BaseException | None) -> None:
-        if error is None:
-            await self._socket.close(_NORMAL)
-        elif isinstance(error, _SessionOver):
-            reported = error_body(str(error), "invalid_request_error", code=error.code)
-            await self._tell(reported)
-            await self._socket.close(_POLICY, error.code)
-        else:
-            logger.error("a speech session failed", exc_info=error)
-            await self._tell(error_body("internal error", "server_error", code="internal_error"))
-            await self._socket.close(_INTERNAL)
+    def begin(self) -> None:
+        """The client speaks first."""
+
+    def works(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """Return what says the utterances."""
+        return (self._speak(),)
+
+    def close(self) -> None:
+        """Nothing runs that `works` does not end."""
 
     # -- what comes in ---------------------------------------------------------------------------
-    async def _read(self) -> None:
-        """Take messages until the client leaves; a bad one is answered and changes nothing."""
-        num_bad = 0
-        while True:
-            event = await self._socket.receive()
-            if event["type"] == "websocket.disconnect":
-                raise WebSocketDisconnect(event.get("code", 1005))
-            self._moved_s = time.monotonic()
-            if self._is_closing:
-                continue  # it still has to be seen that the client leaves
-            try:
-                await self._handle(event.get("text"))
-            except Exception as error:
-                num_bad += 1
-                await self._tell(_error_of(error))
-                if num_bad >= self._limits.bad_messages:
-                    raise _SessionOver("too many bad messages", "too_many_errors") from error
-            else:
-                num_bad = 0
-            while self._is_full():
-                self._room.clear()
-                await self._room.wait()
+    async def take(self, message: Message) -> None:
+        """Take a message; while too much waits to be said, no further one."""
+        if self._is_closing:
+            return  # it still has to be seen that the client leaves
+        await self._handle(message if isinstance(message, str) else None)
+        while self._is_full():
+            self._room.clear()
+            await self._room.wait()
 
     async def _handle(self, text: str | None) -> None:
         match parse_message(text, self._limits):
@@ -265,10 +227,8 @@ class _Session:
                 await self._say_whole(utterance)
             else:
                 await self._say_units(utterance)
-        except WebSocketDisconnect:
-            raise
         except Exception as error:
-            await self._tell(_error_of(error), utterance_index=utterance.index)
+            await self._tell(error, utterance_index=utterance.index)
         while await utterance.take() is not None:
             pass  # what was written to it after it failed
 
@@ -333,59 +293,57 @@ class _Session:
             if isinstance(sound, TimedSpeech):
                 file.add_words(await sound.rest())
             await file.end(False)
-        except WebSocketDisconnect:
-            raise
         except Exception as error:
-            await self._tell(_error_of(error), **place)
+            await self._tell(error, **place)
             if file.is_begun:
                 await file.end(True)
         finally:
             utterance.usage[0] += sound.num_prompt_positions
             utterance.usage[1] += sound.num_frames
 
-    async def _tell(self, reported: dict[str, object], **place: int) -> None:
-        """Send an error: OpenAI's object, and its message beside it for vLLM-Omni's clients."""
-        error = reported["error"]
-        assert isinstance(error, dict)
-        await self._send({"type": "error", "message": error["message"], **reported, **place})
+    def report(self, error: Exception) -> None:
+        """Tell the client of a message that could not be taken, or why the session ends."""
+        self._session.put(json.dumps(_error_message(error)))
+
+    async def _tell(self, error: Exception, **place: int) -> None:
+        await self._send({**_error_message(error), **place})
 
     async def _send(self, message: dict[str, object] | bytes) -> None:
-        self._num_sending += 1
-        try:
-            if isinstance(message, bytes):
-                await self._socket.send_bytes(message)
-            else:
-                await self._socket.send_json(message)
-        finally:
-            self._num_sending -= 1
-        self._moved_s = time.monotonic()
+        await self._session.send(message if isinstance(message, bytes) else json.dumps(message))
 
     async def _send_sound(self, message: dict[str, object] | bytes) -> None:
         await self._send(message)
         self._useful_s = time.monotonic()
 
-    async def _watch(self) -> None:
-        """End a session that is not configured, in which nothing moves, or that lacks text."""
-        begun_s, limits = self._moved_s, self._limits
-        while True:
-            now_s = time.monotonic()
-            if self._unsaid and self._unsaid[0].is_closed and not self._num_sending:
-                self._moved_s = self._useful_s = now_s  # it is the engine that has something to do
-            is_late = now_s - begun_s >= limits.config_s and not self._is_configuring
-            if self._setting is None and is_late:
-                raise _SessionOver("no session.config came", "config_timeout")
-            if now_s - self._moved_s >= limits.idle_s:
-                raise _SessionOver("nothing was written or read for too long", "idle_timeout")
-            if self._open is not None and now_s - self._useful_s >= limits.text_s:
-                raise _SessionOver(
-                    f"no text but white space was written for {limits.text_s:g} s; send "
-                    "input.done where an utterance is complete",
-                    "text_timeout",
-                )
-            await asyncio.sleep(min(1.0, min(limits.idle_s, limits.config_s, limits.text_s) / 4))
+    def tick(self, now_s: float) -> None:
+        """End a session that is not configured, or that lacks text."""
+        limits = self._limits
+        if self.is_busy and not self._session.num_unread:
+            self._useful_s = now_s
+        is_late = now_s - self._begun_s >= limits.config_s and not self._is_configuring
+        if self._setting is None and is_late:
+            raise SessionOver("no session.config came", "config_timeout", POLICY)
+        if self._open is not None and now_s - self._useful_s >= limits.text_s:
+            raise SessionOver(
+                f"no text but white space was written for {limits.text_s:g} s; send "
+                "input.done where an utterance is complete",
+                "text_timeout",
+                POLICY,
+            )
+
+
+def _error_message(error: Exception) -> dict[str, object]:
+    """Return OpenAI's error object, and its message beside it for vLLM-Omni's clients."""
+    reported = _error_of(error)
+    inner = reported["error"]
+    assert isinstance(inner, dict)
+    return {"type": "error", "message": inner["message"], **reported}
 
 
 def _error_of(error: Exception) -> dict[str, object]:
+    if isinstance(error, SessionOver):
+        kind = "server_error" if error.close_code == INTERNAL else "invalid_request_error"
+        return error_body(str(error), kind, code=error.code)
     if isinstance(error, ValidationError):
         return invalid_body(list(error.errors()))
     if is_internal(error):

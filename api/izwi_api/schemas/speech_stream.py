@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict
 
 from izwi.errors import InvalidRequest, TooLarge
 from izwi_api.schemas.speech import SpeechBody
+from izwi_api.sessions.errors import POLICY
+from izwi_api.sessions.limits import SessionLimits
 from izwi_api.settings import Settings
 
 Granularity = Literal["none", "sentence", "clause"]
@@ -33,6 +35,7 @@ class StreamLimits:
         idle_s: Seconds after which a session is closed in which nothing moves in any direction.
         text_s: Seconds after which it is closed if an utterance is open and neither text other than
             white space was written nor sound was read.
+        total_s: Seconds of a session.
         bad_messages: So many in a row end the session.
     """
 
@@ -44,7 +47,19 @@ class StreamLimits:
     config_s: float = 10.0
     idle_s: float = 30.0
     text_s: float = 30.0
+    total_s: float = 86_400.0
     bad_messages: int = 100
+
+    @property
+    def of_session(self) -> SessionLimits:
+        """The limits that every live session has."""
+        return SessionLimits(
+            total_s=self.total_s,
+            idle_s=self.idle_s,
+            idle_code=POLICY,
+            unread_s=self.idle_s,
+            bad_messages=self.bad_messages,
+        )
 
     def under(self, settings: Settings) -> StreamLimits:
         """Return these limits with those that the settings change."""

@@ -1,0 +1,76 @@
+"""A WebSocket as the wire of a live session, from its handshake to its close frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import WebSocket, WebSocketDisconnect
+
+from izwi.errors import IzwiError
+from izwi_api.http.app_state import AppState
+from izwi_api.http.errors import response_to
+from izwi_api.http.usage import Usage, current_usage
+from izwi_api.sessions.core import Message, Service, Session
+from izwi_api.sessions.errors import ClientLeft
+from izwi_api.sessions.limits import SessionLimits
+
+
+async def serve_socket(
+    socket: WebSocket,
+    limits: SessionLimits,
+    open_service: Callable[[Session], Service],
+    protocol: str | None = None,
+) -> None:
+    """Serve a WebSocket, or refuse its handshake where there are too many sessions.
+
+    Args:
+        socket: Not accepted yet.
+        limits: Of the session.
+        open_service: Makes what answers the client.
+        protocol: The subprotocol that is taken where a client offers it among others.
+    """
+    state: AppState = socket.app.state.izwi
+    usage = current_usage.get() or Usage()
+    try:
+        with state.sessions.place(usage.key_name, usage.max_sessions):
+            # A browser that offers protocols leaves unless one of them is taken.
+            offered: list[str] = socket.scope.get("subprotocols", [])
+            await socket.accept(protocol if protocol in offered else next(iter(offered), None))
+            session = Session(SocketWire(socket), limits)
+            with state.sessions.running(session):
+                await session.run(open_service(session))
+    except IzwiError as error:
+        await socket.send_denial_response(response_to(error))
+
+
+class SocketWire:
+    """A `Wire` over a WebSocket."""
+
+    def __init__(self, socket: WebSocket):
+        self._socket = socket
+
+    async def receive(self) -> Message:
+        """Return the next message. Raises ClientLeft."""
+        event = await self._socket.receive()
+        if event["type"] == "websocket.disconnect":
+            raise ClientLeft
+        text: str | None = event.get("text")
+        data: bytes = event.get("bytes") or b""
+        return data if text is None else text
+
+    async def send(self, message: Message) -> None:
+        """Send a message; waits while the client reads nothing. Raises ClientLeft."""
+        try:
+            if isinstance(message, str):
+                await self._socket.send_text(message)
+            else:
+                await self._socket.send_bytes(message)
+        except (WebSocketDisconnect, RuntimeError) as error:
+            raise ClientLeft from error
+
+    async def close(self, code: int, reason: str) -> None:
+        """Hang up. Raises ClientLeft."""
+        try:
+            await self._socket.close(code, reason)
+        except (WebSocketDisconnect, RuntimeError) as error:
+            raise ClientLeft from error

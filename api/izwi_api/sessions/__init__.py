@@ -1,0 +1,1 @@
+"""Live sessions: what every socket that stays open has in common."""

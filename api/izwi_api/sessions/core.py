@@ -1,0 +1,264 @@
+"""The core of a live session: one reader, one writer, one clock, and one way to end.
+
+    client ──▶ wire ──▶ read ──▶ Service.take
+    client ◀── wire ◀── write ◀── outbox ◀── put, send
+                        watch ──▶ limits, Service.tick
+
+A protocol is a `Service`; what carries its messages is a `Wire`. Knows neither HTTP nor models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
+
+from izwi_api.sessions.errors import INTERNAL, NORMAL, POLICY, ClientLeft, SessionOver
+from izwi_api.sessions.limits import SessionLimits
+
+logger = logging.getLogger(__name__)
+
+Message = str | bytes
+# A client that reads nothing is not told why it is left.
+FAREWELL_S = 2.0
+
+
+class Wire(Protocol):
+    """Carries messages between a session and its client."""
+
+    async def receive(self) -> Message:
+        """Return the next message. Raises ClientLeft."""
+        ...
+
+    async def send(self, message: Message) -> None:
+        """Send a message; waits while the client reads nothing. Raises ClientLeft."""
+        ...
+
+    async def close(self, code: int, reason: str) -> None:
+        """Hang up. Raises ClientLeft."""
+        ...
+
+
+class Service(Protocol):
+    """What a protocol does in a session."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the server has something to do for the client."""
+        ...
+
+    def begin(self) -> None:
+        """Greet the client."""
+        ...
+
+    def works(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """Return what runs beside reading and writing; the session ends with the first to end."""
+        ...
+
+    async def take(self, message: Message) -> None:
+        """Do what a message asks for. An error of it is reported; SessionOver ends the session."""
+        ...
+
+    def report(self, error: Exception) -> None:
+        """Tell the client of a message that could not be taken, or why the session ends."""
+        ...
+
+    def tick(self, now_s: float) -> None:
+        """Look at the clock. Raises SessionOver."""
+        ...
+
+    def close(self) -> None:
+        """Stop what still runs."""
+        ...
+
+
+class Session:
+    """One client's connection, whatever its protocol."""
+
+    def __init__(self, wire: Wire, limits: SessionLimits):
+        self._wire, self._limits = wire, limits
+        self._outbox: deque[Message] = deque()
+        self._num_bytes = 0  # of what waits
+        self._num_put = self._num_written = 0
+        self._news, self._moved = asyncio.Event(), asyncio.Event()
+        self._is_parting = False
+        self._over: SessionOver | None = None
+        self._ended = asyncio.Event()
+        self._begun_s = self._active_s = self._read_s = time.monotonic()
+
+    # -- the protocol's side ---------------------------------------------------------------------
+    @property
+    def num_unread(self) -> int:
+        """Messages that the client has not taken."""
+        return self._num_put - self._num_written
+
+    def put(self, message: Message) -> None:
+        """Send a message when those before it are sent."""
+        if not self.num_unread:
+            self._read_s = time.monotonic()
+        self._outbox.append(message)
+        self._num_bytes += len(message)
+        self._num_put += 1
+        self._news.set()
+
+    async def send(self, message: Message) -> None:
+        """Send a message, and wait until the wire has taken it."""
+        self.put(message)
+        number = self._num_put
+        while self._num_written < number:
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def until_space(self) -> None:
+        """Wait while the client is far behind with reading."""
+        while self._is_full():
+            self._moved.clear()
+            await self._moved.wait()
+
+    def end(self, over: SessionOver) -> None:
+        """End the session from outside, as soon as its loop runs."""
+        self._over = self._over or over
+        self._ended.set()
+
+    # -- running it ------------------------------------------------------------------------------
+    async def run(self, service: Service) -> None:
+        """Serve until the client leaves, the protocol is done, or the client has to be left."""
+        writing = asyncio.create_task(self._write())
+        try:
+            try:
+                service.begin()
+                error = await self._serve(service, writing)
+            finally:
+                service.close()
+            if not isinstance(error, ClientLeft):
+                await self._part(service, error, writing)
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    async def _serve(self, service: Service, writing: asyncio.Task[None]) -> Exception | None:
+        """Run everything at once until one of it ends; returns why."""
+        works = (
+            self._read(service),
+            self._watch(service),
+            self._until_ended(),
+            _outcome(writing),
+            *service.works(),
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                for work in works:
+                    group.create_task(_ending(work))
+        except ExceptionGroup as raised:
+            return min(raised.exceptions, key=_rank)
+        return None
+
+    async def _until_ended(self) -> None:
+        await self._ended.wait()
+        assert self._over is not None
+        raise self._over
+
+    async def _part(
+        self, service: Service, error: Exception | None, writing: asyncio.Task[None]
+    ) -> None:
+        """Send what waits, tell the client why it is left, and hang up."""
+        over = error
+        if not isinstance(error, _Done | SessionOver):
+            logger.error("a session failed", exc_info=error)
+            over = SessionOver("internal error", "internal_error", INTERNAL)
+        code, reason = NORMAL, ""
+        if isinstance(over, SessionOver):
+            code, reason = over.close_code, over.code
+            if over.is_told:
+                service.report(over)
+        if writing.done():
+            return
+        self._is_parting = True
+        self._news.set()
+        try:
+            async with asyncio.timeout(FAREWELL_S):
+                await writing
+                await self._wire.close(code, reason)
+        except (ClientLeft, TimeoutError):
+            pass
+
+    async def _read(self, service: Service) -> None:
+        """Take messages; a bad one is reported and changes nothing."""
+        num_bad = 0
+        while True:
+            message = await self._wire.receive()
+            self._active_s = time.monotonic()
+            try:
+                await service.take(message)
+                num_bad = 0
+            except SessionOver:
+                raise
+            except Exception as error:
+                num_bad += 1
+                service.report(error)
+                if num_bad >= self._limits.bad_messages:
+                    raise SessionOver("too many bad messages", "too_many_errors", POLICY) from error
+            await self.until_space()
+
+    async def _write(self) -> None:
+        """Send what is put until the session parts. Raises ClientLeft."""
+        while True:
+            while self._outbox:
+                message = self._outbox.popleft()
+                await self._wire.send(message)
+                self._num_bytes -= len(message)
+                self._num_written += 1
+                self._active_s = self._read_s = time.monotonic()
+                self._moved.set()
+            if self._is_parting:
+                return
+            self._news.clear()
+            await self._news.wait()
+
+    async def _watch(self, service: Service) -> None:
+        limits = self._limits
+        while True:
+            now_s = time.monotonic()
+            service.tick(now_s)
+            if service.is_busy and not self.num_unread:
+                self._active_s = now_s
+            if now_s - self._begun_s >= limits.total_s:
+                raise SessionOver("the session has reached its limit", "session_expired", NORMAL)
+            if now_s - self._active_s >= limits.idle_s:
+                raise SessionOver(
+                    "nothing was written or read for too long", "idle_timeout", limits.idle_code
+                )
+            if self.num_unread and now_s - self._read_s >= limits.unread_s:
+                raise SessionOver("the client does not read its events", "unread_output", POLICY)
+            await asyncio.sleep(limits.tick_s)
+
+    def _is_full(self) -> bool:
+        limits = self._limits
+        return self.num_unread >= limits.pending_messages or self._num_bytes >= limits.pending_bytes
+
+
+async def _outcome(future: asyncio.Future[None]) -> None:
+    """Wait for a future that goes on when this is cancelled."""
+    await asyncio.wait([future])
+    future.result()
+
+
+class _Done(Exception):
+    """A work of the session has ended as it should."""
+
+
+async def _ending(work: Coroutine[Any, Any, None]) -> None:
+    await work
+    raise _Done
+
+
+def _rank(error: Exception) -> int:
+    """Order reasons for an end: whoever has left needs no other."""
+    if isinstance(error, ClientLeft):
+        return 0
+    if isinstance(error, SessionOver):
+        return 1
+    return 3 if isinstance(error, _Done) else 2
