@@ -196,7 +196,7 @@ MP3 = file_of("mp3")
         ({"messages": [{"role": "robot", "content": "x"}]}, 400, "assistant"),
         ({"messages": [{"role": "user", "audio": {"id": "audio_1"}}]}, 400, "assistant"),
         ({"messages": [{"role": "assistant", "audio": {"id": "audio_1"}}]}, 400, "expired"),
-        ({"model": "chat"}, 400, "conversation"),
+        ({"model": "chat"}, 404, "no model for speech"),
         ({"model": "nobody"}, 404, "nobody"),
         ({"n": 2}, 400, "n"),
         ({"messages": [user({"type": "text", "text": "x " * 40_000})]}, 400, "2048"),

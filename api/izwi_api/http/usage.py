@@ -80,6 +80,12 @@ class Usage:
 current_usage: ContextVar[Usage | None] = ContextVar("current_usage", default=None)
 
 
+def key_name() -> str:
+    """Return the name of the caller's key, empty where none is required: whose answers are kept."""
+    usage = current_usage.get()
+    return "" if usage is None else usage.key_name or ""
+
+
 class CountedEngine(ForwardingEngine):
     """An engine whose requests are charged to the call that submits them."""
 

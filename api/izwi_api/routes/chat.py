@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from izwi.capability import Capability
 from izwi.errors import IzwiError
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event
+from izwi_api.routes.cascade import heard_body, speak_answer
 from izwi_api.routes.spoken_chat import answer_aloud
 from izwi_api.schemas.chat import ChatBody, chat_input
 from izwi_api.schemas.chat_completion import Completion
 from izwi_api.schemas.openapi import answers, json_body
-from izwi_api.schemas.spoken_chat import has_sound
+from izwi_api.schemas.spoken_chat import asks_for_sound, has_sound
 from izwi_api.services.chat import Answer, finish_all, merged_deltas, open_answers
 from izwi_api.services.context import Services
 
@@ -39,9 +42,21 @@ async def create_chat_completion(request: Request) -> Response:
     services = services_of(request)
     values = await read_json(request, services.settings.max_json_bytes)
     if has_sound(values):
-        return await unless_left(request.receive, answer_aloud(services, values))
+        return await unless_left(request.receive, _answer_sound(services, values))
     body = ChatBody.model_validate(values)
     return await unless_left(request.receive, _answer(services, body))
+
+
+async def _answer_sound(services: Services, values: Mapping[str, Any]) -> Response:
+    """Answer a body that sends sound or asks for it, by what its model can do."""
+    name = values.get("model")
+    chats = isinstance(name, str) and Capability.CHAT in services.registry.model(name).capabilities
+    if not chats:
+        return await answer_aloud(services, values)
+    if asks_for_sound(values):
+        return await speak_answer(services, values)
+    body, _ = await heard_body(services, values)
+    return await _answer(services, body)
 
 
 async def _answer(services: Services, body: ChatBody) -> Response:

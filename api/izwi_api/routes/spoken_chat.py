@@ -17,7 +17,7 @@ from izwi.errors import InvalidRequest, IzwiError
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event
-from izwi_api.http.usage import current_usage
+from izwi_api.http.usage import key_name
 from izwi_api.schemas.spoken_chat import FORMATS, SpokenChatBody
 from izwi_api.schemas.spoken_completion import SpokenCompletion
 from izwi_api.services.context import Services
@@ -55,7 +55,7 @@ async def answer_aloud(services: Services, values: object) -> Response:
 
 async def _ask(services: Services, body: SpokenChatBody) -> ConversationInput:
     return ConversationInput(
-        await read_turns(services, _owner(), body.model, body.messages),
+        await read_turns(services, key_name(), body.model, body.messages),
         speaks=body.speaks,
         temperature=body.temperature,
         top_k=body.top_k,
@@ -84,7 +84,7 @@ async def _whole(
                 file += encoder.write(piece.pcm)
                 num_samples += len(piece.pcm)
     file += encoder.finish()
-    kept = services.answers.keep(_owner(), body.model, answer.entries)
+    kept = services.answers.keep(key_name(), body.model, answer.entries)
     return completion.whole(answer, with_length(bytes(file), num_samples), kept)
 
 
@@ -121,15 +121,9 @@ async def _events(
     if encoder is not None:
         if data := encoder.finish():
             yield event(completion.sound(answer_id, data) | blank)
-        _, expires_at = services.answers.keep(_owner(), body.model, answer.entries, answer_id)
+        _, expires_at = services.answers.keep(key_name(), body.model, answer.entries, answer_id)
         yield event(completion.expiry(answer_id, expires_at) | blank)
     yield event(completion.closing(answer) | blank)
     if body.tells_usage:
         yield event(completion.bill(answer))
     yield DONE
-
-
-def _owner() -> str:
-    """Whose answers are kept and found: the name of the caller's key."""
-    usage = current_usage.get()
-    return "" if usage is None else usage.key_name or ""

@@ -17,7 +17,7 @@ from izwi_api.schemas.chat_messages import Strict
 _MAX_ID_CHARS = 128
 # What OpenAI calls the formats, by the encoders' names.
 FORMATS = {name: name for name in ("wav", "aac", "mp3", "flac", "opus")} | {"pcm16": "pcm"}
-_Format = Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"]
+AudioFormat = Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"]
 
 
 class TextPart(Strict):
@@ -73,7 +73,7 @@ class AudioOptions(Strict):
         voice: Taken and not used: the model has one voice.
     """
 
-    format: _Format
+    format: AudioFormat
     voice: str | VoiceId | None = None
 
 
@@ -125,12 +125,16 @@ def has_sound(values: object) -> bool:
     """Whether a body, not checked yet, sends sound or asks for it."""
     if not isinstance(values, Mapping):
         return False
-    modalities, messages = values.get("modalities"), values.get("messages")
-    if values.get("audio") is not None:
-        return True
-    if isinstance(modalities, list) and "audio" in modalities:
-        return True
-    return isinstance(messages, list) and any(map(_brings_sound, messages))
+    messages = values.get("messages")
+    brings = isinstance(messages, list) and any(map(_brings_sound, messages))
+    return brings or asks_for_sound(values)
+
+
+def asks_for_sound(values: Mapping[str, object]) -> bool:
+    """Whether a body, not checked yet, asks for an answer aloud."""
+    modalities = values.get("modalities")
+    wants = isinstance(modalities, list) and "audio" in modalities
+    return wants or values.get("audio") is not None
 
 
 def _brings_sound(message: object) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -166,9 +166,15 @@ class SpokenAnswer:
 
 
 async def open_spoken_answer(
-    engine: EngineClient, registry: Registry, model_name: str, ask: ChatInput, voice: Voice | None
+    engine: EngineClient,
+    registry: Registry,
+    model_name: str,
+    ask: ChatInput,
+    voice: Voice | None,
+    *,
+    stops: Sequence[str] = (),
 ) -> SpokenAnswer:
-    """Begin to answer a conversation, aloud where there is a voice.
+    """Begin to answer a conversation, aloud where there is a voice; `stops` as `open_answers`.
 
     Raises:
         ModelNotFound: No such chat or speech model.
@@ -180,7 +186,7 @@ async def open_spoken_answer(
     if voice is not None:
         writer = await open_speech_writer(engine, registry, voice.model_name, voice.ask)
     try:
-        answer = await open_answer(engine, registry, model_name, ask)
+        answer = await open_answer(engine, registry, model_name, ask, stops=stops)
     except BaseException:
         if writer is not None:
             writer.abort()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 
+from izwi.arrays import Float32
 from izwi.chat import Role
 from izwi.conversation import Heard, Said, SpokenTurn
 from izwi.errors import InvalidAudio, InvalidRequest
@@ -44,7 +45,7 @@ async def read_turns(
             parts.append(message.content)
         for part in message.content if isinstance(message.content, list) else ():
             if isinstance(part, AudioPart):
-                parts.append(await _heard(services, part.input_audio))
+                parts.append(Heard(await decode_sound(services, part.input_audio)))
             else:
                 parts.append(part.text)
         role = Role.SYSTEM if message.role == "developer" else Role(message.role)
@@ -52,7 +53,8 @@ async def read_turns(
     return tuple(turns)
 
 
-async def _heard(services: Services, audio: InputAudio) -> Heard:
+async def decode_sound(services: Services, audio: InputAudio) -> Float32:
+    """Decode the sound of a message: (n,) float32 at 16 kHz; raises as `read_turns`."""
     try:
         content = base64.b64decode(audio.data, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -62,7 +64,7 @@ async def _heard(services: Services, audio: InputAudio) -> Heard:
             f"input_audio.data is no {audio.format} file, as its format says", param="messages"
         )
     limits = services.settings.upload_limits
-    return Heard(await services.decoder.decode(content, _RATE_HZ, limits))
+    return await services.decoder.decode(content, _RATE_HZ, limits)
 
 
 def _is_format(content: bytes, name: str) -> bool:

@@ -1,0 +1,100 @@
+"""The keys of POST /v1/chat/completions that a chat model needs a transcriber and a voice for.
+
+All other keys are those of `izwi_api.schemas.chat`, and are checked there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from izwi.errors import InvalidRequest
+from izwi_api.schemas.chat import ChatBody
+from izwi_api.schemas.chat_messages import Strict
+from izwi_api.schemas.spoken_chat import AudioFormat, AudioPart, GivenAnswer, VoiceId
+
+# What is added to the keys of a chat without sound.
+_OWN_KEYS = ("modalities", "audio", "speech_model", "transcription_model")
+
+
+def _kind(part: object) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else getattr(part, "type", None)
+    return "input_audio" if kind == "input_audio" else "other"
+
+
+_Part = Annotated[
+    Annotated[AudioPart, Tag("input_audio")] | Annotated[Any, Tag("other")], Discriminator(_kind)
+]
+
+
+class HeardMessage(BaseModel):
+    """What is sound in one turn; its other keys are looked at elsewhere."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    role: str | None = None
+    content: list[_Part] | Any = None
+    audio: GivenAnswer | None = None
+
+
+class SpokenWith(Strict):
+    """How an answer is spoken."""
+
+    format: AudioFormat
+    voice: str | VoiceId
+
+    @property
+    def voice_name(self) -> str:
+        """The voice's name or id."""
+        return self.voice if isinstance(self.voice, str) else self.voice.id
+
+
+class CascadeBody(BaseModel):
+    """Sound that is sent to a chat model, and how its answer is spoken.
+
+    Attributes:
+        speech_model: Who speaks; None takes the first model that can.
+        transcription_model: Who writes down what is sent; None takes the first model that can.
+    """
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    messages: list[HeardMessage] = Field(min_length=1)
+    modalities: list[Literal["text", "audio"]] | None = None
+    audio: SpokenWith | None = None
+    speech_model: str | None = None
+    transcription_model: str | None = None
+    n: Literal[1] | None = None
+    logprobs: Literal[False] | None = None
+
+    def check(self) -> None:
+        """Check what one key asks of another. Raises InvalidRequest."""
+        if ("audio" in (self.modalities or ())) is not (self.audio is not None):
+            message = "`audio` and the modality 'audio' belong together: give both or neither"
+            raise InvalidRequest(message, param="audio")
+
+
+def chat_body(values: Mapping[str, Any], texts: list[list[str] | None]) -> ChatBody:
+    """Return a body without sound.
+
+    Args:
+        values: The body as it was sent, which is a `CascadeBody`.
+        texts: For each message the texts of its content, sound written down; None leaves it as it
+            is.
+
+    Raises:
+        ValidationError: Its other keys are wrong.
+    """
+    plain = {key: value for key, value in values.items() if key not in _OWN_KEYS}
+    plain["messages"] = [
+        message if said is None else _written(message, said)
+        for message, said in zip(values["messages"], texts, strict=True)
+    ]
+    return ChatBody.model_validate(plain)
+
+
+def _written(message: Mapping[str, Any], texts: list[str]) -> dict[str, Any]:
+    content = [{"type": "text", "text": text} for text in texts]
+    return {key: value for key, value in message.items() if key != "audio"} | {"content": content}

@@ -1,0 +1,95 @@
+"""The answers of POST /v1/chat/completions that a chat model writes and a voice speaks."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from izwi_api.schemas.chat_completion import Completion, usage_of
+from izwi_api.services.chat import AnswerDelta
+from izwi_api.services.converse import SpokenAnswer
+
+
+class CascadeCompletion:
+    """The answer to one body, whole or in pieces: they share an id.
+
+    Args:
+        model_name: In whose name.
+        audio_id: Of the sound; a client may send it back instead of the text.
+        num_heard: Positions that the transcriber read, for the bill.
+    """
+
+    def __init__(self, model_name: str, audio_id: str, num_heard: int):
+        self._text = Completion(model_name)
+        self.audio_id, self._num_heard = audio_id, num_heard
+
+    def whole(self, spoken: SpokenAnswer, sound: bytes, expires_at: int | None) -> dict[str, Any]:
+        """Return an answer that is complete.
+
+        Args:
+            spoken: The same.
+            sound: The file.
+            expires_at: Until when its id can be sent back; None: there was nothing to say.
+        """
+        answer = self._text.whole([spoken.answer])
+        message = answer["choices"][0]["message"]
+        message["content"], message["audio"] = None, None
+        if expires_at is not None:
+            message["audio"] = {
+                "id": self.audio_id,
+                "expires_at": expires_at,
+                "data": _base64(sound),
+                "transcript": spoken.answer.content,
+            }
+        return answer | {"usage": self._usage(spoken)}
+
+    def opening(self) -> dict[str, Any]:
+        """Return the first piece: who speaks."""
+        return self._with_delta({"role": "assistant"})
+
+    def piece(self, delta: AnswerDelta) -> dict[str, Any]:
+        """Return a piece of what is thought, said and called."""
+        plain = self._text.piece(0, delta)
+        grown = plain["choices"][0]["delta"]
+        if text := grown.pop("content", ""):
+            grown["audio"] = {"id": self.audio_id, "transcript": text}
+        return plain
+
+    def sound(self, data: bytes) -> dict[str, Any]:
+        """Return a piece of the file of sound."""
+        return self._with_delta({"audio": {"id": self.audio_id, "data": _base64(data)}})
+
+    def expiry(self, expires_at: int) -> dict[str, Any]:
+        """Return the last piece of sound: until when its id can be sent back."""
+        return self._with_delta({"audio": {"id": self.audio_id, "expires_at": expires_at}})
+
+    def closing(self, spoken: SpokenAnswer) -> dict[str, Any]:
+        """Return the last piece: why it ended."""
+        return self._text.closing(0, spoken.answer)
+
+    def bill(self, spoken: SpokenAnswer) -> dict[str, Any]:
+        """Return what comes after the last piece, if it is asked for: the usage."""
+        return self._text.bill([spoken.answer]) | {"usage": self._usage(spoken)}
+
+    def _with_delta(self, delta: Mapping[str, Any]) -> dict[str, Any]:
+        piece = self._text.opening(0)
+        piece["choices"][0]["delta"] = delta
+        return piece
+
+    def _usage(self, spoken: SpokenAnswer) -> dict[str, Any]:
+        """The bill: sound counts by what its models read and made, a frame as a token."""
+        read, text = spoken.answer.num_prompt_tokens, spoken.answer.num_tokens
+        heard, frames = self._num_heard, spoken.num_frames
+        details: Any = usage_of([spoken.answer])["completion_tokens_details"]
+        return {
+            "prompt_tokens": read + heard,
+            "completion_tokens": text + frames,
+            "total_tokens": read + heard + text + frames,
+            "prompt_tokens_details": {"audio_tokens": heard, "text_tokens": read},
+            "completion_tokens_details": details | {"audio_tokens": frames, "text_tokens": text},
+        }
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,143 @@
+"""The turns of a conversation as text: sound written down, earlier spoken answers found by id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from izwi.capability import Capability
+from izwi.conversation import Answer
+from izwi.errors import InvalidAudio, InvalidRequest
+from izwi.inputs import TranscriptionInput
+from izwi_api.schemas.cascade import CascadeBody, HeardMessage
+from izwi_api.schemas.spoken_chat import AudioPart, InputAudio
+from izwi_api.services.context import Services
+from izwi_api.services.spoken_turns import decode_sound
+from izwi_api.services.transcribe import open_transcription
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTurns:
+    """What was said.
+
+    Attributes:
+        texts: For each message the texts of its content; None where it is as it was sent.
+        num_heard: Positions that the transcriber read.
+    """
+
+    texts: list[list[str] | None]
+    num_heard: int
+
+
+def kept_text(text: str) -> Answer:
+    """An answer's text as what `KeptAnswers` keeps: an entry for each byte."""
+    return tuple((byte,) for byte in text.encode())
+
+
+def placeholders(body: CascadeBody) -> list[list[str] | None]:
+    """Texts to check a body with before anything is written down."""
+    return [
+        [""] if message.audio is not None else ["" for _ in _parts(message)] or None
+        for message in body.messages
+    ]
+
+
+async def write_turns(
+    services: Services, owner: str, model_name: str, body: CascadeBody
+) -> WrittenTurns:
+    """Write down the sound of all messages, side by side, and find earlier answers.
+
+    Args:
+        services: Decoder, transcriber and kept answers.
+        owner: Whose answers are found.
+        model_name: Which model's.
+        body: The conversation.
+
+    Raises:
+        ModelNotFound: Nothing here transcribes.
+        InvalidRequest: There is no such answer.
+        InvalidAudio: A file is broken, not of the format it is said to be, or without words.
+        TooLarge: A file is too long.
+        Overloaded: The engine's queue is full.
+    """
+    parts = [_parts(message) for message in body.messages]
+    known = [_known(services, owner, model_name, message) for message in body.messages]
+    transcriber = ""
+    if any(isinstance(part, AudioPart) for each in parts for part in each):
+        transcriber = body.transcription_model or services.registry.default(Capability.TRANSCRIBE)
+        services.registry.transcription(transcriber)
+    writing = _Writing(services, transcriber)
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [[group.create_task(writing.text_of(part)) for part in each] for each in parts]
+    except* Exception as failed:
+        # one of them tells why; the others were cancelled
+        raise failed.exceptions[0] from None
+    texts: list[list[str] | None] = []
+    for each, running, answer in zip(parts, tasks, known, strict=True):
+        said = [task.result() for task in running]
+        is_heard = any(isinstance(part, AudioPart) for part in each)
+        if is_heard and not any(text.strip() for text in said):
+            raise InvalidAudio("no words are heard in input_audio", param="messages")
+        said = [text for text in said if text] if is_heard else said
+        texts.append([answer] if answer is not None else said or None)
+    return WrittenTurns(texts, writing.num_heard)
+
+
+class _Writing:
+    """Writes down the sounds of one conversation.
+
+    Attributes:
+        num_heard: Positions that the transcriber read so far.
+    """
+
+    def __init__(self, services: Services, transcriber: str):
+        self.num_heard = 0
+        self._services, self._transcriber = services, transcriber
+
+    async def text_of(self, part: AudioPart | str) -> str:
+        """The text of a part."""
+        return part if isinstance(part, str) else await self._write(part.input_audio)
+
+    async def _write(self, audio: InputAudio) -> str:
+        services = self._services
+        ask = TranscriptionInput(await decode_sound(services, audio))
+        transcription = await open_transcription(
+            services.engine, services.registry, self._transcriber, ask
+        )
+        async with aclosing(transcription.deltas()) as deltas:
+            async for _ in deltas:
+                pass
+        self.num_heard += transcription.num_prompt_positions
+        return transcription.text
+
+
+def _parts(message: HeardMessage) -> Sequence[AudioPart | str]:
+    """Sound and texts of a message; empty where neither is in parts, so that it stays as it is."""
+    parts: list[Any] = message.content if isinstance(message.content, list) else []
+    if not any(isinstance(part, AudioPart) for part in parts):
+        return ()
+    return [part if isinstance(part, AudioPart) else _text(part) for part in parts]
+
+
+def _text(part: object) -> str:
+    is_text = isinstance(part, dict) and part.keys() == {"type", "text"}
+    if not is_text or part["type"] != "text" or not isinstance(part["text"], str):  # type: ignore[index]
+        raise InvalidRequest(
+            "beside 'input_audio' a message has parts of the type 'text' with a text",
+            param="messages",
+        )
+    return str(part["text"])  # type: ignore[index]
+
+
+def _known(services: Services, owner: str, model_name: str, message: HeardMessage) -> str | None:
+    """The text of an earlier answer that a message names."""
+    if message.audio is None:
+        return None
+    if message.role != "assistant":
+        raise InvalidRequest("only the assistant has answers", param="messages")
+    entries = services.answers.find(owner, model_name, message.audio.id)
+    return bytes(entry[0] for entry in entries).decode()
