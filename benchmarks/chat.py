@@ -12,11 +12,13 @@ import argparse
 import json
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.chat_profile import loop_row, prompt_rows, token_rows
 from benchmarks.measure import write_result
 from benchmarks.random_checkpoint import RandomBackend
 from izwi.config import EngineConfig
@@ -43,9 +45,9 @@ def write_folder(size: str, folder: Path) -> Path:
     return folder
 
 
-def run(engine: Engine, rows: int, prompt: int, tokens: int, salt: int) -> dict[str, float]:
-    """Time rows that start together: first token of each, and tokens a second after that."""
-    chance = np.random.default_rng(salt)  # no two prompts share a page
+def submit(engine: Engine, rows: int, prompt: int, tokens: int, salt: int) -> None:
+    """Submit prompts of random ids, of which no two share a page."""
+    chance = np.random.default_rng(salt)
     for row in range(rows):
         ids = chance.integers(0, 256, prompt, dtype=np.int64)
         sampling = SamplingParams(0.7, 20, 0.8)
@@ -53,6 +55,11 @@ def run(engine: Engine, rows: int, prompt: int, tokens: int, salt: int) -> dict[
             f"{salt}-{row}", "chat", ChatPrompt(ids, False), sampling, max_entries=tokens, seed=row
         )
         engine.submit(request)
+
+
+def run(engine: Engine, rows: int, prompt: int, tokens: int, salt: int) -> dict[str, float]:
+    """Time rows that start together: first token of each, and tokens a second after that."""
+    submit(engine, rows, prompt, tokens, salt)
     began = time.perf_counter()
     first: dict[str, float] = {}
     num_tokens = 0
@@ -75,6 +82,16 @@ def run(engine: Engine, rows: int, prompt: int, tokens: int, salt: int) -> dict[
     }
 
 
+def profile(engine: Engine, rows: list[int], prompt: int) -> list[dict[str, Any]]:
+    """Where the time of a token and of a prompt goes; see `benchmarks.chat_profile`."""
+    found: list[dict[str, Any]] = []
+    for count in rows:
+        salt = 5000 + count
+        found.append(loop_row(engine, partial(submit, engine, count, prompt, 128, salt), count))
+    found += token_rows(engine, rows, 300) + token_rows(engine, rows[:1], prompt + 100)
+    return found + prompt_rows(engine, [512, 2048], [0, 6144, 30_720])
+
+
 def main() -> None:
     """Measure one size."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -86,6 +103,7 @@ def main() -> None:
     parser.add_argument("--long", type=int, nargs="*", default=[8192, 32768])
     parser.add_argument("--rows", type=int, nargs="*", default=list(ROWS))
     parser.add_argument("--bandwidth", type=float, help="bytes a second of the device's memory")
+    parser.add_argument("--profile", action="store_true", help="also tell where the time goes")
     options = parser.parse_args()
     backend = RandomBackend(torch_backend(options.device, options.dtype).ops)
     with tempfile.TemporaryDirectory() as place:
@@ -110,6 +128,8 @@ def main() -> None:
         if length < model.max_positions:
             seconds = run(engine, 1, length, 1, 1000 + length)["ttft_ms"] / 1e3
             rows.append({"prompt": length, "prefill_tokens_per_s": round(length / seconds)})
+    if options.profile:
+        rows += profile(engine, options.rows, options.prompt)
     write_result(f"chat_{options.size}", rows, size=options.size, weight_bytes=num_bytes)
 
 

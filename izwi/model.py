@@ -168,6 +168,19 @@ class Recordable(Protocol):
 
 
 @runtime_checkable
+class RecordableTracks(Recordable, Protocol):
+    """A recordable model of several tracks, whose inputs are entries and nothing else."""
+
+    @property
+    def entry_columns(self) -> tuple[int, ...]:
+        """Of each track, the column of `inputs` at which its entries begin.
+
+        What is beside an entry in its row is -1. A row's entry may be of any track.
+        """
+        ...
+
+
+@runtime_checkable
 class TakesText(Protocol):
     """A model whose entries need text that may still be written."""
 

@@ -95,6 +95,11 @@ class PagedKV:
         keys, values = self._slots.planes
         return keys, values
 
+    @property
+    def trailers(self) -> ConvTrailers | None:
+        """Inputs of short convolutions, of a model that has any."""
+        return self._trailers
+
     @torch.inference_mode()
     def copy(self, moves: Sequence[tuple[int, int, int]]) -> None:
         """Copy the first slots of pages to the same places of other pages, in all layers.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from izwi.ops.protocol import Array, Conv, Ops, Snake
+from izwi.ops.protocol import Array, AttentionContext, Conv, Ops, Snake
 
 
 @runtime_checkable
@@ -67,3 +67,43 @@ def composed_residual_unit(
     """`residual_unit` out of core operations."""
     y, after = ops.causal_conv1d(x, *convs[0], state, dilation=dilation, snake=snakes[0])
     return x + ops.conv1d(ops.snake(y, *snakes[1]), *convs[1]), after
+
+
+@runtime_checkable
+class FusesGatedShortConv(Protocol):
+    """A backend with a kernel for `gated_short_conv`."""
+
+    def gated_short_conv(
+        self, projected: Array, weight: Array, *, context: AttentionContext, layer: int
+    ) -> Array:
+        """As the function below."""
+        ...
+
+
+def gated_short_conv(
+    ops: Ops, projected: Array, weight: Array, *, context: AttentionContext, layer: int
+) -> Array:
+    """The operator of LFM2: a short convolution whose input and output are gated.
+
+    Args:
+        ops: The backend's operations; its own kernel is taken if it has one.
+        projected: (positions, 3 * channels): gate of the input, gate of the output, input.
+        weight: (channels, width) of the convolution.
+        context: That of attention in the same step.
+        layer: Which of the model's short convolutions.
+
+    Returns:
+        (positions, channels).
+    """
+    if isinstance(ops, FusesGatedShortConv):
+        return ops.gated_short_conv(projected, weight, context=context, layer=layer)
+    return composed_gated_short_conv(ops, projected, weight, context=context, layer=layer)
+
+
+def composed_gated_short_conv(
+    ops: Ops, projected: Array, weight: Array, *, context: AttentionContext, layer: int
+) -> Array:
+    """`gated_short_conv` out of core operations."""
+    width = weight.shape[0]
+    gate_in, gate_out, x = (projected[..., n * width : (n + 1) * width] for n in range(3))
+    return gate_out * ops.short_conv(gate_in * x, weight, context=context, layer=layer)

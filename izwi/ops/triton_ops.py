@@ -13,7 +13,7 @@ from izwi.ops.attention.triton_decode import (
     ScratchDecode,
     takes_heads,
 )
-from izwi.ops.fused import composed_residual_unit
+from izwi.ops.fused import composed_gated_short_conv, composed_residual_unit
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
 from izwi.ops.quantized import PackedWeight, QuantizedWeight, Weight
 from izwi.ops.torch_ops import TorchOps, divide
@@ -159,6 +159,26 @@ class TritonOps(TorchOps):
         return triton_conv.residual_unit(
             x, snakes[0], convs[0], snakes[1], convs[1], state, dilation=dilation
         )
+
+    def short_conv(
+        self, x: Tensor, weight: Tensor, *, context: AttentionContext, layer: int
+    ) -> Tensor:
+        if isinstance(context, PagedDecode):
+            assert context.conv is not None
+            return context.conv.convolve(layer, x, weight)
+        return super().short_conv(x, weight, context=context, layer=layer)
+
+    def gated_short_conv(
+        self, projected: Tensor, weight: Tensor, *, context: AttentionContext, layer: int
+    ) -> Tensor:
+        if not isinstance(context, PagedDecode):
+            made: Tensor = composed_gated_short_conv(
+                self, projected, weight, context=context, layer=layer
+            )
+            return made
+        assert context.conv is not None
+        gate_in, gate_out, x = projected.chunk(3, dim=-1)
+        return context.conv.convolve(layer, x, weight, (gate_in, gate_out))
 
     # -- attention ---------------------------------------------------------------------------
     def scratch_context(  # type: ignore[override]  # both are scratch contexts

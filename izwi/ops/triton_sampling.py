@@ -122,14 +122,15 @@ def log_probabilities(logits: Tensor, ids: Tensor) -> Tensor:
     )
 
 
-def take_last(last: Tensor, source: Tensor, inputs: Tensor, seen: Tensor) -> None:
+def take_last(last: Tensor, source: Tensor, inputs: Tensor, seen: Tensor | None) -> None:
     """Put entries that the device has drawn where the next step reads them, in place.
 
     Args:
         last: (entries, codebooks) int64, what was drawn.
         source: (rows,) int32 which of them is a row's last entry; -1 for none.
         inputs: (rows, inputs) int64; the first `codebooks` of a row become its entry.
-        seen: (rows, words) int32 as in `RowSampling`; the entry's first id is added.
+        seen: (rows, words) int32 as in `RowSampling`; the entry's first id is added. None: no
+            draw looks at it.
     """
     codebooks = last.shape[1]
     take_last_row[(len(source),)](
@@ -139,7 +140,7 @@ def take_last(last: Tensor, source: Tensor, inputs: Tensor, seen: Tensor) -> Non
         seen,
         CODEBOOKS=codebooks,
         INPUTS=inputs.shape[1],
-        WORDS=seen.shape[1],
+        WORDS=1 if seen is None else seen.shape[1],
         BLOCK=triton.next_power_of_2(codebooks),
         num_warps=1,
     )

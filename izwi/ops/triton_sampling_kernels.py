@@ -182,7 +182,8 @@ def take_last_row(
         there = codebook < CODEBOOKS
         entry = tl.load(last + place * CODEBOOKS + codebook, mask=there, other=0)
         tl.store(inputs + row * INPUTS + codebook, entry, mask=there)
-        first = tl.load(last + place * CODEBOOKS)
-        word = seen + row * WORDS + first // 32
-        bit = tl.full((), 1, tl.int32) << (first % 32).to(tl.int32)
-        tl.store(word, tl.load(word) | bit)
+        if seen is not None:
+            first = tl.load(last + place * CODEBOOKS)
+            word = seen + row * WORDS + first // 32
+            bit = tl.full((), 1, tl.int32) << (first % 32).to(tl.int32)
+            tl.store(word, tl.load(word) | bit)

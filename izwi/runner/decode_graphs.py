@@ -16,8 +16,9 @@ from izwi.cache.pages import pages_for
 from izwi.model import Model, Recordable, Row
 from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, rope_tables
 from izwi.ops.attention.triton_prompt import PagedPrompt
-from izwi.ops.protocol import AttentionContext
-from izwi.ops.triton_sampling import draw, log_probabilities, take_last
+from izwi.ops.transfer import HostCopy
+from izwi.ops.triton_sampling import RowSampling, draw, log_probabilities, take_last
+from izwi.ops.triton_short_conv import StagedConv
 from izwi.runner.adjust import Adjustments, reported_logprobs
 from izwi.runner.recorder import GraphRecorder, Recorded, fitting
 from izwi.runner.sampler import Suppressed
@@ -25,14 +26,14 @@ from izwi.runner.staging import StagedPositions, StagedRows
 from izwi.sequence import Sequence
 
 # Batch sizes. Between them a step takes as long as the next larger one.
-_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+DECODE_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 # Sequences with more keys go through attention that is split along the keys.
 FEW_KEYS = 512
 
 
 def paged_context(
     kv: PagedKV, staged: StagedPositions, max_keys: int, *, together: bool = False
-) -> AttentionContext:
+) -> PagedDecode:
     """Attention over the pages that staged rows name; see `PagedDecode`.
 
     Args:
@@ -47,9 +48,26 @@ def paged_context(
         rope = rope_tables(max_keys, spec.head_dim, spec.rope_theta, keys.device, keys.dtype)
     cache = DecodeCache(keys, values, kv.page_size)
     rows = staged.positions, staged.tables, staged.table_width
-    if together:
-        return PagedPrompt(cache, *rows, rope, max_keys, staged.runs)
-    return PagedDecode(cache, *rows, rope, max_keys)
+    context = (
+        PagedPrompt(cache, *rows, rope, max_keys, staged.runs)
+        if together
+        else PagedDecode(cache, *rows, rope, max_keys)
+    )
+    if kv.trailers is not None:
+        context.conv = StagedConv(kv.trailers, *rows, staged.runs if together else None)
+    return context
+
+
+class Part(NamedTuple):
+    """Some of a step's results.
+
+    Attributes:
+        sequences: Whose entries.
+        copy: Of the entries, (sequences, codebooks) int64, and of their log probabilities.
+    """
+
+    sequences: Seq[Sequence]
+    copy: HostCopy
 
 
 class Variant(NamedTuple):
@@ -113,7 +131,7 @@ class DecodeGraphs:
         self._max_keys = max_keys
         # of text alone: nobody asks for those of sound
         self._can_tell = self._track.num_codebooks == 1
-        self._sizes = fitting(_SIZES, max_rows)
+        self._sizes = fitting(DECODE_SIZES, max_rows)
         self._decodes: dict[int, _Batch] = {}
         self._draws: dict[int, _Batch] = {}
         # entries of the last step: of `decode` in the first half, of `draw` in the second
@@ -138,7 +156,7 @@ class DecodeGraphs:
         """The order in which `decode` takes rows with the least to copy."""
         return self._batch(self._decodes, len(rows)).staged.in_place(rows)
 
-    def decode(self, inputs: npt.NDArray[np.int64], rows: Seq[Row]) -> list[Tensor]:
+    def decode(self, inputs: npt.NDArray[np.int64], rows: Seq[Row]) -> list[Part]:
         """Draw entries.
 
         Args:
@@ -147,11 +165,17 @@ class DecodeGraphs:
                 before has drawn it.
 
         Returns:
-            (rows, codebooks) int64; and, if any row asks for them, their log probabilities,
-            (rows,) float32 or as `reported_logprobs`, of those that ask. Valid until the next call.
+            One part: of all rows (rows, codebooks) int64; and, if any asks for them, their log
+            probabilities, (rows,) float32 or as `reported_logprobs`, of those that ask.
         """
-        batch = self._batch(self._decodes, len(rows))
         sequences = [row.sequence for row in rows]
+        # copied before another graph runs, whose memory may lie where this one's result does
+        return [Part(sequences, HostCopy(self._decoded(inputs, rows, sequences)))]
+
+    def _decoded(
+        self, inputs: npt.NDArray[np.int64], rows: Seq[Row], sequences: Seq[Sequence]
+    ) -> list[Tensor]:
+        batch = self._batch(self._decodes, len(rows))
         batch.staged.stage_rows(inputs, rows)
         batch.staged.stage_sampling(sequences)
         places = self._places
@@ -169,8 +193,11 @@ class DecodeGraphs:
         graph.replay()
         return self._results(out, 0, sequences)
 
-    def draw(self, hidden: Tensor, sequences: Seq[Sequence]) -> list[Tensor]:
+    def draw(self, hidden: Tensor, sequences: Seq[Sequence]) -> list[Part]:
         """Draw an entry from each state, (rows, width); the result is as that of `decode`."""
+        return [Part(sequences, HostCopy(self._drawn_from(hidden, sequences)))]
+
+    def _drawn_from(self, hidden: Tensor, sequences: Seq[Sequence]) -> list[Tensor]:
         batch = self._batch(self._draws, len(sequences))
         batch.staged.stage_sampling(sequences)
         batch.staged.send()
@@ -322,11 +349,7 @@ class DecodeGraphs:
         stop = start + batch.staged.size
 
         def pick(logits: Tensor, codebook: int) -> Tensor:
-            if self._recorder.rehearses:  # ids of any numbers need not be there to be looked up
-                logits = torch.zeros_like(logits)
-                draw(logits, sampling, codebook, variant.few_candidates)
-                return torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
-            ids = draw(logits, sampling, codebook, variant.few_candidates)
+            ids = picked(self._recorder, logits, sampling, codebook, variant.few_candidates)
             if variant.tells:
                 self._logprobs[start:stop].copy_(log_probabilities(logits, ids))
             return ids
@@ -334,6 +357,16 @@ class DecodeGraphs:
         entries: Tensor = self._model.draw(hidden, pick)
         self._last[start:stop].copy_(entries)
         return entries
+
+
+def picked(
+    recorder: GraphRecorder, logits: Tensor, sampling: RowSampling, codebook: int, few: bool
+) -> Tensor:
+    """Draw ids, (rows,), with what is recorded; see `draw`."""
+    if recorder.rehearses:  # ids of any numbers need not be there to be looked up
+        draw(torch.zeros_like(logits), sampling, codebook, few)
+        return torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+    return draw(logits, sampling, codebook, few)
 
 
 def most_pages(model: Model, kv: PagedKV) -> int:

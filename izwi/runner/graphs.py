@@ -16,22 +16,22 @@ from izwi.cache.kv import PagedKV
 from izwi.cache.state import StateArena
 from izwi.config import EngineConfig
 from izwi.encoders import EncodesPadded
-from izwi.model import Model, Recordable, Row, last_positions
+from izwi.model import Model, Recordable, RecordableTracks, Row, last_positions
 from izwi.ops.attention.triton_decode import takes_heads
 from izwi.ops.torch_ops import TorchOps
-from izwi.ops.transfer import HostCopy
 from izwi.request import EncodeInput
 from izwi.runner.adjust import Logprobs, logprobs_of
 from izwi.runner.codec_graphs import CodecGraphs, PendingAudio
 from izwi.runner.compilations import watch_triton
 from izwi.runner.compiling import Rehearsal, rehearse
-from izwi.runner.decode_graphs import FEW_KEYS, DecodeGraphs
+from izwi.runner.decode_graphs import FEW_KEYS, DecodeGraphs, Part
 from izwi.runner.encoder_graphs import EncoderGraphs
 from izwi.runner.in_flight import InFlight
 from izwi.runner.prompt_graphs import PromptGraphs
 from izwi.runner.recorder import GraphRecorder
 from izwi.runner.sampler import Suppressed
 from izwi.runner.side_stream import SideStream
+from izwi.runner.tracked_graphs import TrackedDecodeGraphs
 from izwi.sequence import Sequence
 from izwi.tracks import frame_track
 
@@ -52,7 +52,7 @@ class Graphs:
     recordable: Recordable | None
     kv: PagedKV
     ops: TorchOps
-    decodes: DecodeGraphs | None
+    decodes: DecodeGraphs | TrackedDecodeGraphs | None
     prompts: PromptGraphs | None
     codec: CodecGraphs | None
     encoders: EncoderGraphs | None
@@ -62,7 +62,7 @@ class Graphs:
         model: Model,
         kv: PagedKV,
         arena: StateArena,
-        suppressed: Suppressed | None,
+        suppressed: Seq[Suppressed | None],
         ops: TorchOps,
         config: EngineConfig,
         beside: SideStream,
@@ -117,29 +117,25 @@ class Graphs:
             before = [row._replace(stop=row.stop - row.emits) for row in prompts]
             if before := [row for row in before if row.stop > row.start]:
                 self._run(before)
-            parts = [(together, HostCopy(self.decodes.decode(inputs, together)))]
+            parts = self.decodes.decode(inputs, together)
         silent = {row.sequence.arrival for row in prompts if not row.emits}
         emitting = [row.sequence for row in rows if row.sequence.arrival not in silent]
-        return InFlight(partial(_in_order, parts, emitting), [copy for _, copy in parts])
+        return InFlight(partial(_in_order, parts, emitting), [part.copy for part in parts])
 
-    def _drawn_apart(
-        self, decodes: list[Row], prompts: list[Row]
-    ) -> list[tuple[list[Row], HostCopy]]:
-        """Rows that emit, and a copy of an entry for each; decodes, and then prompts."""
+    def _drawn_apart(self, decodes: list[Row], prompts: list[Row]) -> list[Part]:
+        """Draw for decodes, and then for prompts."""
         assert self.decodes is not None
         assert self.recordable is not None
-        parts = []
+        parts: list[Part] = []
         if decodes:
             inputs = self.recordable.inputs(decodes)
             assert inputs is not None  # what was emitted is ids
-            # copied before another graph runs, whose memory may lie where this one's result does
-            parts.append((decodes, HostCopy(self.decodes.decode(inputs, decodes))))
+            parts += self.decodes.decode(inputs, decodes)
         hidden = self._run(prompts)
         ready = [row for row in prompts if row.emits]
         if ready:
             hidden = self.ops.take(hidden, self.ops.array(last_positions(prompts)))
-            drawn = self.decodes.draw(hidden, [row.sequence for row in ready])
-            parts.append((ready, HostCopy(drawn)))
+            parts += self.decodes.draw(hidden, [row.sequence for row in ready])
         return parts
 
     def _run(self, rows: Seq[Row]) -> Tensor:
@@ -165,13 +161,13 @@ class Graphs:
 
 
 def _in_order(
-    parts: Seq[tuple[list[Row], HostCopy]], emitting: Seq[Sequence]
+    parts: Seq[Part], emitting: Seq[Sequence]
 ) -> tuple[list[list[int]], dict[int, Logprobs]]:
     """Wait for what was drawn of each row, and sort it; see `Graphs.launch`."""
     entries: dict[int, list[int]] = {}
     likely: dict[int, float | list[float]] = {}
-    for rows, copy in parts:
-        arrivals = [row.sequence.arrival for row in rows]
+    for sequences, copy in parts:
+        arrivals = [sequence.arrival for sequence in sequences]
         drawn, *logprobs = copy.wait()
         entries.update(zip(arrivals, drawn.tolist(), strict=True))
         for found in logprobs:
@@ -187,7 +183,7 @@ def _made(
     model: Model,
     kv: PagedKV,
     arena: StateArena,
-    suppressed: Suppressed | None,
+    suppressed: Seq[Suppressed | None],
     ops: TorchOps,
     config: EngineConfig,
     beside: SideStream,
@@ -196,18 +192,24 @@ def _made(
 ) -> Graphs:
     """Set up a model's graphs, and record them where the device records."""
     device = ops.device
-    decodes = prompts = codec = encoders = None
+    decodes: DecodeGraphs | TrackedDecodeGraphs | None = None
+    prompts = codec = encoders = None
     if isinstance(model, EncodesPadded) and model.padded_encoders:
         most, dtype = config.max_step_encodes, ops.dtype
         encoders = EncoderGraphs(model.padded_encoders, recorder, most, device, dtype)
         if recorder.records:
             encoders.warm_up()
-    recordable = _recordable(model, kv)
+    recordable = _recordable(model, kv, ops.attends_with)
     if recordable is not None:
         # torch would gather as many keys as a sequence can come to have
         most_keys = model.max_positions if ops.attends_with == "triton" else FEW_KEYS
         most = config.max_running
-        decodes = DecodeGraphs(model, recordable, kv, recorder, most, suppressed, most_keys)
+        if len(model.tracks) > 1:
+            assert isinstance(recordable, RecordableTracks)
+            decodes = TrackedDecodeGraphs(model, recordable, kv, recorder, most, suppressed)
+        else:
+            first = suppressed[0]
+            decodes = DecodeGraphs(model, recordable, kv, recorder, most, first, most_keys)
         if ops.attends_with == "triton":
             prompts = PromptGraphs(model, recordable, kv, recorder, device)
         if recorder.records:
@@ -224,12 +226,13 @@ def _made(
     return Graphs(model, recordable, kv, ops, decodes, prompts, codec, encoders)
 
 
-def _recordable(model: Model, kv: PagedKV) -> Recordable | None:
+def _recordable(model: Model, kv: PagedKV, attends_with: str) -> Recordable | None:
     """The model, if its steps repeat and recorded attention reads its keys and values.
 
-    Those with several tracks, short convolutions or windows run unrecorded so far.
+    Those with windows run unrecorded so far, and those with several tracks where torch attends.
     """
-    plain = kv.plain is not None and takes_heads(kv.spec.head_dim)
-    uniform = kv.spec.conv is None and not kv.spec.windows and len(model.tracks) == 1
-    repeats = uniform and not model.tracks[0].in_prompt
+    plain = kv.plain is not None and takes_heads(kv.spec.head_dim) and not kv.spec.windows
+    repeats = not model.tracks[0].in_prompt
+    if len(model.tracks) > 1:
+        repeats = isinstance(model, RecordableTracks) and attends_with == "triton"
     return model if plain and repeats and isinstance(model, Recordable) else None

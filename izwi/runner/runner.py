@@ -107,7 +107,7 @@ class Runner:
             self._model,
             self._kv,
             self._arena,
-            self._suppressed,
+            self._every_suppressed,
             self._ops,
             self._config,
             self._beside,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from izwi.model import Row
 from izwi.ops.triton_sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
-from izwi.request import Request
+from izwi.request import Request, TrackParams
 from izwi.runner.sampler import Suppressed, is_greedy, seen_ids
 from izwi.sequence import Sequence
 
@@ -179,6 +179,7 @@ class StagedRows(StagedPositions):
         vocabulary: int,
         suppressed: Suppressed | None,
         device: torch.device,
+        track: int = 0,
     ):
         """Allocate.
 
@@ -187,8 +188,9 @@ class StagedRows(StagedPositions):
             num_inputs: Numbers a row in `Model.inputs`.
             max_pages: Pages that a row can have.
             vocabulary: Ids of codebook 0.
-            suppressed: Of the model.
+            suppressed: Of the track.
             device: Where.
+            track: Of the entries that are drawn.
         """
         columns = {
             f"{which}.{name}": (kind, (size,))
@@ -205,7 +207,7 @@ class StagedRows(StagedPositions):
             **columns,
         }
         super().__init__(size, num_inputs, max_pages, device, fields)
-        self._vocabulary = vocabulary
+        self._vocabulary, self._track = vocabulary, track
         self._drawn: list[Sequence] = []
         self._num_staged = 0
         # of the requests drawn for: entries that the bits tell of, and what does not change
@@ -276,18 +278,19 @@ class StagedRows(StagedPositions):
     def _stage_requests(self, requests: list[Request], places: list[int]) -> None:
         """What stays the same for a request from its first entry to its last."""
         views = self.host
-        self._min_entries[places] = [request.min_entries for request in requests]
-        self._penalised[places] = [r.sampling.repetition_penalty != 1.0 for r in requests]
-        self._few_candidates[places] = [has_few_candidates(request) for request in requests]
+        asked = [request.params(self._track) for request in requests]
+        self._min_entries[places] = [params.min_entries for params in asked]
+        self._penalised[places] = [p.sampling.repetition_penalty != 1.0 for p in asked]
+        self._few_candidates[places] = [has_few_candidates(params) for params in asked]
         self._num_seen[places] = _UNKNOWN
         seeds = np.array([request.seed & ((1 << 64) - 1) for request in requests], dtype=np.uint64)
         views["seed"][places] = seeds.view(np.int64)
         views["stop_ids"][places] = -1
-        for place, request in zip(places, requests, strict=True):
-            views["stop_ids"][place, : len(request.stop_ids)] = request.stop_ids
+        for place, one in zip(places, asked, strict=True):
+            views["stop_ids"][place, : len(one.stop_ids)] = one.stop_ids
         for which, params in (
-            ("first", [request.sampling for request in requests]),
-            ("rest", [request.codebook_sampling for request in requests]),
+            ("first", [one.sampling for one in asked]),
+            ("rest", [one.codebook_sampling for one in asked]),
         ):
             views[f"{which}.scale"][places] = [
                 0.0 if is_greedy(p) else p.temperature for p in params
@@ -295,7 +298,8 @@ class StagedRows(StagedPositions):
             views[f"{which}.top_k"][places] = [p.top_k for p in params]
             views[f"{which}.top_p"][places] = [p.top_p for p in params]
             views[f"{which}.penalty"][places] = [p.repetition_penalty for p in params]
-        adjusted = [place for place, r in zip(places, requests, strict=True) if r.adjusts(0)]
+        pairs = zip(places, requests, strict=True)
+        adjusted = [place for place, request in pairs if request.adjusts(self._track)]
         views["first.penalty"][adjusted] = 1.0  # they were penalised before
 
     def _stage_seen(self, sequences: Seq[Sequence], known: npt.NDArray[np.int64]) -> None:
@@ -325,7 +329,7 @@ _DTYPES = {np.int64: torch.int64, np.int32: torch.int32, np.float32: torch.float
 _BIT = (np.uint32(1) << np.arange(32, dtype=np.uint32)).view(np.int32)
 
 
-def has_few_candidates(request: Request) -> bool:
+def has_few_candidates(params: Request | TrackParams) -> bool:
     """Whether the kernel for short lists of candidates can draw for it."""
-    both = request.sampling, request.codebook_sampling
-    return all(is_greedy(params) or 1 <= params.top_k <= 64 for params in both)
+    both = params.sampling, params.codebook_sampling
+    return all(is_greedy(one) or 1 <= one.top_k <= 64 for one in both)

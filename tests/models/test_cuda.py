@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import WEIGHTS, EngineConfig
+from izwi.conversation import ConversationInput, Heard, SpokenTurn
 from izwi.engine import Engine
 from izwi.errors import IzwiError
 from izwi.inputs import ReferenceClip, SpeechInput, TranscriptionInput
@@ -19,10 +21,14 @@ from izwi.model import Family
 from izwi.request import EncodeInput, Reason, Request
 from izwi.runner.compilations import Compilation, cause, observers
 from izwi.runner.device import torch_backend
+from izwi.runner.tracked_graphs import TrackedDecodeGraphs
+from izwi_models.lfm2_audio import FAMILY as S2S
+from izwi_models.lfm2_audio.audio_config import MimiConfig
 from izwi_models.qwen3_chat.model import FAMILY as CHAT
 from izwi_models.qwen3_tts import FAMILY as TTS
 from tests.models.kinds import KINDS, TEXTS, request_of, write_cloning
 from tests.models.tiny_asr import sound
+from tests.models.tiny_lfm2_audio import MIMI, write_tiny_lfm2_audio
 
 pytestmark = [
     pytest.mark.gpu,
@@ -107,6 +113,113 @@ def test_recorded_steps_wait_for_nothing_but_their_results(tmp_path: Path, name:
             assert all(chunk.error is None for chunk in engine.step())
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+# -- speech to speech ------------------------------------------------------------------------
+def s2s_requests(model: Any) -> list[Request]:
+    """Both modes, greedy and sampled, with sound and without."""
+    how: list[tuple[Any, dict[str, Any]]] = [
+        ("Hello there.", {"max_new_tokens": 60, "temperature": 0.0}),
+        (Heard(sound(1.4)), {"max_new_tokens": 48, "temperature": 0.0, "seed": 1}),
+        ("The third one.", {"max_new_tokens": 40, "temperature": 0.9, "seed": 2}),
+        ("No sound.", {"max_new_tokens": 20, "speaks": False}),
+    ]
+    asks = [ConversationInput((SpokenTurn(Role.USER, (part,)),), **more) for part, more in how]
+    made = [model.prepare_conversation(str(n), "m", ask) for n, ask in enumerate(asks)]
+    ask = SpeechInput("Say this aloud.", max_new_tokens=50, seed=7)
+    return [*made, model.prepare_speech("speech", "m", ask)]
+
+
+def s2s(
+    folder: Path, device: str, dtype: str, graphs: bool = True, weights: str = "auto"
+) -> dict[str, tuple[list, np.ndarray]]:
+    """Entries and sound of these, in one engine in which they come one after the other."""
+    backend = torch_backend(device, dtype, weights)
+    model = S2S.load(folder, backend)
+    config = EngineConfig(kv_bytes=1 << 24, max_running=8, graphs=graphs)
+    engine = Engine({"m": model}, backend.ops, config)
+    requests = s2s_requests(model)
+    made: dict[str, tuple[list, list]] = {request.request_id: ([], []) for request in requests}
+    steps = 0
+    while requests or engine.has_work:
+        if requests and steps % 4 == 0:
+            engine.submit(requests.pop(0))
+        steps += 1
+        for chunk in engine.step():
+            assert chunk.reason is not Reason.ERROR, chunk.error
+            entries, pcm = made[chunk.request_id]
+            entries += chunk.entries.tolist()
+            if chunk.pcm is not None:
+                pcm.append(chunk.pcm)
+    return {
+        name: (entries, np.concatenate([*pcm, np.zeros(0)]))
+        for name, (entries, pcm) in made.items()
+    }
+
+
+@pytest.fixture(params=["detokenizer", "mimi"])
+def s2s_folder(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    if request.param == "mimi":
+        small = partial(MimiConfig, **MIMI)
+        monkeypatch.setattr("izwi_models.lfm2_audio.loader.MimiConfig", small)
+    return write_tiny_lfm2_audio(tmp_path / "s2s", wide=True, mimi=request.param == "mimi")
+
+
+@pytest.mark.parametrize("graphs", [True, False], ids=["recorded", "plain"])
+def test_speech_to_speech_equals_the_cpu(s2s_folder: Path, graphs: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    cpu, gpu = (s2s(s2s_folder, device, "float32", graphs) for device in ("cpu", "cuda"))
+    for name, (entries, pcm) in cpu.items():
+        assert gpu[name][0] == entries, name
+        np.testing.assert_allclose(gpu[name][1], pcm, atol=1e-4)
+
+
+@pytest.mark.parametrize("weights", ["auto", "int8"])
+def test_speech_to_speech_runs_in_bfloat16(s2s_folder: Path, weights: str) -> None:
+    for entries, pcm in s2s(s2s_folder, "cuda", "bfloat16", weights=weights).values():
+        assert entries
+        assert np.isfinite(pcm).all()
+
+
+def test_nothing_of_speech_to_speech_is_recorded_while_serving(s2s_folder: Path) -> None:
+    backend = torch_backend("cuda", "bfloat16")
+    model: Any = S2S.load(s2s_folder, backend)
+    config = EngineConfig(kv_bytes=1 << 26, max_running=16)
+    engine = Engine({"m": model}, backend.ops, config)
+    graphs = engine._workers["m"].runner._graphs
+    assert graphs is not None
+    assert isinstance(graphs.decodes, TrackedDecodeGraphs)
+    late: list[str] = []
+
+    def noted(one: Compilation) -> None:
+        late.append(f"{one.kind}: {one.name} ({' > '.join(cause())})")
+
+    observers.append(noted)
+    rng = random.Random(3)
+    try:
+        for number in range(30):
+            part: Any = rng.choice(
+                ["word " * rng.randint(1, 120), Heard(sound(rng.uniform(0.1, 20)))]
+            )
+            ask = ConversationInput(
+                (SpokenTurn(Role.USER, (part,)),),
+                seed=number,
+                temperature=rng.choice([None, 0.0, 0.7]),
+                audio_top_k=rng.choice([None, 4, 100]),
+                max_new_tokens=rng.choice([1, 7, 60, 200]),
+            )
+            engine.submit(model.prepare_conversation(str(number), "m", ask))
+            for _ in range(rng.choice([0, 1, 5, 30])):
+                for chunk in engine.step():
+                    assert chunk.reason is not Reason.ERROR, chunk.error
+        while engine.has_work:
+            for chunk in engine.step():
+                assert chunk.reason is not Reason.ERROR, chunk.error
+    finally:
+        observers.remove(noted)
+    assert not late, "\n".join(late)
 
 
 def clips_of(model: Any) -> list[EncodeInput]:

@@ -115,6 +115,7 @@ def tiny_config() -> dict[str, Any]:
 
 
 TINY = tiny_config()
+WIDE = TINY | {"depthformer": {"layers": 2, "dim": 512, "tie": True}}
 
 # As published: control tokens come first, some of them reserved.
 _NAMED = {
@@ -212,7 +213,8 @@ def write_tiny_lfm2_audio(folder: Path, seed: int = SEED, **more: Any) -> Path:
     Args:
         folder: Is made.
         seed: Of the weights.
-        more: `mimi=True` for the older layout with a small Mimi, `loudness` as in `tiny_weights`.
+        more: `mimi=True` for the older layout with a small Mimi, `loudness` as in `tiny_weights`,
+            `wide=True` for a depthformer whose heads the kernels of a GPU take.
 
     Returns:
         The folder.
@@ -223,11 +225,12 @@ def write_tiny_lfm2_audio(folder: Path, seed: int = SEED, **more: Any) -> Path:
     from izwi_models.lfm2_audio.audio_tensors import detokenizer_shapes, encoder_shapes, mimi_shapes
     from izwi_models.lfm2_audio.config import checked_config, tensor_shapes
 
-    config = checked_config(TINY, "config")
+    written = WIDE if more.get("wide") else TINY
+    config = checked_config(written, "config")
     shapes = tensor_shapes(config)
     shapes |= encoder_shapes(encoder_config(TINY["encoder"], "encoder"), config.lfm.hidden_size)
     write_tokenizer(folder)
-    write_json(folder / "config.json", TINY)
+    write_json(folder / "config.json", written)
     weights = tiny_weights(shapes, seed, more.get("loudness", LOUD))
     save_file(weights, folder / "model.safetensors")
     if more.get("mimi"):

@@ -20,6 +20,7 @@ from izwi.ops.attention.triton_kernels import join_parts, paged, scratch
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.triton_launch import overlap_option
 from izwi.ops.triton_rows import PendingNorm, pending_options
+from izwi.ops.triton_short_conv import StagedConv
 
 MAX_SCRATCH_POSITIONS = 32
 MAX_SCRATCH_TOKENS = 2  # of one call
@@ -86,6 +87,7 @@ class PagedDecode:
     """An attention context for rows of one new position each, over paged keys and values."""
 
     takes_pending = True  # whether `attend_fused` does
+    conv: StagedConv | None = None  # of a model with short convolutions, in the same step
 
     def __init__(
         self,

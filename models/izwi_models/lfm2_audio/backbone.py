@@ -9,6 +9,7 @@ positions back. Source: transformers 4.57.6, models/lfm2.
 from __future__ import annotations
 
 from izwi.ops import Array, AttentionContext, Ops, Weights
+from izwi.ops.fused import gated_short_conv
 from izwi_models.lfm2_audio.config import BackboneConfig
 
 PREFIX = "lfm."
@@ -116,10 +117,8 @@ def _short_conv(
     context: AttentionContext,
     layer: int,
 ) -> Array:
-    norm, hidden = weights.get(prefix + _NORM), config.hidden_size
+    norm = weights.get(prefix + _NORM)
     projected = ops.normed_linear(x, norm, config.norm_eps, weights[f"{prefix}conv.in_proj.weight"])
-    gate_in, gate_out = projected[..., :hidden], projected[..., hidden : 2 * hidden]
-    gated = gate_in * projected[..., 2 * hidden :]
     taps = weights[f"{prefix}conv.conv.weight"]
-    mixed = ops.short_conv(gated, taps, context=context, layer=layer)
-    return ops.linear_add(gate_out * mixed, weights[f"{prefix}conv.out_proj.weight"], x)
+    mixed = gated_short_conv(ops, projected, taps, context=context, layer=layer)
+    return ops.linear_add(mixed, weights[f"{prefix}conv.out_proj.weight"], x)

@@ -15,7 +15,7 @@ from izwi.chat import ChatInput
 from izwi.conversation import ConversationInput
 from izwi.inputs import SpeechInput, Transcript, TranscriptionInput
 from izwi.layers import CacheSpec
-from izwi.model import Pick, Row
+from izwi.model import UNKNOWN, Pick, Row
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.request import EncodeInput, Request
 from izwi.sequence import Sequence
@@ -39,7 +39,7 @@ _ENGLISH = "English"
 class LFM2Audio:
     """One checkpoint on one device.
 
-    Implements `izwi.model.Model`, `Alternates` and `Encodes` for the engine, and for API servers
+    Implements `RecordableTracks`, `Alternates` and `Encodes` for the engine, and for API servers
     `ConversationModel`, `SpeechModel`, `TranscriptionModel`, `ChatModel` and `SpellsTokens`.
     """
 
@@ -103,10 +103,25 @@ class LFM2Audio:
         """Run the audio encoder: (positions, hidden) each, in order."""
         return self._encoder.encode(inputs)
 
+    @property
+    def num_inputs(self) -> int:
+        return 1 + self._config.codebooks
+
+    @property
+    def entry_columns(self) -> tuple[int, ...]:
+        return (0, 1)
+
+    def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
+        """The rows' positions as ids; None where one of them is sound."""
+        return None if any(map(_has_sound, rows)) else self._inputs(rows)
+
+    def embed_inputs(self, inputs: Array) -> Array:
+        """Embed tokens and frames; see `embedding.embed_inputs`."""
+        return embedding.embed_inputs(self._ops, self._weights, inputs)
+
     def embed(self, rows: Seq[Row]) -> Array:
         """Inputs of the rows' positions end to end: tokens, frames and encoded sound."""
-        ids = self._ops.array(self._inputs(rows))
-        x = embedding.embed_inputs(self._ops, self._weights, ids)
+        x = self.embed_inputs(self._ops.array(self._inputs(rows)))
         sounds, places = _sounds(rows)
         if not sounds:
             return x
@@ -128,6 +143,8 @@ class LFM2Audio:
             parts.append(known[start:stop])
             first, last = max(0, start - len(known)), max(0, stop - len(known))
             logged = [input_row(e, self._config.codebooks) for e in sequence.emitted[first:last]]
+            unknown = last - first - len(logged)  # that a step in flight draws
+            logged += [[UNKNOWN] * self.num_inputs] * unknown
             if logged:
                 parts.append(np.array(logged, np.int64))
         return np.concatenate(parts)
@@ -203,6 +220,16 @@ def _progress(turn: Turn) -> Progress:
 def _prompt(request: Request) -> LFM2Prompt:
     assert isinstance(request.prompt, LFM2Prompt)
     return request.prompt
+
+
+def _has_sound(row: Row) -> bool:
+    """Whether positions of the row are encoded sound."""
+    sequence, start, stop = row
+    if start >= sequence.num_prompt:  # what most rows are
+        return False
+    starts = _prompt(sequence.request).sound_starts
+    pairs = zip(starts, sequence.encoded, strict=True)
+    return any(first < stop and start < first + sound.shape[0] for first, sound in pairs)
 
 
 def _sounds(rows: Seq[Row]) -> tuple[list[Array], npt.NDArray[np.int64]]:

@@ -1,0 +1,131 @@
+"""Where does the time of a token of chat go? Used by `python -m benchmarks.chat --profile`.
+
+Recorded steps are replayed alone and timed by device events: the decoder, the head with the draw,
+and both. What the loop takes beyond that is the host's. Kernels overlap, so the time of each that
+the profiler reports includes its wait for the one before it; the pieces' times do not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from benchmarks.frame_time import device_ms
+from izwi.engine import Engine
+from izwi.ops.transfer import HostCopy
+from izwi.runner.decode_graphs import FEW_KEYS, DecodeGraphs, Variant
+from izwi.runner.prompt_graphs import PromptGraphs
+
+_PAGE = 16
+_STEPS = 64
+Row = dict[str, Any]
+
+
+@torch.inference_mode()
+def token_rows(engine: Engine, sizes: list[int], context: int) -> list[Row]:
+    """Device time of a recorded step and of its pieces, behind so many positions."""
+    decodes, _ = _graphs(engine)
+    rows: list[Row] = []
+    for size in sizes:
+        batch = decodes._batch(decodes._decodes, size)
+        drawing = decodes._batch(decodes._draws, size)
+        pages = range(context // _PAGE + 1)
+        batch.staged.stage_runs([(context, context + 1, pages)] * size)
+        for staged in (batch.staged, drawing.staged):
+            for column, value in (("scale", 0.7), ("top_k", 20), ("top_p", 0.8)):
+                staged.host[f"first.{column}"][:] = value
+            staged.send()
+        few = context < FEW_KEYS
+        step = batch.graphs[Variant(few)][0]
+        head = drawing.graphs[Variant(few_keys=True)][0]
+        step_ms, head_ms = device_ms(step.replay), device_ms(head.replay)
+        row: Row = {"profile": "token", "rows": size, "context": context}
+        row |= {"step_ms": round(step_ms, 4), "head_and_draw_ms": round(head_ms, 4)}
+        row["decoder_ms"] = round(step_ms - head_ms, 4)
+        rows.append(row)
+        rows += kernel_rows(step.replay, f"token, {size} rows", 12)
+    return rows
+
+
+@torch.inference_mode()
+def prompt_rows(engine: Engine, sizes: list[int], starts: list[int]) -> list[Row]:
+    """Device time of one recorded chunk of a prompt, behind so many positions."""
+    _, prompts = _graphs(engine)
+    rows: list[Row] = []
+    for size in sizes:
+        for start in starts:
+            one = prompts._of(size)
+            if (start + size) > _PAGE * _most_pages(one.staged):
+                continue
+            pages = range((start + size - 1) // _PAGE + 1)
+            one.staged.stage_runs([(start, start + size, pages)])
+            one.staged.send()
+            taken = device_ms(one.graph.replay)
+            row: Row = {"profile": "prompt", "positions": size, "behind": start}
+            row |= {"ms": round(taken, 3), "positions_per_s": round(1e3 * size / taken)}
+            rows.append(row)
+        rows += kernel_rows(one.graph.replay, f"prompt, {size} behind {start}", 6)
+    return rows
+
+
+def loop_row(engine: Engine, submit: Callable[[], None], rows: int) -> Row:
+    """Time of the loop's steps while all rows decode, and how much of it waits for the device."""
+    submit()
+    begun: set[str] = set()
+    while len(begun) < rows:
+        begun |= {chunk.request_id for chunk in engine.step() if len(chunk.entries)}
+    waited = 0.0
+    wait = HostCopy.wait
+
+    def timed(self: HostCopy) -> list[torch.Tensor]:
+        nonlocal waited
+        began = time.perf_counter()
+        try:
+            return wait(self)
+        finally:
+            waited += time.perf_counter() - began
+
+    HostCopy.wait = timed  # type: ignore[method-assign]
+    try:
+        began = time.perf_counter()
+        for _ in range(_STEPS):
+            engine.step()
+        taken = time.perf_counter() - began
+    finally:
+        HostCopy.wait = wait  # type: ignore[method-assign]
+    while engine.has_work:
+        engine.step()
+    row: Row = {"profile": "loop", "rows": rows, "step_ms": round(1e3 * taken / _STEPS, 4)}
+    return row | {"of_it_waiting_for_the_device_ms": round(1e3 * waited / _STEPS, 4)}
+
+
+def kernel_rows(run: Callable[[], object], name: str, most: int) -> list[Row]:
+    """Kernels of one call by their time, their waits for each other included."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as result:
+        run()
+        torch.cuda.synchronize()
+    events = sorted(result.key_averages(), key=lambda e: -e.self_device_time_total)[:most]
+    return [
+        {
+            "kernels_of": name,
+            "kernel": event.key[:60],
+            "calls": event.count,
+            "us": round(event.self_device_time_total, 1),
+        }
+        for event in events
+    ]
+
+
+def _graphs(engine: Engine) -> tuple[DecodeGraphs, PromptGraphs]:
+    graphs = next(iter(engine._workers.values())).runner._graphs
+    assert graphs is not None
+    assert isinstance(graphs.decodes, DecodeGraphs)
+    assert graphs.prompts is not None
+    return graphs.decodes, graphs.prompts
+
+
+def _most_pages(staged: Any) -> int:
+    return len(staged.host["tables"]) // int(staged.size)

@@ -1,0 +1,161 @@
+"""LFM2-Audio's recorded steps say what plain ones say, on both tracks and in both modes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from izwi.config import EngineConfig
+from izwi.conversation import Heard
+from izwi.engine import Engine
+from izwi.inputs import SpeechInput
+from izwi.request import Request
+from izwi.runner.device import TorchBackend
+from izwi.runner.tracked_graphs import TrackedDecodeGraphs
+from izwi_models.lfm2_audio import FAMILY
+from tests.models.test_lfm2_engine import Given, run, talk, turn
+from tests.models.tiny_asr import sound
+from tests.models.tiny_lfm2_audio import CALM, LOUD, write_tiny_lfm2_audio
+from tests.runner.eager import EagerOps, drawn_by_torch
+
+pytest.importorskip("triton")
+
+CONFIG = EngineConfig(
+    max_running=4, kv_bytes=1 << 22, page_size=8, max_step_tokens=24, chunk_ramp=(1, 2)
+)
+
+
+@pytest.fixture(scope="module", params=[LOUD, CALM], ids=["loud", "calm"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("s2s")
+    return write_tiny_lfm2_audio(where, loudness=request.param)
+
+
+def asked(model: Any) -> list[Request]:
+    """Requests of both modes, greedy and sampled, with and without sound, of many lengths."""
+    said = [
+        talk(model, "greedy", turn("How are you?"), max_new_tokens=60, temperature=0.0),
+        talk(model, "drawn", turn("Tell me more."), max_new_tokens=41, temperature=0.8, seed=3),
+        talk(model, "heard", turn(Heard(sound(0.7))), max_new_tokens=23, seed=4),
+        talk(model, "wide", turn("x"), max_new_tokens=30, audio_top_k=100, seed=5),
+        talk(model, "one", turn("y"), max_new_tokens=1),
+        talk(model, "text", turn("z"), max_new_tokens=30, speaks=False),
+    ]
+    ask = SpeechInput("Say this aloud.", max_new_tokens=45, seed=7)
+    return [*said, model.prepare_speech("speech", "s2s", ask)]
+
+
+def engine_of(folder: Path, config: EngineConfig) -> tuple[Engine, Any]:
+    backend = TorchBackend(EagerOps())
+    model: Any = FAMILY.load(folder, backend)
+    return Engine({"s2s": model}, backend.ops, config), model
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> dict[str, Given]:
+    engine, model = engine_of(folder, replace(CONFIG, graphs=False))
+    return run(engine, asked(model))
+
+
+def same(found: dict[str, Given], expected: dict[str, Given]) -> None:
+    assert found.keys() == expected.keys()
+    for name, given in expected.items():
+        assert found[name].entries == given.entries, name
+        assert found[name].reason == given.reason
+        np.testing.assert_allclose(found[name].sound, given.sound, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_recorded_steps_say_what_plain_ones_say(
+    folder: Path, plain: dict[str, Given], seed: int
+) -> None:
+    """Whenever requests come: rows of both tracks, prompts in chunks among decodes, one ahead."""
+    chance = random.Random(seed)
+    with drawn_by_torch():
+        engine, model = engine_of(folder, CONFIG)
+        requests = asked(model)
+        chance.shuffle(requests)
+        found = run(engine, requests, tuple(chance.choices([0, 1, 5], k=len(requests))))
+    graphs = engine._workers["s2s"].runner._graphs
+    assert graphs is not None
+    assert isinstance(graphs.decodes, TrackedDecodeGraphs)
+    same(found, plain)
+
+
+def test_what_is_not_recorded_runs_beside_it(folder: Path) -> None:
+    """A penalty is drawn unrecorded, in steps of its own kind; nothing else changes."""
+    found: list[dict[str, Given]] = []
+    for graphs in (False, True):
+        with drawn_by_torch():
+            engine, model = engine_of(folder, replace(CONFIG, graphs=graphs))
+            requests = asked(model)[:3]
+            odd = requests[1]
+            sampling = type(odd.sampling)(0.8, 0, 1.0, 1.5)
+            requests[1] = type(odd)(
+                **{name: getattr(odd, name) for name in odd.__struct_fields__}
+                | {"sampling": sampling}
+            )
+            found.append(run(engine, requests, (0, 6, 6)))
+    same(found[1], found[0])
+
+
+def test_a_pause_and_an_eviction_are_not_in_an_answer(
+    folder: Path, plain: dict[str, Given]
+) -> None:
+    with drawn_by_torch():
+        engine, model = engine_of(folder, replace(CONFIG, max_running=1))
+        given = Given()
+        requests = {request.request_id: request for request in asked(model)}
+        engine.submit(requests["drawn"])
+        steps = 0
+        while engine.has_work:
+            steps += 1
+            if steps == 15:
+                engine.pause("drawn")
+                engine.submit(requests["speech"])
+            if steps == 60:
+                engine.resume("drawn")
+            for chunk in engine.step():
+                if chunk.request_id == "drawn":
+                    given.take(chunk)
+            assert steps < 5000
+    same({"drawn": given}, {"drawn": plain["drawn"]})
+
+
+def test_all_is_recorded_before(folder: Path) -> None:
+    """Every graph that a step may ask for is among those of `warm_up`."""
+    with drawn_by_torch():
+        engine, model = engine_of(folder, CONFIG)
+        graphs = engine._workers["s2s"].runner._graphs
+        assert graphs is not None
+        decodes = graphs.decodes
+        assert isinstance(decodes, TrackedDecodeGraphs)
+        assert graphs.prompts is not None
+        decodes.warm_up()
+        graphs.prompts.warm_up()
+        recorded: list[str] = []
+        for recorder in (decodes._recorder, graphs.prompts._recorder):
+            capture = recorder.capture
+            recorder.capture = lambda run, capture=capture: (  # type: ignore[method-assign]
+                recorded.append(run.__qualname__),
+                capture(run),
+            )[1]
+        run(engine, asked(model), (1, 4, 0, 3))
+    assert not recorded
+
+
+def test_state_outside_of_pages_is_not_read(folder: Path, plain: dict[str, Given]) -> None:
+    """What nobody wrote is a NaN, and so would be whatever is drawn from it."""
+    with drawn_by_torch():
+        engine, model = engine_of(folder, CONFIG)
+        trailers = engine._workers["s2s"].runner._kv.trailers
+        assert trailers is not None
+        trailers.plane[:, :-1] = torch.nan
+        found = run(engine, asked(model))
+    same(found, plain)
