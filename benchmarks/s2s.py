@@ -1,8 +1,14 @@
-"""How many sessions of speech to speech does one engine hold, on a CPU?
+"""Speech to speech: first audio, sessions in real time, and what a step costs.
 
-A tiny LFM2-Audio checkpoint of random weights, one thread, interleaved answers of a fixed length
-that all start together. Entries are text tokens and frames of sound, the codec included; time is
-that of the processor, so that other work on the machine does not count.
+    python -m benchmarks.s2s                                    # a tiny checkpoint on a CPU
+    python -m benchmarks.s2s --device cuda --size 1.5b          # the published size, random weights
+
+Tiny: sessions that one engine holds on one thread, interleaved answers of a fixed length that all
+start together; time is that of the processor, so that other work on the machine does not count.
+
+1.5b: first audio after a query of 4 s alone; sessions in which a question of 4 s follows when the
+answer's sound has been played; text and frame steps alone by device events, beside the time in
+which the memory can read what they read. No two questions are alike.
 """
 
 from __future__ import annotations
@@ -16,6 +22,9 @@ from typing import Any
 import torch
 
 from benchmarks.measure import write_result
+from benchmarks.s2s_sessions import first_audio_row, session_row
+from benchmarks.s2s_sizes import CODECS, EndlessBackend, step_bytes, write_folder
+from benchmarks.s2s_steps import step_rows
 from izwi.chat import Role
 from izwi.config import EngineConfig
 from izwi.conversation import ConversationInput, SpokenTurn
@@ -38,11 +47,8 @@ def measure(model: Any, ops: Any, sessions: int, entries: int) -> dict[str, Any]
     return {"sessions": sessions, "entries_per_s": round(made / (time.process_time() - began), 1)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sessions", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--entries", type=int, default=72)
-    options = parser.parse_args()
+def tiny(options: argparse.Namespace) -> None:
+    """Measure the tiny checkpoint on one thread."""
     torch.set_num_threads(1)
     backend = torch_backend("cpu", "float32")
     with tempfile.TemporaryDirectory() as folder:
@@ -52,6 +58,46 @@ def main() -> None:
     for row in rows:
         row["of_one"] = round(row["entries_per_s"] / rows[0]["entries_per_s"], 2)
     write_result("s2s", rows, entries=options.entries)
+
+
+def published(options: argparse.Namespace) -> None:
+    """Measure the published size."""
+    backend = EndlessBackend(torch_backend(options.device, options.dtype).ops)
+    with tempfile.TemporaryDirectory() as place:
+        model = FAMILY.load(write_folder(Path(place) / "s2s", options.codec), backend)
+    began = time.perf_counter()
+    config = EngineConfig(max_running=max(options.sessions))
+    engine = Engine({"s2s": model}, backend.ops, config)
+    setup_s = time.perf_counter() - began
+    rows: list[dict[str, Any]] = []
+    if backend.ops.records:
+        floors = [n / options.bandwidth for n in step_bytes(backend.ops.dtype.itemsize)]
+        rows += step_rows(engine, [n for n in (1, 8, 32, 64) if n <= max(options.sessions)], floors)
+    first_audio_row(engine, model, 2)  # warms up
+    rows.append(first_audio_row(engine, model, 10))
+    for sessions in options.sessions:
+        rows.append(session_row(engine, model, sessions, options.entries, options.seconds))
+    name = f"s2s_{options.size}_{options.codec}"
+    write_result(name, rows, entries=options.entries, setup_s=round(setup_s, 1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", choices=("tiny", "1.5b"), default="tiny")
+    parser.add_argument("--codec", choices=CODECS, default="mimi", help="of the size 1.5b")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--sessions", type=int, nargs="+")
+    parser.add_argument("--entries", type=int, default=72, help="text tokens and frames an answer")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each number of sessions")
+    parser.add_argument("--bandwidth", type=float, default=4.8e12, help="bytes a second")
+    options = parser.parse_args()
+    if options.size == "tiny":
+        options.sessions = options.sessions or [1, 2, 4, 8]
+        tiny(options)
+    else:
+        options.sessions = options.sessions or [1, 8, 32, 64]
+        published(options)
 
 
 if __name__ == "__main__":
