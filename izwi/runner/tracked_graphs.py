@@ -328,7 +328,7 @@ def _last(row: Row) -> Row:
 def _asks_more(sequence: Sequence) -> bool:
     """Whether a request asks for what is not recorded."""
     request = sequence.request
-    if request.logprobs or sequence.adjusts:
+    if request.logprobs or sequence.drawing.adjusts:
         return True
     every = (request.params(track).sampling for track in range(1 + len(request.other_tracks)))
     return any(params.repetition_penalty != 1.0 for params in every)
