@@ -22,7 +22,7 @@ from izwi.ops.triton_short_conv import StagedConv
 from izwi.runner.adjust import Adjustments, reported_logprobs
 from izwi.runner.recorder import GraphRecorder, Recorded, fitting
 from izwi.runner.sampler import Suppressed
-from izwi.runner.staging import StagedPositions, StagedRows
+from izwi.runner.staging import DrawnTrack, StagedPositions, StagedRows
 from izwi.sequence import Sequence
 
 # Batch sizes. Between them a step takes as long as the next larger one.
@@ -307,8 +307,7 @@ class DecodeGraphs:
                 size,
                 num_inputs=self._recordable.num_inputs,
                 max_pages=most_pages(model, self._kv) if batches is self._decodes else 0,
-                vocabulary=self._track.vocabulary,
-                suppressed=self._suppressed,
+                track=DrawnTrack(self._track.vocabulary, self._suppressed),
                 device=self._device,
             )
             batches[size] = _Batch(staged, {})

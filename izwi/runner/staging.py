@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -167,6 +167,20 @@ class StagedPositions:
         self._used = self._buffer.starts["tables"]
 
 
+class DrawnTrack(NamedTuple):
+    """The track that rows are drawn on.
+
+    Attributes:
+        vocabulary: Ids of codebook 0.
+        suppressed: Ids of it that are never drawn.
+        index: Of the track among the model's.
+    """
+
+    vocabulary: int
+    suppressed: Suppressed | None = None
+    index: int = 0
+
+
 class StagedRows(StagedPositions):
     """Rows of one emitted entry each, with what drawing the next entry depends on."""
 
@@ -176,10 +190,8 @@ class StagedRows(StagedPositions):
         *,
         num_inputs: int,
         max_pages: int,
-        vocabulary: int,
-        suppressed: Suppressed | None,
+        track: DrawnTrack,
         device: torch.device,
-        track: int = 0,
     ):
         """Allocate.
 
@@ -187,10 +199,8 @@ class StagedRows(StagedPositions):
             size: Rows.
             num_inputs: Numbers a row in `Model.inputs`.
             max_pages: Pages that a row can have.
-            vocabulary: Ids of codebook 0.
-            suppressed: Of the track.
-            device: Where.
             track: Of the entries that are drawn.
+            device: Where.
         """
         columns = {
             f"{which}.{name}": (kind, (size,))
@@ -203,11 +213,11 @@ class StagedRows(StagedPositions):
             "step": (np.int64, (size,)),
             "stop_ids": (np.int32, (size, MAX_STOP_IDS)),
             "stop_allowed": (np.int32, (size,)),
-            "seen": (np.int32, (size, -(-vocabulary // 32))),
+            "seen": (np.int32, (size, -(-track.vocabulary // 32))),
             **columns,
         }
         super().__init__(size, num_inputs, max_pages, device, fields)
-        self._vocabulary, self._track = vocabulary, track
+        self._vocabulary, self._track = track.vocabulary, track.index
         self._drawn: list[Sequence] = []
         self._num_staged = 0
         # of the requests drawn for: entries that the bits tell of, and what does not change
@@ -230,7 +240,7 @@ class StagedRows(StagedPositions):
             stop_ids=on_device["stop_ids"],
             stop_allowed=on_device["stop_allowed"],
             seen=on_device["seen"],
-            suppressed=suppressed.mask if suppressed is not None else None,
+            suppressed=None if track.suppressed is None else track.suppressed.mask,
         )
         self.send()
 

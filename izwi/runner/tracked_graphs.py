@@ -30,7 +30,7 @@ from izwi.runner.decode_graphs import (
 )
 from izwi.runner.recorder import GraphRecorder, Recorded, fitting
 from izwi.runner.sampler import Suppressed
-from izwi.runner.staging import StagedRows
+from izwi.runner.staging import DrawnTrack, StagedRows
 from izwi.sequence import Sequence
 
 # Rows up to which decoder and draws are one graph where all are on one track. With more they seldom
@@ -246,10 +246,8 @@ class TrackedDecodeGraphs:
             size,
             num_inputs=self._recordable.num_inputs,
             max_pages=max_pages,
-            vocabulary=self._model.tracks[track].vocabulary,
-            suppressed=self._suppressed[track],
+            track=DrawnTrack(self._model.tracks[track].vocabulary, self._suppressed[track], track),
             device=self._device,
-            track=track,
         )
 
     def _decode_graph(

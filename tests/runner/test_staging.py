@@ -12,7 +12,7 @@ pytest.importorskip("triton")  # the kernels that read it are there on CUDA
 
 from izwi.model import UNKNOWN, Row
 from izwi.request import Request, SamplingParams
-from izwi.runner.staging import StagedPositions, StagedRows
+from izwi.runner.staging import DrawnTrack, StagedPositions, StagedRows
 from izwi.sequence import Sequence
 from tests.engine.toy import ToyPrompt
 
@@ -62,9 +62,7 @@ def test_runs_are_rows_with_their_positions_and_pages(seed: int, together: bool)
 @pytest.mark.parametrize("seed", range(5))
 def test_sampling_follows_the_logs_as_they_grow_and_as_batches_change(seed: int) -> None:
     rng = random.Random(seed)
-    staged = StagedRows(
-        8, num_inputs=2, max_pages=1, vocabulary=VOCABULARY, suppressed=None, device=CPU
-    )
+    staged = StagedRows(8, num_inputs=2, max_pages=1, track=DrawnTrack(VOCABULARY), device=CPU)
     crowd = [sequence(number, rng.choice([1.0, 1.1]), rng.randint(0, 25)) for number in range(10)]
     batch = crowd[:5]
     for _ in range(40):
@@ -103,9 +101,7 @@ def test_places_without_a_row_have_ids_that_can_be_looked_up() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_keep_the_places_that_they_had(seed: int) -> None:
     rng = random.Random(seed)
-    staged = StagedRows(
-        8, num_inputs=2, max_pages=1, vocabulary=VOCABULARY, suppressed=None, device=CPU
-    )
+    staged = StagedRows(8, num_inputs=2, max_pages=1, track=DrawnTrack(VOCABULARY), device=CPU)
     crowd = [sequence(number, 1.0, 0) for number in range(12)]
     before: list[Sequence] = []
     for _ in range(40):
