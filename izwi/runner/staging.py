@@ -173,12 +173,12 @@ class DrawnTrack(NamedTuple):
     Attributes:
         vocabulary: Ids of codebook 0.
         suppressed: Ids of it that are never drawn.
-        index: Of the track among the model's.
+        number: Of the track among those of the model.
     """
 
     vocabulary: int
     suppressed: Suppressed | None = None
-    index: int = 0
+    number: int = 0
 
 
 class StagedRows(StagedPositions):
@@ -217,7 +217,7 @@ class StagedRows(StagedPositions):
             **columns,
         }
         super().__init__(size, num_inputs, max_pages, device, fields)
-        self._vocabulary, self._track = track.vocabulary, track.index
+        self._vocabulary, self._track = track.vocabulary, track.number
         self._drawn: list[Sequence] = []
         self._num_staged = 0
         # of the requests drawn for: entries that the bits tell of, and what does not change
