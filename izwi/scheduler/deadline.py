@@ -16,6 +16,9 @@ larger batches (see `batching_delay.py`).
 Preemption follows slack as well: background work first, latest arrival first, then the stream that
 is furthest ahead.
 
+A request's priority moves text alone, which has no playback clock: each level counts as
+`PRIORITY_S` less slack, and new text may take the places of text of lower priority (ADR 25).
+
 Background work finishes under any load of streams, one sequence after the other: one may start in
 time (`PATIENCE_STEPS`), new requests do not displace it, and its rows are at most
 `BACKGROUND_STEPS` apart. Only streams that outgrow the memory can still take its pages.
@@ -28,9 +31,11 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from izwi.scheduler.batching_delay import should_delay_requests, should_delay_vocoding
 from izwi.scheduler.cost import StepWork
-from izwi.scheduler.plan import Budgets, Plan, View
+from izwi.scheduler.plan import Budgets, Plan, Urgency, View
 from izwi.scheduler.playback import FAR_S, margin_s
 from izwi.scheduler.step_builder import LEAST_CHUNK_TOKENS, StepBuilder, is_decode, is_due, is_stuck
 
@@ -57,20 +62,40 @@ HURRY_SHARE = 0.15
 # Without urgent rows a step may always take this times a step of one row: on a machine so slow that
 # the time allows one row, work that can wait would otherwise run one by one.
 ONE_ROW_STRETCH = 1.25
-
+# Slack that a level of priority takes from text. So a request of priority 0 that has waited so long
+# comes before a new one of priority 1, and running text of priority 1 runs in every step.
+PRIORITY_S = 1.0
 
 _slack_order = attrgetter("urgency.slack_s", "key")
 
 
 def rank_deadline(view: View) -> tuple[float, ...]:
     """Order streams by slack, then background work by arrival; what waited too long is first."""
+    return _rank(_prioritized(view))
+
+
+def _rank(view: View) -> tuple[float, ...]:
     if view.urgency.slack_s < inf:
         return (1, view.urgency.slack_s, view.key)
     return (0 if view.urgency.idle_steps >= PATIENCE_STEPS else 2, 0.0, view.key)
 
 
+def text_slack_s(urgency: Urgency) -> float:
+    """Return the slack by which text is served.
+
+    Before its first token slack falls with time. Later it does not, so what was idle for long then
+    comes before all.
+    """
+    slack_s, idle_steps = urgency.slack_s, urgency.idle_steps
+    if urgency.started and idle_steps >= BACKGROUND_STEPS and slack_s < inf:
+        return -float(idle_steps)
+    return slack_s - PRIORITY_S * urgency.priority
+
+
 def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> Plan:
     """Fill one step by slack: no gap and an early first sound first, throughput with the rest."""
+    if any(view.urgency.priority for view in (*running, *waiting)):
+        running, waiting = list(map(_prioritized, running)), list(map(_prioritized, waiting))
     builder = StepBuilder(running, budgets, worth=_slack_order)
     crowd = _Crowd.of(running, waiting, budgets)
     near = _any_near(crowd.ahead) or _any_near(crowd.patient)
@@ -99,7 +124,7 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     blocked = False
     for view in crowd.pressing:
         listened = view.urgency.slack_s < inf
-        victims = _victims(running, builder) if listened else _stuck(running)
+        victims = _victims(running, builder, view) if listened else _stuck(running)
         if not builder.admit(view, victims, patience_s, least_tokens):
             blocked = True  # none overtakes one that has no room yet
             break
@@ -175,11 +200,18 @@ class _Crowd(NamedTuple):
         for views in (urgent, ahead, background):
             views.sort(key=_slack_order)
         for views in (crowd.pressing, crowd.patient, crowd.idle, crowd.backpressured):
-            views.sort(key=rank_deadline)
+            views.sort(key=_rank)
         late = bool(crowd.idle) and crowd.idle[0].urgency.idle_steps >= PATIENCE_STEPS
         if late and all(is_stuck(view) or view.progress.ended for view in crowd.background):
             crowd.pressing.insert(0, crowd.idle.pop(0))
         return crowd._replace(least_slack_s=least_slack_s)
+
+
+def _prioritized(view: View) -> View:
+    """Put the slack by which it is served in place of its reader's."""
+    if view.sound.chunk:
+        return view
+    return replace(view, urgency=replace(view.urgency, slack_s=text_slack_s(view.urgency)))
 
 
 def _is_urgent(view: View, frame_s: float) -> bool:
@@ -279,10 +311,11 @@ def _take_rows(builder: StepBuilder, rows: Sequence[View], limits: _Limits, soun
             return
 
 
-def _victims(running: Sequence[View], builder: StepBuilder) -> Iterator[View]:
+def _victims(running: Sequence[View], builder: StepBuilder, new: View) -> Iterator[View]:
     """Who makes way for a new stream: what cannot run, then background work, the latest first.
 
-    Then streams that are far ahead, the furthest first.
+    Then streams that are far ahead, the furthest first; for text, text of lower priority that can
+    wait, but for the first of it, which would never end if it began again and again.
 
     The earliest of the background is spared where streams run that will end and make room, or a
     rush of streams would let it begin again and again and never end.
@@ -293,6 +326,14 @@ def _victims(running: Sequence[View], builder: StepBuilder) -> Iterator[View]:
     yield from reversed(background[1:] if streams else background)
     far = [view for view in running if FAR_S <= view.urgency.slack_s < inf]
     yield from sorted(far, key=_slack_order, reverse=True)
+    if not new.sound.chunk:
+        lower = [view for view in running if _is_lower_text(view, new.urgency.priority)]
+        yield from reversed(sorted(lower, key=_slack_order)[1:])
+
+
+def _is_lower_text(view: View, priority: int) -> bool:
+    urgency = view.urgency
+    return not view.sound.chunk and urgency.priority < priority and urgency.slack_s >= URGENT_S
 
 
 def _stuck(running: Sequence[View]) -> Iterator[View]:

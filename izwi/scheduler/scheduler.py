@@ -14,6 +14,7 @@ from izwi.model import Row
 from izwi.request import Reason
 from izwi.scheduler.codec_rows import CodecRows, StateRows
 from izwi.scheduler.cost import OnlineCost
+from izwi.scheduler.deadline import text_slack_s
 from izwi.scheduler.plan import NO_SOUND, Progress, Urgency
 from izwi.scheduler.playback import FAR_S
 from izwi.scheduler.playback_clocks import PlaybackClocks, pending_sound
@@ -244,14 +245,13 @@ class Scheduler:
             ),
             num_pages=len(kv.pages),
             num_shared=self.memory.num_shared(kv.pages) if tight else 0,
-            urgency=Urgency(
-                slack_s=slack_s,
-                started=started,
-                idle_steps=self.counts.steps - status.last_step,
-                priority=request.priority,
-            ),
+            urgency=self._urgency(sequence, slack_s, started),
             sound=pending_sound(sequence, num_frames, self._ramp) if self._speaks else NO_SOUND,
         )
+
+    def _urgency(self, sequence: Sequence, slack_s: float, started: bool) -> Urgency:
+        idle, priority = self.counts.steps - sequence.status.last_step, sequence.request.priority
+        return Urgency(slack_s=slack_s, started=started, idle_steps=idle, priority=priority)
 
     def _lacks_text(self, sequence: Sequence, num_positions: int) -> bool:
         """Whether the next entry of one with open input needs text that is not written yet."""
@@ -270,11 +270,13 @@ class Scheduler:
         if not self._waiting:
             return []
         views, pending = [], set[int]()
-        heads = self._waiting.heads(
-            max(0, room) + _PUSHERS,
-            self._can_run,
-            slack_s=lambda sequence: self._clocks.urgency(sequence, now_s)[0],
-        )
+
+        def slack_s(sequence: Sequence) -> float:
+            reader_s, started = self._clocks.urgency(sequence, now_s)
+            urgency = self._urgency(sequence, reader_s, started)
+            return reader_s if self._speaks else text_slack_s(urgency)
+
+        heads = self._waiting.heads(max(0, room) + _PUSHERS, self._can_run, slack_s)
         plain = [(self._view(sequence, now_s), sequence) for sequence in heads]
         plain.sort(key=lambda pair: self._policy.rank(pair[0]))
         for view, sequence in plain:

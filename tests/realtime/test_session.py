@@ -206,3 +206,19 @@ def test_sessions_leave_nothing_behind(served):
         if all(line.endswith(" 0.0") for line in running()):
             break
     assert all(line.endswith(" 0.0") for line in running())
+
+
+async def test_what_a_live_session_asks_for_comes_first(served, client, monkeypatch):
+    asked = []
+    submit_all = type(served.engine).submit_all
+
+    def seen(engine, requests):
+        asked.extend(requests)
+        return submit_all(engine, requests)
+
+    monkeypatch.setattr(type(served.engine), "submit_all", seen)
+    async with client.realtime.connect(model="chat") as connection:
+        await connection.response.create()
+        await Talk(connection).until("response.done")
+    assert asked
+    assert {request.priority for request in asked} == {1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -40,6 +41,7 @@ from izwi_api.realtime.making import (
 from izwi_api.realtime.settings import RealtimeSettings, Settings, as_json, named, updated
 from izwi_api.realtime.turn_events import Cancel, Commit
 from izwi_api.services.context import Services
+from izwi_api.services.live_engine import LiveEngine
 from izwi_api.sessions.core import Message, Session
 from izwi_api.sessions.errors import INTERNAL, SessionOver
 
@@ -57,6 +59,7 @@ class RealtimeSession:
     """
 
     def __init__(self, session: Session, services: Services, settings: Settings, total_s: float):
+        services = replace(services, engine=LiveEngine(services.engine))
         self._session, self._services = session, services
         self._maker = ResponseMaker(services)
         self._event_id: str | None = None  # of the event that is taken
