@@ -34,6 +34,7 @@ from izwi_api.realtime.turn_events import (
     Status,
     Tick,
     TimedOut,
+    Transcript,
     Truncate,
 )
 from izwi_api.realtime.turn_rules import Detection, Rules, SemanticVad, ServerVad
@@ -197,6 +198,50 @@ def test_nobody_speaks():
     assert turn.tell(Tick(116_000)) == [TimedOut(200, 600), Respond(1)]
 
 
+# -- words decide ------------------------------------------------------------------------------
+WORDS_DECIDE = Rules(answers_words=True)
+
+
+def spoken(rules=WORDS_DECIDE):
+    """A session in which a turn has ended whose words are not known."""
+    made = session(rules=rules)
+    made.speak(600)
+    made.be_silent(500)
+    assert made.log[-1] == CommitInput(0, 1100, awaits_words=True)
+    return made
+
+
+def test_a_turn_is_answered_when_its_words_are_known():
+    turn = spoken()
+    assert turn.tell(Transcript("When?")) == [Respond(0)]
+    assert turn.tell(Transcript("When?")) == []
+
+
+@pytest.mark.parametrize("text", ["", " ", "..."])
+def test_a_turn_without_words_is_not_answered(text):
+    turn = spoken()
+    assert turn.tell(Transcript(text)) == [Discard(0)]
+    assert turn.be_silent(2000) == []
+
+
+def test_a_turn_that_could_not_be_written_down_is_answered_so_that_its_error_is_told():
+    assert spoken().tell(Transcript(None)) == [Respond(0)]
+
+
+def test_words_that_are_known_while_the_user_speaks_again_wait_for_the_end():
+    turn = spoken()
+    turn.speak(600)
+    assert turn.tell(Transcript("When?")) == []
+    turn.be_silent(500)
+    assert turn.tell(Transcript("")) == [Discard(1), Respond(2)]
+
+
+def test_a_client_that_asks_itself_gets_one_answer():
+    turn = spoken()
+    assert turn.tell(Create())[-1] == Respond(1)
+    assert turn.tell(Transcript("When?")) == []
+
+
 # -- an answer prepared early --------------------------------------------------------------------
 def test_an_answer_is_prepared_at_a_probable_end():
     turn = session(rules=Rules(hears_words=False))
@@ -265,9 +310,10 @@ def test_words_interrupt_before_the_time_is_up(text):
 
 def test_one_word_that_is_no_backchannel_needs_its_time():
     turn = answering(rules=HEARS)
-    turn.speak(200)
+    turn.speak(300)
     assert turn.tell(Heard("Tomorrow")) == []
-    assert SpeechStarted(1500) in turn.speak(100)
+    assert turn.speak(180) == []
+    assert SpeechStarted(1500) in turn.speak(20)
 
 
 def test_words_are_not_waited_for_without_end():
@@ -343,7 +389,7 @@ HAPPENS = st.one_of(
     st.tuples(st.just("silence"), st.integers(1, 60)),
     st.tuples(st.just("send"), st.integers(1, 30)),
     st.tuples(st.just("play"), st.integers(1, 40)),
-    st.tuples(st.just("heard"), WORDS),
+    st.tuples(st.sampled_from(["heard", "transcript"]), WORDS),
     st.tuples(st.just("configure"), DETECTIONS),
     st.tuples(st.sampled_from(["commit", "clear", "create", "cancel", "end", "fail"]), st.just(0)),
 )
@@ -352,8 +398,9 @@ HAPPENS = st.one_of(
 class Played:
     """A driver and a client that do as they are told, and check that they may."""
 
-    def __init__(self, detection: Detection | None):
-        self.session = Session(State(detection=detection))
+    def __init__(self, detection: Detection | None, answers_words: bool):
+        self.session = Session(State(detection, Rules(answers_words=answers_words)))
+        self.unheard = 0
         self.active: int | None = None
         self.paused = False
         self.prepared: int | None = None
@@ -406,9 +453,10 @@ class Played:
                 self.turn = start_ms
             case SpeechStopped():
                 assert self.turn is not None
-            case CommitInput(start_ms, end_ms):
+            case CommitInput(start_ms, end_ms, awaits_words):
                 assert start_ms <= end_ms
                 self.turn = None
+                self.unheard += awaits_words
 
     def happen(self, kind: str, value: object) -> None:
         state = self.session.state
@@ -431,6 +479,10 @@ class Played:
                         self.report(number)
             case "heard", str(text):
                 self.tell(Heard(text))
+            case "transcript", str(text):
+                if self.unheard:
+                    self.unheard -= 1
+                    self.tell(Transcript(text))
             case "configure", _:
                 self.turn = None
                 self.tell(Configure(value))  # type: ignore[arg-type]
@@ -454,9 +506,9 @@ class Played:
 
 
 @settings(max_examples=300, deadline=None)
-@given(DETECTIONS, st.lists(HAPPENS, max_size=40))
-def test_any_events(detection, happens):
-    world = Played(detection)
+@given(DETECTIONS, st.booleans(), st.lists(HAPPENS, max_size=40))
+def test_any_events(detection, answers_words, happens):
+    world = Played(detection, answers_words)
     for kind, value in happens:
         world.happen(kind, value)
         answer = world.session.state.answer
@@ -466,6 +518,8 @@ def test_any_events(detection, happens):
             assert (answer.number, answer.paused) == (world.active, world.paused)
     # a session that goes on in silence leaves nothing paused and nothing prepared for ever
     world.happen("silence", 500)
+    while world.unheard:
+        world.happen("transcript", "")
     assert not world.paused
     assert world.prepared is None or world.session.state.turn_ms is not None
     # exactly one end of each response, and the history holds what was played of those cut off

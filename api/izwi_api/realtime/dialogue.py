@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from uuid import uuid4
 
+import numpy as np
+
 from izwi.errors import IzwiError
-from izwi_api.realtime.echo import EchoCheck
 from izwi_api.realtime.errors import EventError
 from izwi_api.realtime.items import Content, Conversation, Item
 from izwi_api.realtime.listening import InputBuffer, Listener
 from izwi_api.realtime.making import ResponseMaker, transcription_of
+from izwi_api.realtime.overlap import OverlapCheck
 from izwi_api.realtime.response import Emit, Hooks, Response, ResponseSetting
 from izwi_api.realtime.settings import RealtimeSettings, Settings, detection_of, wire_format
 from izwi_api.realtime.turn_events import (
@@ -43,6 +45,7 @@ from izwi_api.realtime.turn_events import (
     SpeechStopped,
     Tick,
     TimedOut,
+    Transcript,
     Truncate,
 )
 from izwi_api.realtime.turn_rules import Rules
@@ -76,9 +79,10 @@ class Dialogue:
         self._services, self._emit, self._room = services, emit, room
         self._maker = ResponseMaker(services)
         hears = transcription_of(services, settings) is not None
-        self._state = State(detection_of(settings), Rules(hears_words=hears))
+        rules = Rules(hears_words=hears, answers_words=hears)
+        self._state = State(detection_of(settings), rules)
         self._buffer = InputBuffer(wire_format(settings.audio.input.format))
-        self._echo = EchoCheck()
+        self._overlap = OverlapCheck()
         self._listener: Listener | None = None
         self._fed_ms = 0  # where the listener's sound ends
         self._turn_id = ""  # of the item that the user's turn becomes
@@ -102,11 +106,10 @@ class Dialogue:
     def append(self, audio: bytes) -> None:
         """Take sound in. Raises EventError."""
         for frame in self._buffer.write(audio):
-            self._echo.write_heard(frame.samples)
-            speech = frame.speech
-            if speech > 0 and self._state.answer is not None and self._echo.is_echo():
-                speech = 0.0
-            self._tell(Frame(self._buffer.frame_ms(frame), speech))
+            if self._overlap.is_room(frame, self._state.answer is not None):
+                self._buffer.silence(frame)
+                frame = frame._replace(speech=0.0, samples=np.zeros_like(frame.samples))
+            self._tell(Frame(self._buffer.frame_ms(frame), frame.speech))
             self._listen(frame)
         if self._state.detection is not None and self._state.turn_ms is None:
             speech_ms = self._state.speech.onset_ms if self._state.speech else self._state.now_ms
@@ -191,8 +194,8 @@ class Dialogue:
                 self._emit(
                     "input_audio_buffer.speech_stopped", audio_end_ms=end_ms, item_id=self._turn_id
                 )
-            case CommitInput(start_ms, end_ms):
-                self._commit(start_ms, end_ms)
+            case CommitInput(start_ms, end_ms, awaits_words):
+                self._commit(start_ms, end_ms, awaits_words=awaits_words)
             case TimedOut(start_ms, end_ms):
                 self._turn_id = _new_item_id()
                 self._emit(
@@ -274,7 +277,9 @@ class Dialogue:
             listener.feed(self._buffer.samples(start_ms, end_ms))
         return listener.finish()
 
-    def _commit(self, start_ms: int, end_ms: int, *, is_silent: bool = False) -> None:
+    def _commit(
+        self, start_ms: int, end_ms: int, *, is_silent: bool = False, awaits_words: bool = False
+    ) -> None:
         """Make an item of the sound between two places."""
         sound = self._buffer.sound(start_ms, end_ms)
         content = Content("input_audio", audio=sound, audio_ms=float(end_ms - start_ms))
@@ -294,11 +299,13 @@ class Dialogue:
         self._emit("conversation.item.added", previous_item_id=previous, item=item.as_json())
         self._emit("conversation.item.done", previous_item_id=previous, item=item.as_json())
         self._maker.transcripts[item.item_id] = transcript
-        task = asyncio.create_task(self._tell_transcript(item, transcript))
+        task = asyncio.create_task(self._tell_transcript(item, transcript, awaits_words))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _tell_transcript(self, item: Item, transcript: asyncio.Future[str]) -> None:
+    async def _tell_transcript(
+        self, item: Item, transcript: asyncio.Future[str], awaits_words: bool
+    ) -> None:
         kind = "conversation.item.input_audio_transcription"
         is_asked = self.settings.audio.input.transcription is not None
         place = {"item_id": item.item_id, "content_index": 0}
@@ -308,6 +315,8 @@ class Dialogue:
             reported = {"type": "server_error", "code": error.code, "message": str(error)}
             if is_asked:
                 self._emit(f"{kind}.failed", **place, error=reported)
+            if awaits_words:
+                self._tell(Transcript(None))
             return
         finally:
             self._maker.transcripts.pop(item.item_id, None)
@@ -317,6 +326,8 @@ class Dialogue:
                 self._emit(f"{kind}.delta", **place, delta=text)
             usage = {"type": "duration", "seconds": round(item.content[0].audio_ms / 1000, 3)}
             self._emit(f"{kind}.completed", **place, transcript=text, usage=usage)
+        if awaits_words:
+            self._tell(Transcript(text))
 
     # -- what is answered ------------------------------------------------------------------------
     def _speculate(self, number: int) -> None:
@@ -331,7 +342,7 @@ class Dialogue:
     def _respond(self, number: int) -> None:
         if number not in self._responses:
             self._make(number, list(self.conversation.items))
-        self._echo.begin_answer()
+        self._overlap.begin_answer()
         self._responses[number].release()
 
     def _make(self, number: int, items: Sequence[Item]) -> None:
@@ -345,7 +356,7 @@ class Dialogue:
         hooks = Hooks(
             self._emit,
             self.conversation.add,
-            self._echo.write_sent,
+            self._overlap.write_sent,
             self._room,
             lambda error: self._ended(number, error),
         )

@@ -23,6 +23,8 @@ _REACH = _RATE * 1500 // 1000
 # voices, frames with speech: echoes at -10 and -20 dB with noise 20 dB below them 0.64 and more in
 # 99 of 100; another voice alone at most 0.38 in 99 of 100; 6 dB above an echo 0.47 in 95 of 100.
 _LEAST_EXPLAINED = 0.6
+# The same behind a frame that was an echo: a room's reflections blur some frames.
+_STILL_EXPLAINED = 0.5
 
 
 class EchoCheck:
@@ -31,6 +33,7 @@ class EchoCheck:
     def __init__(self) -> None:
         self._sent = RecentSound(_REACH + _WINDOW)
         self._heard = RecentSound(_WINDOW)
+        self._was_echo = False
         self.begin_answer()
 
     def begin_answer(self) -> None:
@@ -47,7 +50,9 @@ class EchoCheck:
 
     def is_echo(self) -> bool:
         """Whether the microphone's last 0.2 s are an echo."""
-        return self.explained() >= _LEAST_EXPLAINED
+        least = _STILL_EXPLAINED if self._was_echo else _LEAST_EXPLAINED
+        self._was_echo = self.explained() >= least
+        return self._was_echo
 
     def explained(self) -> float:
         """Share of the microphone's energy that an echo explains, from 0 to 1."""

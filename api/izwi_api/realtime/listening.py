@@ -80,6 +80,11 @@ class InputBuffer:
         stop = len(self._samples) if end_ms is None else self._sample(end_ms)
         return self._samples[start : max(start, stop)].copy()
 
+    def silence(self, frame: SpeechFrame) -> None:
+        """Keep a frame from being transcribed: its samples become zeros, its bytes stay."""
+        stop = frame.end - self._first_sample
+        self._samples[max(0, stop - len(frame.samples)) : max(0, stop)] = 0.0
+
     def drop(self, before_ms: int) -> None:
         """Forget what came before a place."""
         place = max(self._first_byte, min(self._byte(before_ms), self._end_byte))

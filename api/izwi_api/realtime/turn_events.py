@@ -28,6 +28,13 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class Transcript:
+    """The words of a turn that has ended; None: they could not be written down."""
+
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """The client commits the input buffer, which ends at `end_ms`."""
 
@@ -91,7 +98,7 @@ class Configure:
 
 
 Event = (
-    Frame | Heard | Commit | Clear | Create | Cancel
+    Frame | Heard | Transcript | Commit | Clear | Create | Cancel
     | Generated | Failed | Playback | Tick | Configure
 )  # fmt: skip
 
@@ -121,10 +128,14 @@ class SpeechStopped:
 
 @dataclass(frozen=True, slots=True)
 class CommitInput:
-    """The sound between becomes an item of the conversation."""
+    """The sound between becomes an item of the conversation.
+
+    `awaits_words`: its `Transcript` decides whether it is answered.
+    """
 
     start_ms: int
     end_ms: int
+    awaits_words: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,27 +84,36 @@ class Rules:
     """Durations that do not depend on the client, in milliseconds of input sound.
 
     Attributes:
-        start_ms: Speech that begins a turn while nothing is played.
+        start_ms: Speech that begins a turn while nothing is played. A knock is shorter.
         pause_ms: Speech over an answer that pauses it.
-        confirm_ms: Speech over an answer that interrupts it.
-        backchannel_ms: The same, where all words so far are backchannels.
+        confirm_ms: Speech over an answer that interrupts it, where nobody hears its words.
+        unclear_ms: The same, where its words are heard, and there is at most one. A cough is
+            shorter, although a transcriber may take it for a word.
+        backchannel_ms: The same, where the words so far are backchannels.
+        least_words_ms: Speech without which words do not count: a transcriber may have heard the
+            answer's own.
         words_ms: After the first speech, how long words are waited for where some are expected.
         refute_ms: Silence after which speech over an answer was no interruption.
         speculate_ms: Silence after which an answer is prepared, before the turn has ended, and at
             most half of the silence that ends it; None prepares none.
         least_commit_ms: Sound that a client may commit.
         hears_words: A transcriber hears what is said while it is said.
+        answers_words: A turn is answered when its words are known, and not if there are none: it
+            was music, or a cough.
     """
 
-    start_ms: int = 60
+    start_ms: int = 160
     pause_ms: int = 40
     confirm_ms: int = 300
+    unclear_ms: int = 500
     backchannel_ms: int = 1000
+    least_words_ms: int = 80
     words_ms: int = 600
     refute_ms: int = 240
     speculate_ms: int | None = 200
     least_commit_ms: int = 100
     hears_words: bool = True
+    answers_words: bool = False
 
     def judge(self, speech_ms: int, silence_ms: int, since_ms: int, heard: str) -> Verdict:
         """Judge speech over an answer.
@@ -115,10 +124,12 @@ class Rules:
             since_ms: Time since it began.
             heard: Its words so far.
         """
-        if interrupts(heard):
+        if speech_ms >= self.least_words_ms and interrupts(heard):
             return Verdict.CONFIRMED
         awaits_words = self.hears_words and not heard and since_ms < self.words_ms
-        limit = self.backchannel_ms if is_backchannel(heard) else self.confirm_ms
+        limit = self.unclear_ms if self.hears_words else self.confirm_ms
+        if is_backchannel(heard):
+            limit = self.backchannel_ms
         if speech_ms >= limit:
             return Verdict.OPEN if awaits_words else Verdict.CONFIRMED
         return Verdict.REFUTED if silence_ms >= self.refute_ms else Verdict.OPEN

@@ -38,9 +38,11 @@ from izwi_api.realtime.turn_events import (
     Status,
     Tick,
     TimedOut,
+    Transcript,
     Truncate,
 )
 from izwi_api.realtime.turn_rules import Detection, Rules, ServerVad, Verdict
+from izwi_api.realtime.words import words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class State:
         answer: The last response, while it is in progress or audible.
         speculation: Number of the response that is prepared.
         wanted: A turn ended while a response was in progress.
+        unheard: Turns that ended, and whose words are not known yet.
         idle_ms: When an answer had been played, on the clock of `Tick`.
         next_number: Of the next response.
     """
@@ -95,6 +98,7 @@ class State:
     answer: Answer | None = None
     speculation: int | None = None
     wanted: bool = False
+    unheard: int = 0
     clock_ms: int = 0
     idle_ms: int | None = None
     idle_from_ms: int = 0
@@ -109,6 +113,8 @@ def advance(state: State, event: Event) -> tuple[State, list[Action]]:
             step.frame(event)
         case Heard(text):
             step.hear(text)
+        case Transcript(text):
+            step.answer_words(text)
         case Commit(end_ms):
             step.commit(end_ms)
         case Clear(end_ms):
@@ -215,13 +221,30 @@ class _Step:
     def _end_turn(self, detection: Detection) -> None:
         state = self.state
         assert state.turn_ms is not None
+        awaits_words = detection.create_response and state.rules.answers_words
         self.actions += [
             SpeechStopped(state.now_ms),
-            CommitInput(state.turn_ms, state.now_ms),
+            CommitInput(state.turn_ms, state.now_ms, awaits_words),
         ]
         self._set(buffer_ms=state.now_ms, turn_ms=None, speech=None, heard="")
-        if detection.create_response:
+        if awaits_words:
+            self._set(unheard=state.unheard + 1)
+        elif detection.create_response:
             self._respond_when_free()
+
+    def answer_words(self, text: str | None) -> None:
+        """Answer a turn whose words are known now, if there are any."""
+        state = self.state
+        if state.unheard == 0:
+            return
+        self._set(unheard=state.unheard - 1)
+        is_said = text is None or bool(words_of(text))
+        if not is_said and state.turn_ms is None:
+            self._drop_speculation()
+        if is_said or state.wanted:
+            self._set(wanted=True)
+            if not self._is_responding():
+                self._answer_wanted()
 
     # -- the client ------------------------------------------------------------------------------
     def commit(self, end_ms: int) -> None:
@@ -241,6 +264,7 @@ class _Step:
             self.actions.append(Refuse("conversation_already_has_active_response"))
             return
         self._drop_speculation()
+        self._set(unheard=0)
         self._respond()
 
     def cancel(self, number: int | None) -> None:

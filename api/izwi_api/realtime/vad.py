@@ -8,6 +8,7 @@ import numpy as np
 import webrtcvad
 
 from izwi.arrays import Float32
+from izwi_api.realtime.background import Background
 from izwi_api.realtime.formats import HEARD_RATE
 
 FRAME_MS = 20
@@ -15,6 +16,7 @@ FRAME_SAMPLES = HEARD_RATE * FRAME_MS // 1000
 # The detector has four settings, from permissive to strict. How many of them hear speech is the
 # probability: a threshold of 0.5 asks for two.
 _MODES = (0, 1, 2, 3)
+_VOICED = 0.5
 # Below this no setting is asked: -55 dBFS, quieter than speech at any usual distance.
 _LEAST_LEVEL = 10 ** (-55 / 20)
 
@@ -28,11 +30,19 @@ _TAPER = np.hanning(2 * FRAME_SAMPLES)
 
 
 class SpeechFrame(NamedTuple):
-    """A frame of 20 ms: where it ends in the stream, in samples at 16 kHz, and what it may be."""
+    """A frame of 20 ms of a stream.
+
+    Attributes:
+        end: Where it ends, in samples at 16 kHz.
+        speech: Probability of speech.
+        samples: Its sound.
+        level_db: Of its sound, over full scale.
+    """
 
     end: int
     speech: float
     samples: Float32
+    level_db: float = 0.0
 
 
 class VoiceDetector:
@@ -43,6 +53,7 @@ class VoiceDetector:
         self._rest = np.zeros(0, np.float32)
         self._end = 0
         self._before = np.zeros(FRAME_SAMPLES, np.float32)
+        self._background = Background()
 
     def write(self, samples: Float32) -> list[SpeechFrame]:
         """Take samples at 16 kHz, and return the frames that they complete."""
@@ -60,10 +71,12 @@ class VoiceDetector:
         votes = [detector.is_speech(pcm, HEARD_RATE) for detector in self._detectors]
         window, self._before = np.concatenate([self._before, frame]), frame
         speech = sum(votes) / len(votes)
+        is_hidden = self._background.hides(frame, speech >= _VOICED)
         is_warm = self._end > _WARM_UP_FRAMES * FRAME_SAMPLES
-        if not is_warm or level < _LEAST_LEVEL or _flatness(window) >= _NOISE_FLATNESS:
+        is_noise = level < _LEAST_LEVEL or _flatness(window) >= _NOISE_FLATNESS
+        if not is_warm or is_hidden or is_noise:
             speech = 0.0
-        return SpeechFrame(self._end, speech, frame)
+        return SpeechFrame(self._end, speech, frame, 20.0 * float(np.log10(level + 1e-6)))
 
 
 def _flatness(window: Float32) -> float:

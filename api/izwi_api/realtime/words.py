@@ -6,6 +6,7 @@ The lists are of English; text in another language is judged by its punctuation 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import Enum
 
 _WORD = re.compile(r"[\w'’-]+")
@@ -16,6 +17,8 @@ _BACKCHANNELS = frozenset(
         nice oh ok okay really right sure uh uhhuh uh-huh uh-hum uhm um wow yeah yep yes yup"""
     )
 )
+# What transcribers make of a hum.
+_HUM = re.compile(r"(?:m+['-]?)?h?[aeu]*m+[bhp]*")
 # One of them is enough to stop an answer, however short it was.
 _STOPS = frozenset(("stop", "wait", "hold", "cancel", "quiet", "enough", "no", "pause"))
 # A speaker who ends with one of them has not finished.
@@ -25,6 +28,11 @@ _CONTINUED = frozenset(
         like my of on or our so than that the their then there these they this those to um uh was
         we were what when where which who will with would you your"""
     )
+)
+# So is one who ends with one of these, even where a transcriber has set a full stop.
+_CONTINUED_ENDS = tuple(
+    tuple(end.split())
+    for end in ("like to know", "want to know", "tell me", "i think", "i mean", "i wonder")
 )
 _QUESTION_WORDS = frozenset(
     _WORD.findall(
@@ -54,9 +62,13 @@ def words_of(text: str) -> list[str]:
 
 
 def is_backchannel(text: str) -> bool:
-    """Whether a text has words, and all of them are backchannels ("mm-hm", "yeah, okay")."""
+    """Whether a text has words, and at least half are backchannels ("mm-hm", "yeah, okay").
+
+    Of two short words a transcriber often hears one wrong.
+    """
     words = words_of(text)
-    return bool(words) and all(word in _BACKCHANNELS for word in words)
+    others = _meant(words)
+    return bool(words) and 2 * len(others) <= len(words) and not others & _STOPS
 
 
 def interrupts(text: str) -> bool:
@@ -64,8 +76,17 @@ def interrupts(text: str) -> bool:
 
     That is a word that stops an answer ("wait"), or two words that are no backchannel.
     """
-    others = [word for word in words_of(text) if word not in _BACKCHANNELS]
-    return len(others) >= 2 or any(word in _STOPS for word in others)
+    others = _meant(words_of(text))
+    return len(others) >= 2 or not others.isdisjoint(_STOPS)
+
+
+def _meant(words: Sequence[str]) -> set[str]:
+    """Different words that are neither backchannels nor hums nor single letters."""
+    return {
+        word
+        for word in words
+        if word not in _BACKCHANNELS and not _HUM.fullmatch(word) and (len(word) > 1 or word == "i")
+    }
 
 
 def ending_of(text: str) -> Ending:
@@ -75,7 +96,8 @@ def ending_of(text: str) -> Ending:
         return Ending.UNKNOWN
     if _QUESTION_END.search(text):
         return Ending.QUESTION
-    if _OPEN_END.search(text) or words[-1] in _CONTINUED:
+    is_continued = any(tuple(words[-len(end) :]) == end for end in _CONTINUED_ENDS)
+    if _OPEN_END.search(text) or words[-1] in _CONTINUED or is_continued:
         return Ending.UNFINISHED
     if _SENTENCE_END.search(text):
         return Ending.FINISHED

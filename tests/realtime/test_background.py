@@ -1,0 +1,85 @@
+"""What sounds behind a speaker is told from speech: music, many voices, people far away."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import soxr
+
+from izwi_api.realtime.overlap import OverlapCheck
+from izwi_api.realtime.vad import SpeechFrame, VoiceDetector
+from tests.realtime.world import recorded
+
+RATE = 16_000
+
+
+def sound(name, lead_s=0.5):
+    """A recorded sound behind near silence, at 16 kHz."""
+    samples = soxr.resample(recorded(name), 24_000, RATE)
+    samples = np.concatenate([np.zeros(int(lead_s * RATE)), samples, np.zeros(RATE // 2)])
+    samples += np.random.default_rng(0).normal(size=len(samples)) * 3e-4
+    return samples.astype(np.float32)
+
+
+def speech(samples):
+    return np.array([frame.speech >= 0.5 for frame in VoiceDetector().write(samples)])
+
+
+@pytest.mark.parametrize("name", ["pad", "dial"])
+@pytest.mark.parametrize("lead_s", [0.0, 0.5])
+def test_sustained_tones_are_no_speech(name, lead_s):
+    assert speech(sound(name, lead_s)).mean() < 0.06
+
+
+def test_plucked_notes_that_ring_are_no_speech_after_the_first():
+    assert not speech(sound("music"))[75:].any()
+
+
+def test_voices_without_a_pause_are_background_after_a_while():
+    found = speech(sound("babble"))
+    assert found[100:].mean() < 0.25
+    assert speech(sound("babble", 0.0))[75:].mean() < 0.25
+
+
+@pytest.mark.parametrize(
+    "name", ["question", "long", "stop", "woman-talks", "man-talks", "no-wait"]
+)
+@pytest.mark.parametrize("lead_s", [0.0, 0.5])
+def test_a_speaker_is_heard(name, lead_s):
+    found = speech(sound(name, lead_s))
+    spoken = np.flatnonzero(found)
+    # no gap in it is as long as the silence that ends a turn
+    assert np.diff(spoken).max() < 25
+    assert found[spoken[0] : spoken[-1] + 1].mean() > 0.65
+    assert spoken[0] < 50 * lead_s + 20
+
+
+@pytest.mark.parametrize("behind", ["pad", "babble"])
+def test_a_speaker_is_heard_over_the_background(behind):
+    voice, room = sound("long"), sound(behind, 0.0)
+    room = np.resize(room, len(voice)) * (0.3 * np.std(voice) / np.std(room))
+    spoken = np.flatnonzero(speech((voice + room).astype(np.float32)))
+    assert np.diff(spoken).max() < 30
+    assert spoken[-1] - spoken[0] > 300
+
+
+def frames(level_db, count):
+    samples = np.zeros(320, np.float32)
+    return [SpeechFrame(0, 1.0, samples, level_db) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("below_db", "over_answer", "is_room"), [
+    (5, True, False), (12, True, True), (12, False, False), (25, False, True),
+])  # fmt: skip
+def test_people_far_away_do_not_interrupt(below_db, over_answer, is_room):
+    check = OverlapCheck()
+    assert not any(check.is_room(frame, False) for frame in frames(-20.0, 100))
+    check.begin_answer()
+    far = frames(-20.0 - below_db, 20)
+    assert [check.is_room(frame, over_answer) for frame in far] == [is_room] * 20
+
+
+def test_before_anybody_spoke_nobody_is_far_away():
+    check = OverlapCheck()
+    check.begin_answer()
+    assert not any(check.is_room(frame, True) for frame in frames(-45.0, 20))

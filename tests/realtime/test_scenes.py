@@ -1,0 +1,55 @@
+"""Recorded conversations through whole sessions, in virtual time: what follows from each sound."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.realtime.scenes import ASKED, SCENES, Scene, happened, perform
+from tests.realtime.world import World
+
+# Sound comes in pieces of 40 ms, and 250 ms ahead of its playback.
+PAUSED_S = 0.12
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        yield World(tmp_path_factory.mktemp("world"), patch)
+
+
+def play(world, scene):
+    turns = {"type": "server_vad"} | scene.turns
+    audio = {"input": {"turn_detection": turns, "transcription": {"model": "whisper-1"}}}
+    return world.talk(
+        lambda phone, _: perform(scene, phone),
+        session={"audio": audio},
+        echo=scene.echo,
+        background=scene.background,
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(world):
+    """The sound of an answer over which nobody makes a sound."""
+    sound = play(world, Scene((*ASKED, "done"), "SERD")).sound()
+    assert len(sound) > 2 * 48_000
+    return sound
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_conversation(world, undisturbed, name):
+    scene = SCENES[name]
+    phone = play(world, scene)
+    heard = phone.of("conversation.item.input_audio_transcription.completed")
+    words = [happened.event["transcript"] for happened in heard]
+    assert happened(phone) == scene.happens, words
+    assert phone.num_left == 0
+    answers = [made.event["response"]["id"] for made in phone.of("response.created")]
+    if scene.is_undisturbed:
+        assert [phone.sound(answer) == undisturbed for answer in answers] == [True] * len(answers)
+    if scene.pauses is not None:
+        assert (phone.longest_wait_s > PAUSED_S) == scene.pauses
+    for answer in phone.of("response.done"):
+        sent = [e.at_s for e in phone.of("response.output_audio.delta")
+                if e.event["response_id"] == answer.event["response"]["id"]]  # fmt: skip
+        assert max(sent, default=0.0) <= answer.at_s, "sound behind the end of an answer"

@@ -1,0 +1,187 @@
+"""Live sessions in virtual time: minutes of conversation run as fast as the models compute.
+
+Nothing waits. Where every task sleeps, the clock jumps to the first that wakes; what threads do
+elsewhere is done at once, in the loop; and the engine takes a fixed virtual time for each step. So
+a conversation is the same in every run, however fast the machine is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import selectors
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from unittest import mock
+
+from izwi.engine import Engine
+from izwi.errors import EngineStopped
+from izwi.output_stream import Stream, aborted, failure
+from izwi.request import Chunk, Request
+from izwi_api.serve.resumable_request import ResumableRequest
+
+STEP_S = 0.02
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    """Advances the clock instead of waiting."""
+
+    now_s = 1000.0
+
+    def select(self, timeout=None):
+        ready = super().select(0)
+        if not ready and timeout is None:
+            raise RuntimeError("every task waits for something that nobody will do")
+        if not ready and timeout:
+            self.now_s += timeout
+        return ready
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes only while all of its tasks sleep."""
+
+    def __init__(self):
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self):
+        return self._jumping.now_s
+
+    def run_in_executor(self, executor, func, *args):
+        done = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+def run_virtually(work: Awaitable, limit_s: float = 3600.0):
+    """Run a coroutine in virtual time, at most so many seconds of it."""
+
+    async def limited():
+        async with asyncio.timeout(limit_s):
+            return await work
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        clock = runner.get_loop().time
+        with mock.patch.object(time, "monotonic", clock):
+            return runner.run(limited())
+
+
+class SteppedEngine:
+    """An `EngineClient` that steps an engine in the event loop, and can lose it.
+
+    Args:
+        make: Makes an engine, given its clock.
+    """
+
+    max_backlog = 64
+
+    def __init__(self, make: Callable[[Callable[[], float]], Engine], step_s: float = STEP_S):
+        self._make, self._step_s = make, step_s
+        self._requests: dict[str, ResumableRequest] = {}
+        self._numbers = itertools.count()
+        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self.paused: list[str] = []  # every request that was ever paused
+        self.engine: Engine | None = make(self._loop.time)
+        self._stepping = asyncio.create_task(self._step())
+
+    @property
+    def alive(self):
+        return self.engine is not None
+
+    @property
+    def load(self):
+        return {} if self.engine is None else self.engine.load
+
+    @property
+    def num_live(self):
+        return len(self._requests)
+
+    def start(self): ...
+
+    async def stop(self):
+        self._stepping.cancel()
+        for request_id in list(self._requests):
+            self._deliver([failure(request_id, EngineStopped("the engine has stopped"))])
+
+    def die(self):
+        """Lose the engine, with all that it holds."""
+        self.engine = None
+
+    def come_back(self):
+        """Start another engine, which goes on with the logs of what was in flight."""
+        self.engine = self._make(self._loop.time)
+        for request in self._requests.values():
+            self.engine.submit(request.request, request.log())
+        self._wake.set()
+
+    def submit(self, request: Request):
+        return self.submit_all([request])[0]
+
+    def submit_all(self, requests: Sequence[Request]):
+        if self.engine is None:
+            raise EngineStopped("the engine has stopped")
+        streams = [Stream(request.request_id, self, self._loop) for request in requests]
+        for request, stream in zip(requests, streams, strict=True):
+            self.engine.submit(request)
+            kept = ResumableRequest(request, weakref.ref(stream))
+            self._requests[request.request_id] = kept
+        self._wake.set()
+        return streams
+
+    def write(self, request_id, text_ids, closed):
+        if (request := self._requests.get(request_id)) is not None and not request.closed:
+            request.written += text_ids
+            request.closed = closed
+        self._tell(lambda engine: engine.write(request_id, text_ids, closed))
+
+    def pause(self, request_id):
+        self._set_paused(request_id, True)
+        self._tell(lambda engine: engine.pause(request_id))
+
+    def resume(self, request_id):
+        self._set_paused(request_id, False)
+        self._tell(lambda engine: engine.resume(request_id))
+
+    def abort(self, request_id):
+        if self.engine is None:
+            self._deliver([aborted(request_id)])
+        else:
+            self._deliver(self.engine.abort(request_id))
+
+    def set_backpressure(self, request_id, backpressured):
+        self._tell(lambda engine: engine.set_backpressure(request_id, backpressured))
+
+    def _tell(self, command):
+        if self.engine is not None:
+            command(self.engine)
+            self._wake.set()
+
+    def _set_paused(self, request_id, paused):
+        if (request := self._requests.get(request_id)) is not None:
+            request.paused = paused
+            if paused:
+                self.paused.append(request_id)
+
+    async def _step(self):
+        while True:
+            self._wake.clear()
+            while self.engine is not None and self.engine.has_work:
+                chunks = self.engine.step()
+                self._deliver(chunks)
+                await asyncio.sleep(self._step_s)
+                if not chunks and self.engine is not None and self.engine.is_idle:
+                    break
+            await self._wake.wait()
+
+    def _deliver(self, chunks: Sequence[Chunk]):
+        for chunk in chunks:
+            request = self._requests.get(chunk.request_id)
+            if chunk.reason is not None:
+                self._requests.pop(chunk.request_id, None)
+            if request is not None:
+                request.give(chunk)

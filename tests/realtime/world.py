@@ -1,0 +1,84 @@
+"""Services for sessions in virtual time: the embedded voice and transcriber, a scripted chat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import soundfile
+
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.registry import Registry
+from izwi.runner.device import torch_backend
+from izwi_api.realtime import making
+from izwi_api.realtime.settings import RealtimeSettings, updated
+from izwi_api.services.context import Services
+from izwi_api.settings import Settings
+from izwi_api.voices.store import VoiceStore
+from tests.api.scripted_chat import ScriptedRegistry
+from tests.models.tiny_chat import write_tiny_chat
+from tests.realtime.phone import Phone, at_24_khz, call
+from tests.realtime.virtual import SteppedEngine, run_virtually
+
+SOUNDS = Path(__file__).parent / "sounds"
+ANSWER = "The train leaves at seven in the morning."
+
+
+class World:
+    """What sessions share; each gets an engine of its own, and another seed only when asked."""
+
+    def __init__(self, home, monkeypatch):
+        self.home = home
+        self.backend = torch_backend("cpu", "float32")
+        self.models = Registry(self.backend)
+        for name in ("izwi-tiny-tts", "izwi-tiny-asr", str(write_tiny_chat(home / "chat"))):
+            self.models.load(name)
+        self.answer, self.prompts = ANSWER, []
+        self.config = EngineConfig(kv_bytes=1 << 26)
+        self.registry = ScriptedRegistry(self.models, "chat", self._write)
+        monkeypatch.setattr(making, "secrets", SimpleNamespace(randbits=lambda _: 7))
+
+    def _write(self, messages):
+        self.prompts.append(messages)
+        return self.answer
+
+    def engine(self, clock):
+        return Engine(self.models.models, self.backend.ops, self.config, clock)
+
+    def talk(self, script, *, session=None, limits=None, **phone):
+        """Hold a session in virtual time; `script(phone, engine)` is what the caller does.
+
+        Returns:
+            The phone, with all that happened.
+        """
+        self.prompts.clear()
+
+        async def main():
+            engine = SteppedEngine(self.engine)
+            settings = Settings(home=self.home)
+            services = Services(engine, self.registry, settings, VoiceStore(self.home))
+            made = Phone(**phone)
+            asked = updated(RealtimeSettings(model="chat"), session or {})
+            await call(services, asked, made, script(made, engine), limits)
+            made.num_left = engine.num_live
+            made.paused = engine.paused
+            await engine.stop()
+            return made
+
+        return run_virtually(main())
+
+
+_known = {}
+
+
+def recorded(name, level_db=0.0):
+    """A recorded sound at 24 kHz, at a level in dB over its own."""
+    if name not in _known:
+        _known[name] = at_24_khz(*soundfile.read(SOUNDS / f"{name}.opus", dtype="float32"))
+    return _known[name] * np.float32(10 ** (level_db / 20))
+
+
+def rms(samples):
+    return float(np.sqrt(np.mean(np.square(samples))))
