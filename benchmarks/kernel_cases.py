@@ -81,6 +81,22 @@ PRODUCTS = [
     Product("predictor head", 2048, PREDICTOR.hidden, ""),
     Product("predictor input", PREDICTOR.hidden, TALKER.hidden, "bias"),
 ]
+# of other models, by `--of`; those of LFM2-Audio's depthformer come last in its list
+_LFM2 = [
+    Product("conv in", 6144, 2048, "norm"),
+    Product("qkv", 3072, 2048, "norm"),
+    Product("gate and up", 16_384, 2048, "gate"),
+    Product("down", 2048, 8192, "residual"),
+    Product("head", 65_536, 2048, ""),
+    Product("depth input", 8192, 2048, "bias"),
+    Product("depth qkv", 1536, 1024, "norm"),
+    Product("depth o", 1024, 1024, "residual"),
+    Product("depth gate and up", 5632, 1024, "gate"),
+    Product("depth down", 1024, 2816, "residual"),
+    Product("depth head", 2049, 1024, "norm"),
+]
+_CHAT = [Product(f"head of {hidden}", 151_936, hidden, "") for hidden in (1024, 2048)]
+OTHERS = {"speech": PRODUCTS, "s2s": _LFM2, "chat": _CHAT}
 
 
 def normal(*shape: int, scale: float = 1.0) -> Tensor:

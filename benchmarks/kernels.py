@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.kernel_cases import (
     DEVICE,
+    OTHERS,
     PREDICTOR,
     PRODUCTS,
     TALKER,
@@ -184,11 +185,13 @@ class Trial:
         return True
 
 
-def tune_products(rows_tuned: tuple[int, ...], stored: torch.dtype | None) -> list[Row]:
+def tune_products(
+    rows_tuned: tuple[int, ...], stored: torch.dtype | None, products: list[Product] = PRODUCTS
+) -> list[Row]:
     """Try the cuts of every product; they are compiled in parallel, then timed one by one."""
     trials = [
         Trial(operands, tiles)
-        for product in PRODUCTS
+        for product in products
         for rows in rows_tuned
         for operands in [Operands(product, rows, stored)]
         for tiles in _CUTS[bucket_of(rows)]
@@ -243,7 +246,12 @@ def main() -> None:
     parser.add_argument("--tune", action="store_true", help="try other cuts instead of timing")
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 2, 8, 32, 64], help="to tune")
     parser.add_argument("--weights", choices=WEIGHTS, default="auto", help="of the products alone")
+    parser.add_argument("--of", nargs="*", choices=OTHERS, help="tune products of these alone")
     options = parser.parse_args()
+    if options.of:
+        for name in options.of:
+            tune_products(tuple(options.rows), None, OTHERS[name])
+        return
     if options.tune and options.weights == "int4":
         parser.error("products with weights of 4 bits have one cut")
     stored = quantized_dtype(options.weights, DEVICE)
