@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from izwi.cache.kv import bytes_per_page
 from izwi.chat import ChatInput, ChatMessage, Role
@@ -195,25 +193,6 @@ def same(found: Given, expected: Given) -> None:
     assert found.entries == expected.entries
     assert found.reason is expected.reason
     np.testing.assert_array_equal(found.sound, expected.sound)
-
-
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data())
-def test_each_output_is_that_of_its_single_run(models, alone, data):
-    """Speech, transcription, chat and conversations in one engine, in any order and memory."""
-    requests = data.draw(st.permutations(requests_of(models)))
-    requests = requests[: data.draw(st.integers(2, 8))]
-    delays = data.draw(st.lists(st.integers(0, 9), min_size=8, max_size=8))
-    config = replace_config(
-        CONFIG,
-        max_running=data.draw(st.integers(2, 8)),
-        max_step_tokens=data.draw(st.sampled_from([16, 40, 256])),
-    )
-    given_ = run(Engine(models, BACKEND.ops, config), requests, tuple(delays))
-    for request in requests:
-        same(given_[request.request_id], alone[request.request_id])
 
 
 @pytest.mark.parametrize("paused_at", [1, 4, 9, 21])

@@ -214,7 +214,8 @@ def write_tiny_lfm2_audio(folder: Path, seed: int = SEED, **more: Any) -> Path:
         folder: Is made.
         seed: Of the weights.
         more: `mimi=True` for the older layout with a small Mimi, `loudness` as in `tiny_weights`,
-            `wide=True` for a depthformer whose heads the kernels of a GPU take.
+            `wide=True` for a depthformer whose heads the kernels of a GPU take,
+            `blocks=(text, frames)` for other sizes of the blocks in which they take turns.
 
     Returns:
         The folder.
@@ -230,7 +231,9 @@ def write_tiny_lfm2_audio(folder: Path, seed: int = SEED, **more: Any) -> Path:
     shapes = tensor_shapes(config)
     shapes |= encoder_shapes(encoder_config(TINY["encoder"], "encoder"), config.lfm.hidden_size)
     write_tokenizer(folder)
-    write_json(folder / "config.json", written)
+    text, frames = more.get("blocks", (6, 12))
+    blocks = {"interleaved_n_text": text, "interleaved_n_audio": frames}
+    write_json(folder / "config.json", written | blocks)
     weights = tiny_weights(shapes, seed, more.get("loudness", LOUD))
     save_file(weights, folder / "model.safetensors")
     if more.get("mimi"):
