@@ -27,6 +27,7 @@ from izwi_api.realtime.settings import (
 )
 from izwi_api.services.context import Services
 from izwi_api.services.converse import SpokenAnswer, Voice, open_spoken_answer
+from izwi_api.services.speech_writer import default_writable_model
 from izwi_api.voices.names import resolve_voice
 
 _SEED_BITS = 63
@@ -73,7 +74,7 @@ class ResponseMaker:
                 self.transcripts.pop(item.item_id, None)
         voice = None
         if setting.wire is not None:
-            name = services.registry.default(Capability.SPEAK)
+            name = _voice_model(services)
             chosen = await find_voice(services, name, setting.voice)
             seed = secrets.randbits(_SEED_BITS)
             voice = Voice(name, SpeechInput("", voice=chosen, seed=seed))
@@ -89,6 +90,14 @@ async def find_voice(services: Services, model_name: str, name: str | None) -> A
         return await resolve_voice(services, model_name, name)
     speakers = services.registry.speech(model_name).speakers
     return speakers[0] if speakers else None
+
+
+def _voice_model(services: Services) -> str:
+    """Return the model that speaks: one that takes its text while it is written, if there is."""
+    try:
+        return default_writable_model(services.registry)
+    except ModelNotFound:
+        return services.registry.default(Capability.SPEAK)
 
 
 def transcription_of(services: Services, settings: Settings) -> Transcription | None:
@@ -111,7 +120,7 @@ async def check_settings(services: Services, settings: Settings) -> None:
     elif not isinstance(settings, RealtimeSettings):
         raise ModelNotFound("no model that transcribes is served", param="session.audio.input")
     if isinstance(settings, RealtimeSettings) and settings.audio.output.voice is not None:
-        name = services.registry.default(Capability.SPEAK)
+        name = _voice_model(services)
         await find_voice(services, name, settings.audio.output.voice)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from izwi.audio.encode import stream_encoder, with_length
-from izwi.capability import Capability
 from izwi.errors import IzwiError
 from izwi.inputs import SpeechInput
 from izwi_api.http.errors import error_line
@@ -26,6 +25,7 @@ from izwi_api.schemas.chat import ChatBody, chat_input
 from izwi_api.schemas.spoken_chat import FORMATS
 from izwi_api.services.context import Services
 from izwi_api.services.converse import SoundPiece, SpokenAnswer, Voice, open_spoken_answer
+from izwi_api.services.speech_writer import default_writable_model
 from izwi_api.services.written_turns import kept_text, placeholders, write_turns
 from izwi_api.voices.names import resolve_voice
 
@@ -56,7 +56,7 @@ async def speak_answer(services: Services, values: Mapping[str, Any]) -> Respons
     asked.check()
     spoken_with = asked.audio
     assert spoken_with is not None
-    speech_model = str(values.get("speech_model") or services.registry.default(Capability.SPEAK))
+    speech_model = str(values.get("speech_model") or default_writable_model(services.registry))
     voice = await resolve_voice(services, speech_model, spoken_with.voice_name)
     body, num_heard = await heard_body(services, values)
     seed = secrets.randbits(_SEED_BITS) if body.seed is None else body.seed

@@ -50,8 +50,8 @@ async def create_chat_completion(request: Request) -> Response:
 async def _answer_sound(services: Services, values: Mapping[str, Any]) -> Response:
     """Answer a body that sends sound or asks for it, by what its model can do."""
     name = values.get("model")
-    chats = isinstance(name, str) and Capability.CHAT in services.registry.model(name).capabilities
-    if not chats:
+    able = services.registry.model(name).capabilities if isinstance(name, str) else ()
+    if Capability.CONVERSE in able or Capability.CHAT not in able:
         return await answer_aloud(services, values)
     if asks_for_sound(values):
         return await speak_answer(services, values)

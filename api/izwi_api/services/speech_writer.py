@@ -14,8 +14,9 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from izwi.capability import Capability
 from izwi.engine_client import EngineClient, OutputStream
-from izwi.errors import EngineStopped, InvalidRequest
+from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound
 from izwi.input_stream import TextPart, WritableModel
 from izwi.inputs import SpeechInput
 from izwi.request import Chunk, Request
@@ -218,6 +219,21 @@ class SpeechWriter:
         seed, ask = piece_seed(request.seed, piece), request.ask
         wish = replace(ask, seed=seed) if isinstance(ask, SpeechInput) else None
         return replace(request, seed=seed, listener=self._id, continues=piece > 0, ask=wish)
+
+
+def default_writable_model(registry: Registry) -> str:
+    """Return the first model that speaks a text while it is written.
+
+    Raises:
+        ModelNotFound: There is none.
+    """
+    for name in registry.names():
+        model = registry.model(name)
+        if Capability.SPEAK in model.capabilities and isinstance(model, WritableModel):
+            return name
+    raise ModelNotFound(
+        "no model for speech is served here that speaks while its text is written", param="model"
+    )
 
 
 async def open_speech_writer(
