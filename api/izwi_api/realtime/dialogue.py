@@ -60,6 +60,8 @@ _REFUSALS = {
     "conversation_already_has_active_response": "the conversation has a response in progress",
     "response_cancel_not_active": "Cancellation failed: no response is in progress",
 }
+# Turns of one session that may be in transcription at once.
+_MAX_TRANSCRIPTIONS = 8
 # Kept before speech begins, so that a turn has its padding.
 _KEPT_MS = 2000
 
@@ -147,6 +149,11 @@ class Dialogue:
     def end_ms(self) -> int:
         """Where the input sound ends."""
         return self._buffer.end_ms
+
+    async def until_transcribed(self) -> None:
+        """Wait while many turns are in transcription."""
+        while len(self._tasks) >= _MAX_TRANSCRIPTIONS:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     def number_of(self, response_id: str | None) -> int | None:
         """The number of a response; -1 where there is none of this id."""

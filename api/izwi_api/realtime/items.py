@@ -20,6 +20,8 @@ CHARACTERS_PER_S = 15.0
 # Sound that items keep for `conversation.item.retrieve`; older items lose theirs.
 _MAX_KEPT_BYTES = 16 << 20
 _MAX_ITEMS = 4096
+# Of all items together; more than any model's context.
+_MAX_CHARACTERS = 4 << 20
 _Text = Annotated[str, Meta(max_length=1 << 20)]
 _Id = Annotated[str, Meta(min_length=1, max_length=64)]
 
@@ -78,6 +80,12 @@ class Item:
     name: str = ""
     arguments: str = ""
     output: str = ""
+
+    @property
+    def num_characters(self) -> int:
+        """Length of its text."""
+        own = len(self.name) + len(self.arguments) + len(self.output)
+        return own + sum(len(part.text) for part in self.content)
 
     def as_json(self, *, with_audio: bool = False) -> dict[str, Any]:
         """Return it as it is sent."""
@@ -164,7 +172,8 @@ class Conversation:
         """Put an item behind another one, or at the end; returns the id of the one before it.
 
         Raises:
-            EventError: Its id is taken, there is no such item, or there are too many.
+            EventError: Its id is taken, there is no such item, there are too many, or their text is
+                too long.
         """
         if self._find(item.item_id) is not None:
             raise EventError(
@@ -174,6 +183,15 @@ class Conversation:
             )
         if len(self.items) >= _MAX_ITEMS:
             raise EventError(f"a conversation has at most {_MAX_ITEMS} items", "too_many_items")
+        if item.num_characters:
+            num_characters = sum(other.num_characters for other in (*self.items, item))
+            if num_characters > _MAX_CHARACTERS:
+                raise EventError(
+                    f"the conversation would have {num_characters} characters; at most "
+                    f"{_MAX_CHARACTERS} are kept: delete items first",
+                    "conversation_too_long",
+                    param="item",
+                )
         place = len(self.items)
         if previous_item_id == "root":
             place = 0

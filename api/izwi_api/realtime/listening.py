@@ -29,6 +29,42 @@ _SAMPLES_PER_MS = HEARD_RATE // 1000
 _CHUNK_S = 0.4
 
 
+class _Samples:
+    """Samples that come at the end and go at the beginning; few are copied when one comes.
+
+    A turn may last for minutes, and what is appended to it some milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self._room = np.zeros(HEARD_RATE, np.float32)
+        self._start = self._stop = 0
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def append(self, samples: Float32) -> None:
+        """Add samples at the end."""
+        if self._stop + len(samples) > len(self._room):
+            kept = self._room[self._start : self._stop]
+            room = np.zeros(max(HEARD_RATE, 2 * (len(kept) + len(samples))), np.float32)
+            room[: len(kept)] = kept
+            self._room, self._start, self._stop = room, 0, len(kept)
+        self._room[self._stop : self._stop + len(samples)] = samples
+        self._stop += len(samples)
+
+    def drop(self, count: int) -> None:
+        """Forget so many of the oldest samples."""
+        self._start += count
+
+    def silence(self, start: int, stop: int) -> None:
+        """Put zeros between two places, which count from the oldest."""
+        self._room[self._start + start : self._start + min(stop, len(self))] = 0.0
+
+    def copy(self, start: int, stop: int) -> Float32:
+        """Return the samples between two places, which count from the oldest."""
+        return self._room[self._start + start : self._start + stop].copy()
+
+
 class InputBuffer:
     """Sound of the client that is not committed, as it came and as samples at 16 kHz.
 
@@ -42,7 +78,7 @@ class InputBuffer:
         self._detector = VoiceDetector()
         self._bytes = bytearray()
         self._first_byte = 0  # place of the first one that is kept
-        self._samples = np.zeros(0, np.float32)
+        self._samples = _Samples()
         self._first_sample = 0
         self._before_ms = start_ms
 
@@ -62,7 +98,7 @@ class InputBuffer:
             )
         self._bytes += data
         samples = self._decoder.write(data)
-        self._samples = np.concatenate([self._samples, samples])
+        self._samples.append(samples)
         return self._detector.write(samples)
 
     def frame_ms(self, frame: SpeechFrame) -> int:
@@ -78,12 +114,12 @@ class InputBuffer:
         """The samples at 16 kHz from a place on, up to another or the end."""
         start = self._sample(start_ms)
         stop = len(self._samples) if end_ms is None else self._sample(end_ms)
-        return self._samples[start : max(start, stop)].copy()
+        return self._samples.copy(start, max(start, stop))
 
     def silence(self, frame: SpeechFrame) -> None:
         """Keep a frame from being transcribed: its samples become zeros, its bytes stay."""
         stop = frame.end - self._first_sample
-        self._samples[max(0, stop - len(frame.samples)) : max(0, stop)] = 0.0
+        self._samples.silence(max(0, stop - len(frame.samples)), max(0, stop))
 
     def drop(self, before_ms: int) -> None:
         """Forget what came before a place."""
@@ -91,7 +127,7 @@ class InputBuffer:
         del self._bytes[: place - self._first_byte]
         self._first_byte = place
         start = self._sample(before_ms)
-        self._samples = self._samples[start:]
+        self._samples.drop(start)
         self._first_sample += start
 
     @property

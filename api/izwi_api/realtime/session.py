@@ -100,6 +100,7 @@ class RealtimeSession:
         event = parse_event(message if isinstance(message, str) else None)
         self._event_id = event.event_id
         await self._handle(event)
+        await self._dialogue.until_transcribed()
 
     async def _handle(self, event: ClientEvent) -> None:
         dialogue = self._dialogue

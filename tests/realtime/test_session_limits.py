@@ -1,0 +1,182 @@
+"""What one session may make the server hold and do; without models and sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from izwi.errors import ModelNotFound
+from izwi_api.realtime import dialogue as dialogue_module
+from izwi_api.realtime.errors import EventError
+from izwi_api.realtime.items import Conversation, parse_item
+from izwi_api.realtime.listening import InputBuffer
+from izwi_api.realtime.session import RealtimeSession
+from izwi_api.realtime.settings import RealtimeSettings, wire_format
+from izwi_api.sessions.core import Message, Session
+from izwi_api.sessions.limits import SessionLimits
+
+
+class _Nothing:
+    """A registry without models."""
+
+    def default(self, capability: object) -> str:
+        raise ModelNotFound("nothing is served")
+
+
+WIRE = wire_format(RealtimeSettings(model="chat").audio.input.format)
+
+
+@dataclass
+class _Services:
+    registry: _Nothing
+    engine: SimpleNamespace
+
+
+SERVICES = _Services(_Nothing(), SimpleNamespace())
+
+
+class FakeWire:
+    """A client that writes as fast as it may, and reads all."""
+
+    def __init__(self, messages: list[dict[str, object]]):
+        self.to_come = [json.dumps(message) for message in messages]
+        self.events: list[dict[str, object]] = []
+
+    async def receive(self) -> str:
+        await asyncio.sleep(0)
+        if not self.to_come:
+            await asyncio.Event().wait()
+        return self.to_come.pop(0)
+
+    async def send(self, message: Message) -> None:
+        self.events.append(json.loads(message))
+
+    async def close(self, code: int, reason: str) -> None: ...
+
+
+async def serve(wire: FakeWire) -> None:
+    session = Session(wire, SessionLimits())
+    settings = RealtimeSettings(model="chat")
+    await session.run(RealtimeSession(session, SERVICES, settings, 3600.0))  # type: ignore[arg-type]
+
+
+async def until(is_so) -> None:
+    for _ in range(6000):
+        if is_so():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came to that")
+
+
+def test_text_of_a_conversation_is_limited_as_a_whole() -> None:
+    conversation, megabyte = Conversation(), "x" * (1 << 20)
+    content = [{"type": "input_text", "text": megabyte}]
+    for _ in range(4):
+        conversation.add(parse_item({"type": "message", "role": "user", "content": content}))
+    call = {"type": "function_call", "name": "f", "arguments": megabyte}
+    with pytest.raises(EventError) as refused:
+        conversation.add(parse_item(call))
+    assert refused.value.code == "conversation_too_long"
+    assert len(conversation.items) == 4
+    # sound whose words come later is taken, and room is made by deleting
+    conversation.add(parse_item({"type": "message", "role": "user", "content": []}))
+    conversation.delete(conversation.items[0].item_id)
+    call["arguments"] = megabyte[:-1]
+    conversation.add(parse_item(call))
+
+
+def test_samples_of_a_long_turn_are_the_same_as_of_a_short_one() -> None:
+    rng = np.random.default_rng(5)
+    sound = rng.integers(-3000, 3000, 24_000 * 70, np.int16).tobytes()
+    whole, in_pieces = (InputBuffer(WIRE) for _ in range(2))
+    whole.write(sound)
+    start = 0
+    while start < len(sound):
+        size = int(rng.integers(1, 9600))
+        in_pieces.write(sound[start : start + size])
+        start += size
+    assert in_pieces.end_ms == whole.end_ms == 70_000
+    for first_ms, last_ms in ((0, 70_000), (12_345, 12_367), (69_000, 80_000), (5, 5)):
+        assert np.array_equal(
+            in_pieces.samples(first_ms, last_ms), whole.samples(first_ms, last_ms)
+        )
+    in_pieces.drop(30_000)
+    assert np.array_equal(in_pieces.samples(0), whole.samples(30_000))
+    in_pieces.write(sound[:48_000])  # behind what was dropped
+    whole.write(sound[:48_000])
+    assert np.array_equal(in_pieces.samples(31_000), whole.samples(31_000))
+    frame = in_pieces.write(sound[:48_000])[20]
+    before = in_pieces.samples(0)
+    in_pieces.silence(frame)
+    changed = np.flatnonzero(in_pieces.samples(0) != before)
+    assert changed[-1] - changed[0] < len(frame.samples)
+    assert changed[-1] == frame.end - 1 - 30_000 * 16  # of which 30 s were dropped
+
+
+def test_an_append_to_a_long_turn_costs_what_it_does_to_a_short_one() -> None:
+    """Ten minutes in one turn: each append copied all of them, so the loop stood for everybody."""
+    buffer = InputBuffer(WIRE)
+    piece = bytes(960)  # 20 ms
+
+    def of_400() -> float:
+        begun = time.process_time()
+        for _ in range(400):
+            buffer.write(piece)
+        return time.process_time() - begun
+
+    short = min(of_400() for _ in range(3))
+    for _ in range(10):
+        buffer.write(bytes(60 * 48_000))
+    assert min(of_400() for _ in range(3)) < 8 * short + 0.1
+
+
+async def test_turns_in_transcription_are_limited(monkeypatch) -> None:
+    """Each commit of 100 ms is a request to the engine: one session filled its queue."""
+    open_now, most, proceed = set[object](), [0], asyncio.Event()
+
+    class Listening:
+        def __init__(self, *_: object) -> None:
+            open_now.add(self)
+            most[0] = max(most[0], len(open_now))
+
+        def feed(self, samples: object) -> None: ...
+
+        def close(self) -> None: ...
+
+        def finish(self) -> asyncio.Task[str]:
+            async def work() -> str:
+                await proceed.wait()
+                open_now.discard(self)
+                return "words"
+
+            return asyncio.create_task(work())
+
+    monkeypatch.setattr(dialogue_module, "Listener", Listening)
+    monkeypatch.setattr(dialogue_module, "transcription_of", lambda *_: object())
+    sound = base64.b64encode(bytes(9600)).decode()
+    off = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+    monkeypatch.setattr("izwi_api.realtime.session.check_settings", _no_check)
+    turn = [
+        {"type": "input_audio_buffer.append", "audio": sound},
+        {"type": "input_audio_buffer.commit"},
+    ]
+    wire = FakeWire([{"type": "session.update", "session": off}, *turn * 40])
+    running = asyncio.create_task(serve(wire))
+    await until(lambda: len(open_now) >= 8)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert most == [8]
+    proceed.set()
+    committed = "input_audio_buffer.committed"
+    await until(lambda: sum(event["type"] == committed for event in wire.events) == 40)
+    running.cancel()
+
+
+async def _no_check(*_: object) -> None: ...
