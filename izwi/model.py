@@ -167,6 +167,10 @@ class Recordable(Protocol):
         ...
 
 
+class RecordableModel(Model, Recordable, Protocol):
+    """A model whose steps a GPU can record."""
+
+
 @runtime_checkable
 class RecordableTracks(Recordable, Protocol):
     """A recordable model of several tracks, whose inputs are entries and nothing else."""

@@ -35,6 +35,10 @@ class StateArena:
 
     All arrays of one dtype lie side by side, so that a row is cleared, gathered and scattered
     with one copy instead of one an array: on a GPU each is a launch.
+
+    Attributes:
+        device: Where the rows are.
+        beside: Rows are written and read in this context: on the side stream of a device.
     """
 
     def __init__(
@@ -54,7 +58,7 @@ class StateArena:
             dtype: Of what is "float".
             beside: Rows are written and read in this context: on the side stream of a device.
         """
-        self._device, self._beside = device, beside
+        self.device, self.beside = device, beside
         self._places: dict[torch.dtype, dict[str, tuple[int, int, tuple[int, ...]]]] = {}
         widths: dict[torch.dtype, int] = {}
         for name, spec in specs.items():
@@ -97,7 +101,7 @@ class StateArena:
 
     def clear(self, row: int) -> None:
         """Make a row the start of a stream again."""
-        with self._beside():
+        with self.beside():
             for flat in self._flat.values():
                 flat[row].zero_()
         self._uncommitted.discard(row)
@@ -147,7 +151,7 @@ class StateArena:
 
     def save(self, row: int) -> SavedState:
         """Copy a row to the host; it stays as it is and may be released."""
-        with self._beside():
+        with self.beside():
             copies = to_host([array[row] for array in self._arrays.values()])
         return SavedState(dict(zip(self._arrays, copies, strict=True)))
 
@@ -160,7 +164,7 @@ class StateArena:
         shapes = {name: (array.shape[1:], array.dtype) for name, array in self._arrays.items()}
         if shapes != {name: (array.shape, array.dtype) for name, array in saved.arrays.items()}:
             raise ValueError("the saved state has other arrays than this arena")
-        with self._beside():
+        with self.beside():
             for name, array in self._arrays.items():
                 array[row].copy_(saved.arrays[name], non_blocking=True)
         self._uncommitted.discard(row)
@@ -168,4 +172,4 @@ class StateArena:
     def _index(self, rows: Sequence[int] | Tensor) -> Tensor:
         if isinstance(rows, Tensor):
             return rows
-        return to_device(torch.tensor(list(rows)), self._device)
+        return to_device(torch.tensor(list(rows)), self.device)

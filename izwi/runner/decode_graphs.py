@@ -13,7 +13,7 @@ from torch import Tensor
 
 from izwi.cache.kv import PagedKV
 from izwi.cache.pages import pages_for
-from izwi.model import Model, Recordable, Row
+from izwi.model import Model, RecordableModel, Row
 from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, rope_tables
 from izwi.ops.attention.triton_prompt import PagedPrompt
 from izwi.ops.transfer import HostCopy
@@ -105,8 +105,7 @@ class DecodeGraphs:
 
     def __init__(
         self,
-        model: Model,
-        recordable: Recordable,
+        model: RecordableModel,
         kv: PagedKV,
         recorder: GraphRecorder,
         max_rows: int,
@@ -117,15 +116,14 @@ class DecodeGraphs:
 
         Args:
             model: Whose steps. It has one track.
-            recordable: The same model.
             kv: Its pages.
             recorder: Records them.
             max_rows: Of a step.
             suppressed: Ids that are never drawn.
             max_keys: Keys of the longest sequence that can be decoded here.
         """
-        self._model, self._recordable = model, recordable
-        self._kv, self._recorder, self._track = kv, recorder, model.tracks[0]
+        self._model, self._track = model, model.tracks[0]
+        self._kv, self._recorder = kv, recorder
         assert kv.plain is not None
         self._suppressed, self._device = suppressed, kv.plain[0].device
         self._max_keys = max_keys
@@ -305,7 +303,7 @@ class DecodeGraphs:
             model = self._model
             staged = StagedRows(
                 size,
-                num_inputs=self._recordable.num_inputs,
+                num_inputs=self._model.num_inputs,
                 max_pages=most_pages(model, self._kv) if batches is self._decodes else 0,
                 track=DrawnTrack(self._track.vocabulary, self._suppressed),
                 device=self._device,
@@ -338,7 +336,7 @@ class DecodeGraphs:
     def _hidden(self, batch: _Batch, max_keys: int) -> Tensor:
         staged = batch.staged
         take_last(self._last, staged.source, staged.inputs, staged.sampling.seen)
-        x = self._recordable.embed_inputs(staged.inputs)
+        x = self._model.embed_inputs(staged.inputs)
         hidden: Tensor = self._model.run(x, paged_context(self._kv, batch.staged, max_keys))
         return hidden
 

@@ -16,7 +16,7 @@ from izwi.cache.kv import PagedKV
 from izwi.cache.state import StateArena
 from izwi.config import EngineConfig
 from izwi.encoders import EncodesPadded
-from izwi.model import Model, Recordable, RecordableTracks, Row, last_positions
+from izwi.model import Model, Recordable, RecordableModel, RecordableTracks, Row, last_positions
 from izwi.ops.attention.triton_decode import takes_heads
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput
@@ -30,7 +30,6 @@ from izwi.runner.in_flight import InFlight
 from izwi.runner.prompt_graphs import PromptGraphs
 from izwi.runner.recorder import GraphRecorder
 from izwi.runner.sampler import Suppressed
-from izwi.runner.side_stream import SideStream
 from izwi.runner.tracked_graphs import TrackedDecodeGraphs
 from izwi.sequence import Sequence
 from izwi.tracks import frame_track
@@ -49,7 +48,7 @@ class Graphs:
     """
 
     model: Model
-    recordable: Recordable | None
+    recordable: RecordableModel | None
     kv: PagedKV
     ops: TorchOps
     decodes: DecodeGraphs | TrackedDecodeGraphs | None
@@ -65,11 +64,20 @@ class Graphs:
         suppressed: Seq[Suppressed | None],
         ops: TorchOps,
         config: EngineConfig,
-        beside: SideStream,
     ) -> Graphs:
         """Record everything that requests can need, so that none of them waits for it."""
+        recordable = _recordable(model, kv, ops.attends_with)
+
+        def made(recorder: GraphRecorder, codec_recorder: GraphRecorder) -> Graphs:
+            encoders = _encoders(model, ops, config, recorder)
+            decodes = prompts = None
+            if recordable is not None:
+                decodes = _decodes(recordable, kv, suppressed, ops, config, recorder)
+                prompts = _prompts(recordable, kv, ops, recorder)
+            codec = _codec(model, arena, config, codec_recorder)
+            return Graphs(model, recordable, kv, ops, decodes, prompts, codec, encoders)
+
         watch_triton()
-        made = partial(_made, model, kv, arena, suppressed, ops, config, beside)
         if ops.device.type == "cuda":
             rehearse(lambda: made(Rehearsal(ops.device), Rehearsal(ops.device)))
             arena.clear(arena.spare_row)
@@ -179,54 +187,66 @@ def _in_order(
     )
 
 
-def _made(
-    model: Model,
+def _encoders(
+    model: Model, ops: TorchOps, config: EngineConfig, recorder: GraphRecorder
+) -> EncoderGraphs | None:
+    if not isinstance(model, EncodesPadded) or not model.padded_encoders:
+        return None
+    most = config.max_step_encodes
+    encoders = EncoderGraphs(model.padded_encoders, recorder, most, ops.device, ops.dtype)
+    if recorder.records:
+        encoders.warm_up()
+    return encoders
+
+
+def _decodes(
+    model: RecordableModel,
     kv: PagedKV,
-    arena: StateArena,
     suppressed: Seq[Suppressed | None],
     ops: TorchOps,
     config: EngineConfig,
-    beside: SideStream,
     recorder: GraphRecorder,
-    codec_recorder: GraphRecorder,
-) -> Graphs:
-    """Set up a model's graphs, and record them where the device records."""
-    device = ops.device
-    decodes: DecodeGraphs | TrackedDecodeGraphs | None = None
-    prompts = codec = encoders = None
-    if isinstance(model, EncodesPadded) and model.padded_encoders:
-        most, dtype = config.max_step_encodes, ops.dtype
-        encoders = EncoderGraphs(model.padded_encoders, recorder, most, device, dtype)
-        if recorder.records:
-            encoders.warm_up()
-    recordable = _recordable(model, kv, ops.attends_with)
-    if recordable is not None:
+) -> DecodeGraphs | TrackedDecodeGraphs:
+    most = config.max_running
+    decodes: DecodeGraphs | TrackedDecodeGraphs
+    if len(model.tracks) > 1:
+        assert isinstance(model, RecordableTracks)
+        decodes = TrackedDecodeGraphs(model, model, kv, recorder, most, suppressed)
+    else:
         # torch would gather as many keys as a sequence can come to have
         most_keys = model.max_positions if ops.attends_with == "triton" else FEW_KEYS
-        most = config.max_running
-        if len(model.tracks) > 1:
-            assert isinstance(recordable, RecordableTracks)
-            decodes = TrackedDecodeGraphs(model, recordable, kv, recorder, most, suppressed)
-        else:
-            first = suppressed[0]
-            decodes = DecodeGraphs(model, recordable, kv, recorder, most, first, most_keys)
-        if ops.attends_with == "triton":
-            prompts = PromptGraphs(model, recordable, kv, recorder, device)
-        if recorder.records:
-            decodes.warm_up()
-        if recorder.records and prompts is not None:
-            prompts.warm_up()
+        decodes = DecodeGraphs(model, kv, recorder, most, suppressed[0], most_keys)
+    if recorder.records:
+        decodes.warm_up()
+    return decodes
+
+
+def _prompts(
+    model: RecordableModel, kv: PagedKV, ops: TorchOps, recorder: GraphRecorder
+) -> PromptGraphs | None:
+    if ops.attends_with != "triton":
+        return None
+    prompts = PromptGraphs(model, kv, recorder, ops.device)
+    if recorder.records:
+        prompts.warm_up()
+    return prompts
+
+
+def _codec(
+    model: Model, arena: StateArena, config: EngineConfig, recorder: GraphRecorder
+) -> CodecGraphs | None:
     frames = frame_track(model.tracks)
-    if frames is not None:
-        most, track = min(config.max_running, config.max_step_vocodes), model.tracks[frames]
-        codec = CodecGraphs(track, arena, codec_recorder, most, config.chunk_ramp, device)
-        if codec_recorder.records:
-            with beside():
-                codec.warm_up()
-    return Graphs(model, recordable, kv, ops, decodes, prompts, codec, encoders)
+    if frames is None:
+        return None
+    most, track = min(config.max_running, config.max_step_vocodes), model.tracks[frames]
+    codec = CodecGraphs(track, arena, recorder, most, config.chunk_ramp, arena.device)
+    if recorder.records:
+        with arena.beside():
+            codec.warm_up()
+    return codec
 
 
-def _recordable(model: Model, kv: PagedKV, attends_with: str) -> Recordable | None:
+def _recordable(model: Model, kv: PagedKV, attends_with: str) -> RecordableModel | None:
     """The model, if its steps repeat and recorded attention reads its keys and values.
 
     Those with windows run unrecorded so far, and those with several tracks where torch attends.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from izwi.cache.kv import PagedKV
-from izwi.model import Model, Recordable, Row
+from izwi.model import RecordableModel, Row
 from izwi.runner.decode_graphs import most_pages, paged_context
 from izwi.runner.recorder import GraphRecorder, Recorded
 from izwi.runner.staging import StagedPositions
@@ -36,13 +36,12 @@ class PromptGraphs:
 
     def __init__(
         self,
-        model: Model,
-        recordable: Recordable,
+        model: RecordableModel,
         kv: PagedKV,
         recorder: GraphRecorder,
         device: torch.device,
     ):
-        self._model, self._recordable, self._kv = model, recordable, kv
+        self._model, self._kv = model, kv
         self._recorder, self._device = recorder, device
         self._prompts: dict[int, _Prompts] = {}
 
@@ -54,7 +53,7 @@ class PromptGraphs:
         """Run packed positions; (positions, width) states, valid until the next call."""
         count = sum(row.stop - row.start for row in rows)
         prompts = self._of(next(size for size in _SIZES if size >= count))
-        inputs = self._recordable.inputs(rows)
+        inputs = self._model.inputs(rows)
         if inputs is None:
             prompts.x[:count].copy_(self._model.embed(rows))
         prompts.staged.stage_rows(inputs, rows)
@@ -70,15 +69,13 @@ class PromptGraphs:
 
     def _of(self, size: int) -> _Prompts:
         if size not in self._prompts:
-            model, recordable = self._model, self._recordable
+            model = self._model
             max_pages = most_pages(model, self._kv)
-            staged = StagedPositions(
-                size, recordable.num_inputs, max_pages, self._device, together=True
-            )
-            x = torch.zeros_like(recordable.embed_inputs(staged.inputs))
+            staged = StagedPositions(size, model.num_inputs, max_pages, self._device, together=True)
+            x = torch.zeros_like(model.embed_inputs(staged.inputs))
 
             def run() -> Tensor:
-                embedded = torch.where(staged.embedded, x, recordable.embed_inputs(staged.inputs))
+                embedded = torch.where(staged.embedded, x, model.embed_inputs(staged.inputs))
                 context = paged_context(self._kv, staged, model.max_positions, together=True)
                 states: Tensor = model.run(embedded, context)
                 return states

@@ -110,7 +110,6 @@ class Runner:
             self._every_suppressed,
             self._ops,
             self._config,
-            self._beside,
         )
 
     @property

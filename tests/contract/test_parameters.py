@@ -15,14 +15,6 @@ TABLES = tuple(f"izwi/backends/mlx/{name}.py" for name in ("ops", "attention", "
 # Still to be grouped.
 TOO_LONG = {
     "api/izwi_api/http/auth.py: __init__",
-    "models/izwi_models/lfm2_audio/prepare.py: _request",
-    "izwi/runner/decode_graphs.py: __init__",
-    "izwi/runner/graphs.py: _made",
-    "izwi/runner/graphs.py: of",
-    "models/izwi_models/lfm2_audio/backbone.py: _attend",
-    "models/izwi_models/lfm2_audio/backbone.py: _short_conv",
-    "models/izwi_models/lfm2_audio/encoder.py: _attend",
-    "models/izwi_models/lfm2_audio/encoder.py: _layer",
 }
 
 

@@ -240,7 +240,7 @@ def test_a_rehearsal_looks_up_nothing_that_no_kernel_has_written(
         runner = engine._workers["m"].runner
         monkeypatch.setattr(PagedDecode, "attend_fused", lambda _, __, q, *___: torch.zeros_like(q))
         rehearsal = Rehearsal(torch.device("cpu"))
-        decodes = DecodeGraphs(model, model, runner._kv, rehearsal, 3, None, 64)
+        decodes = DecodeGraphs(model, runner._kv, rehearsal, 3, None, 64)
         decodes.warm_up()
         for batch in (*decodes._decodes.values(), *decodes._draws.values()):
             assert batch.graphs

@@ -8,6 +8,8 @@ positions back. Source: transformers 4.57.6, models/lfm2.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from izwi.ops import Array, AttentionContext, Ops, Weights
 from izwi.ops.fused import gated_short_conv
 from izwi_models.lfm2_audio.config import BackboneConfig
@@ -72,53 +74,55 @@ def hidden_states(
     eps = config.norm_eps
     convs = attentions = 0
     for n in range(config.num_hidden_layers):
-        prefix = f"{PREFIX}layers.{n}."
+        layer = _Layer(ops, weights, config, f"{PREFIX}layers.{n}.")
         if config.is_conv(n):
-            x = _short_conv(ops, weights, config, prefix, x, context, convs)
+            x = _short_conv(layer, x, context, convs)
             convs += 1
         else:
-            x = _attend(ops, weights, config, prefix, x, context, attentions)
+            x = _attend(layer, x, context, attentions)
             attentions += 1
-        norm = weights.get(prefix + _MLP_NORM)
-        gated = ops.gated_linear(x, norm, eps, weights[f"{prefix}{_GATE_UP[0]}.weight"])
-        x = ops.linear_add(gated, weights[f"{prefix}feed_forward.w2.weight"], x)
+        gated = ops.gated_linear(x, layer.norm(_MLP_NORM), eps, layer[f"{_GATE_UP[0]}.weight"])
+        x = ops.linear_add(gated, layer["feed_forward.w2.weight"], x)
     return ops.rms_norm(x, weights[f"{PREFIX}embedding_norm.weight"], eps)
 
 
-def _attend(
-    ops: Ops,
-    weights: Weights,
-    config: BackboneConfig,
-    prefix: str,
-    x: Array,
-    context: AttentionContext,
-    layer: int,
-) -> Array:
-    attended = ops.normed_attention(
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer's weights, by their names in it, and what they are computed with."""
+
+    ops: Ops
+    weights: Weights
+    config: BackboneConfig
+    prefix: str
+
+    def __getitem__(self, name: str) -> Array:
+        return self.weights[self.prefix + name]
+
+    def norm(self, name: str) -> Array | None:
+        """The weight of a norm, or None where it was folded into the product behind it."""
+        return self.weights.get(self.prefix + name)
+
+
+def _attend(layer: _Layer, x: Array, context: AttentionContext, number: int) -> Array:
+    """The operator of an attention layer; `number` counts those before it."""
+    attended = layer.ops.normed_attention(
         x,
-        weights.get(prefix + _NORM),
-        config.norm_eps,
-        weights[f"{prefix}{_QKV[0]}.weight"],
-        spec=config.attention,
+        layer.norm(_NORM),
+        layer.config.norm_eps,
+        layer[f"{_QKV[0]}.weight"],
+        spec=layer.config.attention,
         context=context,
-        layer=layer,
-        q_norm=weights[f"{prefix}self_attn.q_layernorm.weight"],
-        k_norm=weights[f"{prefix}self_attn.k_layernorm.weight"],
+        layer=number,
+        q_norm=layer["self_attn.q_layernorm.weight"],
+        k_norm=layer["self_attn.k_layernorm.weight"],
     )
-    return ops.linear_add(attended, weights[f"{prefix}self_attn.out_proj.weight"], x)
+    return layer.ops.linear_add(attended, layer["self_attn.out_proj.weight"], x)
 
 
-def _short_conv(
-    ops: Ops,
-    weights: Weights,
-    config: BackboneConfig,
-    prefix: str,
-    x: Array,
-    context: AttentionContext,
-    layer: int,
-) -> Array:
-    norm = weights.get(prefix + _NORM)
-    projected = ops.normed_linear(x, norm, config.norm_eps, weights[f"{prefix}conv.in_proj.weight"])
-    taps = weights[f"{prefix}conv.conv.weight"]
-    mixed = gated_short_conv(ops, projected, taps, context=context, layer=layer)
-    return ops.linear_add(mixed, weights[f"{prefix}conv.out_proj.weight"], x)
+def _short_conv(layer: _Layer, x: Array, context: AttentionContext, number: int) -> Array:
+    """The operator of a convolution layer; `number` counts those before it."""
+    ops, eps = layer.ops, layer.config.norm_eps
+    projected = ops.normed_linear(x, layer.norm(_NORM), eps, layer["conv.in_proj.weight"])
+    taps = layer["conv.conv.weight"]
+    mixed = gated_short_conv(ops, projected, taps, context=context, layer=number)
+    return ops.linear_add(mixed, layer["conv.out_proj.weight"], x)

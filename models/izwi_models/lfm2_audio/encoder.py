@@ -114,7 +114,7 @@ def encode(
     sound = None if num_frames is None else _sound(ops, mel.shape[-1], num_frames)
     x = _subsample(ops, weights, config, ops.transpose(mel, (0, 2, 1)), sound)
     for n in range(config.n_layers):
-        x = _layer(ops, weights, config, f"conformer.layers.{n}.", x, distances, sound)
+        x = _layer(ops, weights, config, f"conformer.layers.{n}.", x, _Segments(distances, sound))
     return x
 
 
@@ -177,20 +177,26 @@ def _convolve(ops: Ops, weights: Weights, x: Array, columns: tuple[Array, ...]) 
     return _affine(ops, weights, "conformer.pre_encode.out", x)
 
 
+class _Segments(NamedTuple):
+    """What the layers read of the segments beside their tokens.
+
+    Attributes:
+        distances: (2 * tokens - 1, d_model); see `distance_table`.
+        sound: None where nothing is padded.
+    """
+
+    distances: Array
+    sound: Sound | None
+
+
 def _layer(
-    ops: Ops,
-    weights: Weights,
-    config: EncoderConfig,
-    layer: str,
-    x: Array,
-    distances: Array,
-    sound: Sound | None,
+    ops: Ops, weights: Weights, config: EncoderConfig, layer: str, x: Array, segments: _Segments
 ) -> Array:
     x = x + 0.5 * _feed_forward(
         ops, weights, f"{layer}feed_forward1", f"{layer}norm_feed_forward1", x
     )
-    x = x + _attend(ops, weights, config, layer, x, distances, sound)
-    x = x + _mix(ops, weights, layer, x, sound)
+    x = x + _attend(ops, weights, config, layer, x, segments)
+    x = x + _mix(ops, weights, layer, x, segments.sound)
     x = x + 0.5 * _feed_forward(
         ops, weights, f"{layer}feed_forward2", f"{layer}norm_feed_forward2", x
     )
@@ -203,22 +209,16 @@ def _feed_forward(ops: Ops, weights: Weights, name: str, norm: str, x: Array) ->
 
 
 def _attend(
-    ops: Ops,
-    weights: Weights,
-    config: EncoderConfig,
-    layer: str,
-    x: Array,
-    distances: Array,
-    sound: Sound | None,
+    ops: Ops, weights: Weights, config: EncoderConfig, layer: str, x: Array, segments: _Segments
 ) -> Array:
-    width = config.d_model
+    width, sound = config.d_model, segments.sound
     weight, bias = (_joined(ops, weights, layer, kind) for kind in ("weight", "bias"))
     qkv = ops.linear(_norm(ops, weights, f"{layer}norm_self_att", x), weight, bias)
     attended = ops.relative_attention(
         qkv[..., :width],
         qkv[..., width : 2 * width],
         qkv[..., 2 * width :],
-        ops.linear(distances, weights[f"{layer}self_attn.linear_pos.weight"]),
+        ops.linear(segments.distances, weights[f"{layer}self_attn.linear_pos.weight"]),
         spec=AttentionSpec(config.n_heads, config.n_heads, config.head_dim, rope_theta=None),
         biases=(weights[f"{layer}self_attn.pos_bias_u"], weights[f"{layer}self_attn.pos_bias_v"]),
         key_lengths=None if sound is None else sound.num_tokens,

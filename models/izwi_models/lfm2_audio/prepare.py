@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -98,11 +97,20 @@ def conversation_request(
         None,
         prefix="audio_",
     )
-    # in an answer without sound, the token that begins one ends it
-    stops = (END_ID,) if ask.speaks else (END_ID, AUDIO_START_ID)
     _check_room(checkpoint, prompt, "messages")
     limit = _limit(checkpoint, prompt, ask.max_new_tokens, _MAX_ENTRIES, "max_completion_tokens")
-    return _request(request_id, model, prompt, (text, frames), limit, stops, seed=ask.seed, ask=ask)
+    return Request(
+        request_id,
+        model,
+        prompt,
+        sampling=text,
+        other_tracks=_frame_track(frames),
+        max_entries=limit,
+        # in an answer without sound, the token that begins one ends it
+        stop_ids=(END_ID,) if ask.speaks else (END_ID, AUDIO_START_ID),
+        seed=ask.seed,
+        ask=ask,
+    )
 
 
 def chat_request(checkpoint: Checkpoint, request_id: str, model: str, ask: ChatInput) -> Request:
@@ -131,13 +139,14 @@ def chat_request(checkpoint: Checkpoint, request_id: str, model: str, ask: ChatI
     _check_room(checkpoint, prompt, "messages")
     limit = _limit(checkpoint, prompt, ask.max_new_tokens, _MAX_ENTRIES, "max_completion_tokens")
     vocabulary = checkpoint.config.lfm.vocab_size
-    return _request(
+    return Request(
         request_id,
         model,
         prompt,
-        (_chat_sampling(checkpoint, ask), _GREEDY),
-        limit,
-        (END_ID, AUDIO_START_ID),
+        sampling=_chat_sampling(checkpoint, ask),
+        other_tracks=_frame_track(_GREEDY),
+        max_entries=limit,
+        stop_ids=(END_ID, AUDIO_START_ID),
         seed=ask.seed,
         logprobs=ask.logprobs,
         top_logprobs=min(ask.top_logprobs, vocabulary) if ask.logprobs else 0,
@@ -173,8 +182,16 @@ def speech_request(
     frames = _sampling(_SPEECH_FRAMES, ask.temperature, ask.top_k, ask.top_p)
     most = max(_MAX_ENTRIES, _FRAMES_PER_LETTER * len(ask.text))
     limit = _limit(checkpoint, prompt, ask.max_new_tokens, most, "max_new_tokens")
-    return _request(
-        request_id, model, prompt, (_GREEDY, frames), limit, (END_ID,), seed=ask.seed, ask=ask
+    return Request(
+        request_id,
+        model,
+        prompt,
+        sampling=_GREEDY,
+        other_tracks=_frame_track(frames),
+        max_entries=limit,
+        stop_ids=(END_ID,),
+        seed=ask.seed,
+        ask=ask,
     )
 
 
@@ -205,41 +222,22 @@ def transcription_request(
     text = _sampling(_GREEDY, ask.temperature, None, None)
     most = _SPARE_TOKENS + int(_TOKENS_PER_SECOND * len(ask.samples) / _RATE_HZ)
     limit = _limit(checkpoint, prompt, ask.max_new_tokens, most, "max_new_tokens")
-    stops = (END_ID, AUDIO_START_ID)
-    return _request(
+    return Request(
         request_id,
         model,
         prompt,
-        (text, _GREEDY),
-        limit,
-        stops,
+        sampling=text,
+        other_tracks=_frame_track(_GREEDY),
+        max_entries=limit,
+        stop_ids=(END_ID, AUDIO_START_ID),
         seed=ask.seed,
         logprobs=ask.logprobs,
         ask=ask,
     )
 
 
-def _request(
-    request_id: str,
-    model: str,
-    prompt: LFM2Prompt,
-    sampling: tuple[SamplingParams, SamplingParams],
-    max_entries: int,
-    stop_ids: tuple[int, ...],
-    **more: Any,
-) -> Request:
-    """Put the text's and the frames' parameters where they belong."""
-    text, frames = sampling
-    return Request(
-        request_id,
-        model,
-        prompt,
-        sampling=text,
-        max_entries=max_entries,
-        stop_ids=stop_ids,
-        other_tracks=(TrackParams(sampling=frames, codebook_sampling=frames),),
-        **more,
-    )
+def _frame_track(sampling: SamplingParams) -> tuple[TrackParams, ...]:
+    return (TrackParams(sampling=sampling, codebook_sampling=sampling),)
 
 
 def _build(
