@@ -45,6 +45,7 @@ class ConversationInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="
     Attributes:
         turns: The conversation so far; the answer is the assistant's next turn. Without a system
             turn the model's own instruction stands.
+        instructions: Beside the model's own instruction, where there is no system turn.
         speaks: Whether it answers in sound, too; else in text alone.
         temperature: Of text.
         top_k: Of text.
@@ -61,10 +62,12 @@ class ConversationInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="
     audio_top_k: int | None = None
     seed: int = 0
     max_new_tokens: int | None = None
+    instructions: str = ""
 
 
 def size_of(ask: ConversationInput) -> tuple[int, int]:
     """Characters of text, and samples of sound, that a conversation brings along."""
     parts = [part for turn in ask.turns for part in turn.parts]
-    characters = sum(len(part) for part in parts if isinstance(part, str))
+    texts = [part for part in parts if isinstance(part, str)]
+    characters = len(ask.instructions) + sum(map(len, texts))
     return characters, sum(len(part.samples) for part in parts if isinstance(part, Heard))

@@ -346,6 +346,11 @@ class ConversationModel(Capable, Protocol):
         """Of the sound, Hz."""
         ...
 
+    @property
+    def frame_samples(self) -> int:
+        """Samples of sound in a frame."""
+        ...
+
     def prepare_conversation(self, request_id: str, model: str, ask: ConversationInput) -> Request:
         """Lay out the next answer of a conversation. Raises InvalidRequest and its kind."""
         ...

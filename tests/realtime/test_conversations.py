@@ -17,11 +17,11 @@ QUESTION = "When does the train leave?"
 
 
 @asynccontextmanager
-async def talking(client, **session):
-    async with client.realtime.connect(model="chat") as connection:
+async def talking(client, model="chat", **session):
+    async with client.realtime.connect(model=model) as connection:
         talk = Talk(connection)
         created = await talk.until("session.created")
-        assert (created.session.type, created.session.model) == ("realtime", "chat")
+        assert (created.session.type, created.session.model) == ("realtime", model)
         await talk.until("conversation.created")
         if session:
             await connection.session.update(session={"type": "realtime", **session})

@@ -15,6 +15,7 @@ from uuid import uuid4
 import numpy as np
 
 from izwi.errors import IzwiError
+from izwi_api.realtime.beside import ResponsesBeside
 from izwi_api.realtime.errors import EventError
 from izwi_api.realtime.items import Content, Conversation, Item
 from izwi_api.realtime.listening import InputBuffer, Listener
@@ -89,6 +90,7 @@ class Dialogue:
         self._fed_ms = 0  # where the listener's sound ends
         self._turn_id = ""  # of the item that the user's turn becomes
         self._responses: dict[int, Response] = {}
+        self.beside = ResponsesBeside(self._maker, emit, room)
         self._prepared: dict[int, asyncio.Future[str]] = {}  # transcripts of speculations
         # of the client's response.create
         self._wanted: tuple[RealtimeSettings, ResponseSetting, Sequence[Item] | None] | None = None
@@ -138,7 +140,7 @@ class Dialogue:
     @property
     def is_responding(self) -> bool:
         """Whether a response is in progress."""
-        return self._state.answer is not None
+        return self._state.answer is not None or self.beside.is_responding
 
     def clear(self) -> None:
         """Drop the input buffer."""
@@ -169,6 +171,7 @@ class Dialogue:
 
     def close(self) -> None:
         """Stop everything."""
+        self.beside.close()
         for response in self._responses.values():
             response.discard()
         for task in self._tasks:
@@ -288,8 +291,7 @@ class Dialogue:
         self, start_ms: int, end_ms: int, *, is_silent: bool = False, awaits_words: bool = False
     ) -> None:
         """Make an item of the sound between two places."""
-        sound = self._buffer.sound(start_ms, end_ms)
-        content = Content("input_audio", audio=sound, audio_ms=float(end_ms - start_ms))
+        content = self._heard(start_ms, end_ms)
         item = Item("message", self._turn_id or _new_item_id(), "user", [content])
         self._turn_id = ""
         transcript: asyncio.Future[str]
@@ -309,6 +311,10 @@ class Dialogue:
         task = asyncio.create_task(self._tell_transcript(item, transcript, awaits_words))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _heard(self, start_ms: int, end_ms: int) -> Content:
+        sound, length_ms = self._buffer.sound(start_ms, end_ms), float(end_ms - start_ms)
+        return Content("input_audio", audio=sound, audio_ms=length_ms, wire=self._buffer.wire)
 
     async def _tell_transcript(
         self, item: Item, transcript: asyncio.Future[str], awaits_words: bool
@@ -342,7 +348,8 @@ class Dialogue:
         assert state.turn_ms is not None
         transcript = self._transcribe(state.turn_ms, state.now_ms)
         self._prepared[number] = transcript
-        unsaid = Item("message", role="user", content=[Content("input_audio")])
+        content = self._heard(state.turn_ms, state.now_ms)
+        unsaid = Item("message", role="user", content=[content])
         self._maker.transcripts[unsaid.item_id] = transcript
         self._make(number, [*self.conversation.items, unsaid])
 

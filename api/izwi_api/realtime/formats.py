@@ -63,6 +63,10 @@ class InputDecoder:
         self._half = data[size:]
         return self._resampler.write(self._wire.decode(data[:size]))
 
+    def finish(self) -> Float32:
+        """Return the last samples."""
+        return self._resampler.finish()
+
 
 class OutputEncoder:
     """Turns samples into bytes for a client; an `izwi.audio.encode.StreamEncoder`."""

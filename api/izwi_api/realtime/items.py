@@ -11,8 +11,11 @@ from uuid import uuid4
 import msgspec
 from msgspec import Meta, Struct
 
+from izwi.arrays import Float32
 from izwi.chat import ChatMessage, Role, ToolCall
+from izwi.conversation import Answer
 from izwi_api.realtime.errors import EventError, describe
+from izwi_api.realtime.formats import WireFormat
 from izwi_api.services.text_shares import cut_text
 
 # How fast voices speak, letters and signs, until an answer was said to its end.
@@ -36,6 +39,10 @@ class Content:
         audio: In the format of the session when it came; None where it is not kept.
         audio_ms: Its length.
         played_ms: How much of an answer was played; None: all of it.
+        wire: The format of a user's `audio`.
+        samples: The same, (n,) float32 at 16 kHz, once a model has heard it.
+        entries: Of an answer by a model that hears and speaks: what it made.
+        frame_ms: How long one of its frames is played.
     """
 
     kind: str
@@ -45,6 +52,10 @@ class Content:
     played_ms: float | None = None
     characters_per_s: float = CHARACTERS_PER_S
     is_complete: bool = True
+    wire: WireFormat | None = None
+    samples: Float32 | None = None
+    entries: Answer = ()
+    frame_ms: float = 0.0
 
     def add_audio(self, data: bytes) -> None:
         """Add sound behind what there is."""
@@ -249,7 +260,7 @@ class Conversation:
             for content in item.content:
                 room -= len(content.audio or b"")
                 if room < 0:
-                    content.audio = None
+                    content.audio = content.samples = None
 
 
 def chat_messages(items: Sequence[Item], instructions: str) -> tuple[ChatMessage, ...]:

@@ -69,11 +69,14 @@ class InputBuffer:
     """Sound of the client that is not committed, as it came and as samples at 16 kHz.
 
     Places are milliseconds since the session began.
+
+    Attributes:
+        wire: Its format.
     """
 
     def __init__(self, wire: WireFormat, start_ms: float = 0.0):
         """Begin at a place: before it, sound came in another format."""
-        self._wire = wire
+        self.wire = wire
         self._decoder = InputDecoder(wire)
         self._detector = VoiceDetector()
         self._bytes = bytearray()
@@ -85,11 +88,11 @@ class InputBuffer:
     @property
     def end_ms(self) -> int:
         """Where the sound ends."""
-        return int(self._before_ms + self._wire.duration_ms(self._first_byte + len(self._bytes)))
+        return int(self._before_ms + self.wire.duration_ms(self._first_byte + len(self._bytes)))
 
     def write(self, data: bytes) -> list[SpeechFrame]:
         """Add sound and return its frames; raises EventError where there is too much of it."""
-        if self._wire.duration_ms(len(self._bytes) + len(data)) > _MAX_BUFFER_MS:
+        if self.wire.duration_ms(len(self._bytes) + len(data)) > _MAX_BUFFER_MS:
             raise EventError(
                 f"the input buffer holds at most {_MAX_BUFFER_MS // 60_000} minutes of sound; "
                 "commit or clear it",
@@ -135,7 +138,7 @@ class InputBuffer:
         return self._first_byte + len(self._bytes)
 
     def _byte(self, place_ms: int) -> int:
-        return self._wire.num_bytes(place_ms - self._before_ms)
+        return self.wire.num_bytes(place_ms - self._before_ms)
 
     def _sample(self, place_ms: int) -> int:
         place = round((place_ms - self._before_ms) * _SAMPLES_PER_MS) - self._first_sample

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from izwi.capability import Capability
 from izwi.chat import ChatInput, ToolChoice
+from izwi.conversation import ConversationInput
 from izwi.errors import InvalidRequest, ModelNotFound
+from izwi.input_stream import StreamingTranscriptionModel
 from izwi.inputs import SpeechInput
 from izwi_api.realtime.client_events import ResponseOptions
+from izwi_api.realtime.hearing_models import LiveConversation, spoken_turns
 from izwi_api.realtime.items import Item, chat_messages, parse_item
+from izwi_api.realtime.live_answer import LiveAnswer
 from izwi_api.realtime.playback import DEFAULT_LEAD_MS
 from izwi_api.realtime.response import ResponseSetting
 from izwi_api.realtime.settings import (
@@ -25,8 +30,9 @@ from izwi_api.realtime.settings import (
     updated,
     wire_format,
 )
-from izwi_api.services.context import Services
-from izwi_api.services.converse import SpokenAnswer, Voice, open_spoken_answer
+from izwi_api.services.context import Registry, Services
+from izwi_api.services.converse import Voice, open_spoken_answer
+from izwi_api.services.speech_to_speech import open_conversation
 from izwi_api.services.speech_writer import default_writable_model
 from izwi_api.voices.names import resolve_voice
 
@@ -65,8 +71,33 @@ class ResponseMaker:
 
     async def open_answer(
         self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
-    ) -> SpokenAnswer:
-        """Begin to answer items, once all of them are written down. Raises IzwiError."""
+    ) -> LiveAnswer:
+        """Begin to answer items. Raises IzwiError."""
+        if hears_itself(self._services, settings.model):
+            return await self._open_conversation(settings, setting, items)
+        return await self._open_cascade(settings, setting, items)
+
+    async def _open_conversation(
+        self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
+    ) -> LiveAnswer:
+        services = self._services
+        ask = ConversationInput(
+            spoken_turns(items),
+            speaks=setting.wire is not None,
+            seed=secrets.randbits(_SEED_BITS),
+            max_new_tokens=setting.max_tokens,
+            instructions=settings.instructions,
+        )
+        answer = await open_conversation(services.engine, services.registry, settings.model, ask)
+        model = services.registry.conversation(settings.model)
+        return LiveConversation(
+            services.engine, answer, model.frame_samples * 1000 / model.sample_rate
+        )
+
+    async def _open_cascade(
+        self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
+    ) -> LiveAnswer:
+        """Answer once all items are written down."""
         services = self._services
         for item in items:
             if (transcript := self.transcripts.get(item.item_id)) is not None:
@@ -82,6 +113,11 @@ class ResponseMaker:
         return await open_spoken_answer(
             services.engine, services.registry, settings.model, ask, voice
         )
+
+
+def hears_itself(services: Services, model_name: str) -> bool:
+    """Whether a model hears and speaks without others. Raises ModelNotFound."""
+    return Capability.CONVERSE in services.registry.model(model_name).capabilities
 
 
 async def find_voice(services: Services, model_name: str, name: str | None) -> Any:
@@ -105,11 +141,17 @@ def transcription_of(services: Services, settings: Settings) -> Transcription | 
     chosen = settings.audio.input.transcription or Transcription()
     name, registry = chosen.model, services.registry
     if name is None or name.startswith(_THEIR_TRANSCRIBERS):
-        try:
-            name = registry.default(Capability.TRANSCRIBE)
-        except ModelNotFound:
+        name = next(filter(partial(_follows_speech, registry), registry.names()), None)
+        if name is None:
             return None
     return msgspec.structs.replace(chosen, model=name)
+
+
+def _follows_speech(registry: Registry, name: str) -> bool:
+    """Whether a model transcribes while somebody speaks."""
+    model = registry.model(name)
+    transcribes = Capability.TRANSCRIBE in model.capabilities
+    return transcribes and isinstance(registry.transcription(name), StreamingTranscriptionModel)
 
 
 async def check_settings(services: Services, settings: Settings) -> None:
@@ -119,7 +161,13 @@ async def check_settings(services: Services, settings: Settings) -> None:
         services.registry.transcription(transcription.model or "")
     elif not isinstance(settings, RealtimeSettings):
         raise ModelNotFound("no model that transcribes is served", param="session.audio.input")
-    if isinstance(settings, RealtimeSettings) and settings.audio.output.voice is not None:
+    if not isinstance(settings, RealtimeSettings):
+        return
+    if hears_itself(services, settings.model):
+        if settings.tools:
+            message = f"{settings.model!r} hears and speaks itself, and calls no functions"
+            raise InvalidRequest(message, param="session.tools")
+    elif settings.audio.output.voice is not None:
         name = _voice_model(services)
         await find_voice(services, name, settings.audio.output.voice)
 

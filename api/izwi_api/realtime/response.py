@@ -17,10 +17,12 @@ from izwi.audio.tempo import StreamTempo
 from izwi.errors import InvalidRequest, IzwiError
 from izwi.request import Reason
 from izwi_api.realtime.formats import InputDecoder, OutputEncoder, WireFormat
+from izwi_api.realtime.hearing_models import LiveConversation
 from izwi_api.realtime.items import CHARACTERS_PER_S, Content, Item
+from izwi_api.realtime.live_answer import LiveAnswer
 from izwi_api.realtime.playback import PlaybackClock
 from izwi_api.services.chat import AnswerDelta, CallDelta
-from izwi_api.services.converse import SoundPiece, SpokenAnswer
+from izwi_api.services.converse import SoundPiece
 
 # Sound of one event: a pause is heard no later than this after it was decided.
 _SLICE_MS = 40
@@ -101,7 +103,7 @@ class Response:
         self._hooks = hooks
         self._outputs: list[_Output] = []
         self._calls: dict[int, _Output] = {}
-        self._spoken: SpokenAnswer | None = None
+        self._spoken: LiveAnswer | None = None
         self._cost = _Cost()
         self._released, self._going = asyncio.Event(), asyncio.Event()
         self._going.set()
@@ -110,7 +112,7 @@ class Response:
         self._reference = InputDecoder(wire) if wire is not None else None
 
     # -- the session's side ----------------------------------------------------------------------
-    def prepare(self, open_answer: Callable[[], Awaitable[SpokenAnswer]]) -> None:
+    def prepare(self, open_answer: Callable[[], Awaitable[LiveAnswer]]) -> None:
         """Begin to make it."""
         self._task = asyncio.create_task(self._run(open_answer))
 
@@ -145,6 +147,7 @@ class Response:
         if spoken is not None:
             answer = spoken.answer
             self._cost = _Cost(answer.num_prompt_tokens, answer.num_tokens, spoken.num_frames)
+            self._keep_entries(spoken)
             if status == "completed" and answer.reason is Reason.LENGTH:
                 status, reason = "incomplete", "max_output_tokens"
         for output in self._outputs:
@@ -160,6 +163,13 @@ class Response:
                 details["error"] = {"type": kind, "code": error.code}
         self._hooks.emit("response.done", response=self._as_json(status, details))
 
+    def _keep_entries(self, spoken: LiveAnswer) -> None:
+        """Keep what a model that hears and speaks has made, to be given back to it."""
+        if isinstance(spoken, LiveConversation) and self.message is not None:
+            content = self.message.content[0]
+            content.entries = spoken.entries
+            content.frame_ms = spoken.frame_ms / self.setting.speed
+
     @property
     def played_ms(self) -> int:
         """How much of its sound the client has played."""
@@ -171,7 +181,7 @@ class Response:
         return int(self.clock.sent_ms)
 
     # -- making and telling it -------------------------------------------------------------------
-    async def _run(self, open_answer: Callable[[], Awaitable[SpokenAnswer]]) -> None:
+    async def _run(self, open_answer: Callable[[], Awaitable[LiveAnswer]]) -> None:
         try:
             spoken = self._spoken = await open_answer()
             if not self._going.is_set():

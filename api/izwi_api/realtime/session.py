@@ -124,7 +124,8 @@ class RealtimeSession:
             case ResponseCreate(response=options):
                 await self._create_response(options or ResponseOptions())
             case ResponseCancel(response_id=response_id):
-                dialogue.tell(Cancel(dialogue.number_of(response_id)))
+                if response_id is None or not dialogue.beside.cancel(response_id):
+                    dialogue.tell(Cancel(dialogue.number_of(response_id)))
             case _:
                 self._change_items(event)
 
@@ -161,7 +162,13 @@ class RealtimeSession:
         await check_settings(self._services, changed)
         known = {item.item_id: item for item in self._dialogue.conversation.items}
         items = response_items(options, known)
-        self._dialogue.create(changed, self._maker.setting(changed, options), items)
+        setting = self._maker.setting(changed, options)
+        if setting.in_conversation:
+            self._dialogue.create(changed, setting, items)
+            return
+        if items is None:
+            items = list(self._dialogue.conversation.items)
+        self._dialogue.beside.create(changed, setting, items)
 
     def report(self, error: Exception) -> None:
         """Tell the client of an event that could not be taken, or why the session ends."""

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, WebSocket
 from starlette.responses import JSONResponse, Response
 
 from izwi.capability import Capability
-from izwi.errors import InvalidRequest, IzwiError
+from izwi.errors import InvalidRequest, IzwiError, ModelNotFound
 from izwi_api.http.app_state import AppState, state_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.client_secrets import ClientSecret
@@ -19,7 +19,7 @@ from izwi_api.http.errors import response_to
 from izwi_api.http.live_socket import serve_socket
 from izwi_api.http.usage import current_usage
 from izwi_api.realtime.errors import describe
-from izwi_api.realtime.making import check_settings
+from izwi_api.realtime.making import check_settings, hears_itself
 from izwi_api.realtime.session import RealtimeSession
 from izwi_api.realtime.settings import (
     AudioInput,
@@ -92,9 +92,17 @@ def first_settings(services: Services, query: Mapping[str, str]) -> Settings:
         )
     if intent != "conversation":
         raise InvalidRequest("intent must be 'conversation' or 'transcription'", param="intent")
-    name = name or services.registry.default(Capability.CHAT)
-    services.registry.chat(name)
+    name = name or _first_to_answer(services)
+    if not hears_itself(services, name):
+        services.registry.chat(name)
     return RealtimeSettings(model=name)
+
+
+def _first_to_answer(services: Services) -> str:
+    try:
+        return services.registry.default(Capability.CHAT)
+    except ModelNotFound:
+        return services.registry.default(Capability.CONVERSE)
 
 
 def secret_settings(services: Services, session: Mapping[str, Any]) -> Settings:

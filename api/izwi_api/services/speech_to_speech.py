@@ -47,6 +47,11 @@ class ConversationAnswer:
         return tuple(self._entries)
 
     @property
+    def num_prompt_tokens(self) -> int:
+        """What the engine read, for the bill."""
+        return self.num_prompt_positions
+
+    @property
     def num_tokens(self) -> int:
         """Text tokens that were made."""
         return len(self._entries) - self.num_frames

@@ -155,6 +155,10 @@ class LFM2Audio:
         return self._codec.sample_rate
 
     @property
+    def frame_samples(self) -> int:
+        return self._codec.frame_samples
+
+    @property
     def speakers(self) -> tuple[str, ...]:
         return self._checkpoint.speakers
 

@@ -79,10 +79,12 @@ def conversation_request(
     if not ask.turns:
         raise InvalidRequest("there is no message to answer", param="messages")
     texts = [part for turn in ask.turns for part in turn.parts if isinstance(part, str)]
-    _check_size(checkpoint, sum(map(len, texts)), "messages")
+    _check_size(checkpoint, len(ask.instructions) + sum(map(len, texts)), "messages")
     turns: list[tuple[str, list[Part]]] = []
-    if ask.speaks and all(turn.role is not Role.SYSTEM for turn in ask.turns):
-        turns.append((Role.SYSTEM, [prompts.CHAT]))
+    if all(turn.role is not Role.SYSTEM for turn in ask.turns):
+        own = prompts.CHAT if ask.speaks else ""
+        if instruction := " ".join(filter(None, (ask.instructions, own))):
+            turns.append((Role.SYSTEM, [instruction]))
     for turn in ask.turns:
         if turn.role is Role.TOOL:
             raise InvalidRequest("this model takes no tools", param="messages")
