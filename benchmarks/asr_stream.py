@@ -46,7 +46,7 @@ async def main(options: argparse.Namespace) -> None:
     registry = Registry(backend)
     name = registry.load(options.model)
     config = EngineConfig(kv_bytes=options.kv_mib << 20, encoded_bytes=1 << 22, host_bytes=0)
-    engine = AsyncEngine(Engine(registry.models, backend.ops, config))
+    engine = AsyncEngine(Engine(registry.models, backend, config))
     engine.start()
     async with await open_live_transcription(engine, registry, name) as warm:
         await warm.feed(minute[: 20 * RATE])
@@ -103,7 +103,7 @@ async def one_minute(backend: TorchBackend, path: str | None) -> Float32:
         return np.resize(decode_audio(Path(path), RATE), MINUTE)
     registry = Registry(backend)
     voice = registry.load("izwi-tiny-tts")
-    engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig(kv_bytes=1 << 26)))
+    engine = AsyncEngine(Engine(registry.models, backend, EngineConfig(kv_bytes=1 << 26)))
     engine.start()
     minute = np.zeros(MINUTE, np.float32)
     for place in range(8):

@@ -181,7 +181,7 @@ async def measure_engine(options: argparse.Namespace) -> list[dict[str, Any]]:
     """The engine alone, at every level."""
     registry, backend = load_listening(options.size, options.device, options.dtype)
     config = EngineConfig(max_running=max(options.streams))
-    loop = Engine(registry.models, backend.ops, config)
+    loop = Engine(registry.models, backend, config)
     (worker,) = loop._workers.values()
     profile = Profile(worker, backend.ops.device) if options.profile else None
     engine = AsyncEngine(loop)

@@ -114,7 +114,7 @@ def main() -> None:
     num_bytes = sum(int(np.prod(shape)) for shape in shapes) * backend.ops.dtype.itemsize
     if not config.tie_word_embeddings:  # of which a row is read for each token
         num_bytes -= config.vocab_size * config.hidden_size * backend.ops.dtype.itemsize
-    engine = Engine({"chat": model}, backend.ops, EngineConfig(max_running=max(options.rows)))
+    engine = Engine({"chat": model}, backend, EngineConfig(max_running=max(options.rows)))
     run(engine, 1, options.prompt, 8, 0)  # the first one warms up
     rows: list[dict[str, Any]] = []
     for count in options.rows:

@@ -20,6 +20,7 @@ from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
 from izwi.runner.codec_graphs import CodecGraphs
 from izwi.runner.decode_graphs import DecodeGraphs, Variant
+from izwi.runner.device import TorchBackend
 
 _REPEATS = 30
 _CONTEXT = 100  # positions before the new one
@@ -139,7 +140,9 @@ def main() -> None:
     registry, backend = load(options.size, options.device, options.dtype, options.frames)
     model, ops = registry.speech(options.size), backend.ops
     began = time.perf_counter()
-    engine = Engine(registry.models, ops, EngineConfig(max_running=max(options.streams)))
+    engine = Engine(
+        registry.models, TorchBackend(ops), EngineConfig(max_running=max(options.streams))
+    )
     if ops.device.type == "cuda":
         torch.cuda.synchronize()
     setup_s = time.perf_counter() - began

@@ -90,7 +90,7 @@ def _serve_in_process(serve_options: ServeOptions, options: argparse.Namespace) 
     from izwi_api.http.server import Server, server_config
 
     registry, backend = load(options.size, options.device, "auto", options.frames)
-    engine = AsyncEngine(Engine(registry.models, backend.ops, serve_options.config))
+    engine = AsyncEngine(Engine(registry.models, backend, serve_options.config))
     app = create_app(engine, registry, serve_options.settings)
     settle()
     max_head_s = serve_options.settings.pace.max_head_s

@@ -66,9 +66,7 @@ async def measure(options: Any) -> list[dict[str, Any]]:
     heard: list[str] = []
     rows: list[dict[str, Any]] = []
     for kv_dtype in KV_DTYPES:
-        voice = Voice(
-            registry, Engine(registry.models, backend.ops, EngineConfig(kv_dtype=kv_dtype))
-        )
+        voice = Voice(registry, Engine(registry.models, backend, EngineConfig(kv_dtype=kv_dtype)))
         voice.engine.start()
         began = time.perf_counter()
         spoken = [await voice.say(text) for text in TEXTS]

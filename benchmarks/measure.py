@@ -64,7 +64,7 @@ def start(options: argparse.Namespace) -> Bench:
     backend: TorchBackend = torch_backend(options.device, options.dtype)
     registry = Registry(backend)
     name = registry.load(options.model)
-    engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig()))
+    engine = AsyncEngine(Engine(registry.models, backend, EngineConfig()))
     engine.start()
     return Bench(name, registry.speech(name), engine)
 

@@ -201,7 +201,7 @@ async def main(options: argparse.Namespace) -> None:
     rows = []
     curves: dict[str, Curve] = {}
     for place, setting in enumerate(options.settings):
-        engine = AsyncEngine(Engine(registry.models, backend.ops, setting.config))
+        engine = AsyncEngine(Engine(registry.models, backend, setting.config))
         engine.start()
         row, ttfa_s = await run_setting(registry, engine, name, options)
         rows.append({**asdict(setting), **row})

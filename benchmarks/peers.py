@@ -31,7 +31,7 @@ from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
 from izwi.registry import Registry
-from izwi.runner.device import torch_backend
+from izwi.runner.device import TorchBackend, torch_backend
 from tests.models.tiny_tts import write_tiny_tts
 
 SIZES = ("tts-1.7b", "tts-0.6b", "tiny")
@@ -87,7 +87,7 @@ def izwi_row(size: str, options: argparse.Namespace) -> tuple[dict[str, Any], Ca
     model, ops = registry.speech(size), backend.ops
     fix_frames(model, options.frames)
     settings = EngineConfig(max_running=1, kv_bytes=_KV_BYTES, chunk_ramp=(options.frames,))
-    engine = Engine(registry.models, ops, settings)
+    engine = Engine(registry.models, TorchBackend(ops), settings)
     case = Case(config, ops.device, ops.dtype, options.frames, [])
     firsts, frames = [], []
     for number in range(_RUNS + 1):  # another speaker each: no prompt finds pages of one before

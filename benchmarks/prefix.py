@@ -78,7 +78,7 @@ def main() -> None:
     model = registry.transcription(registry.load(options.model))
 
     def new_engine() -> Engine:
-        return Engine({"asr": model}, backend.ops, EngineConfig())
+        return Engine({"asr": model}, backend, EngineConfig())
 
     engine = new_engine()
     misses, hits = [], []

@@ -91,7 +91,7 @@ def loaded(device: str, chat: str | None) -> Iterator[tuple[Registry, Engine, st
     with tempfile.TemporaryDirectory() as folder:
         source = chat or str(write_tiny_chat(Path(folder) / "tiny-chat"))
         *_, name = [registry.load(each) for each in (SPEECH, TRANSCRIPTION, ALIGNMENT, source)]
-    yield registry, Engine(registry.models, backend.ops, EngineConfig(kv_bytes=1 << 28)), name
+    yield registry, Engine(registry.models, backend, EngineConfig(kv_bytes=1 << 28)), name
 
 
 def main(words: list[str] | None = None) -> None:

@@ -329,7 +329,7 @@ async def main(options: argparse.Namespace) -> None:
     backend = torch_backend("cpu")
     registry = Registry(backend)
     names = [registry.load(name) for name in (options.tts, options.asr, options.aligner)]
-    engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig()))
+    engine = AsyncEngine(Engine(registry.models, backend, EngineConfig()))
     engine.start()
     world, espeak = World(engine, registry, *names), Espeak()
     lines = HELDOUT.read_text(encoding="utf-8").splitlines()

@@ -29,14 +29,14 @@ from izwi.chat import Role
 from izwi.config import EngineConfig
 from izwi.conversation import ConversationInput, SpokenTurn
 from izwi.engine import Engine
-from izwi.runner.device import torch_backend
+from izwi.runner.device import TorchBackend, torch_backend
 from izwi_models.lfm2_audio import FAMILY
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
 
 
 def measure(model: Any, ops: Any, sessions: int, entries: int) -> dict[str, Any]:
     config = EngineConfig(kv_bytes=1 << 26, max_running=max(16, sessions))
-    engine = Engine({"s2s": model}, ops, config)
+    engine = Engine({"s2s": model}, TorchBackend(ops), config)
     for n in range(sessions):
         turns = (SpokenTurn(Role.USER, (f"question {n}",)),)
         ask = ConversationInput(turns, seed=n, max_new_tokens=entries)
@@ -67,7 +67,7 @@ def published(options: argparse.Namespace) -> None:
         model = FAMILY.load(write_folder(Path(place) / "s2s", options.codec), backend)
     began = time.perf_counter()
     config = EngineConfig(max_running=max(options.sessions))
-    engine = Engine({"s2s": model}, backend.ops, config)
+    engine = Engine({"s2s": model}, backend, config)
     setup_s = time.perf_counter() - began
     rows: list[dict[str, Any]] = []
     if backend.ops.records:

@@ -25,6 +25,7 @@ from izwi.layers import PagedAttention, StateSpec
 from izwi.model import Pick, Row
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput, Request, SamplingParams
+from izwi.runner.device import TorchBackend
 from izwi.sequence import Sequence
 from izwi.tracks import Track
 
@@ -138,7 +139,7 @@ def measure(running: int, steps: int, policy: str) -> dict[str, Any]:
         policy=policy,
         max_step_s=1.0,
     )
-    engine = Engine({"m": model}, ops, config, clock=lambda: now_s)  # type: ignore[dict-item]
+    engine = Engine({"m": model}, TorchBackend(ops), config, clock=lambda: now_s)  # type: ignore[dict-item]
     (worker,) = engine._workers.values()
     watch = Stopwatch()
     watch.wrap(worker, "schedule", "plan")

@@ -76,7 +76,7 @@ def main() -> None:
         model = FAMILY.load(folder, backend)
         assert isinstance(model, Qwen3Chat)
         config = EngineConfig(max_running=ROWS + FREE)
-        engine = Engine({"chat": model}, backend.ops, config)
+        engine = Engine({"chat": model}, backend, config)
         free = {f"free {n}": ask(n, "") for n in range(FREE)}
         alone = answers(model, engine, free)
         began = time.perf_counter()

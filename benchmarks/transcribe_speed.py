@@ -28,7 +28,7 @@ async def main(options: argparse.Namespace) -> None:
     name = registry.load(options.model)
     voice = None if options.audio else registry.load("izwi-tiny-tts")
     model = registry.transcription(name)
-    engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig()))
+    engine = AsyncEngine(Engine(registry.models, backend, EngineConfig()))
     engine.start()
     if voice is None:
         samples = decode_audio(Path(options.audio), 16000)

@@ -139,7 +139,7 @@ class Speaker:
         backend, self._name = torch_backend("cpu"), "izwi-tiny-tts"
         self._registry = Registry(backend)
         self._registry.load(self._name)
-        self._engine = Engine(self._registry.models, backend.ops, EngineConfig())
+        self._engine = Engine(self._registry.models, backend, EngineConfig())
         self.first_s: list[float] = []
         self.real_time: list[float] = []
 

@@ -86,7 +86,7 @@ async def embedded_rows(options: Any) -> list[dict[str, Any]]:
         for source in (options.model, "izwi-tiny-asr"):
             registry.load(source)
         settings = EngineConfig(kv_bytes=256 << 20)
-        voice = Voice(registry, Engine(registry.models, backend.ops, settings))
+        voice = Voice(registry, Engine(registry.models, backend, settings))
         voice.engine.start()
         began = time.perf_counter()
         said = [await voice.say(text) for text in TEXTS]
@@ -135,7 +135,7 @@ def large_rows(options: Any, size: str) -> list[dict[str, Any]]:
         rows.append({"model": f"{size}, random", "weights": weights, **agreement(ours, full)})
         if backend.ops.records:
             settings = EngineConfig(max_running=max(STREAMS), kv_bytes=4 << 30)
-            engine = Engine(registry.models, backend.ops, settings)
+            engine = Engine(registry.models, backend, settings)
             rows += [{"weights": weights, **row} for row in graph_rows(engine, STREAMS)]
             del engine
         del registry, backend, model

@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 
+from izwi.backends.protocol import ArrayBackend
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.log import Log
 from izwi.model import Model
 from izwi.model_worker import ModelWorker
-from izwi.ops.torch_ops import TorchOps
 from izwi.request import Chunk, Reason, Request
-from izwi.runner.budget import divide, report_full_device, share_of_added_model
+from izwi.runner.budget import divide, share_of_added_model
 from izwi.sequence import PauseReason, Sequence
 
 
@@ -44,7 +44,7 @@ class Engine:
     def __init__(
         self,
         models: Mapping[str, Model],
-        ops: TorchOps,
+        backend: ArrayBackend,
         config: EngineConfig,
         clock: Callable[[], float] = time.monotonic,
     ):
@@ -52,15 +52,15 @@ class Engine:
 
         Args:
             models: By the name under which each is served.
-            ops: Of the device that all of them are on.
+            backend: That holds the weights of all of them.
             config: Budgets.
             clock: Seconds; playback is timed and steps are measured with it.
         """
-        self.config, self.clock, self.own_stream = config, clock, ops.own_stream
-        self._ops, self._num_shares = ops, max(len(models), config.max_models)
-        self.budget = divide(config, ops.device, self._num_shares)
+        self.config, self.clock, self.own_stream = config, clock, backend.own_stream
+        self._backend, self._num_shares = backend, max(len(models), config.max_models)
+        self.budget = divide(config, backend, self._num_shares)
         self._workers = {
-            name: ModelWorker.of(model, ops, config, self.budget, clock)
+            name: ModelWorker.of(model, backend, config, self.budget, clock)
             for name, model in models.items()
         }
         self._leaving: set[str] = set()
@@ -83,9 +83,9 @@ class Engine:
                 f"{self._num_shares} models share the memory already: unload one first",
                 param="model",
             )
-        share = share_of_added_model(self.config, self._ops.device, self.budget)
-        with report_full_device():
-            worker = ModelWorker.of(model, self._ops, self.config, share, self.clock)
+        share = share_of_added_model(self.config, self._backend, self.budget)
+        with self._backend.reporting_full_device():
+            worker = ModelWorker.of(model, self._backend, self.config, share, self.clock)
         self._workers = {**self._workers, name: worker}  # a new one: other threads read the old one
 
     def remove(self, name: str) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from izwi.arrays import Float32
+from izwi.backends.protocol import PendingAudio
 from izwi.model import Row
-from izwi.runner.codec_graphs import PendingAudio
 from izwi.runner.runner import Drawn, Forward
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode

@@ -13,16 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.arrays import Float32
+from izwi.backends.protocol import ArrayBackend, PendingAudio
 from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.errors import Overloaded
 from izwi.in_flight import Launched, Results, awaited
 from izwi.log import Log
 from izwi.model import Model, Row
-from izwi.ops.torch_ops import TorchOps
 from izwi.request import Chunk, Entries, Reason
 from izwi.runner.budget import MemoryBudget
-from izwi.runner.codec_graphs import PendingAudio
 from izwi.runner.runner import Drawn, Runner
 from izwi.scheduler.cost import StepWork
 from izwi.scheduler.playback import frames_to_vocode
@@ -64,13 +63,13 @@ class ModelWorker:
     @staticmethod
     def of(
         model: Model,
-        ops: TorchOps,
+        backend: ArrayBackend,
         config: EngineConfig,
         budget: MemoryBudget,
         clock: Callable[[], float],
     ) -> ModelWorker:
         """Set up a model with its share of the memory."""
-        runner = Runner(model, ops, config, budget)
+        runner = Runner(model, backend, config, budget)
         memory = PagedMemory(
             runner.num_pages,
             config.page_size,

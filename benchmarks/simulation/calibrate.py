@@ -70,7 +70,7 @@ def start(
     registry: Registry, backend: TorchBackend, config: EngineConfig
 ) -> tuple[RecordedEngine, AsyncEngine]:
     """Start an engine that keeps its steps, on the listeners' clock."""
-    recorded = RecordedEngine(registry.models, backend.ops, config, clock=time.perf_counter)
+    recorded = RecordedEngine(registry.models, backend, config, clock=time.perf_counter)
     engine = AsyncEngine(recorded)
     engine.start()
     return recorded, engine

@@ -14,61 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from izwi.request import Request, TrackParams
+from izwi.runner.emitted import SamplerState, params_of
 from izwi.runner.grammars import fill_masks
 from izwi.sequence import Sequence as RequestSequence
-
-
-class SamplerState:
-    """What the sampler keeps of one sequence's log; rebuilt from it where it is missing."""
-
-    __slots__ = ("_counts", "_num_counted", "_num_seen", "_seen", "_track")
-
-    def __init__(self, track: int = 0) -> None:
-        self._track = track
-        self._num_seen = self._num_counted = 0
-        self._seen: npt.NDArray[np.bool_] | None = None
-        self._counts: dict[int, int] = {}
-
-    @staticmethod
-    def of(sequence: RequestSequence, track: int = 0) -> SamplerState:
-        """Return what is kept of a sequence, of its entries of one track."""
-        if sequence.drawing.seen is None:
-            sequence.drawing.seen = {}
-        states: dict[int, SamplerState] = sequence.drawing.seen
-        if track not in states:
-            states[track] = SamplerState(track)
-        return states[track]
-
-    def _since(self, sequence: RequestSequence, first: int) -> list[tuple[int, ...]]:
-        """Entries of the track from place `first` of the log on."""
-        if sequence.tracks is None:
-            return sequence.emitted[first:]
-        pairs = zip(sequence.emitted[first:], sequence.tracks.of[first:], strict=True)
-        return [entry for entry, track in pairs if track == self._track]
-
-    def seen(self, sequence: RequestSequence, vocabulary: int) -> npt.NDArray[np.bool_]:
-        """(vocabulary,) ids that were emitted in codebook 0; grown a step at a time."""
-        if self._seen is None:
-            self._seen = np.zeros(vocabulary, dtype=bool)
-        for entry in self._since(sequence, self._num_seen):
-            self._seen[entry[0]] = True
-        self._num_seen = len(sequence.emitted)
-        return self._seen
-
-    def counts(self, sequence: RequestSequence) -> dict[int, int]:
-        """How often each id was emitted in codebook 0; grown a step at a time."""
-        for entry in self._since(sequence, self._num_counted):
-            self._counts[entry[0]] = self._counts.get(entry[0], 0) + 1
-        self._num_counted = len(sequence.emitted)
-        return self._counts
-
-
-def params_of(sequences: Sequence[RequestSequence], track: int) -> Sequence[Request | TrackParams]:
-    """How an entry of a track is drawn for each sequence."""
-    if track == 0:  # what most are: no call for each
-        return [sequence.request for sequence in sequences]
-    return [sequence.request.params(track) for sequence in sequences]
 
 
 class Adjustments:
@@ -169,9 +117,6 @@ class Adjustments:
         logits.masked_fill_(logits < least, -torch.inf)
 
 
-Logprobs = float | tuple[float, ...]
-
-
 def reported_logprobs(logits: Tensor, ids: Tensor, most: int) -> Tensor:
     """Log probabilities of drawn ids, and the likeliest ids with theirs.
 
@@ -190,11 +135,3 @@ def reported_logprobs(logits: Tensor, ids: Tensor, most: int) -> Tensor:
     values, best = likely.topk(most, dim=-1)
     pairs = torch.stack([best.float(), values], dim=-1).flatten(1)
     return torch.cat([own, pairs], dim=-1)
-
-
-def logprobs_of(sequence: RequestSequence, reported: float | list[float]) -> Logprobs:
-    """What one row of `reported_logprobs` says for a request, which may have asked for less."""
-    most = sequence.request.top_logprobs
-    if isinstance(reported, float):
-        return reported
-    return tuple(reported[: 1 + 2 * most]) if most else reported[0]

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import torch
-
+from izwi.backends.protocol import ArrayBackend
 from izwi.config import EngineConfig
-from izwi.errors import InvalidRequest
 
 # What is left alone: activations, the codec's buffers, the API servers, other programs.
-_DEVICE_SHARE = 0.8
+DEVICE_SHARE = 0.8
 _HOST_SHARE = 0.25
 # Known prefixes fill whatever they are given, and a laptop has other things to keep.
 _MOST_HOST_BYTES = 1 << 30
@@ -38,13 +34,13 @@ class MemoryBudget:
     encoded_bytes: int = 0
 
 
-def divide(config: EngineConfig, device: torch.device, num_models: int) -> MemoryBudget:
+def divide(config: EngineConfig, backend: ArrayBackend, num_models: int) -> MemoryBudget:
     """Give each model the same share; call it after the weights are loaded.
 
     Where the configuration names no bytes for keys and values, they take most of what the device
     has free; a CPU shares its memory with everything else, so there it is a quarter at most.
     """
-    kv_bytes = config.kv_bytes or free_kv_bytes(device)
+    kv_bytes = config.kv_bytes or backend.free_kv_bytes()
     share = max(1, num_models)
     return MemoryBudget(
         kv_bytes=kv_bytes // share,
@@ -56,7 +52,7 @@ def divide(config: EngineConfig, device: torch.device, num_models: int) -> Memor
 
 
 def share_of_added_model(
-    config: EngineConfig, device: torch.device, share: MemoryBudget
+    config: EngineConfig, backend: ArrayBackend, share: MemoryBudget
 ) -> MemoryBudget:
     """Return a share as it can still be given: no more for keys and values than is free now.
 
@@ -64,25 +60,11 @@ def share_of_added_model(
     """
     if config.kv_bytes:
         return share
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # what models left that are gone; torch would keep it
-    return replace(share, kv_bytes=min(share.kv_bytes, free_kv_bytes(device)))
+    return replace(share, kv_bytes=min(share.kv_bytes, backend.free_kv_bytes()))
 
 
-@contextmanager
-def report_full_device() -> Iterator[None]:
-    """Turn torch's error for a device that is full into InvalidRequest."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise InvalidRequest("the device has no room for the model", param="model") from error
-
-
-def free_kv_bytes(device: torch.device) -> int:
-    """Bytes that keys and values may take on a device as it is now."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(free * _DEVICE_SHARE)
+def free_host_kv_bytes() -> int:
+    """Bytes that keys and values may take of the host's memory as it is now."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if _KNOWS_FREE else 4 << 30
     return min(_MOST_HOST_BYTES, int(free * _HOST_SHARE))
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence as Seq
 
-from torch import Tensor
-
+from izwi.backends.protocol import Sampling
 from izwi.model import Model, Row, last_positions
-from izwi.ops.torch_ops import TorchOps
-from izwi.runner.adjust import Logprobs
-from izwi.runner.sampler import Sampler, Suppressed
+from izwi.ops.protocol import Array, Ops
+from izwi.runner.logprobs import Logprobs
 
 
 def draw_by_track(
     model: Model,
-    ops: TorchOps,
+    ops: Ops,
     batch: Seq[Row],
-    hidden: Tensor,
-    suppressed: Seq[Suppressed | None],
+    hidden: Array,
+    sampling: Sampling,
 ) -> tuple[list[list[int]], dict[int, Logprobs]]:
     """Draw an entry for each row that emits, those of one track together.
 
@@ -27,7 +25,7 @@ def draw_by_track(
         ops: Its operations.
         batch: Rows that ran.
         hidden: (positions, width) what `Model.run` gave for them.
-        suppressed: Of each track.
+        sampling: The model's.
 
     Returns:
         Ids of each entry, in row order, and `Sampler.logprobs` by place among them.
@@ -41,7 +39,7 @@ def draw_by_track(
     entries: list[list[int]] = [[] for _ in emitting]
     logprobs: dict[int, Logprobs] = {}
     for track, members in sorted(groups.items()):
-        sampler = Sampler([emitting[n] for n in members], suppressed[track], track)
+        sampler = sampling.of([emitting[n] for n in members], track)
         states = ops.take(hidden, ops.array(places[members]))
         drawn = ops.numpy(model.draw(states, sampler.pick, track)).tolist()
         for place, ids in zip(members, drawn, strict=True):

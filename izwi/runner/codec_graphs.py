@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import partial
@@ -13,13 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from izwi.backends.protocol import PendingAudio
 from izwi.cache.state import StateArena
 from izwi.ops.transfer import HostCopy
 from izwi.runner.recorder import GraphRecorder, Recorded, fitting
 from izwi.tracks import Track
-
-# Waits for samples, (n,) float32, that are being made.
-PendingAudio = Callable[[], npt.NDArray[np.float32]]
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 # Frames of one stream at once whose sound nobody wants: a clip of any length is some of these.

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from izwi.cache.kv import PagedKV, bytes_per_page
+from izwi.cache.state import StateArena
+from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest
+from izwi.layers import KVSpec, StateSpec
+from izwi.model import Model
 from izwi.ops.torch_ops import TorchOps
-from izwi.runner.budget import report_full_device
+from izwi.runner.budget import DEVICE_SHARE, free_host_kv_bytes
+from izwi.runner.sampler import TorchSampling
+from izwi.runner.side_stream import SideStream
 from izwi.runner.weights import load_weights
+from izwi.tracks import Track
+
+if TYPE_CHECKING:
+    from izwi.runner.graphs import Graphs
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -25,10 +39,12 @@ _SMALL_BYTES = 256 << 20
 
 
 class TorchBackend:
-    """Torch on one device in one dtype."""
+    """Torch on one device in one dtype. Implements `izwi.backends.protocol.ArrayBackend`."""
 
     def __init__(self, ops: TorchOps):
         self.ops = ops
+        # on a CPU pads cost what company saves, and no piece should depend on its batch (ADR 5)
+        self.pads_encoders = ops.device.type != "cpu"
         self._loaded_bytes = 0
         self._all_threads = torch.get_num_threads()
 
@@ -39,13 +55,75 @@ class TorchBackend:
 
         On a CPU, small models run on one thread from here on, large ones on all.
         """
-        with report_full_device():
+        with self.reporting_full_device():
             weights = load_weights(folder, shapes, device=self.ops.device, dtype=self.ops.dtype)
         self._loaded_bytes += sum(weight.nbytes for weight in weights.values())
         if self.ops.device.type == "cpu":
             small = self._loaded_bytes < _SMALL_BYTES
             torch.set_num_threads(1 if small else self._all_threads)
         return weights
+
+    def running(self) -> AbstractContextManager[Any]:
+        """What all work of a model runs in: nothing is kept for gradients."""
+        return torch.inference_mode()
+
+    def own_stream(self) -> AbstractContextManager[None]:
+        """Let this thread's launches not wait for other work on the device."""
+        return self.ops.own_stream()
+
+    @contextmanager
+    def reporting_full_device(self) -> Iterator[None]:
+        """Turn torch's error for a device that is full into InvalidRequest."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            message = "the device has no room for the model"
+            raise InvalidRequest(message, param="model") from error
+
+    def free_kv_bytes(self) -> int:
+        """Bytes that keys and values may take on the device as it is now."""
+        if self.ops.device.type != "cuda":
+            return free_host_kv_bytes()
+        torch.cuda.empty_cache()  # what models left that are gone; torch would keep it
+        free, _ = torch.cuda.mem_get_info(self.ops.device)
+        return int(free * DEVICE_SHARE)
+
+    def page_bytes(self, spec: KVSpec, page_size: int, kv_dtype: str) -> int:
+        """Bytes that one page takes. Raises InvalidRequest: `kv_dtype` is unknown."""
+        return bytes_per_page(spec, page_size, self.ops.dtype, kv_dtype)
+
+    def paged_kv(self, spec: KVSpec, num_pages: int, page_size: int, kv_dtype: str) -> PagedKV:
+        """Allocate pages. Raises InvalidRequest: the device cannot hold `kv_dtype`."""
+        ops = self.ops
+        return PagedKV(spec, num_pages, page_size, ops.device, ops.dtype, kv_dtype)
+
+    def state_arena(self, specs: Mapping[str, StateSpec], num_rows: int) -> StateArena:
+        """Allocate rows of state, whose work goes beside the model's steps on CUDA."""
+        ops = self.ops
+        return StateArena(specs, num_rows, ops.device, ops.dtype, SideStream(ops.device))
+
+    def sampling(self, tracks: Seq[Track]) -> TorchSampling:
+        """Prepare what draws entries of a model's tracks."""
+        return TorchSampling(tracks, self.ops.device)
+
+    def own_copy(self, x: Tensor) -> Tensor:
+        """Copy of an array that keeps no other memory alive."""
+        return x.clone()
+
+    def record(
+        self,
+        model: Model,
+        kv: PagedKV,
+        arena: StateArena,
+        sampling: TorchSampling,
+        config: EngineConfig,
+    ) -> Graphs | None:
+        """Record the steps of a model that repeat, on CUDA with Triton."""
+        if not self.ops.records:
+            return None
+        from izwi.runner.graphs import Graphs  # its kernels need triton, which is there on CUDA
+
+        return Graphs.of(model, kv, arena, sampling.suppressed, self.ops, config)
 
 
 def torch_backend(

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from izwi.backends.protocol import ArrayBackend, RecordedSteps
 from izwi.encoders import Encodes
 from izwi.model import Model
-from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput
 from izwi.runner.batch import run_each
 from izwi.runner.encoded import EncodedCache
 from izwi.runner.padded import encode_together
 from izwi.sequence import Sequence
-
-if TYPE_CHECKING:
-    from izwi.runner.graphs import Graphs
 
 
 class Encoders:
@@ -24,21 +21,21 @@ class Encoders:
     def __init__(
         self,
         model: Model,
-        ops: TorchOps,
+        backend: ArrayBackend,
         max_pieces: int,
         cache: EncodedCache,
-        graphs: Graphs | None,
+        graphs: RecordedSteps | None,
     ):
         """Set up.
 
         Args:
             model: Whose encoders.
-            ops: Its operations.
+            backend: That holds its weights.
             max_pieces: Of one batch.
             cache: Keeps results.
             graphs: What is recorded of the model, if anything is.
         """
-        self._model, self._ops, self._max_pieces = model, ops, max_pieces
+        self._model, self._backend, self._max_pieces = model, backend, max_pieces
         self._cache, self._graphs = cache, graphs
 
     def encode(self, pieces: Seq[tuple[Sequence, int]]) -> list[BaseException | None]:
@@ -74,12 +71,13 @@ class Encoders:
         if plain:
             made = self._encode_plain([pieces[n] for n in plain])
             # a view would keep the whole batch alive
-            results.update((n, x.clone()) for n, x in zip(plain, made, strict=True))
+            copy = self._backend.own_copy
+            results.update((n, copy(x)) for n, x in zip(plain, made, strict=True))
         return [results[n] for n in range(len(pieces))]
 
     def _encode_plain(self, pieces: Seq[EncodeInput]) -> list[Any]:
-        if self._ops.device.type == "cpu":
+        if not self._backend.pads_encoders:
             # pads cost what company saves, and no piece should depend on its batch (ADR 5)
             assert isinstance(self._model, Encodes)
             return self._model.encode(pieces)
-        return encode_together(self._model, self._ops, self._max_pieces, pieces)
+        return encode_together(self._model, self._backend.ops, self._max_pieces, pieces)

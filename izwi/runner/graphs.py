@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from izwi.backends.protocol import PendingAudio
 from izwi.cache.kv import PagedKV
 from izwi.cache.state import StateArena
 from izwi.config import EngineConfig
@@ -20,13 +23,13 @@ from izwi.model import Model, Recordable, RecordableModel, RecordableTracks, Row
 from izwi.ops.attention.triton_decode import takes_heads
 from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput
-from izwi.runner.adjust import Logprobs, logprobs_of
-from izwi.runner.codec_graphs import CodecGraphs, PendingAudio
+from izwi.runner.codec_graphs import CodecGraphs
 from izwi.runner.compilations import watch_triton
 from izwi.runner.compiling import Rehearsal, rehearse
 from izwi.runner.decode_graphs import FEW_KEYS, DecodeGraphs, Part
 from izwi.runner.encoder_graphs import EncoderGraphs
 from izwi.runner.in_flight import InFlight
+from izwi.runner.logprobs import Logprobs, logprobs_of
 from izwi.runner.prompt_graphs import PromptGraphs
 from izwi.runner.recorder import GraphRecorder
 from izwi.runner.sampler import Suppressed

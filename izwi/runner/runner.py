@@ -6,43 +6,36 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from izwi.cache.kv import PagedKV, bytes_per_page
+from izwi.backends.protocol import ArrayBackend, PendingAudio
+from izwi.backends.running import in_backend
 from izwi.cache.pages import pages_for
-from izwi.cache.state import StateArena
 from izwi.cache.tiers import PageStore, TierCosts
 from izwi.config import EngineConfig
 from izwi.layers import KVSpec
 from izwi.model import Alternates, Model, Row, TakesText, step
-from izwi.ops.torch_ops import TorchOps
+from izwi.ops.protocol import Array
 from izwi.request import Entries, Request
-from izwi.runner.adjust import Logprobs
 from izwi.runner.batch import run_each
 from izwi.runner.budget import MemoryBudget
 from izwi.runner.by_track import draw_by_track
-from izwi.runner.codec_graphs import PendingAudio
 from izwi.runner.compilations import Compilations, counted
 from izwi.runner.encoded import EncodedCache
 from izwi.runner.encoding import Encoders
 from izwi.runner.grammars import Grammars
 from izwi.runner.in_flight import InFlight
 from izwi.runner.lag import begun_tracks, in_place
-from izwi.runner.sampler import Sampler, Suppressed
-from izwi.runner.side_stream import SideStream
+from izwi.runner.logprobs import Logprobs
 from izwi.runner.tiered import TieredPages, TieredStates
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.playback import chunk_frames
 from izwi.sequence import Sequence
 from izwi.track_log import Entry, Progress
 from izwi.tracks import Codec, frame_track
-
-if TYPE_CHECKING:
-    from izwi.runner.graphs import Graphs
 
 # Rebuilding a position, until steps have been measured.
 _REBUILD_S = 1e-4
@@ -68,8 +61,11 @@ class Drawn(NamedTuple):
 class Runner:
     """One model with its keys and values and its codec state."""
 
-    def __init__(self, model: Model, ops: TorchOps, config: EngineConfig, budget: MemoryBudget):
-        self._model, self._ops, self._config = model, ops, config
+    def __init__(
+        self, model: Model, backend: ArrayBackend, config: EngineConfig, budget: MemoryBudget
+    ):
+        self._model, self._ops, self._config = model, backend.ops, config
+        self.backend = backend
         self.grammars = Grammars(model)
         frames = frame_track(model.tracks)
         self.num_codebooks = max(track.num_codebooks for track in model.tracks)
@@ -79,38 +75,25 @@ class Runner:
         self._alternates = model if isinstance(model, Alternates) else None
         if len(model.tracks) > 1 and self._alternates is None:
             raise ValueError("a model with several tracks must say what follows an entry")
-        every = [Suppressed.on(ops.device, track.suppressed) for track in model.tracks]
-        self._suppressed, self._every_suppressed = every[0], every
+        self._sampling = backend.sampling(model.tracks)
         size, kv_dtype, spec = config.page_size, config.kv_dtype, KVSpec.of(model.layers)
-        self.page_bytes = bytes_per_page(spec, size, ops.dtype, kv_dtype)
+        self.page_bytes = backend.page_bytes(spec, size, kv_dtype)
         useful = config.max_running * pages_for(model.max_positions, size)
         self.num_pages = max(1, min(budget.kv_bytes // self.page_bytes, useful))
-        self._kv = PagedKV(spec, self.num_pages, size, ops.device, ops.dtype, kv_dtype)
+        self._kv = backend.paged_kv(spec, self.num_pages, size, kv_dtype)
         self.store = PageStore(
             self.page_bytes, TierCosts(_REBUILD_S), budget.page_bytes, budget.disk_bytes
         )
         self.page_tiers = TieredPages(self._kv, self.store)
         specs = self._codec.state if self._codec else {}
-        self._beside = SideStream(ops.device)
-        self._arena = StateArena(specs, config.max_running, ops.device, ops.dtype, self._beside)
+        self._arena = backend.state_arena(specs, config.max_running)
         self.states = TieredStates(self._arena, budget.state_bytes)
         self.compilations = Compilations()
-        self._graphs = self._record() if ops.records and config.graphs else None
+        self._graphs = None
+        if config.graphs:
+            self._graphs = backend.record(model, self._kv, self._arena, self._sampling, config)
         cache = EncodedCache(budget.encoded_bytes)
-        self._encoders = Encoders(model, ops, config.max_step_encodes, cache, self._graphs)
-
-    def _record(self) -> Graphs:
-        """Record the steps that repeat."""
-        from izwi.runner.graphs import Graphs  # its kernels need triton, which is there on CUDA
-
-        return Graphs.of(
-            self._model,
-            self._kv,
-            self._arena,
-            self._every_suppressed,
-            self._ops,
-            self._config,
-        )
+        self._encoders = Encoders(model, backend, config.max_step_encodes, cache, self._graphs)
 
     @property
     def works_beside(self) -> bool:
@@ -187,7 +170,7 @@ class Runner:
         return self._takes_text.max_entries(sequence)
 
     @counted
-    @torch.inference_mode()
+    @in_backend
     def encode(self, pieces: Seq[tuple[Sequence, int]]) -> list[BaseException | None]:
         """Encode piece i of each sequence into `sequence.encoded[i]`; what failed, per piece.
 
@@ -196,7 +179,7 @@ class Runner:
         return self._encoders.encode(pieces)
 
     @counted
-    @torch.inference_mode()
+    @in_backend
     def launch(self, rows: Seq[Row]) -> Forward | None:
         """Launch a forward pass, where the device runs it by itself.
 
@@ -221,7 +204,7 @@ class Runner:
             return [error for _ in counts]
 
     @counted
-    @torch.inference_mode()
+    @in_backend
     def forward(self, rows: Seq[Row]) -> list[Drawn | BaseException]:
         """Run the rows as one forward pass.
 
@@ -260,13 +243,13 @@ class Runner:
             sequences = [sequence for sequence, count in repeated for _ in range(count)]
         if self._alternates is not None:
             hidden = self._model.run(self._model.embed(batch), self._kv.context(batch))
-            return draw_by_track(self._model, self._ops, batch, hidden, self._every_suppressed)
-        sampler = Sampler(sequences, self._suppressed)
+            return draw_by_track(self._model, self._ops, batch, hidden, self._sampling)
+        sampler = self._sampling.of(sequences)
         drawn = step(self._model, self._ops, batch, self._kv.context(batch), sampler.pick)
         return (self._ops.numpy(drawn).tolist() if sequences else []), sampler.logprobs()
 
     @counted
-    @torch.inference_mode()
+    @in_backend
     def vocode(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio | BaseException]:
         """Begin to turn the next n frames of each sequence into sound, beside other work.
 
@@ -277,7 +260,7 @@ class Runner:
             What waits for each piece's samples, (samples,) float32, or what failed. All of them
             are to be awaited before the next call.
         """
-        with self._beside():
+        with self._arena.beside():
             return in_place(self._codec, pieces, self._begin(pieces))
 
     def _begin(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio | BaseException]:
@@ -341,7 +324,7 @@ class Runner:
             self._arena.clear(row)  # a batch that failed may have warmed it already
             self._hear(row, warm)
 
-    def _hear(self, row: int, codes: torch.Tensor) -> None:
+    def _hear(self, row: int, codes: Array) -> None:
         """Run frames, (frames, codebooks), through the codec for the state that they leave."""
         if self._graphs is not None:
             self._graphs.hear(codes, row)
@@ -350,7 +333,7 @@ class Runner:
         self._arena.scatter([row], state)
 
     @counted
-    @torch.inference_mode()
+    @in_backend
     def rebuild(self, sequences: Seq[Sequence]) -> dict[int, BaseException]:
         """Make the codec states of streams again from their logs; what failed, by arrival.
 
@@ -358,7 +341,7 @@ class Runner:
         """
         if not sequences:
             return {}
-        with self._beside():
+        with self._arena.beside():
             return self._rebuild(sequences)
 
     def _rebuild(self, sequences: Seq[Sequence]) -> dict[int, BaseException]:

@@ -16,45 +16,15 @@ from torch import Tensor
 
 from izwi.model import Pick
 from izwi.request import SamplingParams
-from izwi.runner.adjust import (
-    Adjustments,
-    Logprobs,
-    SamplerState,
-    logprobs_of,
-    params_of,
-    reported_logprobs,
-)
+from izwi.runner.adjust import Adjustments, reported_logprobs
+from izwi.runner.emitted import is_greedy, params_of, seen_ids
+from izwi.runner.logprobs import Logprobs, logprobs_of
+from izwi.runner.noise import uniforms
 from izwi.sequence import Sequence as RequestSequence
+from izwi.tracks import Track
 
-_MASK = (1 << 64) - 1
-# Logits divided by less than this leave float32.
-_GREEDY_BELOW = 1e-5
 # Noise of so many codebooks is made at once.
 _NOISE_BLOCK = 16
-
-
-def uniforms(
-    seeds: Sequence[int], steps: Sequence[int], codebook: int | npt.NDArray[np.int64]
-) -> npt.NDArray[np.float64]:
-    """Uniform numbers in [0, 1): (rows,), or (rows, codebooks) for an array of codebooks.
-
-    A counter-based generator: two rounds of the SplitMix64 finaliser (Steele, Lea and Flood,
-    2014) over the seed and over the counter (step, codebook).
-    """
-    seed = np.array([s & _MASK for s in seeds], dtype=np.uint64)
-    counter = np.array(steps, dtype=np.uint64) * np.uint64(64)
-    if isinstance(codebook, np.ndarray):
-        seed, counter = seed[:, None], counter[:, None] + codebook.astype(np.uint64)
-    else:
-        counter = counter + np.uint64(codebook)
-    bits = _mix(_mix(seed + np.uint64(0x9E3779B97F4A7C15)) ^ counter)
-    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +43,21 @@ class Suppressed:
     def on(device: torch.device, ids: npt.NDArray[np.bool_] | None) -> Suppressed | None:
         """Put a model's mask on its device, once."""
         return None if ids is None else Suppressed(ids, torch.from_numpy(ids).to(device))
+
+
+class TorchSampling:
+    """How entries of one model are drawn.
+
+    Attributes:
+        suppressed: Of each track.
+    """
+
+    def __init__(self, tracks: Sequence[Track], device: torch.device):
+        self.suppressed = [Suppressed.on(device, track.suppressed) for track in tracks]
+
+    def of(self, sequences: Sequence[RequestSequence], track: int = 0) -> Sampler:
+        """Prepare a step's draws on a track."""
+        return Sampler(sequences, self.suppressed[track], track)
 
 
 class Sampler:
@@ -202,11 +187,6 @@ class Sampler:
         return torch.where(seen, penalised, logits)
 
 
-def seen_ids(sequence: RequestSequence, vocabulary: int, track: int = 0) -> npt.NDArray[np.bool_]:
-    """Ids that a sequence has emitted in codebook 0; kept with it and grown a step at a time."""
-    return SamplerState.of(sequence, track).seen(sequence, vocabulary)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
     """Parameters of the rows of a batch, on the device.
@@ -275,8 +255,3 @@ def _draw(logits: Tensor, table: _Table, noise: Tensor) -> Tensor:
     last = (weights > 0).sum(-1, keepdim=True) - 1
     place = torch.minimum(place, last).masked_fill(table.greedy, 0)
     return ids.gather(-1, place)[:, 0]
-
-
-def is_greedy(params: SamplingParams) -> bool:
-    """Whether the most likely id is taken."""
-    return params.temperature < _GREEDY_BELOW

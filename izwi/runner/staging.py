@@ -16,7 +16,8 @@ from torch import Tensor
 from izwi.model import Row
 from izwi.ops.triton_sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
 from izwi.request import Request, TrackParams
-from izwi.runner.sampler import Suppressed, is_greedy, seen_ids
+from izwi.runner.emitted import is_greedy, seen_ids
+from izwi.runner.sampler import Suppressed
 from izwi.sequence import Sequence
 
 _ALIGN = 16  # bytes; what a kernel's vector loads want

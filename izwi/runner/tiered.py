@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from itertools import count
 
-from izwi.cache.kv import PagedKV
-from izwi.cache.state import SavedState, StateArena
+from izwi.backends.protocol import PagedKV, SavedRow, StateArena
 from izwi.cache.tiers import PageStore, Tier
 
 
@@ -58,7 +57,7 @@ class TieredStates:
 
     def __init__(self, arena: StateArena, host_bytes: int):
         self._arena, self._host_bytes = arena, host_bytes
-        self._saved: OrderedDict[int, SavedState] = OrderedDict()  # the oldest first
+        self._saved: OrderedDict[int, SavedRow] = OrderedDict()  # the oldest first
         self._bytes = 0
         self._handles = count()
 

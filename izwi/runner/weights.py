@@ -1,46 +1,14 @@
-"""Put a checkpoint's safetensors on a device, every tensor checked by name and shape."""
+"""Put a checkpoint's safetensors on a torch device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from izwi.checkpoint import read_json
-from izwi.errors import CheckpointError
-
-_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Files of a single or sharded checkpoint (model.safetensors or its index), or a file itself.
-
-    Raises:
-        CheckpointError: There is neither, or a shard that the index names is missing.
-    """
-    if folder.is_file():
-        return [folder]
-    single = folder / _SINGLE
-    return [single] if single.is_file() else sorted(set(_file_of(folder).values()))
-
-
-def _file_of(folder: Path) -> dict[str, Path]:
-    """File of each tensor of a sharded checkpoint; raises as `weight_files`."""
-    index = folder / _INDEX
-    if not index.is_file():
-        raise CheckpointError(f"{folder} has neither {_SINGLE} nor its index")
-    shard_of = read_json(index).get("weight_map")
-    if not isinstance(shard_of, dict):
-        raise CheckpointError(f"{index} lacks the object 'weight_map'")
-    for name in sorted({str(name) for name in shard_of.values()}):
-        if not (folder / name).is_file():
-            raise CheckpointError(f"{folder / name} is named by {index.name} but is missing")
-    return {tensor: folder / str(name) for tensor, name in shard_of.items()}
+from izwi.weight_files import read_tensors
 
 
 def load_weights(
@@ -59,37 +27,10 @@ def load_weights(
         dtype: Of floats.
 
     Raises:
-        CheckpointError: A tensor is missing, is not expected, or has another shape; its name
-            and both shapes are in the message.
+        CheckpointError: As `read_tensors`.
     """
     weights: dict[str, Tensor] = {}
-    with ExitStack() as stack:
-        for name, handle in _tensors(folder, stack):
-            if name not in shapes:
-                raise CheckpointError(f"{folder}: unexpected tensor {name!r}")
-            shape = tuple(handle.get_slice(name).get_shape())
-            if shape != tuple(shapes[name]):
-                expected = tuple(shapes[name])
-                raise CheckpointError(f"{folder}: tensor {name!r} is {shape}, expected {expected}")
-            tensor = handle.get_tensor(name)
-            keep = not tensor.is_floating_point()
-            weights[name] = tensor.to(device=device, dtype=tensor.dtype if keep else dtype)
-    missing = sorted(set(shapes) - set(weights))
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise CheckpointError(f"{folder}: missing tensor {missing[0]!r}{more}")
+    for name, tensor in read_tensors(folder, shapes, "pt"):
+        keep = not tensor.is_floating_point()
+        weights[name] = tensor.to(device=device, dtype=tensor.dtype if keep else dtype)
     return weights
-
-
-def _tensors(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
-    # a file may be another checkpoint's, and have tensors of which this one has its own
-    alone = folder.is_file() or (folder / _SINGLE).is_file()
-    file_of = {} if alone else _file_of(folder)
-    for path in weight_files(folder):
-        try:
-            handle = stack.enter_context(safe_open(path, framework="pt"))
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
-        for name in handle.keys():  # noqa: SIM118 (a file handle, not a mapping)
-            if file_of.get(name, path) == path:
-                yield name, handle

@@ -49,7 +49,7 @@ def registry(backend) -> Registry:
 
 @pytest.fixture
 async def engine(backend, registry) -> AsyncIterator[AsyncEngine]:
-    made = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig(kv_bytes=1 << 26)))
+    made = AsyncEngine(Engine(registry.models, backend, EngineConfig(kv_bytes=1 << 26)))
     made.start()
     yield made
     await made.stop()

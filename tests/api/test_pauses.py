@@ -94,7 +94,7 @@ def registry():
 @pytest.fixture
 async def engine(registry):
     backend = torch_backend("cpu", "float32")
-    running = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig(kv_bytes=1 << 26)))
+    running = AsyncEngine(Engine(registry.models, backend, EngineConfig(kv_bytes=1 << 26)))
     running.start()
     yield running
     await running.stop()

@@ -109,7 +109,7 @@ async def test_what_a_running_engine_records_is_replayed(tmp_path):
     backend, registry = loaded()
     path = tmp_path / "t.jsonl"
     recorder = RequestRecorder(path, registry, platform_of(backend.ops.device, backend.ops.dtype))
-    engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig()))
+    engine = AsyncEngine(Engine(registry.models, backend, EngineConfig()))
     engine.observe(recorder)
     engine.start()
     speech = await open_speech(engine, registry, SPEAKER, SpeechInput("It is warm.", seed=3))

@@ -36,7 +36,7 @@ class World:
         for folder in folders:
             self.registry.load(folder)
         config = EngineConfig(kv_bytes=1 << 23)
-        self.engine = AsyncEngine(Engine(self.registry.models, backend.ops, config))
+        self.engine = AsyncEngine(Engine(self.registry.models, backend, config))
 
     async def open(self, model: str = "english", ask: SpeechInput = ASK) -> SpeechWriter:
         return await open_speech_writer(self.engine, self.registry, model, ask)

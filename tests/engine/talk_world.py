@@ -14,6 +14,7 @@ from izwi.engine import Engine
 from izwi.layers import KVSpec
 from izwi.log import Log
 from izwi.request import Chunk, Reason, Request
+from izwi.runner.device import TorchBackend
 from tests.engine.toy import ToySpeech, ToyText
 from tests.engine.toy_talk import Logged, ToyTalk
 from tests.engine.world import STEP_S, Clock
@@ -66,7 +67,7 @@ class TalkWorld:
         self.clock = Clock()
         self.config = replace(config, **settings)
         models: Any = {"talk": TALK, "toy": SPEECH, "text": TEXT}
-        self.engine = Engine(models, TALK.ops, self.config, self.clock)
+        self.engine = Engine(models, TorchBackend(TALK.ops), self.config, self.clock)
         self.heard: dict[str, Heard] = {}
 
     def submit(self, request: Request, log: Log | None = None) -> None:

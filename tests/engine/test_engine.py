@@ -11,7 +11,7 @@ from izwi.errors import InvalidRequest, Overloaded
 from izwi.log import Log
 from izwi.metrics import FIGURES
 from izwi.request import Reason
-from izwi.runner.sampler import uniforms
+from izwi.runner.noise import uniforms
 from izwi.scheduler import policy
 from tests.engine.toy import CODEBOOKS, toy_request
 from tests.engine.world import SPEECH, World, alone, run

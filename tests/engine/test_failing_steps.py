@@ -24,6 +24,7 @@ from izwi.ops.torch_ops import TorchOps
 from izwi.ops.transfer import HostCopy
 from izwi.request import Chunk, Reason, Request
 from izwi.runner.codec_graphs import CodecGraphs
+from izwi.runner.device import TorchBackend
 from izwi.runner.runner import Runner
 from izwi.scheduler.scheduler import Scheduler
 from tests.engine.ahead import one_step_ahead
@@ -122,7 +123,7 @@ class Failing:
         kv = {"kv_dtype": "int8"} if recorded else {}  # the steps themselves run unrecorded
         self.world = World(chunk_ramp=(1, 2, 3), **kv, **more)
         self.world.engine = Engine(
-            {"toy": ToyCodec(self.ops)}, self.ops, self.world.config, self.world.clock
+            {"toy": ToyCodec(self.ops)}, TorchBackend(self.ops), self.world.config, self.world.clock
         )
         self.loop = VirtualLoop(self.world)
         self.chunks: dict[str, list[Chunk]] = {}

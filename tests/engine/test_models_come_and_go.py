@@ -14,6 +14,7 @@ from izwi.engine import Engine
 from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound
 from izwi.request import Reason
 from izwi.runner.budget import divide, share_of_added_model
+from izwi.runner.device import TorchBackend
 from tests.engine.toy import ToySpeech, toy_request
 from tests.engine.world import World, alone
 
@@ -59,7 +60,9 @@ def test_who_is_removed_takes_nothing_new_and_ends_when_its_last_is_aborted() ->
 
 def test_what_a_model_held_is_free_after_it() -> None:
     model = ToySpeech()
-    engine = Engine({"toy": model}, model.ops, EngineConfig(page_size=4, kv_bytes=1 << 20))
+    engine = Engine(
+        {"toy": model}, TorchBackend(model.ops), EngineConfig(page_size=4, kv_bytes=1 << 20)
+    )
     engine.submit(toy_request("a", 5, seed=1, frames=9))
     while engine.has_work:
         engine.step()
@@ -73,7 +76,7 @@ def test_what_a_model_held_is_free_after_it() -> None:
 def test_a_new_request_gets_a_share_or_is_refused() -> None:
     model = ToySpeech()
     config = EngineConfig(page_size=4, kv_bytes=3 << 14, max_models=3)
-    engine = Engine({"first": model}, model.ops, config)
+    engine = Engine({"first": model}, TorchBackend(model.ops), config)
     engine.add("second", model)
     engine.add("third", model)
     assert len({load["pages"] for load in engine.load.values()}) == 1
@@ -88,19 +91,19 @@ def test_a_new_request_gets_a_share_or_is_refused() -> None:
 def test_weights_that_came_later_are_taken_off_a_new_requests_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    device = ToySpeech().ops.device
-    monkeypatch.setattr("izwi.runner.budget.free_kv_bytes", lambda _: 1000)
-    share = divide(EngineConfig(max_models=2), device, 2)
-    monkeypatch.setattr("izwi.runner.budget.free_kv_bytes", lambda _: 300)
+    backend = TorchBackend(ToySpeech().ops)
+    monkeypatch.setattr(backend, "free_kv_bytes", lambda: 1000)
+    share = divide(EngineConfig(max_models=2), backend, 2)
+    monkeypatch.setattr(backend, "free_kv_bytes", lambda: 300)
     assert share.kv_bytes == 500
-    assert share_of_added_model(EngineConfig(), device, share).kv_bytes == 300
-    assert share_of_added_model(EngineConfig(kv_bytes=1000), device, share) == share
+    assert share_of_added_model(EngineConfig(), backend, share).kv_bytes == 300
+    assert share_of_added_model(EngineConfig(kv_bytes=1000), backend, share) == share
 
 
 async def test_models_come_and_go_between_steps() -> None:
     model = ToySpeech()
     config = EngineConfig(page_size=4, kv_bytes=1 << 20, max_models=2)
-    engine = AsyncEngine(Engine({"toy": model}, model.ops, config))
+    engine = AsyncEngine(Engine({"toy": model}, TorchBackend(model.ops), config))
     with pytest.raises(EngineStopped):
         await engine.add("new", model)
     engine.start()

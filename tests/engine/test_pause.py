@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from izwi.engine import Engine
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.request import Reason, Request
+from izwi.runner.device import TorchBackend
 from izwi.sequence import PauseReason, Phase
 from tests.engine.toy import CLONE, ToyCodec, toy_request
 from tests.engine.world import SPEECH, World, alone
@@ -57,7 +58,9 @@ def test_a_clone_whose_codec_state_was_evicted_still_continues_its_clip(host_byt
     worlds = []
     for others in (0, 4):
         world = World(max_running=2, host_bytes=host_bytes)
-        world.engine = Engine({"toy": ToyCodec()}, SPEECH.ops, world.config, world.clock)
+        world.engine = Engine(
+            {"toy": ToyCodec()}, TorchBackend(SPEECH.ops), world.config, world.clock
+        )
         world.submit(request)
         for _ in range(12):
             world.step()
@@ -72,7 +75,9 @@ def test_a_clone_whose_codec_state_was_evicted_still_continues_its_clip(host_byt
         worlds.append(world)
     undisturbed, evicted = (world.logs[request.request_id] for world in worlds)
     assert evicted.pcm == undisturbed.pcm
-    worlds[0].engine = Engine({"toy": ToyCodec()}, SPEECH.ops, world.config, world.clock)
+    worlds[0].engine = Engine(
+        {"toy": ToyCodec()}, TorchBackend(SPEECH.ops), world.config, world.clock
+    )
     plain = replace(request, request_id="a")
     worlds[0].submit(plain)
     worlds[0].run()

@@ -265,7 +265,7 @@ def golden() -> list[Line]:
 
 def engine_of(world: tuple[TorchBackend, Registry], **config) -> Engine:
     backend, registry = world
-    return Engine(registry.models, backend.ops, EngineConfig(**config))
+    return Engine(registry.models, backend, EngineConfig(**config))
 
 
 def here(differences: list[Difference], lines: list[Line], backend: TorchBackend):

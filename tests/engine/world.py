@@ -10,6 +10,7 @@ from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.model_worker import ModelWorker
 from izwi.request import Chunk, Reason, Request
+from izwi.runner.device import TorchBackend
 from izwi.scheduler.work import Work
 from tests.engine.toy import ToySpeech, ToyText
 
@@ -56,7 +57,7 @@ class World:
         self.clock = Clock()
         self.config = replace(config, **settings)  # type: ignore[arg-type]
         models = {"toy": SPEECH, "text": TEXT}
-        self.engine = Engine(models, SPEECH.ops, self.config, self.clock)
+        self.engine = Engine(models, TorchBackend(SPEECH.ops), self.config, self.clock)
         self.logs: dict[str, Log] = {}
         for worker in self.engine._workers.values():
             worker.schedule = self._checked(worker)  # type: ignore[method-assign]

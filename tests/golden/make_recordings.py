@@ -88,7 +88,7 @@ def transcription_asks(said: Iterable[Float32]) -> list[TranscriptionInput]:
 
 def record(folder: Path) -> None:
     backend, registry = loaded()
-    engine = Engine(registry.models, backend.ops, EngineConfig())
+    engine = Engine(registry.models, backend, EngineConfig())
     speaker, listener = registry.speech(SPEAKER), registry.transcription(LISTENER)
 
     def say(text: str) -> Float32:

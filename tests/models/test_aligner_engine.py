@@ -52,7 +52,7 @@ class Run:
 
     def __init__(self, model: Qwen3Aligner, **settings: int):
         config = EngineConfig(**{"kv_bytes": 1 << 23, **settings})
-        self.model, self.engine = model, Engine({"tiny": model}, BACKEND.ops, config)
+        self.model, self.engine = model, Engine({"tiny": model}, BACKEND, config)
         self.classes: dict[str, list[int]] = {}
         self.chunks: dict[str, int] = {}
 

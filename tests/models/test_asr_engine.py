@@ -36,7 +36,7 @@ def emitted(
     model: TranscriptionModel, cases: list[dict[str, Any]], **settings: int
 ) -> list[list[int]]:
     """What the engine emits for `cases`, of which one joins at every third step."""
-    engine = Engine({"tiny": model}, BACKEND.ops, EngineConfig(kv_bytes=1 << 22, **settings))
+    engine = Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22, **settings))
     ids: dict[str, list[int]] = {str(n): [] for n in range(len(cases))}
     waiting = list(enumerate(cases))
     step = 0

@@ -45,7 +45,7 @@ def ask(n: int, *, logprobs: bool = True) -> TranscriptionInput:
 
 def heard(model: Qwen3ASR, asks: dict[str, TranscriptionInput]) -> dict[str, Any]:
     """Ids and log probabilities of requests that run together."""
-    engine = Engine({"tiny": model}, BACKEND.ops, EngineConfig(kv_bytes=1 << 22))
+    engine = Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22))
     logs: dict[str, Any] = {name: ([], []) for name in asks}
     for name, asked in asks.items():
         engine.submit(model.prepare_transcription(name, "tiny", asked))

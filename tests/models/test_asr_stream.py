@@ -85,7 +85,7 @@ def steps_of(
 
 def transcribe(model: Qwen3ASR, request: Request, engine: Engine | None = None) -> list[int]:
     if engine is None:
-        engine = Engine({"tiny": model}, BACKEND.ops, EngineConfig(kv_bytes=1 << 22))
+        engine = Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22))
     engine.submit(request)
     emitted: list[int] = []
     while engine.has_work:
@@ -199,7 +199,7 @@ def test_windows_that_are_complete_are_made_once(model):
 
 
 def test_the_engine_encodes_complete_windows_once(model, monkeypatch):
-    engine = Engine({"tiny": model}, BACKEND.ops, EngineConfig(kv_bytes=1 << 22))
+    engine = Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22))
     encoded: list[int] = []
     encode = model.encode
 
@@ -220,7 +220,7 @@ def test_the_engine_encodes_complete_windows_once(model, monkeypatch):
 
 
 def test_the_engine_runs_the_positions_of_complete_windows_once(model, monkeypatch):
-    engine = Engine({"tiny": model}, BACKEND.ops, EngineConfig(kv_bytes=1 << 22))
+    engine = Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22))
     counts: list[int] = []
     embed = model.embed
 

@@ -239,7 +239,7 @@ def test_logits_are_the_references_when_its_ids_are_forced(models, n):
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_engine_writes_the_references_ids(models, tied, settings):
     cases = [case for case in CASES if case["tied"] is tied]
-    engine = Engine({"tiny": models[tied]}, BACKEND.ops, EngineConfig(kv_bytes=1 << 22, **settings))
+    engine = Engine({"tiny": models[tied]}, BACKEND, EngineConfig(kv_bytes=1 << 22, **settings))
     written: dict[str, list[int]] = {}
     waiting = list(enumerate(cases))
     while waiting or engine.has_work:
@@ -273,7 +273,7 @@ def test_weights_in_8_bits_say_nearly_the_same(folder, weights, least):
 
 
 def test_the_next_turn_finds_the_one_before(model):
-    engine = Engine({"tiny": model}, BACKEND.ops, EngineConfig(kv_bytes=1 << 22, page_size=4))
+    engine = Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22, page_size=4))
 
     def run(name: str, ask: ChatInput) -> tuple[Request, list[int]]:
         request = model.prepare_chat(name, "tiny", ask)
@@ -299,7 +299,7 @@ def test_sampled_answers_do_not_depend_on_their_company(model):
     asks = [say(f"question {n}", seed=n, max_new_tokens=20) for n in range(4)]
 
     def run(names: list[int]) -> dict[str, list[int]]:
-        engine = Engine({"tiny": model}, BACKEND.ops, EngineConfig(kv_bytes=1 << 22))
+        engine = Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22))
         for n in names:
             engine.submit(model.prepare_chat(str(n), "tiny", asks[n]))
         ids: dict[str, list[int]] = {str(n): [] for n in names}

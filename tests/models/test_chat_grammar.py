@@ -46,7 +46,7 @@ def request(model, name="r", seed=3, **more):
 
 
 def engine_of(model, **settings):
-    return Engine({"tiny": model}, BACKEND.ops, EngineConfig(kv_bytes=1 << 22, **settings))
+    return Engine({"tiny": model}, BACKEND, EngineConfig(kv_bytes=1 << 22, **settings))
 
 
 def run(engine, steps=10**6):

@@ -43,7 +43,7 @@ def world(tmp_path_factory):
     registry.load(str(write_tiny_chat(root / "chat")))
 
     def engine() -> Engine:
-        return Engine(registry.models, backend.ops, EngineConfig(kv_bytes=1 << 22))
+        return Engine(registry.models, backend, EngineConfig(kv_bytes=1 << 22))
 
     path = root / "trace.jsonl"
     recorder, first = RequestRecorder(path, registry, "here"), engine()

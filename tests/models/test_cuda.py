@@ -20,7 +20,7 @@ from izwi.inputs import ReferenceClip, SpeechInput, TranscriptionInput
 from izwi.model import Family
 from izwi.request import EncodeInput, Reason, Request
 from izwi.runner.compilations import Compilation, cause, observers
-from izwi.runner.device import torch_backend
+from izwi.runner.device import TorchBackend, torch_backend
 from izwi.runner.tracked_graphs import TrackedDecodeGraphs
 from izwi_models.lfm2_audio import FAMILY as S2S
 from izwi_models.lfm2_audio.audio_config import MimiConfig
@@ -47,7 +47,7 @@ def run(
     """Entries and sound of three requests in one engine, greedy and sampled."""
     backend = torch_backend(device, dtype, weights, attention)
     model = family.load(folder, backend)
-    engine = Engine({"m": model}, backend.ops, EngineConfig(kv_bytes=1 << 24))
+    engine = Engine({"m": model}, backend, EngineConfig(kv_bytes=1 << 24))
     requests = [request_of(family, model, i) for i in range(len(TEXTS))]
     for request in requests:
         engine.submit(request)
@@ -102,7 +102,7 @@ def test_recorded_steps_wait_for_nothing_but_their_results(tmp_path: Path, name:
     family, folder = KINDS[name]
     backend = torch_backend("cuda", "bfloat16")
     model = family.load(folder(tmp_path / name), backend)
-    engine = Engine({"m": model}, backend.ops, EngineConfig(kv_bytes=1 << 24, max_running=8))
+    engine = Engine({"m": model}, backend, EngineConfig(kv_bytes=1 << 24, max_running=8))
     for i in range(len(TEXTS)):
         engine.submit(request_of(family, model, i))
     for _ in range(6):  # prompts, and whatever is recorded at its first use
@@ -137,7 +137,7 @@ def s2s(
     backend = torch_backend(device, dtype, weights)
     model = S2S.load(folder, backend)
     config = EngineConfig(kv_bytes=1 << 24, max_running=8, graphs=graphs)
-    engine = Engine({"m": model}, backend.ops, config)
+    engine = Engine({"m": model}, backend, config)
     requests = s2s_requests(model)
     made: dict[str, tuple[list, list]] = {request.request_id: ([], []) for request in requests}
     steps = 0
@@ -187,7 +187,7 @@ def test_nothing_of_speech_to_speech_is_recorded_while_serving(s2s_folder: Path)
     backend = torch_backend("cuda", "bfloat16")
     model: Any = S2S.load(s2s_folder, backend)
     config = EngineConfig(kv_bytes=1 << 26, max_running=16)
-    engine = Engine({"m": model}, backend.ops, config)
+    engine = Engine({"m": model}, backend, config)
     graphs = engine._workers["m"].runner._graphs
     assert graphs is not None
     assert isinstance(graphs.decodes, TrackedDecodeGraphs)
@@ -235,7 +235,7 @@ def clips_of(model: Any) -> list[EncodeInput]:
 def encoded(model: Any, ops: Any, graphs: bool) -> list[np.ndarray]:
     """What an engine's runner gives for the clips, recorded or not, in the order of `clips_of`."""
     config = EngineConfig(kv_bytes=1 << 24, max_running=8, graphs=graphs)
-    runner = Engine({"m": model}, ops, config)._workers["m"].runner
+    runner = Engine({"m": model}, TorchBackend(ops), config)._workers["m"].runner
     return [ops.numpy(result) for result in runner._encode(clips_of(model))]
 
 
@@ -310,7 +310,7 @@ def test_nothing_is_compiled_or_recorded_while_requests_are_served(
     backend = torch_backend("cuda", "bfloat16", weights)
     model = family.load(folder(tmp_path / name), backend)
     config = EngineConfig(kv_bytes=1 << 26, max_running=16)
-    engine = Engine({"m": model}, backend.ops, config)
+    engine = Engine({"m": model}, backend, config)
     rng = random.Random(7)
     late: list[str] = []
 

@@ -39,7 +39,7 @@ class World:
         self.family, self.ops = family, backend.ops
         self.model: Any = family.load(folder, backend)
         config = EngineConfig(kv_bytes=1 << 22, max_running=1, host_bytes=host_bytes)
-        self.engine = Engine({"m": self.model}, backend.ops, config)
+        self.engine = Engine({"m": self.model}, backend, config)
         self.entries: dict[str, list[list[int]]] = {}
         self.pcm: dict[str, list[np.ndarray]] = {}
 

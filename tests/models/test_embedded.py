@@ -34,7 +34,7 @@ class World:
         self.registry = Registry(backend)
         for name in ("izwi-tiny-tts", "izwi-tiny-asr"):
             self.registry.load(name)
-        self.engine = AsyncEngine(Engine(self.registry.models, backend.ops, EngineConfig()))
+        self.engine = AsyncEngine(Engine(self.registry.models, backend, EngineConfig()))
 
     async def say(self, text: str, **ask) -> tuple[Float32, list[list[int]]]:
         speech = await open_speech(

@@ -13,7 +13,7 @@ from izwi.inputs import SpeechInput
 from izwi.layers import KVSpec
 from izwi.registry import Registry
 from izwi.request import Request
-from izwi.runner.device import torch_backend
+from izwi.runner.device import TorchBackend, torch_backend
 
 MODEL = "izwi-tiny-tts"
 FRAMES = 30  # of a sentence that is about as long
@@ -36,7 +36,7 @@ class World:
         config = EngineConfig(kv_bytes=position * 64, max_running=1, host_bytes=host_bytes)
         self.now_s = 0.0
         ops = torch_backend("cpu", "float32").ops
-        self.engine = Engine(registry.models, ops, config, lambda: self.now_s)
+        self.engine = Engine(registry.models, TorchBackend(ops), config, lambda: self.now_s)
         self.pcm: dict[str, list[Float32]] = {}
 
     def submit(self, name: str, text: str, seed: int = 1) -> None:

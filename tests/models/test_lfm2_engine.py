@@ -124,7 +124,7 @@ def test_the_engine_draws_the_references_entries(tmp_path, settings_):
             model: Any = FAMILY.load(folder, BACKEND)
             model._encoder = GivenSound()
             config = replace_config(CONFIG, **settings_)
-            engine = Engine({"s2s": model}, BACKEND.ops, config)
+            engine = Engine({"s2s": model}, BACKEND, config)
             same = [(n, case) for n, case in cases if case["seed"] == seed]
             requests = [golden_request(n, case, mode) for n, case in same for mode in Mode]
             given_ = run(engine, requests, (0, 5))
@@ -182,7 +182,7 @@ def alone(models) -> dict[str, Given]:
     """What each request gives by itself."""
     given_ = {}
     for request in requests_of(models):
-        engine = Engine(models, BACKEND.ops, CONFIG)
+        engine = Engine(models, BACKEND, CONFIG)
         given_[request.request_id] = run(engine, [request])[request.request_id]
     assert {"T", "A", "S"} <= set(given_["talk"].order)
     assert len({len(one.sound) for one in given_.values()}) > 3
@@ -197,7 +197,7 @@ def same(found: Given, expected: Given) -> None:
 
 @pytest.mark.parametrize("paused_at", [1, 4, 9, 21])
 def test_a_pause_changes_nothing(models, alone, paused_at):
-    engine = Engine(models, BACKEND.ops, CONFIG)
+    engine = Engine(models, BACKEND, CONFIG)
     requests = {request.request_id: request for request in requests_of(models)}
     given_: dict[str, Given] = defaultdict(Given)
     for name in ("talk", "heard", "chat"):
@@ -221,7 +221,7 @@ def test_memory_for_one_conversation_serves_three(models, alone):
     per_page = bytes_per_page(KVSpec.of(s2s.layers), CONFIG.page_size, torch.float32)
     config = replace_config(CONFIG, kv_bytes=16 * per_page, max_running=3)
     requests = [r for r in requests_of(models) if r.model == "s2s"]
-    engine = Engine({"s2s": s2s}, BACKEND.ops, config)
+    engine = Engine({"s2s": s2s}, BACKEND, config)
     given_ = run(engine, requests)
     for request in requests:
         same(given_[request.request_id], alone[request.request_id])
@@ -240,7 +240,7 @@ def test_the_first_sound_leaves_before_the_second_block_of_text(alone):
 def test_a_third_turn_computes_what_is_new(model):
     """The conversation so far, its answers included, is found up to the last page border."""
     config = replace_config(CONFIG, kv_bytes=1 << 25)
-    engine = Engine({"s2s": model}, BACKEND.ops, config)
+    engine = Engine({"s2s": model}, BACKEND, config)
     turns: list[SpokenTurn] = []
     known = 0
     for n in range(3):
@@ -252,7 +252,7 @@ def test_a_third_turn_computes_what_is_new(model):
         if n:
             # all that was computed before, but for what does not fill a page
             assert known - config.page_size < hit <= known
-        alone_ = run(Engine({"s2s": model}, BACKEND.ops, config), [request])[str(n)]
+        alone_ = run(Engine({"s2s": model}, BACKEND, config), [request])[str(n)]
         same(answer, alone_)
         # the last entry of an answer is never run
         known = request.prompt.num_positions + len(answer.entries) - 1

@@ -54,7 +54,7 @@ def asked(model: Any) -> list[Request]:
 def engine_of(folder: Path, config: EngineConfig) -> tuple[Engine, Any]:
     backend = TorchBackend(EagerOps())
     model: Any = FAMILY.load(folder, backend)
-    return Engine({"s2s": model}, backend.ops, config), model
+    return Engine({"s2s": model}, backend, config), model
 
 
 @pytest.fixture(scope="module")

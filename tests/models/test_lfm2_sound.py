@@ -50,7 +50,7 @@ def request(model: LFM2Audio, entries: int) -> Request:
 
 def run(model: LFM2Audio, asked: Request, log: Log | None = None, **config: object) -> list[Chunk]:
     settings = {"max_running": 4, "kv_bytes": 1 << 23, "page_size": 8, **config}
-    engine = Engine({"s2s": model}, BACKEND.ops, EngineConfig(**settings))  # type: ignore[arg-type]
+    engine = Engine({"s2s": model}, BACKEND, EngineConfig(**settings))  # type: ignore[arg-type]
     engine.submit(asked, log)
     chunks: list[Chunk] = []
     while engine.has_work:
@@ -129,7 +129,7 @@ def test_what_it_said_and_wrote_can_be_recorded_and_replayed(tmp_path):
         model.prepare_transcription("t", name, TranscriptionInput(heard, temperature=1.0)),
         model.prepare_chat("c", name, ChatInput(hello, temperature=1.0, max_new_tokens=12)),
     ]
-    engine = Engine(registry.models, BACKEND.ops, EngineConfig(kv_bytes=1 << 24, page_size=8))
+    engine = Engine(registry.models, BACKEND, EngineConfig(kv_bytes=1 << 24, page_size=8))
     recorder = RequestRecorder(tmp_path / "r.jsonl", registry, "here")
     for request in requests:
         run_alone(engine, request, recorder)

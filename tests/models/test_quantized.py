@@ -19,7 +19,7 @@ from izwi.ops.quantized import QuantizedWeight
 from izwi.ops.torch_ops import TorchOps
 from izwi.registry import Registry
 from izwi.request import Request
-from izwi.runner.device import torch_backend
+from izwi.runner.device import TorchBackend, torch_backend
 from izwi.sequence import Sequence
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
@@ -51,7 +51,7 @@ def logits_of(model: Qwen3TTS, ops: TorchOps, codes: list[list[int]]) -> list[Te
 
 def run(model: Model, ops: TorchOps, request: Request) -> tuple[list[list[int]], np.ndarray]:
     """Entries and sound of one request."""
-    engine = Engine({"m": model}, ops, EngineConfig(kv_bytes=1 << 24))
+    engine = Engine({"m": model}, TorchBackend(ops), EngineConfig(kv_bytes=1 << 24))
     engine.submit(request)
     entries, pcm = [], [np.zeros(0, np.float32)]
     while engine.has_work:

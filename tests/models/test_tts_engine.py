@@ -38,7 +38,7 @@ def load(folder: Path, kind: str) -> tuple[Qwen3TTS, Engine]:
     backend = torch_backend("cpu", "float32")
     model = FAMILY.load(write_tiny_tts(folder, kind, int(GOLDEN["seed"])), backend)
     assert isinstance(model, Qwen3TTS)
-    return model, Engine({"tiny": model}, backend.ops, CONFIG)
+    return model, Engine({"tiny": model}, backend, CONFIG)
 
 
 def finish(engine: Engine, requests: list[Request]) -> dict[str, list[Chunk]]:

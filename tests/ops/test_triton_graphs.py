@@ -22,6 +22,7 @@ from izwi.ops.triton_ops import TritonOps
 from izwi.request import SamplingParams
 from izwi.runner.compiling import Rehearsal
 from izwi.runner.decode_graphs import DecodeGraphs, Variant
+from izwi.runner.device import TorchBackend
 from izwi.sequence import Sequence
 from izwi_models.qwen3.decoder import DecoderConfig
 from tests.engine import toy
@@ -45,7 +46,7 @@ CONFIG = EngineConfig(
 
 def run(ops: TorchOps, config: EngineConfig = CONFIG) -> tuple[Engine, dict[str, Any]]:
     """Logs and sound of four requests to two models, of which three run at a time."""
-    engine = Engine({"toy": ToySpeech(ops), "text": ToyText(ops)}, ops, config)
+    engine = Engine({"toy": ToySpeech(ops), "text": ToyText(ops)}, TorchBackend(ops), config)
     logs: dict[str, Any] = {}
     for number in range(4):
         model = "text" if number % 3 == 2 else "toy"
@@ -127,7 +128,7 @@ def test_all_that_a_request_may_ask_for_is_recorded(
     for ops in (TritonOps(device, torch.float32), TorchOps(device, torch.float32)):
         plainly = None if isinstance(ops, TritonOps) else step
         monkeypatch.setattr("izwi.runner.runner.step", plainly)
-        engine = Engine({"text": ToyText(ops)}, ops, CONFIG)
+        engine = Engine({"text": ToyText(ops)}, TorchBackend(ops), CONFIG)
         entries: dict[str, Any] = {}
         logprobs: dict[str, list[float]] = {}
         for number, asks in enumerate((True, False, True)):
@@ -157,7 +158,7 @@ def test_what_is_replayed_was_recorded_before() -> None:
     """Whatever rows are drawn for; a model of sound tells no log probabilities."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     ops = TritonOps(device, torch.float32)
-    engine = Engine({"toy": ToySpeech(ops), "text": ToyText(ops)}, ops, CONFIG)
+    engine = Engine({"toy": ToySpeech(ops), "text": ToyText(ops)}, TorchBackend(ops), CONFIG)
     for name, worker in engine._workers.items():
         graphs = worker.runner._graphs
         assert graphs is not None
@@ -198,7 +199,7 @@ def test_a_clip_is_heard_in_recorded_chunks_and_after_an_eviction_again() -> Non
     sounds: list[dict[str, list[Any]]] = []
     for ops in (TritonOps(device, torch.float32), TorchOps(device, torch.float32)):
         config = dataclasses.replace(CONFIG, max_running=1, graphs=isinstance(ops, TritonOps))
-        engine = Engine({"toy": ToyCloning(ops)}, ops, config)
+        engine = Engine({"toy": ToyCloning(ops)}, TorchBackend(ops), config)
         sounds.append({})
         for number, length in enumerate((1, 7, 15)):
             request = toy_request(f"r{number}", length, 1, 5)
@@ -236,7 +237,7 @@ def test_a_rehearsal_looks_up_nothing_that_no_kernel_has_written(
     monkeypatch.setattr("izwi.runner.decode_graphs.take_last", lambda *_: None)
     ops = TritonOps("cpu", torch.float32)
     for model in (ToySpeech(ops), ToyText(ops)):
-        engine = Engine({"m": model}, ops, CONFIG)
+        engine = Engine({"m": model}, TorchBackend(ops), CONFIG)
         runner = engine._workers["m"].runner
         monkeypatch.setattr(PagedDecode, "attend_fused", lambda _, __, q, *___: torch.zeros_like(q))
         rehearsal = Rehearsal(torch.device("cpu"))
@@ -256,7 +257,7 @@ ODD = {
 
 def run_text(ops: TorchOps, odd: dict[int, dict[str, Any]], most: int = 0) -> dict[str, Any]:
     """Ids and log probabilities of four texts, of which three run at a time."""
-    engine = Engine({"text": ToyText(ops)}, ops, CONFIG)
+    engine = Engine({"text": ToyText(ops)}, TorchBackend(ops), CONFIG)
     logs: dict[str, Any] = {}
     for number in range(4):
         request = toy_request(f"r{number}", 3 + 2 * number, number, 9 + number, model="text")

@@ -13,7 +13,8 @@ from torch import Tensor
 from izwi.ops import triton_sampling
 from izwi.ops.triton_sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
 from izwi.request import Request, SamplingParams
-from izwi.runner.sampler import Sampler, Suppressed, uniforms
+from izwi.runner.noise import uniforms
+from izwi.runner.sampler import Sampler, Suppressed
 from izwi.sequence import Sequence
 from tests.ops.devices import DEVICE, normal
 

@@ -40,7 +40,7 @@ def served(tmp_path_factory):
     registry = Registry(backend)
     for name in (TTS, "izwi-tiny-asr", str(write_tiny_chat(home / "chat"))):
         registry.load(name)
-    engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig(kv_bytes=1 << 26)))
+    engine = AsyncEngine(Engine(registry.models, backend, EngineConfig(kv_bytes=1 << 26)))
     world = SimpleNamespace(engine=engine, answer=ANSWER, prompts=[])
 
     def write(messages):

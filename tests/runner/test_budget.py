@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-
 from izwi.config import EngineConfig
-from izwi.runner.budget import divide, free_kv_bytes
+from izwi.ops.torch_ops import TorchOps
+from izwi.runner.budget import divide
+from izwi.runner.device import TorchBackend
 from tests.engine.toy import toy_request
 from tests.engine.world import World, alone
 
-CPU = torch.device("cpu")
+CPU = TorchBackend(TorchOps())
 
 
 def test_models_share_equally_and_a_cpu_keeps_most_of_its_memory() -> None:
@@ -19,7 +19,7 @@ def test_models_share_equally_and_a_cpu_keeps_most_of_its_memory() -> None:
     assert one.page_bytes + one.state_bytes == 800
     assert two.page_bytes + two.state_bytes == 400
     assert (two.disk_bytes, two.encoded_bytes) == (30, 10)
-    assert 0 < free_kv_bytes(CPU) <= 1 << 30
+    assert 0 < CPU.free_kv_bytes() <= 1 << 30
     assert 0 < divide(EngineConfig(), CPU, 2).kv_bytes <= 1 << 29
 
 

@@ -157,7 +157,7 @@ def written(folder: Path, ops: TorchOps) -> tuple[dict[str, list[int]], list[str
     model.encode = watched  # type: ignore[method-assign]
     # keys and values in 8 bits: the steps themselves run unrecorded
     config = EngineConfig(kv_bytes=1 << 22, kv_dtype="int8", max_step_encodes=3)
-    engine = Engine({"tiny": model}, ops, config)
+    engine = Engine({"tiny": model}, TorchBackend(ops), config)
     ids: dict[str, list[int]] = {}
     for n, seconds in enumerate((8.0, 0.6, 3.2, 8.0, 20.0, 5.0, 1.0)):
         ask = TranscriptionInput(sound(seconds, n % 5), max_new_tokens=12)
@@ -184,7 +184,7 @@ def test_encoders_are_recorded_where_entries_are_drawn_at_marks(tmp_path):
     for ops in (TorchOps(DEVICE), RecordingOps(DEVICE)):
         aligner: Any = ALIGNER.load(folder, TorchBackend(ops))
         assert isinstance(aligner, EncodesPadded)
-        engine = Engine({"tiny": aligner}, ops, EngineConfig(kv_bytes=1 << 22))
+        engine = Engine({"tiny": aligner}, TorchBackend(ops), EngineConfig(kv_bytes=1 << 22))
         ask = AlignmentInput(sound(9.3), "the quick brown fox", "English")
         engine.submit(aligner.prepare_alignment("a", "tiny", ask))
         classes: list[int] = []

@@ -215,7 +215,7 @@ def spoken(
     model.encode = watched  # type: ignore[method-assign]
     # keys and values in 8 bits: the steps themselves run unrecorded
     config = EngineConfig(kv_bytes=1 << 22, kv_dtype="int8", graphs=graphs)
-    engine = Engine({"tiny": model}, ops, config)
+    engine = Engine({"tiny": model}, TorchBackend(ops), config)
     frames: dict[str, list[list[int]]] = {}
     for n, (samples, text) in enumerate(
         ((12_000, "so it is"), (23_456, None), (30_000, "in the rain"), (20_001, "one"))
@@ -243,7 +243,9 @@ def test_an_engine_that_records_clones_the_same(folder: Path) -> None:
 def test_only_models_that_clone_record_encoders(tmp_path: Path, kind: str, recorded: bool) -> None:
     ops = RecordingOps(DEVICE)
     model = load(write_tiny_tts(tmp_path / kind, kind), ops)
-    engine = Engine({"tiny": model}, ops, EngineConfig(kv_bytes=1 << 22, kv_dtype="int8"))
+    engine = Engine(
+        {"tiny": model}, TorchBackend(ops), EngineConfig(kv_bytes=1 << 22, kv_dtype="int8")
+    )
     graphs = engine._workers["tiny"].runner._graphs
     assert graphs is not None
     assert (graphs.encoders is not None) == recorded

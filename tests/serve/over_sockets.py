@@ -13,6 +13,7 @@ import zmq
 
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.runner.device import TorchBackend
 from izwi_api.serve.control import ApiServerGone, Control
 from izwi_api.serve.engine_process import ApiServerConnections, pass_on
 from izwi_api.serve.remote_engine import RemoteEngine
@@ -84,7 +85,7 @@ class OverSockets(RemoteEngine):
 
 def toy_engine(**settings: int) -> Engine:
     model = ToySpeech()
-    return Engine({"toy": model}, model.ops, EngineConfig(page_size=4, **settings))  # type: ignore[arg-type]
+    return Engine({"toy": model}, TorchBackend(model.ops), EngineConfig(page_size=4, **settings))  # type: ignore[arg-type]
 
 
 async def until(condition, seconds: float = 60.0) -> None:

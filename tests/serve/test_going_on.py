@@ -91,7 +91,7 @@ async def test_speech_text_and_voices_are_the_same_as_without_a_death(num_delive
         registry.load(name)
 
     def make():
-        return Engine(registry.models, backend.ops, EngineConfig(kv_bytes=1 << 26))
+        return Engine(registry.models, backend, EngineConfig(kv_bytes=1 << 26))
 
     def requests():
         found = list(embedded_requests(registry))

@@ -85,7 +85,7 @@ async def client_of(kind: str, folder: Path) -> AsyncIterator[EngineClient]:
         backend = torch_backend("cpu", "float32")
         registry = Registry(backend)
         registry.load(TTS)
-        client: EngineClient = AsyncEngine(Engine(registry.models, backend.ops, CONFIG))
+        client: EngineClient = AsyncEngine(Engine(registry.models, backend, CONFIG))
         client.start()
         yield client
         await client.stop()

@@ -89,7 +89,7 @@ async def test_over_sockets_it_says_and_hears_the_same_bits(loaded):
     registry, backend = loaded
     given = []
     for kind in (AsyncEngine, OverSockets):
-        inner = Engine(registry.models, backend.ops, EngineConfig(kv_bytes=1 << 26))
+        inner = Engine(registry.models, backend, EngineConfig(kv_bytes=1 << 26))
         engine = kind(inner, RequestCodec()) if kind is OverSockets else kind(inner)
         await engine.open() if kind is OverSockets else engine.start()
         streams = engine.submit_all(list(embedded_requests(registry)))

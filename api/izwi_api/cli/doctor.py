@@ -179,7 +179,7 @@ def _devices(backend: TorchBackend) -> Iterator[Finding]:
         yield Finding("device", "mps", Status.OK, "Metal is available")
     yield from _gpu_gaps()
     ops = backend.ops
-    budget = divide(EngineConfig(), ops.device, 1)
+    budget = divide(EngineConfig(), backend, 1)
     dtype = str(ops.dtype).removeprefix("torch.")
     detail = (
         f"{ops.device} in {dtype}; {_gib(budget.kv_bytes)} for keys and values,"

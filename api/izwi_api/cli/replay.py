@@ -69,7 +69,7 @@ def _replay(
 
     registry, backend = load_models(sources, runtime)
     with messages().status(f"running {len(lines)} requests"):
-        engine = Engine(registry.models, backend.ops, EngineConfig())
+        engine = Engine(registry.models, backend, EngineConfig())
         return replay(engine, registry, lines, alone=alone)
 
 

@@ -244,7 +244,7 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
         OSError: The trace cannot be written.
     """
     registry, backend = load(spec)
-    engine = Engine(registry.models, backend.ops, spec.config)
+    engine = Engine(registry.models, backend, spec.config)
     context: Context = zmq.Context.instance()
     # at once and whatever state the device is in: the supervisor sees it, as if it had been killed
     lines = ApiServerConnections(engine, wire.RequestCodec(), context, partial(os._exit, DIED))

@@ -38,7 +38,7 @@ def serve_in_process(serve_options: ServeOptions, host: str, port: int) -> int:
         OSError: A file that the plan names cannot be used.
     """
     registry, backend = load_models(serve_options.sources, serve_options.runtime)
-    engine = AsyncEngine(Engine(registry.models, backend.ops, serve_options.config))
+    engine = AsyncEngine(Engine(registry.models, backend, serve_options.config))
     with recorded(engine, serve_options.record, registry, backend, serve_options.runtime):
         app = create_app(engine, registry, serve_options.settings)
         tell_memory(engine.load)

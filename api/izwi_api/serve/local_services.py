@@ -45,5 +45,5 @@ def open_services(
     """
     settings = read_settings(os.environ)
     registry, backend = load_models(sources, runtime)
-    engine = AsyncEngine(Engine(registry.models, backend.ops, config or EngineConfig()))
+    engine = AsyncEngine(Engine(registry.models, backend, config or EngineConfig()))
     return Services(engine, registry, settings, VoiceStore(settings.home / "voices"))
