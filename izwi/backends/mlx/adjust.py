@@ -1,0 +1,144 @@
+"""Change the logits of the rows that ask for it; order and formulas as `izwi.runner.adjust`.
+
+Every change is an array over all rows that is neutral for those that do not ask: x / 1 and x - 0
+have the bits of x.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from izwi.request import SamplingParams
+from izwi.runner.emitted import SamplerState, params_of, seen_ids
+from izwi.runner.grammars import fill_masks
+from izwi.sequence import Sequence as RequestSequence
+
+Float32 = npt.NDArray[np.float32]
+
+
+def adjusted(
+    logits: mx.array,
+    sequences: Sequence[RequestSequence],
+    track: int,
+    suppressed: npt.NDArray[np.bool_] | None,
+) -> mx.array:
+    """Apply bias, penalties, grammars and min_p to logits of codebook 0.
+
+    Args:
+        logits: (rows, vocabulary) float32.
+        sequences: One a row.
+        track: Of the entries that are drawn.
+        suppressed: (vocabulary,) ids that are never drawn, so that min_p does not look at them.
+    """
+    params = [params.sampling for params in params_of(sequences, track)]
+    asking = [
+        row for row, s in enumerate(sequences) if s.drawing.adjusts and s.request.adjusts(track)
+    ]
+    shape = len(sequences), logits.shape[-1]
+    if asking:
+        logits = _biased(logits, params, asking)
+    penalty = _penalties(sequences, params, track, shape)
+    if penalty is not None:
+        by = mx.array(penalty)
+        logits = mx.where(logits > 0, logits / by, logits * by)
+    if not asking:
+        return logits
+    counts = _counted(sequences, params, track, asking, shape)
+    if counts is not None:
+        logits = logits - mx.array(counts)
+    forbidden = _forbidden(sequences, asking, shape) if track == 0 else None
+    if forbidden is not None:
+        logits = mx.where(mx.array(forbidden), mx.array(-np.inf, dtype=mx.float32), logits)
+    return _cut(logits, params, asking, suppressed)
+
+
+def _biased(logits: mx.array, params: Sequence[SamplingParams], asking: Sequence[int]) -> mx.array:
+    vocabulary = logits.shape[-1]
+    known = [
+        (row, index, value)
+        for row in asking
+        for index, value in params[row].logit_bias
+        if index < vocabulary
+    ]
+    if not known:
+        return logits
+    bias: Float32 = np.zeros(logits.shape, dtype=np.float32)
+    for row, index, value in known:
+        bias[row, index] = value
+    return logits + mx.array(bias)
+
+
+def _penalties(
+    sequences: Sequence[RequestSequence],
+    params: Sequence[SamplingParams],
+    track: int,
+    shape: tuple[int, int],
+) -> Float32 | None:
+    """What divides or multiplies the logits of ids that were emitted; None: nothing does."""
+    if all(p.repetition_penalty == 1.0 for p in params):
+        return None
+    penalties: Float32 = np.ones(shape, dtype=np.float32)
+    for row, (sequence, p) in enumerate(zip(sequences, params, strict=True)):
+        if p.repetition_penalty != 1.0:
+            penalties[row, seen_ids(sequence, shape[1], track)] = p.repetition_penalty
+    return penalties
+
+
+def _counted(
+    sequences: Sequence[RequestSequence],
+    params: Sequence[SamplingParams],
+    track: int,
+    asking: Sequence[int],
+    shape: tuple[int, int],
+) -> Float32 | None:
+    """What presence and frequency take off; None: nothing."""
+    rows = [row for row in asking if params[row].counts]
+    if not rows:
+        return None
+    taken: Float32 = np.zeros(shape, dtype=np.float32)
+    for row in rows:
+        p, counts = params[row], SamplerState.of(sequences[row], track).counts(sequences[row])
+        often = np.array(list(counts.values()), dtype=np.float32)
+        taken[row, list(counts)] = p.presence_penalty + p.frequency_penalty * often
+    return taken
+
+
+def _forbidden(
+    sequences: Sequence[RequestSequence], asking: Sequence[int], shape: tuple[int, int]
+) -> npt.NDArray[np.bool_] | None:
+    """What grammars do not allow; None: there is none that has begun."""
+    known = [(row, sequences[row]) for row in asking if sequences[row].drawing.grammar is not None]
+    followed = [(row, s.drawing.grammar.follow(s.emitted)) for row, s in known]
+    begun = [(row, matcher) for row, matcher in followed if matcher is not None]
+    if not begun:
+        return None
+    rows, matchers = zip(*begun, strict=True)
+    words = np.ascontiguousarray(fill_masks(matchers, shape[1]))
+    allowed = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, : shape[1]]
+    forbidden = np.zeros(shape, dtype=bool)
+    forbidden[list(rows)] = allowed == 0
+    return forbidden
+
+
+def _cut(
+    logits: mx.array,
+    params: Sequence[SamplingParams],
+    asking: Sequence[int],
+    suppressed: npt.NDArray[np.bool_] | None,
+) -> mx.array:
+    """Leave out what is too unlikely beside the likeliest."""
+    if not any(params[row].min_p > 0.0 for row in asking):
+        return logits
+    below: Float32 = np.full((len(params), 1), -np.inf, dtype=np.float32)
+    for row in asking:
+        if params[row].min_p > 0.0:
+            below[row] = params[row].temperature * math.log(params[row].min_p)
+    nothing = mx.array(-np.inf, dtype=mx.float32)
+    looked_at = logits if suppressed is None else mx.where(mx.array(suppressed), nothing, logits)
+    least = mx.max(looked_at, axis=-1, keepdims=True) + mx.array(below)
+    return mx.where(logits < least, nothing, logits)

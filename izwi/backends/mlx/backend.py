@@ -1,0 +1,154 @@
+"""MLX on its default device: Apple's GPU through Metal, or a CPU."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+from pathlib import Path
+
+import mlx.core as mx
+
+from izwi.backends.mlx.kv import MlxPagedKV, page_bytes
+from izwi.backends.mlx.ops import DTYPES, MlxOps
+from izwi.backends.mlx.sampler import MlxSampling
+from izwi.backends.mlx.state import MlxStateArena
+from izwi.backends.mlx.weights import load_weights
+from izwi.config import EngineConfig
+from izwi.errors import InvalidRequest
+from izwi.layers import KVSpec, StateSpec
+from izwi.model import Model
+from izwi.runner.budget import free_host_kv_bytes
+from izwi.tracks import Track
+
+# Of what Metal recommends that a process takes; the rest is for activations and the system.
+_DEVICE_SHARE = 0.6
+_BITS = {"auto": None, "int8": 8, "int4": 4}
+
+
+class MlxBackend:
+    """MLX in one dtype. Implements `izwi.backends.protocol.ArrayBackend`."""
+
+    pads_encoders = False  # one device runs one piece after the other as fast
+
+    def __init__(self, ops: MlxOps):
+        self.ops = ops
+        self._is_gpu = mx.default_device().type == mx.gpu
+        self._kept: weakref.WeakSet[MlxPagedKV | MlxStateArena] = weakref.WeakSet()
+
+    def load_weights(
+        self, folder: Path, shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, mx.array]:
+        """Read a folder's safetensors; see `izwi.backends.mlx.weights.load_weights`.
+
+        From here on what this thread computes goes into a stream that every thread may finish:
+        what models prepare of their weights is first needed by the thread that steps.
+        """
+        use_shared_stream()
+        return load_weights(folder, shapes, self.ops.dtype)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Compute in the end what was written and is not read yet: a prompt without an entry."""
+        yield
+        mx.eval([kept.arrays for kept in self._kept])
+
+    @contextmanager
+    def own_stream(self) -> Iterator[None]:
+        """Let this thread's work have a stream of its own."""
+        with mx.stream(mx.new_thread_unsafe_stream(mx.default_device())):
+            yield
+
+    @contextmanager
+    def reporting_full_device(self) -> Iterator[None]:
+        """Turn MLX's error for memory that is full into InvalidRequest."""
+        try:
+            yield
+        except RuntimeError as error:
+            if "alloc" not in str(error).lower() and "memory" not in str(error).lower():
+                raise
+            message = "the device has no room for the model"
+            raise InvalidRequest(message, param="model") from error
+
+    def free_kv_bytes(self) -> int:
+        """Bytes that keys and values may take as it is now, of the memory that all share."""
+        if not self._is_gpu:
+            return free_host_kv_bytes()
+        mx.clear_cache()  # what models left that are gone
+        most = int(mx.device_info()["max_recommended_working_set_size"])
+        free = int(_DEVICE_SHARE * (most - mx.get_active_memory()))
+        return max(0, min(free, 4 * free_host_kv_bytes()))
+
+    def page_bytes(self, spec: KVSpec, page_size: int, kv_dtype: str) -> int:
+        """Bytes that one page takes. Raises InvalidRequest: `kv_dtype` is not "auto"."""
+        return page_bytes(spec, page_size, self.ops.dtype, kv_dtype)
+
+    def paged_kv(self, spec: KVSpec, num_pages: int, page_size: int, kv_dtype: str) -> MlxPagedKV:
+        """Allocate pages. Raises InvalidRequest: `kv_dtype` is not "auto"."""
+        self.page_bytes(spec, page_size, kv_dtype)
+        kv = MlxPagedKV(spec, num_pages, page_size, self.ops.dtype)
+        self._kept.add(kv)
+        return kv
+
+    def state_arena(self, specs: Mapping[str, StateSpec], num_rows: int) -> MlxStateArena:
+        """Allocate rows of state."""
+        arena = MlxStateArena(specs, num_rows, self.ops.dtype)
+        self._kept.add(arena)
+        return arena
+
+    def sampling(self, tracks: Seq[Track]) -> MlxSampling:
+        """Prepare what draws entries of a model's tracks."""
+        return MlxSampling(tracks, mx.float32 if self._is_gpu else mx.float64)
+
+    def own_copy(self, x: mx.array) -> mx.array:
+        """Copy of an array that keeps no other memory alive."""
+        copy = mx.contiguous(x) + mx.zeros((), dtype=x.dtype)
+        mx.eval(copy)
+        return copy
+
+    def record(
+        self,
+        model: Model,  # noqa: ARG002
+        kv: MlxPagedKV,  # noqa: ARG002
+        arena: MlxStateArena,  # noqa: ARG002
+        sampling: MlxSampling,  # noqa: ARG002
+        config: EngineConfig,  # noqa: ARG002
+    ) -> None:
+        """Nothing is recorded: a step is one lazy graph."""
+        return
+
+
+def use_shared_stream() -> None:
+    """Make this thread's default stream one whose arrays every thread may compute."""
+    mx.set_default_stream(mx.new_thread_unsafe_stream(mx.default_device()))
+
+
+def mlx_backend(dtype: str = "auto", weights: str = "auto", attention: str = "auto") -> MlxBackend:
+    """Bind MLX to its default device.
+
+    Args:
+        dtype: A key of DTYPES, or "auto": bfloat16 on a GPU, float32 on a CPU.
+        weights: Of the decoders' products: "auto" (of that dtype), "int8" or "int4".
+        attention: "auto" is all there is.
+
+    Raises:
+        InvalidRequest: The dtype, `weights` or `attention` is unknown or not available.
+    """
+    if dtype == "auto":
+        dtype = "bfloat16" if mx.default_device().type == mx.gpu else "float32"
+    if dtype not in DTYPES:
+        raise InvalidRequest(
+            f"dtype {dtype!r} is not one of auto, {', '.join(sorted(DTYPES))}", param="dtype"
+        )
+    if weights not in _BITS:
+        raise InvalidRequest(
+            f"weights {weights!r} are not available with MLX: use {', '.join(_BITS)}",
+            param="weights",
+        )
+    if attention != "auto":
+        raise InvalidRequest(
+            f"attention {attention!r} is not available with MLX: use 'auto'", param="attention"
+        )
+    use_shared_stream()
+    return MlxBackend(MlxOps(DTYPES[dtype], _BITS[weights]))

@@ -1,0 +1,267 @@
+"""Paged keys and values in MLX.
+
+MLX's arrays do not change. Writing to one makes a new one in the same memory if nothing else refers
+to the old one, so what is kept here is always the newest, and `arrays` is what a step evaluates: a
+page that only a later step reads must not be left to be computed then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from izwi.backends.mlx.attention import RopeTable, attend, rope_table
+from izwi.errors import InvalidRequest
+from izwi.layers import KVSpec
+from izwi.model import Row
+from izwi.ops.attention.paged_layout import GroupLayout, lay_out
+from izwi.ops.conv_layout import ConvLayout, lay_out_conv, trailer_columns
+from izwi.ops.protocol import AttentionSpec
+
+# One row a page: the exact bits of all that the page holds.
+PageBytes = npt.NDArray[np.uint8]
+
+
+class Plane(NamedTuple):
+    """What one kind of array keeps of a page.
+
+    Attributes:
+        layers: One array a layer, (pages * slots + 1, ...). The last slot is zeros.
+        slots: Of a page.
+    """
+
+    layers: list[mx.array]
+    slots: int
+
+
+def page_bytes(spec: KVSpec, page_size: int, dtype: mx.Dtype, kv_dtype: str) -> int:
+    """Bytes that one page takes: keys and values of all layers, and its trailer.
+
+    Raises:
+        InvalidRequest: `kv_dtype` is not for this backend.
+    """
+    if kv_dtype != "auto":
+        raise InvalidRequest(
+            f"kv_dtype {kv_dtype!r} is not available with MLX: use 'auto'", param="kv_dtype"
+        )
+    conv = spec.conv
+    trailer = conv.num_layers * conv.width * conv.channels if conv else 0
+    slots = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * page_size
+    return int((slots + trailer) * dtype.size)
+
+
+class MlxPagedKV:
+    """Implements `izwi.backends.protocol.PagedKV`. Page p owns slots [p * size, (p + 1) * size)."""
+
+    def __init__(self, spec: KVSpec, num_pages: int, page_size: int, dtype: mx.Dtype):
+        """Allocate.
+
+        Args:
+            spec: What one position keeps.
+            num_pages: Pages.
+            page_size: Positions of one page.
+            dtype: Of keys and values.
+        """
+        self.spec, self.num_pages, self.page_size = spec, num_pages, page_size
+        self.page_bytes = page_bytes(spec, page_size, dtype, "auto")
+        self.padding_slot = num_pages * page_size
+        shape = self.padding_slot + 1, spec.num_kv_heads, spec.head_dim
+        self.keys = [mx.zeros(shape, dtype=dtype) for _ in range(spec.num_layers)]
+        self.values = [mx.zeros(shape, dtype=dtype) for _ in range(spec.num_layers)]
+        self.trailers: list[mx.array] = []
+        self._planes = [Plane(self.keys, page_size), Plane(self.values, page_size)]
+        if spec.conv is not None:
+            columns = num_pages * spec.conv.width + 1, spec.conv.channels
+            self.trailers += [mx.zeros(columns, dtype=dtype) for _ in range(spec.conv.num_layers)]
+            self._planes.append(Plane(self.trailers, spec.conv.width))
+        mx.eval(self.arrays)
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """All that is kept, as it is after what was asked for so far."""
+        return [array for plane in self._planes for array in plane.layers]
+
+    def context(self, rows: Sequence[Row]) -> MlxPagedContext:
+        """Attention of packed rows, each seeing its own pages."""
+        size = self.page_size
+        spans = [(row.start, row.stop) for row in rows]
+        tables = [row.sequence.kv.pages[: -(-row.stop // size)] for row in rows]
+        return MlxPagedContext(self, spans, tables)
+
+    def copy(self, moves: Sequence[tuple[int, int, int]]) -> None:
+        """Copy the first slots of pages to the same places of other pages, in all layers."""
+        if not moves:
+            return
+        assert not self.trailers, "a part of a page has no trailer"
+        sources, targets, counts = np.array(moves, dtype=np.int64).T
+        in_page = np.arange(self.page_size)
+        wanted = in_page < counts[:, None]
+        read, written = (
+            mx.array((pages[:, None] * self.page_size + in_page)[wanted])
+            for pages in (sources, targets)
+        )
+        for plane in self._planes:
+            for layer in range(len(plane.layers)):
+                plane.layers[layer][written] = mx.take(plane.layers[layer], read, axis=0)
+        mx.eval(self.arrays)
+
+    def read_pages(self, pages: Sequence[int]) -> PageBytes:
+        """Copy pages to the host, (pages, page_bytes): what `write_pages` puts back."""
+        parts = []
+        for plane in self._planes:
+            index = mx.array(_slots_of(pages, plane.slots))
+            for array in plane.layers:
+                part = mx.take(array, index, axis=0)
+                parts.append(mx.view(part.reshape(len(pages), -1), mx.uint8))
+        return np.array(mx.concatenate(parts, axis=1))
+
+    def write_pages(self, pages: Sequence[int], data: PageBytes) -> None:
+        """Put back what `read_pages` gave, into these or other pages.
+
+        Raises:
+            ValueError: The data is of another shape or dtype.
+        """
+        if data.shape != (len(pages), self.page_bytes) or data.dtype != np.uint8:
+            raise ValueError(
+                f"{len(pages)} pages take {self.page_bytes} bytes each, got {data.shape} "
+                f"{data.dtype}"
+            )
+        start = 0
+        for plane in self._planes:
+            index = mx.array(_slots_of(pages, plane.slots))
+            for layer in range(len(plane.layers)):
+                shape, dtype = plane.layers[layer].shape[1:], plane.layers[layer].dtype
+                stop = start + plane.slots * int(np.prod(shape)) * dtype.size
+                part = mx.array(np.ascontiguousarray(data[:, start:stop]))
+                plane.layers[layer][index] = mx.view(part, dtype).reshape(-1, *shape)
+                start = stop
+        mx.eval(self.arrays)
+
+
+def _slots_of(pages: Sequence[int], slots: int) -> npt.NDArray[np.int64]:
+    first = np.array(pages, dtype=np.int64)[:, None] * slots
+    return (first + np.arange(slots)).ravel()
+
+
+class _Group(NamedTuple):
+    """Rows that attend together.
+
+    Attributes:
+        slots: (rows, keys) slots of the rows' keys, padded with the padding slot.
+        mask: (rows, longest, keys) bool.
+        queries: (rows, longest) position of each query.
+        tokens: (rows, longest) places in the packed array, or None if that is one a row.
+        used: Places in the flattened `tokens` that are real, or None if all are.
+    """
+
+    slots: mx.array
+    mask: npt.NDArray[np.bool_]
+    queries: npt.NDArray[np.int64]
+    tokens: mx.array | None
+    used: npt.NDArray[np.int64] | None
+
+
+class MlxPagedContext:
+    """Attention of one step's packed rows over the pages of one model."""
+
+    def __init__(
+        self,
+        kv: MlxPagedKV,
+        spans: Sequence[tuple[int, int]],
+        tables: Sequence[Sequence[int]],
+    ):
+        """Lay out a step; see `lay_out`."""
+        self._kv = kv
+        layout = lay_out(spans, tables, kv.page_size)
+        self._positions = layout.positions
+        self._written = mx.array(layout.written)
+        self._groups = [_expand(group, kv) for group in layout.groups]
+        self._places = self._places_in_order()
+        self._masks: dict[tuple[int, int | None], mx.array] = {}
+        self._rope: RopeTable | None = None
+        self._conv: ConvLayout | None = None
+        if kv.spec.conv is not None:
+            width = kv.spec.conv.width
+            columns = trailer_columns(kv.num_pages, kv.page_size, width)
+            self._conv = lay_out_conv(spans, tables, columns)
+
+    def _places_in_order(self) -> mx.array | None:
+        """Where each packed token lies in the groups' outputs end to end; None: as it is."""
+        if self._groups[0].tokens is None:
+            return None
+        order = np.empty(len(self._positions), np.int64)
+        before = 0
+        for group in self._groups:
+            assert group.tokens is not None
+            tokens = np.array(group.tokens).ravel()
+            used = np.arange(tokens.size) if group.used is None else group.used
+            order[tokens[used]] = before + used
+            before += tokens.size
+        return mx.array(order)
+
+    def rope(self, num_tokens: int, spec: AttentionSpec, dtype: mx.Dtype) -> RopeTable:
+        assert num_tokens == len(self._positions)
+        if self._rope is None:  # the same for every layer of one step
+            assert spec.rope_theta is not None
+            positions = mx.array(self._positions)
+            self._rope = rope_table(positions, spec.head_dim, spec.rope_theta, dtype)
+        return self._rope
+
+    def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+        kv = self._kv
+        kv.keys[layer][self._written] = k
+        kv.values[layer][self._written] = v
+        if self._places is None:
+            return self._attend_group(0, layer, q[:, None])[:, 0]
+        outputs = []
+        for number, group in enumerate(self._groups):
+            assert group.tokens is not None
+            rows = self._attend_group(number, layer, mx.take(q, group.tokens, axis=0))
+            outputs.append(mx.flatten(rows, 0, 1))
+        return mx.take(mx.concatenate(outputs, axis=0), self._places, axis=0)
+
+    def _attend_group(self, number: int, layer: int, q: mx.array) -> mx.array:
+        slots = self._groups[number].slots
+        keys = mx.take(self._kv.keys[layer], slots, axis=0)
+        values = mx.take(self._kv.values[layer], slots, axis=0)
+        windows = self._kv.spec.windows
+        return attend(q, keys, values, self._mask(number, windows[layer] if windows else None))
+
+    def _mask(self, number: int, window: int | None) -> mx.array:
+        """Which keys the queries of a group see, made once for all layers of a window."""
+        if (number, window) not in self._masks:
+            group = self._groups[number]
+            mask = group.mask
+            if window is not None:
+                mask = mask & (np.arange(mask.shape[2]) > group.queries[:, :, None] - window)
+            self._masks[number, window] = mx.array(mask)
+        return self._masks[number, window]
+
+    def before(self, layer: int, x: mx.array, width: int) -> list[mx.array]:
+        assert self._conv is not None
+        assert len(self._conv.sources) == width - 1
+        plane = self._kv.trailers
+        history = mx.take(plane[layer], mx.array(self._conv.history), axis=0)
+        known = mx.concatenate([history, x], axis=0)
+        plane[layer][mx.array(self._conv.columns)] = mx.take(
+            x, mx.array(self._conv.written), axis=0
+        )
+        return [mx.take(known, mx.array(source), axis=0) for source in self._conv.sources]
+
+
+def _expand(layout: GroupLayout, kv: MlxPagedKV) -> _Group:
+    """Make slots and mask of a group, on the host: MLX's devices share its memory."""
+    keys = np.arange(layout.num_keys)
+    seen = keys < layout.stops[:, None]
+    slots = layout.tables[:, :, None] * kv.page_size + np.arange(kv.page_size)
+    slots = slots.reshape(len(layout.tables), -1)[:, : layout.num_keys]
+    # a slot past the end belongs to another sequence or none: a weight of 0 does not undo a NaN
+    slots = np.where(seen, slots, kv.padding_slot)
+    one_each = layout.queries.shape[1] == 1  # the one query of a row stands at its last key
+    mask = seen[:, None] if one_each else keys <= layout.queries[:, :, None]
+    tokens = None if layout.tokens is None else mx.array(layout.tokens)
+    return _Group(mx.array(slots), mask, layout.queries, tokens, layout.used)

@@ -1,0 +1,243 @@
+"""Draw ids from logits in MLX, by the arithmetic of `izwi.runner.sampler` and with its noise.
+
+What is known of the rows on the host (penalties, grammars, stop ids) becomes one array for each
+kind of change, so that a step stays one graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from izwi.backends.mlx.adjust import adjusted
+from izwi.model import Pick
+from izwi.request import SamplingParams
+from izwi.runner.emitted import is_greedy, params_of
+from izwi.runner.logprobs import Logprobs, logprobs_of
+from izwi.runner.noise import uniforms
+from izwi.sequence import Sequence as RequestSequence
+from izwi.tracks import Track
+
+# Noise of so many codebooks is made at once.
+_NOISE_BLOCK = 16
+
+
+class MlxSampling:
+    """How entries of one model are drawn. Implements `izwi.backends.protocol.Sampling`."""
+
+    def __init__(self, tracks: Sequence[Track], precision: mx.Dtype):
+        """Prepare.
+
+        Args:
+            tracks: Of the model.
+            precision: Of the sums that noise is compared with: float64, or float32 where the
+                device has nothing wider.
+        """
+        self._tracks, self.precision = tracks, precision
+        self._never: dict[tuple[int, tuple[int, ...], bool], npt.NDArray[np.bool_]] = {}
+
+    def of(self, sequences: Sequence[RequestSequence], track: int = 0) -> MlxSampler:
+        """Prepare a step's draws on a track."""
+        return MlxSampler(sequences, self, track)
+
+    def suppressed(self, track: int) -> npt.NDArray[np.bool_] | None:
+        """Ids of codebook 0 that are never drawn, (vocabulary,)."""
+        return self._tracks[track].suppressed
+
+    def never(
+        self, track: int, stop_ids: tuple[int, ...], *, may_stop: bool
+    ) -> npt.NDArray[np.bool_] | None:
+        """Ids that a row does not draw, (vocabulary,), or None where it draws any.
+
+        Args:
+            track: Of the entry.
+            stop_ids: Are drawn even where the track suppresses them, or not at all.
+            may_stop: Which of these.
+        """
+        suppressed = self.suppressed(track)
+        if suppressed is None and may_stop:
+            return None
+        key = track, stop_ids, may_stop
+        if key not in self._never:
+            made = np.zeros(self._tracks[track].vocabulary, dtype=bool)
+            if suppressed is not None:
+                made |= suppressed
+            made[list(stop_ids)] = not may_stop
+            self._never[key] = made
+        return self._never[key]
+
+
+class MlxSampler:
+    """Draws for the emitting rows of one step. Implements `izwi.backends.protocol.StepSampler`."""
+
+    def __init__(self, sequences: Sequence[RequestSequence], sampling: MlxSampling, track: int):
+        self._sequences, self._sampling, self._track = sequences, sampling, track
+        self._params = params_of(sequences, track)
+        self._noise: dict[int, npt.NDArray[np.float64]] = {}
+        self._asking = [row for row, s in enumerate(sequences) if s.request.logprobs]
+        self._most = max((sequences[row].request.top_logprobs for row in self._asking), default=0)
+        self._logprobs: mx.array | None = None
+
+    @property
+    def pick(self) -> Pick:
+        """The function that models call: logits (rows, vocabulary), codebook -> ids (rows,)."""
+        return self._pick
+
+    def logprobs(self) -> dict[int, Logprobs]:
+        """Natural log of the probability of what was drawn in codebook 0, by row."""
+        if self._logprobs is None:
+            return {}
+        reported = zip(self._asking, np.array(self._logprobs).tolist(), strict=True)
+        return {row: logprobs_of(self._sequences[row], values) for row, values in reported}
+
+    def _pick(self, logits: mx.array, codebook: int) -> mx.array:
+        logits = logits.astype(mx.float32)
+        ids = self._ids(logits, codebook)
+        if codebook == 0 and self._asking:
+            rows = mx.array(self._asking)
+            self._logprobs = _reported(logits[rows], ids[rows], self._most)
+        return ids
+
+    def _ids(self, logits: mx.array, codebook: int) -> mx.array:
+        if codebook == 0:
+            logits = self.process(logits)
+            params = tuple([params.sampling for params in self._params])
+        else:
+            params = tuple([params.codebook_sampling for params in self._params])
+        precision = self._sampling.precision
+        table = _table(params, precision)
+        if table.all_greedy:
+            return mx.argmax(logits, axis=-1).astype(mx.int64)
+        noise = mx.array(self._noise_of(codebook), dtype=precision)
+        return _draw(logits, table, noise)
+
+    def _noise_of(self, codebook: int) -> npt.NDArray[np.float64]:
+        first = codebook - codebook % _NOISE_BLOCK
+        if first not in self._noise:
+            seeds = [sequence.request.seed for sequence in self._sequences]
+            steps = [len(sequence.emitted) for sequence in self._sequences]
+            block = np.arange(first, first + _NOISE_BLOCK)
+            self._noise[first] = np.ascontiguousarray(uniforms(seeds, steps, block).T)
+        noise: npt.NDArray[np.float64] = self._noise[first][codebook - first]
+        return noise
+
+    def process(self, logits: mx.array) -> mx.array:
+        """Apply adjustments, repetition penalty, minimum length and suppression."""
+        suppressed = self._sampling.suppressed(self._track)
+        logits = adjusted(logits, self._sequences, self._track, suppressed)
+        masks = [
+            self._sampling.never(
+                self._track,
+                params.stop_ids,
+                may_stop=len(sequence.emitted) >= params.min_entries,
+            )
+            for sequence, params in zip(self._sequences, self._params, strict=True)
+        ]
+        if all(mask is None for mask in masks):
+            return logits
+        nothing = np.zeros(logits.shape[-1], dtype=bool)
+        # mostly all rows have the same, which is one row
+        alike = masks[:1] if all(mask is masks[0] for mask in masks) else masks
+        never = mx.array(np.stack([nothing if mask is None else mask for mask in alike]))
+        return mx.where(never, mx.array(-np.inf, dtype=mx.float32), logits)
+
+
+class _Table(NamedTuple):
+    """Parameters of the rows of a batch.
+
+    Attributes:
+        greedy: (rows, 1) bool.
+        scale: (rows, 1) divides the logits.
+        keep: (rows, 1) so many of the likeliest stay.
+        top_p: (rows, 1), or None where all rows have 1.
+        most: The largest `keep`; 0 stands for all.
+    """
+
+    greedy: mx.array
+    scale: mx.array
+    keep: mx.array
+    top_p: mx.array | None
+    most: int
+    all_greedy: bool
+
+
+@lru_cache(maxsize=1024)
+def _table(params: tuple[SamplingParams, ...], precision: mx.Dtype) -> _Table:
+    greedy = np.array([is_greedy(p) for p in params], dtype=bool)
+    everything = 1 << 30
+    scale = [1.0 if g else p.temperature for g, p in zip(greedy, params, strict=True)]
+    keep = np.array([p.top_k if p.top_k > 0 else everything for p in params], dtype=np.int64)
+    limited = any(p.top_p < 1.0 for p in params)
+    # as torch has it: a float32, whatever it is compared with
+    top_p = np.array([p.top_p for p in params], dtype=np.float32)[:, None]
+    most = int(keep.max(initial=0))
+    return _Table(
+        greedy=mx.array(greedy)[:, None],
+        scale=mx.array(np.array(scale, dtype=np.float32))[:, None],
+        keep=mx.array(keep)[:, None],
+        top_p=mx.array(top_p, dtype=precision) if limited else None,
+        most=0 if most == everything else most,
+        all_greedy=bool(greedy.all()),
+    )
+
+
+def draw(
+    logits: mx.array, params: Sequence[SamplingParams], noise: npt.NDArray[np.float64]
+) -> mx.array:
+    """Draw one id a row by inverting the distribution at `noise`, in float64.
+
+    Args:
+        logits: (rows, vocabulary) float32, processed.
+        params: One a row; temperature 0, or next to it, takes the largest.
+        noise: (rows,) in [0, 1).
+
+    Returns:
+        (rows,) int64.
+    """
+    return _draw(logits, _table(tuple(params), mx.float64), mx.array(noise, dtype=mx.float64))
+
+
+def _draw(logits: mx.array, table: _Table, noise: mx.array) -> mx.array:
+    vocabulary = logits.shape[-1]
+    values, ids = _largest(logits, min(table.most or vocabulary, vocabulary))
+    rank = mx.arange(values.shape[-1])
+    nothing = mx.array(-np.inf, dtype=mx.float32)
+    values = mx.where(rank >= table.keep, nothing, values / table.scale)
+    weights = mx.softmax(values, axis=-1, precise=True).astype(noise.dtype)
+    if table.top_p is not None:
+        before = mx.cumsum(weights, axis=-1) - weights
+        beyond = (before >= table.top_p) & (rank > 0)
+        weights = mx.where(beyond, mx.zeros_like(weights), weights)
+    reached = mx.cumsum(weights, axis=-1)
+    target = noise[:, None] * reached[:, -1:]
+    place = mx.sum(reached <= target, axis=-1, keepdims=True).astype(mx.int64)
+    last = mx.sum(weights > 0, axis=-1, keepdims=True).astype(mx.int64) - 1
+    place = mx.where(table.greedy, mx.zeros_like(place), mx.minimum(place, last))
+    return mx.take_along_axis(ids, place, axis=-1)[:, 0].astype(mx.int64)
+
+
+def _largest(x: mx.array, count: int) -> tuple[mx.array, mx.array]:
+    """The largest numbers of each row, descending, and where they are."""
+    if count < x.shape[-1]:
+        places = mx.argpartition(-x, kth=count - 1, axis=-1)[:, :count]
+        kept = mx.take_along_axis(x, places, axis=-1)
+        order = mx.argsort(-kept, axis=-1)
+        return mx.take_along_axis(kept, order, axis=-1), mx.take_along_axis(places, order, axis=-1)
+    order = mx.argsort(-x, axis=-1)
+    return mx.take_along_axis(x, order, axis=-1), order
+
+
+def _reported(logits: mx.array, ids: mx.array, most: int) -> mx.array:
+    """Log probabilities of drawn ids, and the likeliest ids; see `reported_logprobs` in torch."""
+    likely = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    own = mx.take_along_axis(likely, ids[:, None], axis=-1)
+    if not most:
+        return own[:, 0]
+    values, best = _largest(likely, most)
+    pairs = mx.stack([best.astype(mx.float32), values], axis=-1)
+    return mx.concatenate([own, mx.flatten(pairs, 1)], axis=-1)

@@ -1,0 +1,34 @@
+"""The backends that are installed, on the device that tests run on."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from izwi.backends.protocol import ArrayBackend
+from izwi.runner.device import torch_backend
+
+HAS_MLX = importlib.util.find_spec("mlx") is not None
+
+
+@cache
+def _made(name: str, dtype: str) -> ArrayBackend:
+    if name == "mlx":
+        from izwi.backends.mlx.backend import mlx_backend
+
+        return mlx_backend(dtype)
+    return torch_backend("cpu", dtype)
+
+
+def backend_of(name: str, dtype: str = "float32") -> ArrayBackend:
+    """A backend by name; skips where it is not installed."""
+    if name == "mlx" and not HAS_MLX:
+        pytest.skip("mlx is not installed")
+    return _made(name, dtype)
+
+
+each_backend: Callable[..., Any] = pytest.mark.parametrize("backend", ["torch", "mlx"])
