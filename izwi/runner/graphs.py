@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 

@@ -126,7 +126,7 @@ def alone(models, requests) -> dict[str, Given]:
     """What each request gives by itself."""
     given_ = {}
     for request in requests:
-        engine = Engine(models, BACKEND.ops, CONFIG)
+        engine = Engine(models, BACKEND, CONFIG)
         name = request.request_id
         given_[name] = run(engine, {0: [request]}, {})[name]
     assert all(len(one.entries) > 2 for one in given_.values())
@@ -156,7 +156,7 @@ def test_each_output_is_that_of_its_single_run(models, requests, alone, data):
         arrivals[data.draw(st.integers(0, 6))].append(request)
     leaver = data.draw(st.sampled_from([None, *chosen[1:]]))
     leaves = {} if leaver is None else {data.draw(st.integers(0, 14)): [leaver.request_id]}
-    given_ = run(Engine(models, BACKEND.ops, config), arrivals, leaves)
+    given_ = run(Engine(models, BACKEND, config), arrivals, leaves)
     for request in chosen:
         if request is not leaver:
             same(given_[request.request_id], alone[request.request_id])

@@ -45,7 +45,7 @@ class World:
         return self.answer
 
     def engine(self, clock):
-        return Engine(self.models.models, self.backend.ops, self.config, clock)
+        return Engine(self.models.models, self.backend, self.config, clock)
 
     def talk(self, script, *, session=None, limits=None, **phone):
         """Hold a session in virtual time; `script(phone, engine)` is what the caller does.
