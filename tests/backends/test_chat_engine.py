@@ -47,11 +47,11 @@ class Loop:
         settings = {"page_size": PAGE, "kv_bytes": 1 << 20, **config}
         self.engine = Engine({"m": self.model}, made, EngineConfig(**settings))
         self.got: dict[str, list[int]] = {}
-        self.told: dict[str, list[Any]] = {}
+        self.logprobs: dict[str, list[Any]] = {}
 
     def submit(self, *requests: Request) -> None:
         for request in requests:
-            self.got[request.request_id], self.told[request.request_id] = [], []
+            self.got[request.request_id], self.logprobs[request.request_id] = [], []
             self.engine.submit(request)
 
     def take(self, chunks: list[Chunk]) -> None:
@@ -59,7 +59,7 @@ class Loop:
             assert chunk.error is None, chunk.error
             self.got[chunk.request_id] += chunk.entries.ravel().tolist()
             if chunk.logprobs is not None:
-                self.told[chunk.request_id] += np.asarray(chunk.logprobs).ravel().tolist()
+                self.logprobs[chunk.request_id] += np.asarray(chunk.logprobs).ravel().tolist()
 
     def step(self) -> None:
         self.take(self.engine.step())
@@ -118,14 +118,14 @@ def test_answers_are_those_of_torch_alone_and_together(folder, expected, backend
 
 @each_backend
 def test_log_probabilities_are_told(folder, backend) -> None:
-    told = []
+    logprobs = []
     for name in ("torch", backend):
         loop = Loop(folder, name)
         loop.run(*asks(loop.model, logprobs=True, top_logprobs=2))
-        told.append(loop.told)
-    assert all(told[0].values())
-    for name, values in told[0].items():
-        np.testing.assert_allclose(told[1][name], values, rtol=1e-4, atol=1e-4)
+        logprobs.append(loop.logprobs)
+    assert all(logprobs[0].values())
+    for name, values in logprobs[0].items():
+        np.testing.assert_allclose(logprobs[1][name], values, rtol=1e-4, atol=1e-4)
 
 
 @each_backend
