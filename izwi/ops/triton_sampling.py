@@ -22,12 +22,15 @@ from izwi.ops.triton_sampling_kernels import (
     choose,
     draw_row,
     find_candidates,
+    merge_candidates,
     take_last_row,
 )
 
 MAX_STOP_IDS = 4
 MAX_VOCABULARY = 8192  # of one program
-_CHUNK = 4096  # of a larger vocabulary
+_CHUNK = 1024  # of a larger vocabulary
+# Candidates of chunks among which one program looks for the largest. A sort of few is far shorter.
+_MERGED = 1024
 # `python -m benchmarks.kernels --tune` prints what is the fastest.
 logits_per_warp = 512
 _SORTED_ROWS = 8  # at once: a sort of all logits takes some 40 bytes for each
@@ -194,18 +197,39 @@ def _draw_large(logits: Tensor, rows: RowSampling, codebook: int) -> Tensor:
         num_warps=_warps(_CHUNK),
         **options,
     )
+    while keys.shape[1] * CANDIDATES > _MERGED:
+        keys = _merge(keys)
+    found = keys.shape[1] * CANDIDATES
     choose[(count,)](
         keys,
         *_choosing(rows, codebook == 0),
         codebook,
         ids,
-        KEYS=chunks * CANDIDATES,
-        BLOCK=triton.next_power_of_2(chunks * CANDIDATES),
+        KEYS=found,
+        BLOCK=triton.next_power_of_2(found),
         OVERLAPPED=bool(options),
         num_warps=4,
         **options,
     )
     return ids
+
+
+def _merge(keys: Tensor) -> Tensor:
+    """The largest of each few lists of candidates, (rows, lists, CANDIDATES)."""
+    count, lists, _ = keys.shape
+    parts = triton.cdiv(lists * CANDIDATES, _MERGED)
+    merged = keys.new_empty((count, parts, CANDIDATES))
+    options = overlap_option(keys.device)
+    merge_candidates[(count, parts)](
+        keys,
+        merged,
+        KEYS=lists * CANDIDATES,
+        BLOCK=_MERGED,
+        OVERLAPPED=bool(options),
+        num_warps=_warps(_MERGED),
+        **options,
+    )
+    return merged
 
 
 def _warps(logits: int) -> int:

@@ -151,6 +151,20 @@ def find_candidates(
     tl.store(keys + place + tl.arange(0, _CANDIDATES), best)
 
 
+@triton.jit
+def merge_candidates(
+    keys, merged, KEYS: tl.constexpr, BLOCK: tl.constexpr, OVERLAPPED: tl.constexpr
+):
+    """The 64 largest of each BLOCK of one row's KEYS keys."""
+    start_next(OVERLAPPED)
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    i = part * BLOCK + tl.arange(0, BLOCK)
+    wait_for_previous(OVERLAPPED)
+    found = tl.load(keys + row * KEYS + i, mask=i < KEYS, other=-0x8000000000000000)
+    place = (row * tl.num_programs(1) + part) * _CANDIDATES
+    tl.store(merged + place + tl.arange(0, _CANDIDATES), tl.topk(found, _CANDIDATES))
+
+
 @triton.jit(do_not_specialize=["codebook"])
 def choose(
     keys, seed, step, scale, top_k, top_p, codebook, out,

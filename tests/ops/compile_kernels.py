@@ -15,14 +15,18 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+from izwi.layers import ConvSpec
 from izwi.ops import triton_launch
 from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, ScratchDecode, rope_tables
 from izwi.ops.attention.triton_prompt import PagedPrompt
+from izwi.ops.conv_trailers import ConvTrailers
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.quantized import FOUR_BITS, quantized_weight
 from izwi.ops.triton_linear import gated_linear, linear
 from izwi.ops.triton_packed import widen_packed
 from izwi.ops.triton_rows import PendingNorm, rms_norm, snake, swiglu, widen
+from izwi.ops.triton_sampling import MAX_STOP_IDS, RowSampling, SamplingColumns, draw
+from izwi.ops.triton_short_conv import StagedConv
 
 TARGET = GPUTarget("cuda", 90, 32)
 SPEC = AttentionSpec(16, 8, 128, 1e6)
@@ -59,7 +63,8 @@ def compile_launch(kernel: Any, *positional: Any, grid: Any, warmup: bool, **nam
                 attributes[place,] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constants, attributes)
     compiled = triton.compile(source, target=TARGET, options=options)
-    print(f"{kernel.__name__}: {len(compiled.asm['cubin'])} bytes")
+    size, shared = len(compiled.asm["cubin"]), compiled.metadata.shared
+    print(f"{kernel.__name__}: {size} bytes, {shared} of shared memory")
 
 
 def array(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -102,6 +107,40 @@ def attention() -> None:
         token = q[:, None], k[:, None], v[:, None]
         scratch.attend_fused(0, *token, SPEC, norm, norm, norm_of_rows)
     PagedPrompt(cache, *places, 512, runs).attend_fused(0, q, k, v, SPEC, norm, norm)
+    many = 1024  # in large tiles
+    q, k, v = array(many, 2 * width), array(many, width), array(many, width)
+    PagedPrompt(cache, *places, 512, runs).attend_fused(0, q, k, v, SPEC, norm, norm)
+
+
+def convolutions() -> None:
+    """Short convolutions of decodes and of prompts."""
+    trailers = ConvTrailers(ConvSpec(1, 64, 3), 4, 16, torch.device("cpu"), torch.bfloat16)
+    places = torch.zeros(4, dtype=torch.int64), torch.zeros(64, dtype=torch.int32)
+    width = torch.tensor([4], dtype=torch.int32)
+    for runs in (None, torch.zeros(4, dtype=torch.int32)):
+        context = StagedConv(trailers, *places, width, runs)
+        gate_in, gate_out, x = array(4, 192).chunk(3, -1)
+        context.convolve(0, x, array(64, 3), (gate_in, gate_out))
+
+
+def drawing() -> None:
+    """Draws from codebooks, and from a large vocabulary."""
+    rows = 2
+    for vocabulary in (2048, 151_936):
+        column = torch.ones(rows)
+        columns = SamplingColumns(column, column.int(), column, column)
+        words = -(-vocabulary // 32)
+        sampling = RowSampling(
+            seed=torch.zeros(rows, dtype=torch.int64),
+            step=torch.zeros(rows, dtype=torch.int64),
+            first=columns,
+            rest=columns,
+            stop_ids=torch.zeros((rows, MAX_STOP_IDS), dtype=torch.int32),
+            stop_allowed=torch.ones(rows, dtype=torch.int32),
+            seen=torch.zeros((rows, words), dtype=torch.int32),
+            suppressed=None,
+        )
+        draw(array(rows, vocabulary), sampling, 0, few_candidates=True)
 
 
 def activations() -> None:
@@ -118,6 +157,8 @@ def main() -> None:
     with torch.inference_mode():
         products()
         attention()
+        convolutions()
+        drawing()
         activations()
 
 

@@ -7,7 +7,7 @@ import torch
 
 from izwi.ops.attention.torch_paged import PagedContext
 from izwi.ops.attention.triton_decode import rope_tables
-from izwi.ops.attention.triton_prompt import PagedPrompt
+from izwi.ops.attention.triton_prompt import PagedPrompt, PromptTile
 from izwi.ops.protocol import AttentionSpec
 from izwi.ops.torch_ops import TorchOps
 from izwi.ops.triton_ops import TritonOps
@@ -71,3 +71,12 @@ def test_many_sequences_in_a_tile_and_many_tiles_of_one(dtype: torch.dtype, atte
 def test_groups_of_heads(heads: tuple[int, int]) -> None:
     spec = AttentionSpec(*heads, head_dim=16, rope_theta=1e4, norm_eps=1e-3)
     check_runs([(0, 18), (5, 6), (2, 9)], spec)
+
+
+@pytest.mark.parametrize("queries", [32, 128])
+def test_tiles_that_see_whole_blocks(monkeypatch: pytest.MonkeyPatch, queries: int) -> None:
+    """Blocks that all of a tile see go without a mask; a tile with more sequences has one."""
+    tile = PromptTile(queries, keys=16, warps=4, stages=2)
+    monkeypatch.setattr("izwi.ops.attention.triton_prompt.tile_for", lambda *_: tile)
+    check_runs([(50, 79), (3, 40)], SPEC)
+    check_runs([(33, 68)], AttentionSpec(10, 2, head_dim=16, rope_theta=1e4, norm_eps=1e-3))

@@ -137,14 +137,20 @@ def test_rows_that_keep_more_than_64() -> None:
     check(logits, [*UNLIMITED, PARAMS[0]], 3, False)
 
 
-@pytest.mark.parametrize("few_candidates", [True, False])
-def test_large_vocabularies(few_candidates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("few_candidates", "merged"), [(True, 128), (True, 1024), (False, 128)])
+def test_large_vocabularies(
+    few_candidates: bool, merged: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Candidates of chunks are merged until one program can choose among them."""
     monkeypatch.setattr(triton_sampling, "MAX_VOCABULARY", 64)
     monkeypatch.setattr(triton_sampling, "_CHUNK", 64)
+    monkeypatch.setattr(triton_sampling, "_MERGED", merged)
     params = PARAMS[3::3] if few_candidates else [*UNLIMITED, *PARAMS[::4]]
-    logits = normal(len(params), VOCABULARY, seed=3) * 3
+    vocabulary = VOCABULARY if merged > 128 else 4 * VOCABULARY  # merged twice
+    banned = np.resize(BANNED, vocabulary)
+    logits = normal(len(params), vocabulary, seed=3) * 3
     for codebook in (0, 2):
-        check(logits, params, codebook, few_candidates)
+        check(logits, params, codebook, few_candidates, banned)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

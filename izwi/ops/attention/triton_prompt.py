@@ -9,6 +9,9 @@ from __future__ import annotations
 
 # ruff: noqa: N803 (constants of a kernel are upper case)
 # mypy: allow-untyped-decorators, allow-untyped-calls, allow-untyped-defs, allow-incomplete-defs
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -19,8 +22,35 @@ from izwi.ops.protocol import AttentionSpec
 from izwi.ops.triton_launch import overlap_option, start_next, wait_for_previous
 from izwi.ops.triton_rows import PendingNorm
 
-# Positions of a tile, and keys that it reads at once.
-_ROWS, _KEYS, _WARPS, _STAGES = 16, 64, 4, 2
+
+class PromptTile(NamedTuple):
+    """How the kernel is cut.
+
+    Attributes:
+        queries: Of one program: positions, times the heads that share one head of keys.
+        keys: Of one pass of its loop.
+        warps: Of one program.
+        stages: Passes whose keys are in flight at once.
+    """
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+# `python -m benchmarks.prompt_kernel` prints what is the fastest.
+SMALL = PromptTile(queries=32, keys=64, warps=4, stages=2)
+# A tile reads all keys before it, so the time behind many positions is that of reading them, and
+# larger tiles read them less often. Of fewer positions there would be too few such tiles.
+LARGE = PromptTile(queries=128, keys=64, warps=8, stages=3)
+_LARGE_FROM = 1024  # positions
+
+
+def tile_for(positions: int, dtype: torch.dtype) -> PromptTile:
+    """How the attention of so many positions of a step is cut, over keys of a dtype."""
+    # wider numbers would not fit beside each other
+    return LARGE if positions >= _LARGE_FROM and dtype.itemsize == 2 else SMALL
 
 
 class PagedPrompt(PagedDecode):
@@ -101,20 +131,22 @@ class PagedPrompt(PagedDecode):
         )
         rows, group = q.shape[0], spec.num_heads // spec.num_kv_heads
         out = q.new_empty((rows, spec.num_heads * spec.head_dim))
-        attend_tile[(triton.cdiv(rows, _ROWS), spec.num_kv_heads)](
+        tile = tile_for(rows, self._cache.keys.dtype)
+        tile_rows = max(1, tile.queries // group)
+        attend_tile[(triton.cdiv(rows, tile_rows), spec.num_kv_heads)](
             *(q, out, self._cache.keys[layer], self._cache.values[layer]),
             *(self._positions, self._runs, self._tables, self._table_width),
             *(cos, sin, q_norm, spec.norm_eps, spec.head_dim**-0.5, q.stride(0), rows),
             KV_HEADS=spec.num_kv_heads,
             GROUP=group,
-            ROWS=_ROWS,
-            QUERIES=triton.next_power_of_2(_ROWS * group),
+            ROWS=tile_rows,
+            QUERIES=triton.next_power_of_2(tile_rows * group),
             HEAD_DIM=spec.head_dim,
             PAGE=self._cache.page_size,
-            BLOCK=_KEYS,
-            STAGES=_STAGES,
+            BLOCK=tile.keys,
+            STAGES=tile.stages,
             OVERLAPPED=bool(options),
-            num_warps=_WARPS,
+            num_warps=tile.warps,
             **options,
         )
         return out
@@ -140,6 +172,38 @@ def keep_prompt(
     k_head, v_head = k + row * k_stride + head * HEAD_DIM, v + row * v_stride + head * HEAD_DIM
     angle = count * HALF
     keep_row(k_head, v_head, keys, values, place, here, angle, cos, sin, k_norm, eps, 1.0, HALF)
+
+
+@triton.jit
+def _attended(
+    queries, keys, values, table, start, stop, head, mine, position, scale, acc, largest, total,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """Go on with one block of keys; those from `stop` on are not there."""
+    kept = keys.dtype.element_ty
+    d, j = tl.arange(0, HEAD_DIM), start + tl.arange(0, BLOCK)
+    there = j < stop
+    pages = (
+        tl.load(table + j // PAGE, mask=there, other=0) if MASKED else tl.load(table + j // PAGE)
+    )
+    places = ((pages.to(tl.int64) * PAGE + j % PAGE) * KV_HEADS + head) * HEAD_DIM
+    if MASKED:
+        # a slot that was never written may hold a NaN, which a weight of 0 would not undo
+        k_tile = tl.load(keys + places[None, :] + d[:, None], there[None, :], other=0.0)
+        v_tile = tl.load(values + places[:, None] + d[None, :], there[:, None], other=0.0)
+    else:
+        k_tile = tl.load(keys + places[None, :] + d[:, None])
+        v_tile = tl.load(values + places[:, None] + d[None, :])
+    scores = tl.dot(queries, k_tile, input_precision="ieee") * (scale * LOG2_E)
+    if MASKED:
+        visible = mine[:, None] & (j[None, :] <= position[:, None])
+        scores = tl.where(visible, scores, -float("inf"))
+    larger = tl.maximum(largest, tl.max(scores, 1))
+    weights, shrunk = tl.exp2(scores - larger[:, None]), tl.exp2(largest - larger)
+    total = total * shrunk + tl.sum(weights, 1)
+    acc = tl.dot(weights.to(kept), v_tile, acc * shrunk[:, None], input_precision="ieee")
+    return acc, larger, total
 
 
 @triton.jit
@@ -179,22 +243,19 @@ def attend_tile(
         mine = here & (run == one)
         table = tables + one * width
         stop = tl.max(tl.where(mine, position, -1)) + 1
-        for start in tl.range(0, stop, BLOCK, num_stages=STAGES):
-            j = start + tl.arange(0, BLOCK)
-            pages = tl.load(table + j // PAGE, mask=j < stop, other=0).to(tl.int64)
-            places = ((pages * PAGE + j % PAGE) * KV_HEADS + head) * HEAD_DIM
-            there = j < stop
-            # a slot that was never written may hold a NaN, which a weight of 0 would not undo
-            k_tile = tl.load(keys + places[None, :] + d[:, None], there[None, :], other=0.0)
-            v_tile = tl.load(values + places[:, None] + d[None, :], there[:, None], other=0.0)
-            scores = tl.dot(queries, k_tile, input_precision="ieee") * (scale * LOG2_E)
-            visible = mine[:, None] & (j[None, :] <= position[:, None])
-            scores = tl.where(visible, scores, -float("inf"))
-            larger = tl.maximum(largest, tl.max(scores, 1))
-            weights, shrunk = tl.exp2(scores - larger[:, None]), tl.exp2(largest - larger)
-            total = total * shrunk + tl.sum(weights, 1)
-            acc = tl.dot(weights.to(kept), v_tile, acc * shrunk[:, None], input_precision="ieee")
-            largest = larger
+        # what all queries of the tile see needs no mask; places of no row see anything
+        every = tl.min((mine | (used == 0)).to(tl.int32))
+        clear = every * (tl.min(tl.where(mine, position, 1 << 30)) + 1) // BLOCK * BLOCK
+        for start in tl.range(0, clear, BLOCK, num_stages=STAGES):
+            acc, largest, total = _attended(
+                queries, keys, values, table, start, stop, head, mine, position, scale,
+                acc, largest, total, KV_HEADS, HEAD_DIM, PAGE, BLOCK, False,
+            )  # fmt: skip
+        for start in tl.range(clear, stop, BLOCK, num_stages=STAGES):
+            acc, largest, total = _attended(
+                queries, keys, values, table, start, stop, head, mine, position, scale,
+                acc, largest, total, KV_HEADS, HEAD_DIM, PAGE, BLOCK, True,
+            )  # fmt: skip
     acc = acc / tl.where(total > 0, total, 1.0)[:, None]
     place = (row * KV_HEADS * GROUP + head * GROUP + g)[:, None] * HEAD_DIM + d[None, :]
     tl.store(out + place, acc.to(out.dtype.element_ty), mask=used[:, None])
