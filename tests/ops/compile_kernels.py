@@ -124,23 +124,21 @@ def convolutions() -> None:
 
 
 def drawing() -> None:
-    """Draws from codebooks, and from a large vocabulary."""
-    rows = 2
-    for vocabulary in (2048, 151_936):
-        column = torch.ones(rows)
-        columns = SamplingColumns(column, column.int(), column, column)
-        words = -(-vocabulary // 32)
-        sampling = RowSampling(
-            seed=torch.zeros(rows, dtype=torch.int64),
-            step=torch.zeros(rows, dtype=torch.int64),
-            first=columns,
-            rest=columns,
-            stop_ids=torch.zeros((rows, MAX_STOP_IDS), dtype=torch.int32),
-            stop_allowed=torch.ones(rows, dtype=torch.int32),
-            seen=torch.zeros((rows, words), dtype=torch.int32),
-            suppressed=None,
-        )
-        draw(array(rows, vocabulary), sampling, 0, few_candidates=True)
+    """Draws from a large vocabulary."""
+    rows, vocabulary = 2, 151_936
+    column, words = torch.ones(rows), -(-vocabulary // 32)
+    columns = SamplingColumns(column, column.int(), column, column)
+    sampling = RowSampling(
+        seed=torch.zeros(rows, dtype=torch.int64),
+        step=torch.zeros(rows, dtype=torch.int64),
+        first=columns,
+        rest=columns,
+        stop_ids=torch.zeros((rows, MAX_STOP_IDS), dtype=torch.int32),
+        stop_allowed=torch.ones(rows, dtype=torch.int32),
+        seen=torch.zeros((rows, words), dtype=torch.int32),
+        suppressed=None,
+    )
+    draw(array(rows, vocabulary), sampling, 0, few_candidates=True)
 
 
 def activations() -> None:
