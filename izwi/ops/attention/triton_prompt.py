@@ -105,8 +105,37 @@ class PagedPrompt(PagedDecode):
         """
         if pending is not None:
             raise ValueError("the kernels of prompts divide by no norm")
+        self._keep(layer, k, v, spec, k_norm)
         cos, sin = self._rope if self._rope is not None else (None, None)
         options = overlap_option(q.device)
+        rows, group = q.shape[0], spec.num_heads // spec.num_kv_heads
+        out = q.new_empty((rows, spec.num_heads * spec.head_dim))
+        tile = tile_for(rows, self._cache.keys.dtype)
+        tile_rows = max(1, tile.queries // group)
+        attend_tile[(triton.cdiv(rows, tile_rows), spec.num_kv_heads)](
+            *(q, out, self._cache.keys[layer], self._cache.values[layer]),
+            *(self._positions, self._runs, self._tables, self._table_width),
+            *(cos, sin, q_norm, spec.norm_eps, spec.head_dim**-0.5, q.stride(0), rows),
+            KV_HEADS=spec.num_kv_heads,
+            GROUP=group,
+            ROWS=tile_rows,
+            QUERIES=triton.next_power_of_2(tile_rows * group),
+            HEAD_DIM=spec.head_dim,
+            PAGE=self._cache.page_size,
+            BLOCK=tile.keys,
+            STAGES=tile.stages,
+            OVERLAPPED=bool(options),
+            num_warps=tile.warps,
+            **options,
+        )
+        return out
+
+    def _keep(
+        self, layer: int, k: Tensor, v: Tensor, spec: AttentionSpec, k_norm: Tensor | None
+    ) -> None:
+        """Normalise and rotate the keys, and keep them and the values."""
+        cos, sin = self._rope if self._rope is not None else (None, None)
+        options = overlap_option(k.device)
         keep_prompt[(k.shape[0], spec.num_kv_heads)](
             k,
             v,
@@ -129,27 +158,6 @@ class PagedPrompt(PagedDecode):
             num_warps=1,
             **options,
         )
-        rows, group = q.shape[0], spec.num_heads // spec.num_kv_heads
-        out = q.new_empty((rows, spec.num_heads * spec.head_dim))
-        tile = tile_for(rows, self._cache.keys.dtype)
-        tile_rows = max(1, tile.queries // group)
-        attend_tile[(triton.cdiv(rows, tile_rows), spec.num_kv_heads)](
-            *(q, out, self._cache.keys[layer], self._cache.values[layer]),
-            *(self._positions, self._runs, self._tables, self._table_width),
-            *(cos, sin, q_norm, spec.norm_eps, spec.head_dim**-0.5, q.stride(0), rows),
-            KV_HEADS=spec.num_kv_heads,
-            GROUP=group,
-            ROWS=tile_rows,
-            QUERIES=triton.next_power_of_2(tile_rows * group),
-            HEAD_DIM=spec.head_dim,
-            PAGE=self._cache.page_size,
-            BLOCK=tile.keys,
-            STAGES=tile.stages,
-            OVERLAPPED=bool(options),
-            num_warps=tile.warps,
-            **options,
-        )
-        return out
 
 
 @triton.jit
