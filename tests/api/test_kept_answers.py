@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import stat
+
 import pytest
 
+from izwi.chat import ChatMessage, Role
 from izwi.errors import InvalidRequest
 from izwi_api.services.kept_answers import KeptAnswers
+from izwi_api.services.kept_items import Item, KeptItems
+from izwi_api.services.kept_responses import KeptResponses
 
 ANSWER = ((200,), (1, 2, 3, 4, 5, 6, 7, 8), (2048,) * 8, (0,))
 
@@ -22,52 +28,114 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_an_answer_comes_back_as_it_was(clock):
-    kept = KeptAnswers(clock=clock)
-    name, expires_at = kept.keep("anna", "s2s", ANSWER)
+async def test_an_answer_comes_back_as_it_was(clock):
+    kept = KeptAnswers(KeptItems(clock=clock))
+    name, expires_at = await kept.keep("anna", "s2s", ANSWER)
     assert name.startswith("audio_")
     assert expires_at == 1000 + 3600
-    assert kept.find("anna", "s2s", name) == ANSWER
-    other, _ = kept.keep("anna", "s2s", ())
+    assert await kept.find("anna", "s2s", name) == ANSWER
+    other, _ = await kept.keep("anna", "s2s", ())
     assert other != name
-    assert kept.find("anna", "s2s", other) == ()
+    assert await kept.find("anna", "s2s", other) == ()
 
 
 @pytest.mark.parametrize(
     ("owner", "model", "match"), [("ben", "s2s", "no answer"), ("anna", "other", "'s2s'")]
 )
-def test_it_is_no_one_elses(clock, owner, model, match):
-    kept = KeptAnswers(clock=clock)
-    name, _ = kept.keep("anna", "s2s", ANSWER)
+async def test_it_is_no_one_elses(clock, owner, model, match):
+    kept = KeptAnswers(KeptItems(clock=clock))
+    name, _ = await kept.keep("anna", "s2s", ANSWER)
     with pytest.raises(InvalidRequest, match=match) as reported:
-        kept.find(owner, model, name)
+        await kept.find(owner, model, name)
     assert reported.value.param == "messages"
-    assert kept.find("anna", "s2s", name) == ANSWER
+    assert await kept.find("anna", "s2s", name) == ANSWER
 
 
-def test_it_expires(clock):
-    kept = KeptAnswers(clock=clock)
-    name, _ = kept.keep("", "s2s", ANSWER)
+async def test_it_expires(clock):
+    items = KeptItems(clock=clock)
+    kept = KeptAnswers(items)
+    name, _ = await kept.keep("", "s2s", ANSWER)
     clock.now += 3599.9
-    assert kept.find("", "s2s", name) == ANSWER
+    assert await kept.find("", "s2s", name) == ANSWER
     clock.now += 0.1
     with pytest.raises(InvalidRequest, match="60 minutes"):
-        kept.find("", "s2s", name)
-    assert kept.num_bytes == 0
+        await kept.find("", "s2s", name)
+    assert items.num_bytes("audio") == 0
 
 
-def test_memory_is_bounded(clock):
-    kept = KeptAnswers(clock=clock, max_bytes=10 * 4 * 8 * 4)
-    names = [kept.keep("", "s2s", ANSWER)[0] for _ in range(25)]
-    assert kept.num_bytes == 10 * 4 * 8 * 4
+async def test_memory_is_bounded(clock):
+    items = KeptItems(clock=clock, max_bytes=10 * (1 + 4 * 8 * 4))
+    kept = KeptAnswers(items)
+    names = [(await kept.keep("", "s2s", ANSWER))[0] for _ in range(25)]
+    assert items.num_bytes("audio") == 10 * (1 + 4 * 8 * 4)
     for name in names[:15]:
         with pytest.raises(InvalidRequest):
-            kept.find("", "s2s", name)
-    assert [kept.find("", "s2s", name) for name in names[15:]] == [ANSWER] * 10
+            await kept.find("", "s2s", name)
+    assert [await kept.find("", "s2s", name) for name in names[15:]] == [ANSWER] * 10
 
 
-def test_an_id_that_never_was(clock):
-    for name in ("", "audio_x", "x" * 10_000):
+async def test_an_id_that_never_was(clock):
+    for name in ("", "audio_x", "x" * 10_000, "\ud800", "\0"):
         with pytest.raises(InvalidRequest, match="no answer") as reported:
-            KeptAnswers(clock=clock).find("", "s2s", name)
+            await KeptAnswers(KeptItems(clock=clock)).find("", "s2s", name)
         assert len(str(reported.value)) < 300
+
+
+# -- the file that processes share -----------------------------------------------------------
+async def test_what_one_process_keeps_others_find(clock, tmp_path):
+    first, second = (KeptItems(tmp_path / "kept.sqlite3", clock=clock) for _ in range(2))
+    name, expires_at = await KeptAnswers(first).keep("anna", "s2s", ANSWER)
+    assert await KeptAnswers(second).find("anna", "s2s", name) == ANSWER
+    said = (ChatMessage(Role.USER, "Hé"), ChatMessage(Role.ASSISTANT, "Yes."))
+    await KeptResponses(second).keep("", "resp_1", said)
+    assert await KeptResponses(first).messages("", "resp_1") == said
+    with pytest.raises(InvalidRequest):
+        await KeptResponses(first).messages("ben", "resp_1")
+    assert stat.S_IMODE((tmp_path / "kept.sqlite3").stat().st_mode) == 0o600
+    clock.now = expires_at
+    with pytest.raises(InvalidRequest):
+        await KeptAnswers(first).find("anna", "s2s", name)
+    assert second.num_bytes("audio") == 0
+    for items in (first, second):
+        items.close()
+
+
+async def test_room_is_shared_and_kinds_are_apart(clock, tmp_path):
+    stores = [KeptItems(tmp_path / "kept", clock=clock, max_bytes=1000) for _ in range(2)]
+    for n in range(20):
+        clock.now += 1
+        await stores[n % 2].put("audio", str(n), Item("", "m", b"x" * 300))
+        await stores[n % 2].put("response", str(n), Item("", "m", b"x" * 90))
+    for items in stores:
+        assert items.num_bytes("audio") == 900
+        assert items.num_bytes("response") == 990
+        found = [n for n in range(20) if await items.get("audio", str(n))]
+        assert found == [17, 18, 19]
+    expires_at = await stores[0].put("audio", "large", Item("", "m", b"x" * 1001))
+    assert expires_at == clock.now
+    assert await stores[1].get("audio", "large") is None
+    for items in stores:
+        items.close()
+
+
+async def test_many_writers_lose_nothing(tmp_path):
+    stores = [KeptItems(tmp_path / "kept") for _ in range(4)]
+    puts = [stores[n % 4].put("audio", str(n), Item("", "m", bytes([n]))) for n in range(80)]
+    await asyncio.gather(*puts)
+    assert [(await stores[0].get("audio", str(n))).content[0] for n in range(80)] == list(range(80))
+    assert stores[1].num_bytes("audio") == 80
+    for items in stores:
+        items.close()
+
+
+async def test_an_answer_that_cannot_be_kept_is_given_all_the_same(clock, tmp_path, caplog):
+    items = KeptItems(tmp_path / "nowhere" / "kept", clock=clock)
+    name, expires_at = await KeptAnswers(items).keep("", "s2s", ANSWER)
+    assert expires_at == 1000
+    with pytest.raises(InvalidRequest):
+        await KeptAnswers(items).find("", "s2s", name)
+    assert "cannot be kept" in caplog.text
+    (tmp_path / "damaged").write_bytes(b"no database at all" * 99)
+    damaged = KeptItems(tmp_path / "damaged", clock=clock)
+    assert await damaged.put("audio", "a", Item("", "m", b"x")) == 1000
+    assert await damaged.get("audio", "a") is None

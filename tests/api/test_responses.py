@@ -12,7 +12,8 @@ import pytest
 from izwi.chat import ChatMessage, Role
 from izwi.errors import InvalidRequest
 from izwi_api.http.app import create_app
-from izwi_api.services.kept_responses import KEPT_S, KeptResponses
+from izwi_api.services.kept_items import KEPT_S, KeptItems
+from izwi_api.services.kept_responses import KeptResponses
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeChat, FakeEngine, FakeRegistry, listening, wait_for
 
@@ -165,17 +166,17 @@ def test_failures(world, sdk, stream):
             sdk.create(model="chat", input="hel\x01lo")
 
 
-def test_responses_are_kept_for_an_hour_in_bounded_memory():
+async def test_responses_are_kept_for_an_hour_in_bounded_memory():
     now = [0.0]
-    kept = KeptResponses(1000, lambda: now[0])
+    kept = KeptResponses(KeptItems(max_bytes=1000, clock=lambda: now[0]))
     message = (ChatMessage(Role.USER, "x" * 300),)
-    for name in "abc":
-        kept.keep(name, message)
+    for name in "abcd":
+        await kept.keep("", name, message)
         now[0] += 1
-    assert kept.messages("b") == kept.messages("c") == message
+    assert await kept.messages("", "c") == await kept.messages("", "d") == message
     with pytest.raises(InvalidRequest):  # there was no room
-        kept.messages("a")
-    now[0] = KEPT_S + 1.5
-    assert kept.messages("c") == message
+        await kept.messages("", "a")
+    now[0] = KEPT_S + 2.5
+    assert await kept.messages("", "d") == message
     with pytest.raises(InvalidRequest):
-        kept.messages("b")
+        await kept.messages("", "c")

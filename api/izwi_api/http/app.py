@@ -30,6 +30,9 @@ from izwi_api.routes import ROUTERS
 from izwi_api.schemas.openapi import REFUSALS
 from izwi_api.services.context import Registry, Services
 from izwi_api.services.decoding import Decoder, DecoderPool, InProcess
+from izwi_api.services.kept_answers import KeptAnswers
+from izwi_api.services.kept_items import KeptItems
+from izwi_api.services.kept_responses import KeptResponses
 from izwi_api.services.model_aliases import AliasedEngine, AliasedRegistry
 from izwi_api.services.model_changes import ModelChanges
 from izwi_api.sessions.open_sessions import OpenSessions
@@ -47,7 +50,11 @@ _PLAIN: dict[str, Any] = {
 
 
 def create_app(
-    engine: EngineClient, registry: Registry, settings: Settings, metrics_folder: Path | None = None
+    engine: EngineClient,
+    registry: Registry,
+    settings: Settings,
+    metrics_folder: Path | None = None,
+    kept: Path | None = None,
 ) -> FastAPI:
     """Build the app. It starts the engine when it starts, and stops it when it ends.
 
@@ -56,13 +63,15 @@ def create_app(
         registry: Of the models that it serves.
         settings: Limits and places.
         metrics_folder: As `HttpMetrics` takes it.
+        kept: File of earlier answers that API servers share, or None.
 
     Raises:
         InvalidRequest: The keys file is broken, or an alias is of no model.
         OSError: The keys file cannot be read, or the audit log not written.
     """
     access = settings.access
-    audit_log = AuditLog(access.audit_log) if access.audit_log is not None else None
+    audit_log = None if access.audit_log is None else AuditLog(access.audit_log)
+    items = KeptItems(kept)
 
     @asynccontextmanager
     async def app_lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -76,6 +85,7 @@ def create_app(
             await engine.stop()
             decoder.stop()
             references.stop()
+            items.close()
             if audit_log is not None:
                 audit_log.close()
 
@@ -84,13 +94,12 @@ def create_app(
     metrics.registry.register(EngineFigures(engine))
     counted = CountedEngine(engine, registry) if access.asks_for_key or audit_log else engine
     decoder = _decoder(settings)
-    references = References(
-        settings.reference_hosts, settings.max_reference_bytes, settings.reference_pace
-    )
+    references = _references(settings)
     voices = VoiceStore(settings.home / "voices")
     models = AliasedRegistry(registry, settings.model_aliases, checks=not settings.manage_models)
     aliased = AliasedEngine(counted, models)
-    services = Services(aliased, models, settings, voices, decoder, references)
+    earlier = KeptAnswers(items), KeptResponses(items)
+    services = Services(aliased, models, settings, voices, decoder, references, *earlier)
     client_secrets = ClientSecrets(settings.home, time.time)
     sessions = OpenSessions(settings.sessions, metrics_folder, settings.home / "sessions")
     drain = Drain(sessions)
@@ -98,12 +107,23 @@ def create_app(
     begun_s, aliases = int(time.time()), models.aliases
     state = AppState(services, metrics, begun_s, drain, changes, aliases, client_secrets, sessions)
     set_state(app, state)
-    http_errors.install(app, [route for router in ROUTERS for route in router.routes])
     _guard(app, access, settings.home / "counts", client_secrets)
     _watch(app, settings, audit_log, metrics, drain)
+    return _routed(app)
+
+
+def _routed(app: FastAPI) -> FastAPI:
+    """Put in the routes, and what answers for errors."""
+    http_errors.install(app, [route for router in ROUTERS for route in router.routes])
     for router in ROUTERS:
         app.include_router(router, responses=REFUSALS)
     return app
+
+
+def _references(settings: Settings) -> References:
+    return References(
+        settings.reference_hosts, settings.max_reference_bytes, settings.reference_pace
+    )
 
 
 def _decoder(settings: Settings) -> Decoder:

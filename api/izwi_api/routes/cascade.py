@@ -107,7 +107,7 @@ class _Telling:
                     num_samples += len(piece.pcm)
         file += self._encoder.finish()
         sound = with_length(bytes(file), num_samples)
-        return self._completion.whole(self._spoken, sound, self._keep())
+        return self._completion.whole(self._spoken, sound, await self._keep())
 
     async def events(self) -> AsyncGenerator[bytes]:
         """Yield text and sound as they come."""
@@ -134,17 +134,18 @@ class _Telling:
             yield event(completion.opening() | blank)
         if data := self._encoder.finish():
             yield event(completion.sound(data) | blank)
-        if (expires_at := self._keep()) is not None:
+        if (expires_at := await self._keep()) is not None:
             yield event(completion.expiry(expires_at) | blank)
         yield event(completion.closing(self._spoken) | blank)
         if self._body.tells_usage:
             yield event(completion.bill(self._spoken))
         yield DONE
 
-    def _keep(self) -> int | None:
+    async def _keep(self) -> int | None:
         """Keep what was said, so that its id can be sent back; None where nothing was."""
         text = self._spoken.answer.content
         if not text:
             return None
         answers, name = self._services.answers, self._completion.audio_id
-        return answers.keep(key_name(), self._body.model, kept_text(text), name)[1]
+        _, expires_at = await answers.keep(key_name(), self._body.model, kept_text(text), name)
+        return expires_at

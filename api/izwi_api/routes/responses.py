@@ -17,6 +17,7 @@ from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import MEDIA_TYPE
+from izwi_api.http.usage import key_name
 from izwi_api.schemas.openapi import answers, json_body
 from izwi_api.schemas.response_events import Event, ResponseWriter
 from izwi_api.schemas.responses import ResponseBody, messages_of, response_input
@@ -39,26 +40,19 @@ async def create_response(request: Request) -> Response:
     """Respond to a conversation."""
     services = services_of(request)
     body = ResponseBody.model_validate(await read_json(request, services.settings.max_json_bytes))
-    kept = _kept_of(request)
-    return await unless_left(request.receive, _respond(services, kept, body))
+    return await unless_left(request.receive, _respond(services, body))
 
 
-def _kept_of(request: Request) -> KeptResponses:
-    state = request.app.state
-    if not hasattr(state, "izwi_responses"):
-        state.izwi_responses = KeptResponses()
-    kept: KeptResponses = state.izwi_responses
-    return kept
-
-
-async def _respond(services: Services, kept: KeptResponses, body: ResponseBody) -> Response:
+async def _respond(services: Services, body: ResponseBody) -> Response:
     before: tuple[ChatMessage, ...] = ()
     if body.previous_response_id is not None:
-        before = kept.messages(body.previous_response_id)
+        before = await services.responses.messages(key_name(), body.previous_response_id)
     ask = response_input(body, before, secrets.randbits(_SEED_BITS))
     answer = await open_answer(services.engine, services.registry, body.model, ask)
     writer = ResponseWriter(body, f"resp_{uuid4().hex}")
-    events = _events(answer, writer, kept if body.store is not False else None, before)
+    events = _events(
+        answer, writer, services.responses if body.store is not False else None, before
+    )
     try:
         if body.stream:
             return await live_response(_lines(events), MEDIA_TYPE)
@@ -100,7 +94,7 @@ async def _events(
             Role.ASSISTANT, answer.content, answer.reasoning or None, tuple(answer.calls)
         )
         given = messages_of(writer.body.input)
-        kept.keep(writer.response["id"], (*before, *given, said))
+        await kept.keep(key_name(), writer.response["id"], (*before, *given, said))
     for event in writer.end(answer):
         yield event
 

@@ -84,7 +84,7 @@ async def _whole(
                 file += encoder.write(piece.pcm)
                 num_samples += len(piece.pcm)
     file += encoder.finish()
-    kept = services.answers.keep(key_name(), body.model, answer.entries)
+    kept = await services.answers.keep(key_name(), body.model, answer.entries)
     return completion.whole(answer, with_length(bytes(file), num_samples), kept)
 
 
@@ -121,7 +121,8 @@ async def _events(
     if encoder is not None:
         if data := encoder.finish():
             yield event(completion.sound(answer_id, data) | blank)
-        _, expires_at = services.answers.keep(key_name(), body.model, answer.entries, answer_id)
+        keep = services.answers.keep
+        _, expires_at = await keep(key_name(), body.model, answer.entries, answer_id)
         yield event(completion.expiry(answer_id, expires_at) | blank)
     yield event(completion.closing(answer) | blank)
     if body.tells_usage:

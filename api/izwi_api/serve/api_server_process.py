@@ -133,7 +133,7 @@ def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
         sends_asks=spec.sends_asks,
         patience_s=spec.settings.resume_within_s,
     )
-    app = create_app(engine, registry, spec.settings, metrics_folder=spec.metrics)
+    app = create_app(engine, registry, spec.settings, metrics_folder=spec.metrics, kept=spec.kept)
     leave_queries_out()
     state: AppState = app.state.izwi
     state.services.decoder.start()

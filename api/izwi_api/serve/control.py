@@ -59,6 +59,7 @@ class ApiServerSpec(msgspec.Struct, tag=True, frozen=True):
         drain_s: Seconds that what runs may go on for.
         sends_asks: Requests are sent with what they were prepared from.
         metrics: Folder in which API servers count together, or None.
+        kept: File of earlier answers that they share, or None.
     """
 
     name: str
@@ -69,6 +70,7 @@ class ApiServerSpec(msgspec.Struct, tag=True, frozen=True):
     drain_s: float
     sends_asks: bool = False
     metrics: Path | None = None
+    kept: Path | None = None
 
 
 class EngineUp(msgspec.Struct, tag=True, frozen=True):

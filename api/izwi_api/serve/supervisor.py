@@ -145,6 +145,7 @@ class Supervisor:
             serve_options.drain_s,
             sends_asks=serve_options.record is not None,
             metrics=metrics,
+            kept=self._folder / "kept.sqlite3",
         )
         api_server = self._start(
             name, slot, self._api_server_program, spec, spec.listen_sockets, metrics

@@ -20,6 +20,7 @@ from izwi.request import Chunk, Reason
 from izwi.tracks import Track, frame_track
 from izwi_api.services.decoding import Decoder, InProcess
 from izwi_api.services.kept_answers import KeptAnswers
+from izwi_api.services.kept_responses import KeptResponses
 from izwi_api.settings import Settings
 from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore
@@ -85,6 +86,7 @@ class Services:
         decoder: For every file that came from outside.
         references: For clips that are given by their address.
         answers: Spoken answers of the last hour, by id.
+        responses: Conversations up to the responses of the last hour.
     """
 
     engine: EngineClient
@@ -94,6 +96,7 @@ class Services:
     decoder: Decoder = field(default_factory=InProcess)
     references: References = field(default_factory=References)
     answers: KeptAnswers = field(default_factory=KeptAnswers)
+    responses: KeptResponses = field(default_factory=KeptResponses)
 
 
 # The track of text tokens, of every model that has one.

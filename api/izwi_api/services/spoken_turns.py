@@ -39,7 +39,7 @@ async def read_turns(
         if message.audio is not None:
             if message.role != "assistant":
                 raise InvalidRequest("only the assistant has answers", param="messages")
-            answer = services.answers.find(owner, model_name, message.audio.id)
+            answer = await services.answers.find(owner, model_name, message.audio.id)
             parts.append(Said(answer))
         if isinstance(message.content, str):
             parts.append(message.content)

@@ -64,7 +64,7 @@ async def write_turns(
         Overloaded: The engine's queue is full.
     """
     parts = [_parts(message) for message in body.messages]
-    known = [_known(services, owner, model_name, message) for message in body.messages]
+    known = [await _known(services, owner, model_name, message) for message in body.messages]
     transcriber = ""
     if any(isinstance(part, AudioPart) for each in parts for part in each):
         transcriber = body.transcription_model or services.registry.default(Capability.TRANSCRIBE)
@@ -133,11 +133,13 @@ def _text(part: object) -> str:
     return str(part["text"])  # type: ignore[index]
 
 
-def _known(services: Services, owner: str, model_name: str, message: HeardMessage) -> str | None:
+async def _known(
+    services: Services, owner: str, model_name: str, message: HeardMessage
+) -> str | None:
     """The text of an earlier answer that a message names."""
     if message.audio is None:
         return None
     if message.role != "assistant":
         raise InvalidRequest("only the assistant has answers", param="messages")
-    entries = services.answers.find(owner, model_name, message.audio.id)
+    entries = await services.answers.find(owner, model_name, message.audio.id)
     return bytes(entry[0] for entry in entries).decode()

@@ -1,0 +1,201 @@
+"""Contents by id, for an hour, in bounded memory: found by every process that opens the same file.
+
+The file lies in the server's own folder and is gone with it. It is SQLite with a write-ahead log,
+so a process that is killed damages nothing. What cannot be kept, as on a full disk, fails no
+answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+logger = logging.getLogger(__name__)
+
+KEPT_S = 3600.0
+MAX_BYTES = 64 << 20
+
+# Who writes holds the file for milliseconds.
+_BUSY_S = 5.0
+_PAUSE_S = 0.01
+# The total is kept by triggers, so that room is made without reading all sizes.
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS items (
+    kind TEXT NOT NULL, id TEXT NOT NULL, owner TEXT NOT NULL, model TEXT NOT NULL,
+    content BLOB NOT NULL, expires_at REAL NOT NULL, PRIMARY KEY (kind, id)
+);
+CREATE INDEX IF NOT EXISTS by_age ON items (kind, expires_at);
+CREATE TABLE IF NOT EXISTS totals (kind TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
+CREATE TRIGGER IF NOT EXISTS added AFTER INSERT ON items BEGIN
+    INSERT OR IGNORE INTO totals VALUES (new.kind, 0);
+    UPDATE totals SET bytes = bytes + length(new.content) WHERE kind = new.kind;
+END;
+CREATE TRIGGER IF NOT EXISTS removed AFTER DELETE ON items BEGIN
+    UPDATE totals SET bytes = bytes - length(old.content) WHERE kind = old.kind;
+END;
+"""
+
+
+class Item(NamedTuple):
+    """What is kept under an id.
+
+    Attributes:
+        owner: Whose it is: the API key's name, or empty.
+        model: Which made it.
+    """
+
+    owner: str
+    model: str
+    content: bytes
+
+
+class KeptItems:
+    """Items of the last hour; the oldest of a kind go first where there is no room for more.
+
+    Args:
+        path: Of the file, which is made with its first item; None: the memory of this process.
+        max_bytes: Of all contents of one kind.
+        kept_s: How long an item is kept.
+        clock: Seconds since 1970, the same for all processes.
+    """
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        max_bytes: int = MAX_BYTES,
+        kept_s: float = KEPT_S,
+        clock: Callable[[], float] = time.time,
+    ):
+        self.kept_s = kept_s
+        self._path, self._max_bytes, self._clock = path, max_bytes, clock
+        self._lock = threading.Lock()
+        self._opened: sqlite3.Connection | None = None
+
+    async def put(self, kind: str, name: str, item: Item) -> float:
+        """Keep an item under a new id.
+
+        Returns:
+            When it expires, in seconds since 1970; now, if it cannot be kept.
+        """
+        return await asyncio.to_thread(self._put, kind, name, item)
+
+    async def get(self, kind: str, name: str) -> Item | None:
+        """Return an item; None where there is none, or not any more."""
+        return await asyncio.to_thread(self._get, kind, name)
+
+    def num_bytes(self, kind: str) -> int:
+        """Return the size of all contents of a kind."""
+        with self._transaction() as db:
+            row = db.execute("SELECT bytes FROM totals WHERE kind = ?", (kind,)).fetchone()
+        return int(row[0]) if row else 0
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            if self._opened is not None:
+                self._opened.close()
+                self._opened = None
+
+    def _put(self, kind: str, name: str, item: Item) -> float:
+        now = self._clock()
+        try:
+            with self._transaction() as db:
+                self._drop(db, kind, now, len(item.content))
+                if len(item.content) <= self._max_bytes:
+                    values = (kind, name, *item, now + self.kept_s)
+                    db.execute("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", values)
+                    return now + self.kept_s
+        except (sqlite3.Error, OSError) as error:
+            logger.warning("an answer cannot be kept: %s", error)
+        return now
+
+    def _get(self, kind: str, name: str) -> Item | None:
+        try:
+            with self._transaction() as db:
+                self._drop(db, kind, self._clock(), 0)
+                row = db.execute(
+                    "SELECT owner, model, content FROM items WHERE kind = ? AND id = ?",
+                    (kind, name),
+                ).fetchone()
+        except UnicodeEncodeError:  # half a character is part of no id
+            return None
+        except (sqlite3.Error, OSError) as error:
+            logger.warning("kept answers cannot be read: %s", error)
+            return None
+        return None if row is None else Item(*row)
+
+    def _drop(self, db: sqlite3.Connection, kind: str, now: float, num_coming: int) -> None:
+        """Forget what has expired, and the oldest until so many bytes have room."""
+        db.execute("DELETE FROM items WHERE kind = ? AND expires_at <= ?", (kind, now))
+        while self._total(db, kind) + num_coming > self._max_bytes:
+            oldest = "SELECT rowid FROM items WHERE kind = ? ORDER BY expires_at, rowid LIMIT 1"
+            removed = db.execute(f"DELETE FROM items WHERE rowid IN ({oldest})", (kind,))
+            if not removed.rowcount:
+                return
+
+    @staticmethod
+    def _total(db: sqlite3.Connection, kind: str) -> int:
+        row = db.execute("SELECT bytes FROM totals WHERE kind = ?", (kind,)).fetchone()
+        return int(row[0]) if row else 0
+
+    @contextmanager
+    def _transaction(self) -> Generator[sqlite3.Connection]:
+        with self._lock:
+            if self._opened is None:
+                self._opened = self._open()
+            db = self._opened
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+            except BaseException:
+                db.rollback()
+                raise
+            db.commit()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._path is not None:  # what people say is read by this user alone
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        db = sqlite3.connect(
+            ":memory:" if self._path is None else self._path,
+            timeout=_BUSY_S,
+            isolation_level=None,
+            check_same_thread=False,  # the lock lets in one at a time
+        )
+        try:
+            # the file need not outlive the machine, and what was forgotten is not to be found in it
+            _begin_log(db)
+            db.execute("PRAGMA synchronous = OFF")
+            db.executescript(f"PRAGMA secure_delete = ON; BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+        except BaseException:
+            db.close()
+            raise
+        weakref.finalize(self, db.close)
+        return db
+
+
+def _begin_log(db: sqlite3.Connection) -> None:
+    """Write ahead of the file. While another process begins that, SQLite does not wait by itself.
+
+    Raises:
+        sqlite3.OperationalError: It takes too long.
+    """
+    until_s = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
