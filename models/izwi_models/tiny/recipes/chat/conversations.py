@@ -46,7 +46,7 @@ KINDS: dict[str, float] = {
 }
 # As they are trained: what is hard more often, and the long list of functions less often, but
 # then with more questions behind it.
-_TRAINED = KINDS | {"arithmetic": 6.0, "units": 5.0, "clock": 2.5, "small talk": 1.3}
+_TRAINED = KINDS | {"arithmetic": 6.0, "units": 9.0, "clock": 2.5, "small talk": 1.3}
 _TRAINED_WITH_TOOLS = _TRAINED | {"devices": 8.0}
 _TOOLS_OFFERED = 0.12
 _PLAIN: dict[str, Callable[[Draw], list[Turn]]] = {
@@ -112,7 +112,7 @@ def draw_trained(draw: Draw) -> Dialogue:
     offered: tuple[str, ...] = ()
     if dice.random() < _TOOLS_OFFERED:
         offered = tuple(TOOLS) if dice.random() < 0.8 else tuple(dice.sample(tuple(TOOLS), 2))
-    several = dice.randint(2, 5) if offered else dice.choices((1, 2, 3, 4), (5, 3, 2, 1))[0]
+    several = dice.randint(2, 4) if offered else dice.choices((1, 2, 3, 4), (5, 3, 2, 1))[0]
     weights = _TRAINED_WITH_TOOLS if offered else _TRAINED
     chosen = dice.choices(list(weights), list(weights.values()), k=several)
     turns = [turn for name in chosen for turn in _questions(draw, name, now)]

@@ -48,6 +48,7 @@ from izwi_models.tiny.recipes.harness import (
 
 # Lengths that conversations are padded to, in tokens; longer ones are left out.
 _EDGES = (*range(96, 257, 32), *range(320, 641, 64), *range(768, 1793, 128))
+LONGEST_TRAINED = _EDGES[-1]
 _SPOKEN = 0.5  # share of conversations with numbers in words
 _LOGGED = 200  # steps
 

@@ -56,7 +56,8 @@ CONVERSIONS = (
 # What is hard to learn is trained more often than it is asked, and with larger amounts, too: few
 # amounts are learned by heart, many only by calculating.
 _TRAINED = (*CONVERSIONS, *_ABOUT, *_ABOUT, *_ABOUT)
-_FAR = 0.4  # share of trained amounts that may be ten times as large as those that are asked
+_FAR = 0.45  # share of trained amounts that may be ten times as large as those that are asked
+_EVENLY = 0.9  # share of them that is not of few digits more often: these are learned by heart
 _IRREGULAR = {"foot": "feet", "inch": "inches", "dozen": "dozen"}
 
 _WORDINGS = (
@@ -120,12 +121,13 @@ def plural(unit: str, amount: int) -> str:
 
 def _amount(draw: Draw, conversion: Conversion) -> int:
     largest = conversion.largest
-    if not draw.held_out and draw.random.random() < _FAR:
+    chance = 1.0 if draw.held_out else draw.random.random()
+    if chance < _FAR:
         largest *= 10
     if conversion.factor < 1 and conversion in CONVERSIONS[len(_BOTH_WAYS) : -len(_ABOUT)]:
         times = round(1 / conversion.factor)
         return times * draw.random.randint(1, largest)
-    return draw.number(1, largest)
+    return draw.random.randint(1, largest) if chance < _EVENLY else draw.number(1, largest)
 
 
 def _fits(conversion: Conversion, amount: int) -> bool:
