@@ -89,7 +89,7 @@ class CallDelta(NamedTuple):
 
 
 class AnswerDelta(NamedTuple):
-    """What an answer grows by."""
+    """What an answer grows by; no more than one call."""
 
     reasoning: str = ""
     content: str = ""
@@ -146,9 +146,12 @@ class Answer:
                 text = self._grow(self._reader.read(ids), chunk.reason)
                 logprobs = self._logprobs_of(ids, chunk)
                 self.logprobs += logprobs
-                delta = AnswerDelta(text.reasoning, text.content, self._called(text), logprobs)
+                calls = self._called(text)
+                delta = AnswerDelta(text.reasoning, text.content, calls[:1], logprobs)
                 if any(delta):
                     yield delta
+                for call in calls[1:]:
+                    yield AnswerDelta(calls=(call,))
                 if self.reason is not None:
                     return
         finally:
@@ -179,7 +182,17 @@ class Answer:
         return AnswerText(reasoning, content, () if self._stops.found else calls)
 
     def _called(self, text: AnswerText) -> tuple[CallDelta, ...]:
-        return tuple(self._grow_call(call) for call in text.calls)
+        """What calls grow by, each once: there are clients that read one call of a delta alone."""
+        grown: dict[int, CallDelta] = {}
+        for call in text.calls:
+            delta = self._grow_call(call)
+            known = grown.get(call.place)
+            grown[call.place] = (
+                delta
+                if known is None
+                else known._replace(arguments=known.arguments + delta.arguments)
+            )
+        return tuple(grown.values())
 
     def _grow_call(self, call: CallText) -> CallDelta:
         if call.place == len(self.calls):
