@@ -86,11 +86,12 @@ def compare_pitch(made: Tensor, true: Tensor) -> tuple[float, float, float]:
 def periodicity_loss(
     made: Tensor, true: Tensor, bands_hz: Sequence[tuple[float, float]], rate: int = 24_000
 ) -> Tensor:
-    """How much less the bands of `made` repeat at the pitch than those of `true`, where voiced.
+    """How differently the bands of `made` and `true` repeat at the pitch, where it is voiced.
 
-    Distances of spectra forgive noise in the place of harmonics that lie close together. This is
-    the normalised autocorrelation of a band at the best lag near the period that YIN finds in
-    `true`: 1 for harmonics alone, near 0 for noise.
+    Distances of spectra forgive noise in the place of harmonics that lie close together. Compared
+    is the normalised autocorrelation of a band at the best lag near the period that YIN finds in
+    `true`: 1 for harmonics alone, near 0 for noise. Too much of it counts as well: a voice that
+    breathes less than its original buzzes.
 
     Args:
         made: (rows, n) that requires gradients, n at least 60 ms.
@@ -99,19 +100,19 @@ def periodicity_loss(
         rate: Samples a second.
 
     Returns:
-        Mean over bands and voiced windows of what is missing; 0 where all repeats as it should.
+        Mean size of the difference over bands and voiced windows.
     """
     track = track_pitch(true, rate)
     lag = rate / track.f0_hz
     sounds = torch.fft.rfft(torch.stack([made.float(), true.float()]))
     hertz = torch.fft.rfftfreq(made.shape[-1], 1 / rate, device=made.device)
-    lacking = []
+    differences = []
     for low_hz, high_hz in bands_hz:
         band = torch.fft.irfft(sounds * ((hertz >= low_hz) & (hertz <= high_hz)), made.shape[-1])
         (ours, theirs), level = _repeating(band, lag, rate)
         counted = (track.voiced & (level[1] > _LEAST_LEVEL)).float()
-        lacking.append(((theirs - ours).relu() * counted).sum() / counted.sum().clamp_min(1))
-    return torch.stack(lacking).mean()
+        differences.append(((theirs - ours).abs() * counted).sum() / counted.sum().clamp_min(1))
+    return torch.stack(differences).mean()
 
 
 def _repeating(band: Tensor, lag: Tensor, rate: int) -> tuple[Tensor, Tensor]:
