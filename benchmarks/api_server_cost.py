@@ -51,6 +51,7 @@ class InstantSpeech:
     """A model that needs no time to prepare."""
 
     capabilities = (Capability.SPEAK,)
+    tracks = ()
     sample_rate = _RATE
     speakers = ("amber",)
     languages = ("english",)
