@@ -8,7 +8,7 @@ from izwi.errors import RateLimited
 from izwi_api.http.auth import Auth, presented_key
 from izwi_api.http.errors import response_to
 from izwi_api.http.keys import KeyRing, add_key
-from izwi_api.http.limits import KeyLimits
+from izwi_api.http.limits import Clocks, KeyLimits
 from tests.api.test_limits import Clock
 
 
@@ -56,7 +56,7 @@ def keyed(tmp_path, clock):
     """The middleware over a keys file, the file, and the key of "ann" (2 requests a minute)."""
     file = tmp_path / "keys.toml"
     key = add_key(file, "ann", KeyLimits(2))
-    return Auth(Behind(), KeyRing(file, clock=clock), (), None, clock, clock), file, key
+    return Auth(Behind(), KeyRing(file, clock=clock), (), None, Clocks(clock, clock)), file, key
 
 
 async def test_limits_that_were_edited_hold_at_once(keyed, clock):
@@ -154,7 +154,7 @@ async def test_other_processes_counts_are_looked_at_where_there_is_a_folder(tmp_
     file = tmp_path / "keys.toml"
     key = add_key(file, "ann", KeyLimits(2))
     api_servers = [
-        Auth(Behind(), KeyRing(file, clock=clock), (), folder, clock, clock)
+        Auth(Behind(), KeyRing(file, clock=clock), (), folder, Clocks(clock, clock))
         for folder in (tmp_path / "counts", tmp_path / "counts", None)
     ]
     reported = [

@@ -28,7 +28,7 @@ from izwi_api.http.app import create_app
 from izwi_api.http.audit import Audit, AuditLog
 from izwi_api.http.auth import Auth
 from izwi_api.http.keys import KeyRing, add_key, digest_of, new_key, parse_keys
-from izwi_api.http.limits import KeyLimits, Meter
+from izwi_api.http.limits import Clocks, KeyLimits, Meter
 from izwi_api.http.usage import CountedEngine, Usage, current_usage
 from izwi_api.serve.process_log import WithoutQueries
 from izwi_api.settings import Access, Settings, read_access
@@ -363,7 +363,7 @@ async def test_edited_limits_of_a_key_hold_without_a_restart(tmp_path):
         await PlainTextResponse("in")(scope, receive, send)
 
     ring = KeyRing(path, clock=lambda: now_s[0])
-    guard = Auth(answering, ring, clock=lambda: now_s[0], wall_clock=lambda: now_s[0])
+    guard = Auth(answering, ring, clocks=Clocks(lambda: now_s[0], lambda: now_s[0]))
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(guard), base_url="http://here", headers=bearer(key)
     ) as client:
@@ -446,7 +446,7 @@ class WrittenEngine:
 def test_text_that_is_written_while_it_is_said_is_charged():
     clock, engine = Clock(), WrittenEngine()
     counted = CountedEngine(engine, FakeRegistry())
-    usage = Usage("alice", Meter(KeyLimits(characters_per_day=12), clock, clock))
+    usage = Usage("alice", Meter(KeyLimits(characters_per_day=12), Clocks(clock, clock)))
     token = current_usage.set(usage)
     try:
         counted.write("a", [1, 2], False)
@@ -667,7 +667,7 @@ async def test_without_keys_a_websocket_is_for_our_own_page(headers, opened):
 async def test_websockets_count_as_requests(tmp_path):
     path, clock = tmp_path / "keys.toml", Clock()
     key = add_key(path, "alice", KeyLimits(requests_per_minute=1))
-    app = Auth(accepting, KeyRing(path), clock=clock, wall_clock=clock)
+    app = Auth(accepting, KeyRing(path), clocks=Clocks(clock, clock))
     headers = [("authorization", f"Bearer {key}")]
     assert (await call(app, headers=headers))[0][0]["type"] == "websocket.accept"
     refused = (await call(app, headers=headers))[0][0]

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi.errors import QuotaExceeded, RateLimited
-from izwi_api.http.limits import DAY_S, DayQuota, KeyLimits, Meter, TokenBucket, next_day_in_s
+from izwi_api.http.limits import (
+    DAY_S,
+    Clocks,
+    DayQuota,
+    KeyLimits,
+    Meter,
+    TokenBucket,
+    next_day_in_s,
+)
 
 SECONDS = st.floats(0, 200, allow_nan=False)
 
@@ -104,7 +112,7 @@ def test_a_day_ends_at_midnight_and_does_not_come_back():
 
 def test_a_meter_lets_in_and_refuses_and_says_how_long():
     clock = Clock()
-    meter = Meter(KeyLimits(requests_per_minute=2), clock, clock)
+    meter = Meter(KeyLimits(requests_per_minute=2), Clocks(clock, clock))
     meter.admit()
     meter.admit()
     assert meter.headers() == {
@@ -123,7 +131,7 @@ def test_a_meter_lets_in_and_refuses_and_says_how_long():
 @given(per_minute=st.integers(1, 1000), start_s=st.floats(0, 1e6))
 def test_who_waits_as_long_as_the_refusal_says_is_let_in(per_minute, start_s):
     now_s = [start_s]
-    meter = Meter(KeyLimits(requests_per_minute=per_minute), lambda: now_s[0], lambda: 0.0)
+    meter = Meter(KeyLimits(requests_per_minute=per_minute), Clocks(lambda: now_s[0], lambda: 0.0))
     for _ in range(per_minute):
         meter.admit()
     with pytest.raises(RateLimited) as refused:
@@ -135,7 +143,7 @@ def test_who_waits_as_long_as_the_refusal_says_is_let_in(per_minute, start_s):
 def test_a_charge_takes_from_both_quotas_or_from_none():
     clock = Clock(10.0 * DAY_S + 3600)
     limits = KeyLimits(characters_per_day=10, audio_seconds_per_day=60.0)
-    meter = Meter(limits, clock, clock)
+    meter = Meter(limits, Clocks(clock, clock))
     meter.charge({"characters": 8, "audio-seconds": 30.0})
     with pytest.raises(QuotaExceeded, match="2 are left and this request takes 3") as refused:
         meter.charge({"characters": 3})
@@ -155,7 +163,7 @@ def test_a_charge_takes_from_both_quotas_or_from_none():
 @given(st.integers(1, 50), st.integers(1, 50), st.integers(0, 50), st.integers(0, 500))
 def test_other_limits_do_not_forget_what_was_used(before, after, num_requests, characters):
     clock = Clock()
-    meter = Meter(KeyLimits(before, 500), clock, clock)
+    meter = Meter(KeyLimits(before, 500), Clocks(clock, clock))
     num_requests = min(num_requests, before)
     for _ in range(num_requests):
         meter.admit()
@@ -168,7 +176,7 @@ def test_other_limits_do_not_forget_what_was_used(before, after, num_requests, c
 
 def test_no_limits_no_headers():
     clock = Clock()
-    meter = Meter(KeyLimits(), clock, clock)
+    meter = Meter(KeyLimits(), Clocks(clock, clock))
     for _ in range(1000):
         meter.admit()
         meter.charge({"characters": 10**9})

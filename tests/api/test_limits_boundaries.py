@@ -8,7 +8,7 @@ import pytest
 
 from izwi.errors import QuotaExceeded, RateLimited
 from izwi_api.http import shared_counts
-from izwi_api.http.limits import KeyLimits, Meter
+from izwi_api.http.limits import Clocks, KeyLimits, Meter
 from izwi_api.http.shared_counts import CountsFile
 from tests.api.test_limits import Clock
 from tests.api.test_shared_counts import locked
@@ -17,12 +17,12 @@ LEFT = "x-ratelimit-remaining-"
 
 
 def shared_meter(folder, clock, limits):
-    return Meter(limits, clock, clock, CountsFile(folder, "ann"))
+    return Meter(limits, Clocks(clock, clock), CountsFile(folder, "ann"))
 
 
 def test_a_limit_that_was_taken_away_does_not_hold_any_more():
     clock = Clock()
-    meter = Meter(KeyLimits(1), clock, clock)
+    meter = Meter(KeyLimits(1), Clocks(clock, clock))
     meter.admit()
     with pytest.raises(RateLimited):
         meter.admit()
@@ -34,7 +34,7 @@ def test_a_limit_that_was_taken_away_does_not_hold_any_more():
 
 def test_a_refund_is_of_what_it_names():
     clock = Clock()
-    meter = Meter(KeyLimits(None, 100, 100.0), clock, clock)
+    meter = Meter(KeyLimits(None, 100, 100.0), Clocks(clock, clock))
     meter.charge({"characters": 60, "audio-seconds": 60})
     meter.give_back({"characters": 10})
     assert meter.headers()[f"{LEFT}characters"] == "50"

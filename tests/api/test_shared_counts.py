@@ -19,7 +19,7 @@ from izwi.errors import QuotaExceeded, RateLimited
 from izwi_api.http import shared_counts
 from izwi_api.http.app import create_app
 from izwi_api.http.keys import add_key
-from izwi_api.http.limits import DAY_S, KeyLimits, Meter
+from izwi_api.http.limits import DAY_S, Clocks, KeyLimits, Meter
 from izwi_api.http.shared_counts import CountsFile
 from izwi_api.settings import Access, Settings
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, listening
@@ -31,12 +31,12 @@ GREEDY = """
 import sys
 from pathlib import Path
 from izwi.errors import RateLimited
-from izwi_api.http.limits import Meter, KeyLimits
+from izwi_api.http.limits import Clocks, KeyLimits, Meter
 from izwi_api.http import shared_counts
 from izwi_api.http.shared_counts import CountsFile
 shared_counts._LOCK_WAIT_S = 5.0  # this machine may be busy: who has the lock may be put aside
 clock = lambda: 1_000_000.0
-meter = Meter(KeyLimits(300, 1000), clock, clock, CountsFile(Path(sys.argv[1]), "ann"))
+meter = Meter(KeyLimits(300, 1000), Clocks(clock, clock), CountsFile(Path(sys.argv[1]), "ann"))
 print("ready", flush=True)
 sys.stdin.readline()
 requests = characters = 0
@@ -53,7 +53,7 @@ print(requests, characters)
 
 
 def meter_of(folder, clock, limits=LIMITS):
-    return Meter(limits, clock, clock, CountsFile(folder, "ann"))
+    return Meter(limits, Clocks(clock, clock), CountsFile(folder, "ann"))
 
 
 def take_all(meter):
@@ -93,7 +93,7 @@ OPS = st.tuples(st.integers(0, 1), st.sampled_from(["admit", "charge", "back"]),
 def test_two_that_share_are_as_one_alone(tmp_path_factory, ops):
     folder, clock = tmp_path_factory.mktemp("counts"), Clock(10.5 * DAY_S)
     limits = KeyLimits(requests_per_minute=5, characters_per_day=50)
-    alone = Meter(limits, clock, clock)
+    alone = Meter(limits, Clocks(clock, clock))
     both = [meter_of(folder, clock, limits) for _ in range(2)]
 
     def refuses(meter, op):
@@ -247,7 +247,7 @@ def test_a_full_disk_stops_nobody(tmp_path, monkeypatch):
 
 
 def test_files_are_for_their_owner_and_names_do_not_lead_elsewhere(tmp_path):
-    meter = Meter(LIMITS, Clock(), Clock(), CountsFile(tmp_path / "counts", "../x"))
+    meter = Meter(LIMITS, Clocks(Clock(), Clock()), CountsFile(tmp_path / "counts", "../x"))
     meter.admit()
     (path,) = (tmp_path / "counts").iterdir()
     assert path.stat().st_mode & 0o777 == 0o600

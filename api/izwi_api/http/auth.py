@@ -6,7 +6,6 @@ this server work for it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,7 +18,7 @@ from izwi.errors import RateLimited
 from izwi_api.http.client_secrets import PREFIX, ClientSecret, ClientSecrets
 from izwi_api.http.errors import error_body, refuse, response_to
 from izwi_api.http.keys import ApiKey, KeyRing
-from izwi_api.http.limits import Clock, Meter
+from izwi_api.http.limits import Clocks, Meter
 from izwi_api.http.shared_counts import CountsFile
 from izwi_api.http.usage import Usage, current_usage
 
@@ -29,6 +28,7 @@ _PAGE = "/"
 _PAGE_FILES = "/page/"
 # What a client secret opens.
 _LIVE = "/v1/realtime"
+_CLOCKS = Clocks()
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # Browsers cannot set headers on a WebSocket; OpenAI's clients put the key here.
 _SUBPROTOCOL = "openai-insecure-api-key."
@@ -54,8 +54,7 @@ class Auth:
         origins: Origins of pages elsewhere that may call; "*" for all.
         counts: Folder in which all API-server processes of this machine count what keys use; None
             counts in this process alone.
-        clock: Monotonic seconds.
-        wall_clock: Seconds since 1970.
+        clocks: What limits are measured by.
         client_secrets: Short-lived keys of live sessions; None takes none.
     """
 
@@ -65,13 +64,12 @@ class Auth:
         ring: KeyRing,
         origins: Collection[str] = (),
         counts: Path | None = None,
-        clock: Clock = time.monotonic,
-        wall_clock: Clock = time.time,
+        clocks: Clocks = _CLOCKS,
         client_secrets: ClientSecrets | None = None,
     ):
         self._client_secrets = client_secrets
         self._app, self._ring, self._origins = app, ring, origins
-        self._counts, self._clock, self._wall_clock = counts, clock, wall_clock
+        self._counts, self._clocks = counts, clocks
         self._meters: dict[str, Meter] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,7 +138,7 @@ class Auth:
         meter = self._meters.get(key.name)
         if meter is None:
             shared = CountsFile(self._counts, key.name) if self._counts is not None else None
-            meter = Meter(key.limits, self._clock, self._wall_clock, shared)
+            meter = Meter(key.limits, self._clocks, shared)
             self._meters[key.name] = meter
         meter.change(key.limits)
         return meter

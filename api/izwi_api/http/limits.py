@@ -8,10 +8,11 @@ event loop and never awaits.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 from izwi.errors import QuotaExceeded, RateLimited
 from izwi_api.http.shared_counts import Counts, CountsFile
@@ -23,6 +24,18 @@ _ROUNDING = 1e-6
 _REQUESTS = "requests"
 
 Clock = Callable[[], float]
+
+
+class Clocks(NamedTuple):
+    """What limits are measured by.
+
+    Attributes:
+        monotonic: Seconds, for buckets.
+        wall: Seconds since 1970, for days.
+    """
+
+    monotonic: Clock = time.monotonic
+    wall: Clock = time.time
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +150,17 @@ class Meter:
 
     Args:
         limits: What it may use.
-        clock: Monotonic seconds, for the bucket.
-        wall_clock: Seconds since 1970, for the day.
+        clocks: Of the bucket, and of the day.
         shared: What all processes of this machine count; None counts in this one alone.
     """
 
     def __init__(
         self,
         limits: KeyLimits,
-        clock: Clock,
-        wall_clock: Clock,
+        clocks: Clocks,
         shared: CountsFile | None = None,
     ):
-        self._clock, self._wall_clock, self._shared = clock, wall_clock, shared
+        (self._clock, self._wall_clock), self._shared = clocks, shared
         self._unreported: dict[str, float] = {}  # what the shared counts do not hold yet
         self._bucket: TokenBucket | None = None
         self._quotas: dict[str, DayQuota] = {}
