@@ -17,9 +17,9 @@ import httpx
 from benchmarks.fixed_length import FRAMES
 from benchmarks.random_checkpoint import NAMES, folder_of, load
 from izwi.config import EngineConfig
+from izwi_api.environment import read_settings
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.options import ServeOptions
-from izwi_api.settings import read_settings
 
 # Set-up records graphs and compiles kernels.
 _START_S = 240.0

@@ -1,9 +1,8 @@
-"""Settings of the API servers. Environment variables are read only here."""
+"""Settings of the API servers. `izwi_api.environment` reads them from the environment."""
 
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from izwi_api.http.request_pace import FetchPace, RequestPace
 from izwi_api.http.tls_files import TlsFiles
 from izwi_api.sessions.limits import SessionLimits
 from izwi_api.sessions.open_sessions import SessionCounts
-from izwi_api.voices.reference_hosts import ReferenceHost, parse_host
+from izwi_api.voices.reference_hosts import ReferenceHost
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +28,7 @@ OPENAI_VOICES = (
     *("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx"),
     *("nova", "sage", "shimmer", "verse", "marin", "cedar"),
 )
-_MEGABYTE = 1024 * 1024
+MEGABYTE = 1024 * 1024
 _SHORT_KEY_CHARS = 16
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/?#@,]+", re.ASCII)
 
@@ -99,12 +98,12 @@ class Settings:
     """
 
     home: Path = field(default_factory=lambda: Path.home() / ".izwi")
-    max_upload_bytes: int = 25 * _MEGABYTE
-    max_json_bytes: int = 16 * _MEGABYTE
+    max_upload_bytes: int = 25 * MEGABYTE
+    max_json_bytes: int = 16 * MEGABYTE
     max_input_chars: int = 4096
     max_audio_s: float = 3900.0
     max_decoded_bytes: int = 1 << 30
-    max_reference_bytes: int = 10 * _MEGABYTE
+    max_reference_bytes: int = 10 * MEGABYTE
     max_reference_s: float = 60.0
     reference_hosts: tuple[ReferenceHost, ...] = ()
     reference_pace: FetchPace = field(default_factory=FetchPace)
@@ -136,82 +135,6 @@ class Settings:
         return DecodeLimits(self.max_reference_s, self.max_decoded_bytes)
 
 
-def read_settings(environ: Mapping[str, str]) -> Settings:
-    """Read the environment.
-
-    IZWI_HOME, IZWI_MAX_UPLOAD_MB, IZWI_MAX_AUDIO_S, IZWI_DECODE_WORKERS, IZWI_HUNG_AFTER_S,
-    IZWI_RESUME_WITHIN_S, IZWI_STREAM_TEXT_S, IZWI_MAX_SESSIONS, IZWI_MAX_KEY_SESSIONS,
-    IZWI_SESSION_S, IZWI_SESSION_IDLE_S, IZWI_SESSION_UNREAD_S,
-    IZWI_SPEECH_DETECTION ("0" turns it off) and IZWI_VOICE_ALIASES ("alloy=Ann,.."),
-    IZWI_REFERENCE_HOSTS ("clips.example,http://10.0.0.5:9000"),
-    IZWI_MAX_REFERENCE_FETCH_S, IZWI_MAX_HEAD_S, IZWI_MAX_BODY_S, IZWI_BODY_GRACE_S and
-    IZWI_MIN_BODY_BYTES_PER_S, and what `read_access` reads.
-
-    Raises:
-        InvalidRequest: A value cannot be used; the message names its variable.
-    """
-    default = Settings()
-    return Settings(
-        home=Path(environ["IZWI_HOME"]).expanduser() if "IZWI_HOME" in environ else default.home,
-        max_upload_bytes=int(_number(environ, "IZWI_MAX_UPLOAD_MB", 25) * _MEGABYTE),
-        max_audio_s=_number(environ, "IZWI_MAX_AUDIO_S", default.max_audio_s),
-        reference_hosts=read_reference_hosts(environ),
-        reference_pace=FetchPace(
-            max_s=_number(environ, "IZWI_MAX_REFERENCE_FETCH_S", default.reference_pace.max_s)
-        ),
-        stream_text_s=_number(environ, "IZWI_STREAM_TEXT_S", default.stream_text_s),
-        sessions=_session_counts(environ),
-        session_limits=SessionLimits(
-            total_s=_number(environ, "IZWI_SESSION_S", default.session_limits.total_s),
-            idle_s=_number(environ, "IZWI_SESSION_IDLE_S", default.session_limits.idle_s),
-            unread_s=_number(environ, "IZWI_SESSION_UNREAD_S", default.session_limits.unread_s),
-        ),
-        hung_after_s=_number(environ, "IZWI_HUNG_AFTER_S", default.hung_after_s),
-        resume_within_s=_number(
-            environ, "IZWI_RESUME_WITHIN_S", default.resume_within_s, may_be_zero=True
-        ),
-        decode_workers=round(
-            _number(environ, "IZWI_DECODE_WORKERS", default.decode_workers, may_be_zero=True)
-        ),
-        detects_speech=_switch(environ, "IZWI_SPEECH_DETECTION", default.detects_speech),
-        voice_aliases=_aliases(environ.get("IZWI_VOICE_ALIASES", "")),
-        pace=RequestPace(
-            _number(environ, "IZWI_MAX_HEAD_S", default.pace.max_head_s),
-            _number(environ, "IZWI_BODY_GRACE_S", default.pace.grace_s),
-            _number(environ, "IZWI_MIN_BODY_BYTES_PER_S", default.pace.min_bytes_per_s),
-            _number(environ, "IZWI_MAX_BODY_S", default.pace.max_body_s),
-        ),
-        access=read_access(environ),
-    )
-
-
-def read_access(environ: Mapping[str, str]) -> Access:
-    """Read who may come in.
-
-    IZWI_API_KEY, IZWI_API_KEYS, IZWI_AUDIT_LOG, IZWI_ALLOWED_HOSTS ("a.example,b.example") and
-    IZWI_CORS_ORIGINS ("https://a.example,.."). A variable that is empty counts as not there.
-
-    Raises:
-        InvalidRequest: A value cannot be used; the message names its variable.
-    """
-    origins = _names(environ.get("IZWI_CORS_ORIGINS", ""))
-    return Access(
-        key_digest(environ["IZWI_API_KEY"], "IZWI_API_KEY")
-        if environ.get("IZWI_API_KEY")
-        else None,
-        _path(environ.get("IZWI_API_KEYS")),
-        tuple(check_origin(origin, "IZWI_CORS_ORIGINS") for origin in origins),
-        _path(environ.get("IZWI_AUDIT_LOG")),
-        _names(environ.get("IZWI_ALLOWED_HOSTS", "")) or None,
-    )
-
-
-def read_reference_hosts(environ: Mapping[str, str]) -> tuple[ReferenceHost, ...]:
-    """Read IZWI_REFERENCE_HOSTS. Raises InvalidRequest as `parse_host`."""
-    param = "IZWI_REFERENCE_HOSTS"
-    return tuple(parse_host(entry, param) for entry in _names(environ.get(param, "")))
-
-
 def key_digest(key: str, param: str) -> bytes:
     """Return what is kept of a key that an operator chose. Raises InvalidRequest as `check_key`."""
     check_key(key, param)
@@ -233,53 +156,3 @@ def check_origin(text: str, param: str) -> str:
             param=param,
         )
     return origin
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(filter(None, map(str.strip, text.split(","))))
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(text).expanduser() if text else None
-
-
-def _number(
-    environ: Mapping[str, str], name: str, default: float, *, may_be_zero: bool = False
-) -> float:
-    text = environ.get(name, str(default))
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < math.inf or (value == 0 and not may_be_zero):
-        least = "of at least 0" if may_be_zero else "above 0"
-        raise InvalidRequest(f"{name} must be a number {least}, got {text!r}", param=name)
-    return value
-
-
-def _session_counts(environ: Mapping[str, str]) -> SessionCounts:
-    a_key = None
-    if environ.get("IZWI_MAX_KEY_SESSIONS"):
-        a_key = math.ceil(_number(environ, "IZWI_MAX_KEY_SESSIONS", 1))
-    default = SessionCounts().a_server
-    return SessionCounts(math.ceil(_number(environ, "IZWI_MAX_SESSIONS", default)), a_key)
-
-
-def _switch(environ: Mapping[str, str], name: str, default: bool) -> bool:
-    text = environ.get(name, "")
-    if text not in ("", "0", "1"):
-        raise InvalidRequest(f"{name} must be 0 or 1, got {text!r}", param=name)
-    return text == "1" if text else default
-
-
-def _aliases(text: str) -> dict[str, str]:
-    aliases: dict[str, str] = {}
-    for entry in filter(None, map(str.strip, text.split(","))):
-        alias, equals, speaker = entry.partition("=")
-        if not (alias.strip() and equals and speaker.strip()):
-            raise InvalidRequest(
-                f"IZWI_VOICE_ALIASES must be like 'alloy=Ann,echo=Bob', got {entry!r}",
-                param="IZWI_VOICE_ALIASES",
-            )
-        aliases[alias.strip().lower()] = speaker.strip()
-    return aliases

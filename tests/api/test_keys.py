@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from izwi.errors import InvalidRequest, QuotaExceeded
 from izwi_api.cli.main import app as cli
 from izwi_api.cli.serve import check_exposure
+from izwi_api.environment import read_access
 from izwi_api.http import keys as key_ring
 from izwi_api.http.app import create_app
 from izwi_api.http.audit import Audit, AuditLog
@@ -31,7 +32,7 @@ from izwi_api.http.keys import KeyRing, add_key, digest_of, new_key, parse_keys
 from izwi_api.http.limits import Clocks, KeyLimits, Meter
 from izwi_api.http.usage import CountedEngine, Usage, current_usage
 from izwi_api.serve.process_log import WithoutQueries
-from izwi_api.settings import Access, Settings, read_access
+from izwi_api.settings import Access, Settings
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, FakeTranscription, listening
 
 SPEECH = "/v1/audio/speech"

@@ -32,7 +32,7 @@ from izwi.errors import (
     VoiceNotFound,
 )
 from izwi.inputs import VoicePrompt
-from izwi_api.settings import read_settings
+from izwi_api.environment import read_settings
 from izwi_api.voices import files as voice_files
 from izwi_api.voices.archive import VoiceArchive, pack_voice, unpack_voice
 from izwi_api.voices.files import audio_kind, is_id, new_id

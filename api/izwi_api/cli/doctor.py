@@ -244,7 +244,7 @@ def _kernels() -> Iterator[Finding]:
 
 
 def _home() -> Iterator[Finding]:
-    from izwi_api.settings import read_settings
+    from izwi_api.environment import read_settings
 
     try:
         home = read_settings(os.environ).home

@@ -96,6 +96,6 @@ def remove(
 
 
 def _path(file: Path | None) -> Path:
-    from izwi_api.settings import read_settings
+    from izwi_api.environment import read_settings
 
     return file or read_settings(os.environ).home / "keys.toml"

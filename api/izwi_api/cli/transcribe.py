@@ -25,7 +25,8 @@ from izwi.errors import (
 )
 from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
 from izwi_api.console import FAILED, code_of, messages, report_failures, tell_failure
-from izwi_api.settings import DEFAULT_MODELS, read_settings
+from izwi_api.environment import read_settings
+from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi_api.cli.sound_files import SoundFile

@@ -139,7 +139,7 @@ def import_voice(
     """Keep the voice of an exported file."""
     from dataclasses import replace
 
-    from izwi_api.settings import read_settings
+    from izwi_api.environment import read_settings
     from izwi_api.voices.archive import unpack_voice
 
     with report_failures():

@@ -11,9 +11,9 @@ from izwi.engine import Engine
 from izwi.registry import Registry
 from izwi.runner.device import TorchBackend, torch_backend
 from izwi_api.console import messages
+from izwi_api.environment import read_settings
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.services.context import Services
-from izwi_api.settings import read_settings
 from izwi_api.voices.store import VoiceStore
 
 

@@ -1,0 +1,260 @@
+"""Environment variables that set `Settings`: one table, which docs/environment.md prints.
+
+`python -m izwi_api.environment > docs/environment.md` writes that page; a test compares them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from izwi.errors import InvalidRequest
+from izwi_api.settings import MEGABYTE, Access, Settings, check_origin, key_digest
+from izwi_api.voices.reference_hosts import parse_host
+
+Parse = Callable[[str, str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One environment variable.
+
+    Attributes:
+        name: Of the variable.
+        field: The field of `Settings` that it sets, with dots where that is a group.
+        parse: (text, name) -> the field's value. Raises InvalidRequest, which names the variable.
+        values: What may stand there.
+        meaning: What it sets.
+    """
+
+    name: str
+    field: str
+    parse: Parse
+    values: str
+    meaning: str
+
+
+def _finite(text: str) -> float:
+    """The number that a text is; -1 where it is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return -1.0
+    return value if math.isfinite(value) else -1.0
+
+
+def _above_zero(text: str, name: str) -> float:
+    value = _finite(text)
+    if value <= 0:
+        raise InvalidRequest(f"{name} must be a number above 0, got {text!r}", param=name)
+    return value
+
+
+def _from_zero(text: str, name: str) -> float:
+    value = _finite(text)
+    if value < 0:
+        raise InvalidRequest(f"{name} must be a number of at least 0, got {text!r}", param=name)
+    return value
+
+
+def _megabytes(text: str, name: str) -> int:
+    return int(_above_zero(text, name) * MEGABYTE)
+
+
+def _whole(parse: Parse) -> Parse:
+    """Numbers, rounded up to whole ones."""
+    return lambda text, name: math.ceil(parse(text, name))
+
+
+def _switch(text: str, name: str) -> bool:
+    if text not in ("0", "1"):
+        raise InvalidRequest(f"{name} must be 0 or 1, got {text!r}", param=name)
+    return text == "1"
+
+
+def _path(text: str, name: str) -> Path:
+    del name
+    return Path(text).expanduser()
+
+
+def _names(text: str, name: str = "") -> tuple[str, ...]:
+    del name
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
+def _some_names(text: str, name: str) -> tuple[str, ...] | None:
+    return _names(text, name) or None
+
+
+def _each(parse: Parse) -> Parse:
+    """Entries between commas."""
+    return lambda text, name: tuple(parse(entry, name) for entry in _names(text))
+
+
+def _aliases(text: str, name: str) -> dict[str, str]:
+    aliases: dict[str, str] = {}
+    for entry in _names(text):
+        alias, equals, speaker = entry.partition("=")
+        if not (alias.strip() and equals and speaker.strip()):
+            raise InvalidRequest(
+                f"{name} must be like 'alloy=Ann,echo=Bob', got {entry!r}", param=name
+            )
+        aliases[alias.strip().lower()] = speaker.strip()
+    return aliases
+
+
+_SECONDS = "seconds"
+
+VARIABLES = (
+    Variable("IZWI_HOME", "home", _path, "folder", "stored voices, counts of keys, keys.toml"),
+    Variable(
+        *("IZWI_MAX_UPLOAD_MB", "max_upload_bytes", _megabytes),
+        *("MiB", "largest uploaded file"),
+    ),
+    Variable("IZWI_MAX_AUDIO_S", "max_audio_s", _above_zero, _SECONDS, "longest audio in one file"),
+    Variable(
+        *("IZWI_DECODE_WORKERS", "decode_workers", _whole(_from_zero), "0 or more"),
+        "processes that decode uploads; 0 decodes in the API server, which a broken file may crash",
+    ),
+    Variable(
+        *("IZWI_SPEECH_DETECTION", "detects_speech", _switch, "0 or 1"),
+        "skip files and parts of files without speech",
+    ),
+    Variable(
+        *("IZWI_VOICE_ALIASES", "voice_aliases", _aliases, "`alloy=Ann,echo=Bob`"),
+        "speakers of the model under other names",
+    ),
+    Variable(
+        *("IZWI_REFERENCE_HOSTS", "reference_hosts", _each(parse_host)),
+        *("`clips.example,http://10.0.0.5:9000`", "hosts from which reference clips are fetched"),
+    ),
+    Variable(
+        *("IZWI_MAX_REFERENCE_FETCH_S", "reference_pace.max_s", _above_zero, _SECONDS),
+        "longest fetch of a reference clip",
+    ),
+    Variable(
+        *("IZWI_HUNG_AFTER_S", "hung_after_s", _above_zero, _SECONDS),
+        "a process that has not responded for this long is killed and restarted",
+    ),
+    Variable(
+        *("IZWI_RESUME_WITHIN_S", "resume_within_s", _from_zero, "seconds; 0: they fail at once"),
+        "how long requests wait for a new engine when theirs has died",
+    ),
+    Variable(
+        *("IZWI_STREAM_TEXT_S", "stream_text_s", _above_zero, _SECONDS),
+        "a speech session with an open utterance ends without new text or audio for this long",
+    ),
+    Variable(
+        *("IZWI_MAX_SESSIONS", "sessions.a_server", _whole(_above_zero), "1 or more"),
+        "live sessions of a server",
+    ),
+    Variable(
+        *("IZWI_MAX_KEY_SESSIONS", "sessions.a_key", _whole(_above_zero), "1 or more"),
+        "live sessions of a key",
+    ),
+    Variable(
+        "IZWI_SESSION_S", "session_limits.total_s", _above_zero, _SECONDS, "longest live session"
+    ),
+    Variable(
+        *("IZWI_SESSION_IDLE_S", "session_limits.idle_s", _above_zero, _SECONDS),
+        "an idle live session ends after this long",
+    ),
+    Variable(
+        *("IZWI_SESSION_UNREAD_S", "session_limits.unread_s", _above_zero, _SECONDS),
+        "a live session ends when its client reads nothing for this long",
+    ),
+    Variable(
+        *("IZWI_MAX_HEAD_S", "pace.max_head_s", _above_zero, _SECONDS),
+        "time for the request line and headers",
+    ),
+    Variable(
+        *("IZWI_BODY_GRACE_S", "pace.grace_s", _above_zero, _SECONDS),
+        "time for a body, before its rate counts",
+    ),
+    Variable(
+        *("IZWI_MIN_BODY_BYTES_PER_S", "pace.min_bytes_per_s", _above_zero, "bytes a second"),
+        "slowest body after that",
+    ),
+    Variable("IZWI_MAX_BODY_S", "pace.max_body_s", _above_zero, _SECONDS, "time for a body in all"),
+    Variable(
+        *("IZWI_API_KEY", "access.api_key_digest", key_digest, "a key"),
+        "the one key that callers need; for commands, the key that they send",
+    ),
+    Variable("IZWI_API_KEYS", "access.api_keys_file", _path, "file", "keys with limits"),
+    Variable("IZWI_AUDIT_LOG", "access.audit_log", _path, "file", "a line for each request"),
+    Variable(
+        *("IZWI_ALLOWED_HOSTS", "access.allowed_hosts", _some_names, "`a.example,b.example`"),
+        "names under which the server may be called",
+    ),
+    Variable(
+        *("IZWI_CORS_ORIGINS", "access.cors_origins", _each(check_origin)),
+        *("`https://a.example,...` or `*`", "web pages elsewhere that may call"),
+    ),
+)
+
+
+def read_settings(environ: Mapping[str, str]) -> Settings:
+    """Read settings from the environment. A variable that is empty counts as not there.
+
+    Raises:
+        InvalidRequest: A value cannot be used; the message names its variable.
+    """
+    return reduce(lambda settings, one: _set(settings, one, environ), VARIABLES, Settings())
+
+
+def read_access(environ: Mapping[str, str]) -> Access:
+    """Read who may come in; raises as `read_settings`."""
+    found = [one for one in VARIABLES if one.field.startswith("access.")]
+    return reduce(lambda settings, one: _set(settings, one, environ), found, Settings()).access
+
+
+def markdown() -> str:
+    """Return docs/environment.md."""
+    rows = (
+        f"| `{one.name}` | {one.values} | {_default(one)} | {one.meaning} |" for one in VARIABLES
+    )
+    return "\n".join(
+        [
+            "# Environment variables",
+            "",
+            "Written by `python -m izwi_api.environment`. Options of `izwi serve` override these.",
+            "`IZWI_SERVER` names the server that commands ask; `IZWI_MANAGE_MODELS=1` and",
+            "`IZWI_REQUIRE_CONSENT=1` stand for `--manage-models` and `--require-consent`.",
+            "",
+            "| variable | value | default | what it sets |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def _set(settings: Settings, one: Variable, environ: Mapping[str, str]) -> Settings:
+    text = environ.get(one.name, "")
+    if not text.strip():
+        return settings
+    value = one.parse(text, one.name)
+    group, _, name = one.field.rpartition(".")
+    if not group:
+        return replace(settings, **{name: value})
+    return replace(settings, **{group: replace(getattr(settings, group), **{name: value})})
+
+
+def _default(one: Variable) -> str:
+    if one.field == "home":
+        return "`~/.izwi`"
+    value = attrgetter(one.field)(Settings())
+    if one.values == "MiB":
+        value /= MEGABYTE
+    if isinstance(value, bool):
+        return str(int(value))
+    return f"{value:g}" if isinstance(value, int | float) else ""
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")
