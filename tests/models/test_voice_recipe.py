@@ -160,7 +160,7 @@ def test_noise_between_harmonics_costs_where_there_are_harmonics() -> None:
     assert losses[0] < 1e-5
     assert losses == sorted(losses)
     assert losses[3] > 0.2
-    assert periodicity_loss(true, true + hiss, bands) > 0.05  # a breathy voice made to buzz
+    assert periodicity_loss(true, true + 0.5 * hiss, bands) > 0.004  # a breathy voice buzzes
     assert periodicity_loss(hiss, 5 * hiss, bands) < 1e-5  # nothing repeats in the original
     low = torch.cos(2 * torch.pi * 140 * time)[None]
     assert periodicity_loss(low + hiss, low, bands) < 1e-5  # nothing is in the band
