@@ -215,7 +215,8 @@ def write_tiny_lfm2_audio(folder: Path, seed: int = SEED, **more: Any) -> Path:
         seed: Of the weights.
         more: `mimi=True` for the older layout with a small Mimi, `loudness` as in `tiny_weights`,
             `wide=True` for a depthformer whose heads the kernels of a GPU take,
-            `blocks=(text, frames)` for other sizes of the blocks in which they take turns.
+            `blocks=(text, frames)` for other sizes of the blocks in which they take turns,
+            `positions=` for more room than 2,048.
 
     Returns:
         The folder.
@@ -232,8 +233,12 @@ def write_tiny_lfm2_audio(folder: Path, seed: int = SEED, **more: Any) -> Path:
     shapes |= encoder_shapes(encoder_config(TINY["encoder"], "encoder"), config.lfm.hidden_size)
     write_tokenizer(folder)
     text, frames = more.get("blocks", (6, 12))
-    blocks = {"interleaved_n_text": text, "interleaved_n_audio": frames}
-    write_json(folder / "config.json", written | blocks)
+    changes = {
+        "interleaved_n_text": text,
+        "interleaved_n_audio": frames,
+        "lfm": written["lfm"] | {"max_position_embeddings": more.get("positions", 2048)},
+    }
+    write_json(folder / "config.json", written | changes)
     weights = tiny_weights(shapes, seed, more.get("loudness", LOUD))
     save_file(weights, folder / "model.safetensors")
     if more.get("mimi"):

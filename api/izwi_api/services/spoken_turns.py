@@ -48,6 +48,8 @@ async def read_turns(
                 parts.append(Heard(await decode_sound(services, part.input_audio)))
             else:
                 parts.append(part.text)
+        if not parts:
+            raise InvalidRequest("a message has neither content nor audio", param="messages")
         role = Role.SYSTEM if message.role == "developer" else Role(message.role)
         turns.append(SpokenTurn(role, tuple(parts)))
     return tuple(turns)
