@@ -136,8 +136,9 @@ class ModelWorker:
         if self._waits and not work.rebuild and self._in_flight:
             return  # there is nothing to do before these have ended
         began_s, compiled = self._clock(), self.runner.num_compiled
-        failed = self.runner.rebuild(work.rebuild)
-        for (sequence, _), error in zip(work.encode, self.runner.encode(work.encode), strict=True):
+        failed = self.runner.rebuild(work.rebuild) if work.rebuild else {}
+        errors = self.runner.encode(work.encode) if work.encode else []
+        for (sequence, _), error in zip(work.encode, errors, strict=True):
             if error is not None:
                 failed[sequence.arrival] = error
         encoded_s = self._clock()
@@ -327,7 +328,8 @@ class ModelWorker:
         self._vocoding = {}
         first: dict[int, tuple[Sequence, PendingAudio]] = {}
         due = self._due(results)
-        for (sequence, frames), sound in zip(due, self.runner.vocode(due), strict=True):
+        begun = self.runner.vocode(due) if due else []
+        for (sequence, frames), sound in zip(due, begun, strict=True):
             if isinstance(sound, BaseException):
                 results.failed[sequence.arrival] = sound
                 continue

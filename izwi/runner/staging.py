@@ -21,6 +21,7 @@ from izwi.runner.sampler import Suppressed
 from izwi.sequence import Sequence
 
 _ALIGN = 16  # bytes; what a kernel's vector loads want
+_TABLE_STEP = 8  # pages; widths of tables are multiples of it
 
 
 class StagedBuffer:
@@ -97,6 +98,7 @@ class StagedPositions:
             together: Rows of a sequence share one page table, the one that `runs` numbers.
         """
         self._together = together
+        self._tables_there: dict[int, list[int]] = {}  # of rows that stand alone, by place
         fields: dict[str, tuple[type[Any], tuple[int, ...]]] = {
             "positions": (np.int64, (size,)),
             "inputs": (np.int64, (size, num_inputs)),
@@ -142,8 +144,12 @@ class StagedPositions:
         Args:
             runs: Positions [start, stop) of one sequence, a row each, and its pages.
         """
-        # in as many numpy calls for many runs as for one
         starts, stops, pages = zip(*runs, strict=True)
+        if not self._together and sum(stops) - sum(starts) == len(runs):
+            self._stage_alone(starts, pages)
+            return
+        # in as many numpy calls for many runs as for one
+        self._tables_there.clear()
         firsts = np.array(starts, dtype=np.int64)
         counts = np.array(stops, dtype=np.int64) - firsts
         widths = np.array([len(run) for run in pages])
@@ -161,6 +167,24 @@ class StagedPositions:
         tables[: table.size] = table.ravel()
         self.host["table_width"][0] = width
         self._used = self._buffer.starts["tables"] + table.size * tables.itemsize
+
+    def _stage_alone(self, starts: Seq[int], pages: Seq[Seq[int]]) -> None:
+        """`stage_runs` of one position each: of the tables, those that are not there yet."""
+        self._buffer.wait()
+        positions, tables, there = self.host["positions"], self.host["tables"], self._tables_there
+        count, most = len(starts), len(tables) // self.size
+        positions[:count] = starts
+        positions[count:] = -1
+        # seldom another one, or all would have to move
+        width = min(most, -(-max(map(len, pages)) // _TABLE_STEP) * _TABLE_STEP)
+        if self.host["table_width"][0] != width:
+            there.clear()
+            self.host["table_width"][0] = width
+        for place, own in enumerate(pages):
+            if there.get(place) != own:
+                tables[place * width : place * width + len(own)] = own
+                there[place] = list(own)
+        self._used = self._buffer.starts["tables"] + count * width * tables.itemsize
 
     def send(self) -> None:
         """Copy what was filled to the device."""
@@ -317,6 +341,9 @@ class StagedRows(StagedPositions):
         """Ids emitted in codebook 0, a bit each; what is there already only grows."""
         bits = self.host["seen"]
         count = len(sequences)
+        if not self._penalised[:count].any():  # nothing looks at them
+            self._num_seen[:count] = known
+            return
         missing = np.where(self._penalised[:count], known - self._num_seen[:count], 0)
         self._num_seen[:count] = known
         grown = np.flatnonzero(missing == 1).tolist()

@@ -34,6 +34,38 @@ def sequence(number: int, penalty: float, min_entries: int) -> Sequence:
     return Sequence(request, number)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_tables_that_are_there_are_those_of_the_rows(seed: int) -> None:
+    """Pages are added, let go of and taken again, in the same lists; rows come, go and move."""
+    rng = random.Random(seed)
+    staged = StagedPositions(8, num_inputs=1, max_pages=40, device=CPU)
+    owners = [[rng.randint(0, 99)] for _ in range(12)]
+    for _ in range(60):
+        for pages in owners:
+            if rng.random() < 0.4:
+                pages.append(rng.randint(0, 99))
+            if rng.random() < 0.1 or len(pages) > 30:
+                pages[:] = [rng.randint(0, 99) for _ in range(rng.randint(1, len(pages)))]
+        batch = rng.sample(owners, rng.randint(1, 8)) if rng.random() < 0.5 else owners[:5]
+        starts = [rng.randint(0, 99) for _ in batch]
+        alone = rng.random() < 0.8
+        lengths = [1 if alone or rng.random() < 0.7 else 2 for _ in batch[:4]] + [1] * len(
+            batch[4:]
+        )
+        lengths = [1] * len(batch) if sum(lengths) > 8 else lengths
+        runs = zip(starts, lengths, batch, strict=True)
+        staged.stage_runs([(start, start + length, pages) for start, length, pages in runs])
+        staged.send()
+        width, place = int(staged.table_width), 0
+        for start, length, pages in zip(starts, lengths, batch, strict=True):
+            for position in range(start, start + length):
+                assert int(staged.positions[place]) == position
+                row = staged.tables[place * width : place * width + len(pages)]
+                assert row.tolist() == pages
+                place += 1
+        assert (staged.positions[place:] == -1).all()
+
+
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_runs_are_rows_with_their_positions_and_pages(seed: int, together: bool) -> None:
@@ -56,7 +88,7 @@ def test_runs_are_rows_with_their_positions_and_pages(seed: int, together: bool)
         tables = kept[of_rows].tolist()
         owners = [pages for start, stop, pages in runs for _ in range(start, stop)]
         assert [row[: len(pages)] for row, pages in zip(tables, owners, strict=True)] == owners
-        assert width == max(map(len, owners))
+        assert max(map(len, owners)) <= width <= 6
 
 
 @pytest.mark.parametrize("seed", range(5))
