@@ -137,10 +137,9 @@ class ModelWorker:
             return  # there is nothing to do before these have ended
         began_s, compiled = self._clock(), self.runner.num_compiled
         failed = self.runner.rebuild(work.rebuild) if work.rebuild else {}
-        errors = self.runner.encode(work.encode) if work.encode else []
-        for (sequence, _), error in zip(work.encode, errors, strict=True):
-            if error is not None:
-                failed[sequence.arrival] = error
+        if work.encode:
+            pairs = zip(work.encode, self.runner.encode(work.encode), strict=True)
+            failed.update((s.arrival, error) for (s, _), error in pairs if error is not None)
         encoded_s = self._clock()
         rows: Seq[Row] = work.forward
         if failed:
