@@ -1,17 +1,20 @@
 """A real browser holds a live conversation: its microphone plays a file that interrupts the answer.
 
-Needs Debian's chromium and playwright.
+Over the WebSocket, and over WebRTC where aiortc is installed. Needs Debian's chromium and
+playwright.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import soundfile
 
+from izwi_api.routes import realtime_calls
 from tests.realtime.conftest import ANSWER
 
 playwright = pytest.importorskip("playwright.async_api", reason="pip install playwright")
@@ -29,7 +32,19 @@ def silence(seconds):
     return np.zeros(int(RATE * seconds), np.float32)
 
 
-async def test_a_conversation_with_barge_in(served, said, tmp_path):
+HAS_WEBRTC = find_spec("aiortc") is not None
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "socket",
+        pytest.param("webrtc", marks=pytest.mark.skipif(not HAS_WEBRTC, reason="needs aiortc")),
+    ],
+)
+async def test_a_conversation_with_barge_in(served, said, tmp_path, monkeypatch, way):
+    if way == "socket":
+        monkeypatch.setattr(realtime_calls, "find_spec", lambda _: None)
     served.prompts.clear()
     served.answer = LONG_ANSWER
     microphone = tmp_path / "microphone.wav"
@@ -49,6 +64,8 @@ async def test_a_conversation_with_barge_in(served, said, tmp_path):
         page.set_default_timeout(WAIT_MS)
         failures = []
         page.on("pageerror", lambda error: failures.append(str(error)))
+        sockets = []
+        page.on("websocket", lambda socket: sockets.append(socket.url))
         await page.goto(f"http://127.0.0.1:{served.port}/#talk")
         await page.locator("#talk-start:enabled").click()
         await page.locator("#captions li.user", has_text="train").wait_for()
@@ -60,6 +77,7 @@ async def test_a_conversation_with_barge_in(served, said, tmp_path):
         await page.locator("#talk-start").click()
         await page.locator("#talk-state[data-state=off]").wait_for()
         assert await page.locator("#talk-note.bad").count() == 0
+        assert len(sockets) == (way == "socket")
         await browser.close()
     assert failures == []
     # the second question comes with a history that is cut to what was heard

@@ -11,6 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.sync.client import connect
 
+from izwi_api.routes import realtime_calls
 from tests.realtime.conftest import Talk
 
 
@@ -222,3 +223,14 @@ async def test_what_a_live_session_asks_for_comes_first(served, client, monkeypa
         await Talk(connection).until("response.done")
     assert asked
     assert {request.priority for request in asked} == {1}
+
+
+def test_a_server_without_webrtc_says_so(served, monkeypatch):
+    monkeypatch.setattr(realtime_calls, "find_spec", lambda _: None)
+    sdp = {"content": "v=0", "headers": {"content-type": "application/sdp"}}
+    refused = httpx.post(f"{served.url}/realtime/calls", **sdp)
+    assert refused.status_code == 400
+    assert "izwi[webrtc]" in refused.json()["error"]["message"]
+    for call_id in ("rtc_" + "0" * 32, "..%2f..", "x"):
+        gone = httpx.post(f"{served.url}/realtime/calls/{call_id}/hangup")
+        assert gone.status_code in (400, 404)

@@ -1,5 +1,7 @@
 // Talk: a live session over /v1/realtime, with captions, barge-in and the times of the last turn.
+// Over WebRTC where the server offers it, else over a WebSocket.
 
+import { LiveCall } from "./live.js";
 import { known, modelsOf, onLists, openSocket, voicesOf } from "./server.js";
 import { Microphone, Player, RATE, drawLevels, fromBase64, level, toBase64, toPcm16 } from "./sound.js";
 import { byId, fill, h, note } from "./ui.js";
@@ -64,8 +66,25 @@ class Session {
     this.player = new Player();
     this.answer = null; // { itemId, from }: the answer that plays, and where it begins in the player
     this.microphone = await Microphone.open((samples) => this.hear(samples));
-    const model = encodeURIComponent(byId("talk-model").value);
-    const socket = openSocket(`/v1/realtime?model=${model}`);
+    const model = byId("talk-model").value;
+    this.sounding = false; // over WebRTC: the server's sound is heard
+    const lost = () => {
+      if (session !== this) return;
+      this.close();
+      note("talk-note", "The connection to the server was lost. Start again.", true);
+    };
+    const call = await LiveCall.open(model, this.microphone.stream, (event) => this.receive(event), lost);
+    if (session !== this) { // ended meanwhile
+      call?.close();
+      return;
+    }
+    this.call = call;
+    if (!call) await this.openSocket(model);
+    this.configure();
+  }
+
+  async openSocket(model) {
+    const socket = openSocket(`/v1/realtime?model=${encodeURIComponent(model)}`);
     this.socket = socket;
     socket.onmessage = ({ data }) => this.receive(JSON.parse(data));
     socket.onclose = ({ code, reason }) => {
@@ -78,6 +97,9 @@ class Session {
       socket.onopen = resolve;
       socket.onerror = () => reject(new Error("No live session could be opened. Is a key needed? See the button at the edge of the page."));
     });
+  }
+
+  configure() {
     const turns = byId("talk-turns").value;
     const input = {
       format: { type: "audio/pcm", rate: RATE }, transcription: { model: modelsOf("transcription")[0]?.id },
@@ -94,16 +116,23 @@ class Session {
   }
 
   get playing() {
+    if (this.call) return this.sounding;
     return Boolean(this.answer) && this.player.length > 0 && !this.player.ended && this.player.position < this.player.duration;
   }
 
   send(event) {
+    this.call?.send(event);
     if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(event));
   }
 
   hear(samples) {
     this.levels.push(this.muted ? 0 : level(samples));
     if (this.levels.length > 200) this.levels.shift();
+    if (this.call) {
+      if (this.playing) this.outLevels.push(level(this.call.samples()));
+      if (this.outLevels.length > 200) this.outLevels.shift();
+      return;
+    }
     this.send({ type: "input_audio_buffer.append", audio: toBase64(toPcm16(samples)) });
     if (this.playing) {
       const at = Math.round(this.player.position * RATE);
@@ -147,7 +176,9 @@ class Session {
   on_response_created() { this.turn.created = performance.now(); }
 
   on_response_output_item_added({ item }) {
-    if (item.type === "message") this.line(item.id, "assistant");
+    if (item.type !== "message") return;
+    this.said = item.id;
+    this.line(item.id, "assistant");
   }
 
   on_response_output_audio_transcript_delta({ item_id, delta }) {
@@ -173,6 +204,24 @@ class Session {
     if (this.answer?.itemId === item_id) this.answer.done = true;
   }
 
+  // Over WebRTC the server plays its sound itself, and tells when it is heard.
+  on_output_audio_buffer_started() {
+    this.sounding = true;
+    this.turn.sound = performance.now();
+    this.showPhases();
+    show("speaking");
+  }
+
+  on_output_audio_buffer_stopped() {
+    this.sounding = false;
+    show(this.muted ? "muted" : "listening");
+  }
+
+  on_output_audio_buffer_cleared() {
+    this.sounding = false;
+    this.captions.get(this.said)?.parentElement.classList.add("cut");
+  }
+
   on_response_done({ response }) {
     if (response.status === "failed") note("talk-note", response.status_details?.error?.message ?? "The answer failed.", true);
     if (!this.playing) show(this.muted ? "muted" : "listening");
@@ -181,7 +230,7 @@ class Session {
   // The user speaks over the answer: stop the sound and tell the server how much was played.
   // It may be silent already: a server that is not sure yet pauses the answer first.
   interrupt() {
-    if (!this.answer || (this.answer.done && !this.playing)) return;
+    if (this.call || !this.answer || (this.answer.done && !this.playing)) return;
     const played = this.player.silence() - this.answer.from;
     this.player.next = this.player.length;
     this.captions.get(this.answer.itemId)?.parentElement.classList.add("cut");
@@ -223,6 +272,7 @@ class Session {
     if (session === this) session = null;
     this.microphone?.close();
     this.player?.close();
+    this.call?.close();
     this.socket?.close(1000);
     byId("talk-start").textContent = "Start talking";
     byId("talk-mute").disabled = true;

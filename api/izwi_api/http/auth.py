@@ -27,7 +27,7 @@ PROBES = frozenset({"/livez", "/readyz"})
 _PAGE = "/"
 _PAGE_FILES = "/page/"
 # What a client secret opens.
-_LIVE = "/v1/realtime"
+_LIVE, _CALLS = "/v1/realtime", "/v1/realtime/calls"
 _CLOCKS = Clocks()
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # Browsers cannot set headers on a WebSocket; OpenAI's clients put the key here.
@@ -128,9 +128,10 @@ class Auth:
 
     def _secret_of(self, scope: Scope, presented: str | None) -> ClientSecret | None:
         """Return the client secret that a live session shows."""
-        if self._client_secrets is None or scope["type"] != "websocket":
+        opens = _LIVE if scope["type"] == "websocket" else _CALLS
+        if self._client_secrets is None or scope["path"] != opens:
             return None
-        if presented is None or scope["path"] != _LIVE or not presented.startswith(PREFIX):
+        if presented is None or not presented.startswith(PREFIX):
             return None
         return self._client_secrets.read(presented)
 

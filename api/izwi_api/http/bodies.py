@@ -78,14 +78,7 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
         raise UnsupportedMediaType(
             f"the body is {kind[:64]!r}; send JSON with the header Content-Type: application/json"
         )
-    content = bytearray()
-    try:
-        async for piece in _capped(request, limit_bytes):
-            content += piece
-    except _Overflow as error:
-        raise TooLarge(f"the body is larger than {limit_bytes} bytes") from error
-    except _Gone as error:
-        raise error.why from error
+    content = await read_raw(request, limit_bytes)
     try:
         value = json.loads(
             content.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_number
@@ -95,6 +88,19 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object")
     return {key: item for key, item in value.items() if item is not None}
+
+
+async def read_raw(request: Request, limit_bytes: int) -> bytes:
+    """Read a body as it is. Raises TooLarge and RequestTimeout as `read_json`."""
+    content = bytearray()
+    try:
+        async for piece in _capped(request, limit_bytes):
+            content += piece
+    except _Overflow as error:
+        raise TooLarge(f"the body is larger than {limit_bytes} bytes") from error
+    except _Gone as error:
+        raise error.why from error
+    return bytes(content)
 
 
 async def read_form(request: Request, limit_bytes: int) -> Form:

@@ -23,6 +23,7 @@ from izwi_api.realtime.making import ResponseMaker, transcription_of
 from izwi_api.realtime.overlap import OverlapCheck
 from izwi_api.realtime.response import Emit, Hooks, Response, ResponseSetting
 from izwi_api.realtime.settings import RealtimeSettings, Settings, detection_of, wire_format
+from izwi_api.realtime.speaker import Speaker
 from izwi_api.realtime.turn_events import (
     Action,
     Clear,
@@ -76,10 +77,11 @@ class Dialogue:
         settings: Settings,
         emit: Emit,
         room: Callable[[], Awaitable[None]],
+        speaker: Speaker | None = None,
     ):
         self.settings = settings
         self.conversation = Conversation()
-        self._services, self._emit, self._room = services, emit, room
+        self._services, self._emit, self._room, self._speaker = services, emit, room, speaker
         self._maker = ResponseMaker(services)
         hears = transcription_of(services, settings) is not None
         rules = Rules(hears_words=hears, answers_words=hears)
@@ -232,6 +234,8 @@ class Dialogue:
                 response.finish(status, reason, self._errors.pop(number, None))
                 self._truncate(number)
             case Truncate(number, played_ms):
+                if self._speaker is not None:
+                    self._speaker.clear()
                 self._truncate(number, played_ms)
 
     def _truncate(self, number: int, played_ms: int | None = None) -> None:
@@ -373,6 +377,7 @@ class Dialogue:
             self._overlap.write_sent,
             self._room,
             lambda error: self._ended(number, error),
+            self._speaker,
         )
         response = self._responses[number] = Response(number, setting, hooks)
         response.prepare(lambda: self._maker.open_answer(settings, setting, items))

@@ -21,6 +21,7 @@ from izwi_api.realtime.hearing_models import LiveConversation
 from izwi_api.realtime.items import CHARACTERS_PER_S, Content, Item
 from izwi_api.realtime.live_answer import LiveAnswer
 from izwi_api.realtime.playback import PlaybackClock
+from izwi_api.realtime.speaker import LEAD_MS, Speaker
 from izwi_api.services.chat import AnswerDelta, CallDelta
 from izwi_api.services.converse import SoundPiece
 
@@ -64,6 +65,7 @@ class Hooks:
         sent: Sound was sent: its samples at 16 kHz.
         room: Waits while the client is far behind with reading.
         ended: Everything is sent, or the response has failed with an error.
+        speaker: Plays the sound, where it is not sent in events.
     """
 
     emit: Emit
@@ -71,6 +73,7 @@ class Hooks:
     sent: Callable[[Float32], None]
     room: Callable[[], Awaitable[None]]
     ended: Callable[[IzwiError | None], None]
+    speaker: Speaker | None = None
 
 
 @dataclass(slots=True)
@@ -124,12 +127,16 @@ class Response:
     def pause(self) -> None:
         """Send nothing, and stop the models."""
         self._going.clear()
+        if self._hooks.speaker is not None:
+            self._hooks.speaker.pause()
         if self._spoken is not None:
             self._spoken.pause()
 
     def resume(self) -> None:
         """Go on with the next sample."""
         self._going.set()
+        if self._hooks.speaker is not None:
+            self._hooks.speaker.resume()
         if self._spoken is not None:
             self._spoken.resume()
 
@@ -143,6 +150,8 @@ class Response:
     def finish(self, status: str, reason: str | None, error: IzwiError | None = None) -> None:
         """End it: completed, cancelled or failed."""
         self.discard()
+        if self._hooks.speaker is not None:
+            self._hooks.speaker.complete(self.response_id)
         spoken = self._spoken
         if spoken is not None:
             answer = spoken.answer
@@ -173,6 +182,8 @@ class Response:
     @property
     def played_ms(self) -> int:
         """How much of its sound the client has played."""
+        if self._hooks.speaker is not None:
+            return int(self._hooks.speaker.played_ms(self.response_id))
         return int(self.clock.played_ms(_now_ms()))
 
     @property
@@ -254,15 +265,20 @@ class Response:
             duration_ms = wire.duration_ms(len(piece))
             content.audio_ms += duration_ms
             self.clock = self.clock.send(duration_ms, _now_ms())
-            encoded = base64.b64encode(piece).decode()
-            self._emit_part("response.output_audio.delta", message, delta=encoded)
+            if self._hooks.speaker is not None:
+                self._hooks.speaker.play(self.response_id, piece)
+            else:
+                encoded = base64.b64encode(piece).decode()
+                self._emit_part("response.output_audio.delta", message, delta=encoded)
             self._hooks.sent(self._reference.write(piece))
 
     async def _until_due(self) -> None:
         """Wait until the response is not paused, and its sound is not far ahead of playback."""
         while True:
             await self._going.wait()
-            wait_ms = self.clock.wait_ms(_now_ms())
+            wait_ms, speaker = self.clock.wait_ms(_now_ms()), self._hooks.speaker
+            if speaker is not None:
+                wait_ms = speaker.buffered_ms - LEAD_MS
             if wait_ms <= 0.0:
                 return
             await asyncio.sleep(wait_ms / 1000)

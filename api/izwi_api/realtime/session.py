@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -38,7 +39,15 @@ from izwi_api.realtime.making import (
     response_items,
     response_settings,
 )
-from izwi_api.realtime.settings import RealtimeSettings, Settings, as_json, named, updated
+from izwi_api.realtime.settings import (
+    RealtimeSettings,
+    Settings,
+    as_json,
+    check_formats,
+    named,
+    updated,
+)
+from izwi_api.realtime.speaker import Speaker
 from izwi_api.realtime.turn_events import Cancel, Commit
 from izwi_api.services.context import Services
 from izwi_api.services.live_engine import LiveEngine
@@ -46,6 +55,9 @@ from izwi_api.sessions.core import Message, Session
 from izwi_api.sessions.errors import INTERNAL, SessionOver
 
 logger = logging.getLogger(__name__)
+
+Hear = Callable[[bytes], None]
+Work = Coroutine[Any, Any, None]
 
 
 class RealtimeSession:
@@ -56,15 +68,30 @@ class RealtimeSession:
         services: Models and voices.
         settings: With which it begins.
         total_s: After how many seconds it will end.
+        tracks: Returns what carries sound both ways, given what takes the user's: 16-bit PCM at
+            24 kHz. None where events carry it.
+
+    Attributes:
+        speaker: What is played over the tracks.
     """
 
-    def __init__(self, session: Session, services: Services, settings: Settings, total_s: float):
+    def __init__(
+        self,
+        session: Session,
+        services: Services,
+        settings: Settings,
+        total_s: float,
+        tracks: Callable[[Hear], Sequence[Work]] | None = None,
+    ):
         services = replace(services, engine=LiveEngine(services.engine))
         self._session, self._services = session, services
         self._maker = ResponseMaker(services)
         self._event_id: str | None = None  # of the event that is taken
         settings = named(settings, int(time.time() + total_s))
-        self._dialogue = Dialogue(services, settings, self._emit, session.until_space)
+        self._tracks = tracks
+        self.speaker = None if tracks is None else Speaker(self._emit)
+        room = session.until_space
+        self._dialogue = Dialogue(services, settings, self._emit, room, self.speaker)
 
     @property
     def is_busy(self) -> bool:
@@ -81,9 +108,9 @@ class RealtimeSession:
             }
             self._emit("conversation.created", conversation=conversation)
 
-    def works(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """Nothing runs beside: responses are tasks of the dialogue."""
-        return ()
+    def works(self) -> Sequence[Work]:
+        """Return what carries sound; responses are tasks of the dialogue."""
+        return () if self._tracks is None else self._tracks(self._hear)
 
     def tick(self, now_s: float) -> None:
         """Look at the clock."""
@@ -102,9 +129,19 @@ class RealtimeSession:
         await self._handle(event)
         await self._dialogue.until_transcribed()
 
+    def _hear(self, sound: bytes) -> None:
+        """Take what the track brings; where the buffer is full it begins anew."""
+        try:
+            self._dialogue.append(sound)
+        except EventError as error:
+            self._dialogue.clear()
+            self.report(error)
+
     async def _handle(self, event: ClientEvent) -> None:
         dialogue = self._dialogue
         match event:
+            case InputAudioAppend() if self._tracks is not None:
+                raise EventError("sound comes over the track", "invalid_event", param="type")
             case InputAudioAppend(audio=audio):
                 dialogue.append(audio)
             case InputAudioCommit():
@@ -114,13 +151,18 @@ class RealtimeSession:
                 self._emit("input_audio_buffer.cleared")
             case SessionUpdate(session=changes):
                 settings = updated(dialogue.settings, changes)
+                if self._tracks is not None:
+                    check_formats(settings)
                 await check_settings(self._services, settings)
                 dialogue.configure(settings)
                 self._emit("session.updated", session=as_json(settings))
             case OutputAudioClear():
-                raise EventError(
-                    "output_audio_buffer.clear is for WebRTC", "invalid_event", param="type"
-                )
+                if self.speaker is None:
+                    message = "output_audio_buffer.clear is for WebRTC"
+                    raise EventError(message, "invalid_event", param="type")
+                with suppress(EventError):  # what it cancels may have ended
+                    dialogue.tell(Cancel())
+                self.speaker.clear()
             case ResponseCreate(response=options):
                 await self._create_response(options or ResponseOptions())
             case ResponseCancel(response_id=response_id):

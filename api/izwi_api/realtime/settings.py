@@ -214,6 +214,16 @@ def wire_format(chosen: AudioFormat) -> WireFormat:
     return FORMATS[str(chosen.__struct_config__.tag)]
 
 
+def check_formats(settings: Settings) -> None:
+    """Refuse formats of events where tracks carry the sound. Raises InvalidRequest."""
+    for place in ("input", "output"):
+        part = getattr(settings.audio, place, None)
+        if part is not None and not isinstance(part.format, PcmFormat):
+            raise InvalidRequest(
+                "sound goes over the track, in Opus", param=f"session.audio.{place}.format"
+            )
+
+
 def detection_of(settings: Settings) -> Detection | None:
     """Return the rules by which turns end, or None for push to talk."""
     chosen = settings.audio.input.turn_detection

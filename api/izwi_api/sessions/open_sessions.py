@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from izwi.errors import Overloaded, RateLimited
-from izwi_api.sessions.errors import SessionOver
+from izwi_api.sessions.errors import NORMAL, SessionOver
 from izwi_api.sessions.places import Places
 
 # Until a session has ended, usually.
 _RETRY_AFTER_S = 30
+# How soon a session ends that another API server is asked to end.
+_LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,9 @@ class OpenSessions:
         self._server = Places(shared / "sessions" if shared is not None else None)
         self._keys: dict[str, Places] = {}
         self._running: dict[Endable, asyncio.Event] = {}
+        self._names: dict[str, tuple[str | None, Endable]] = {}
+        self._calls = shared / "calls" if shared is not None else None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @contextmanager
     def place(self, key_name: str | None, key_limit: int | None) -> Iterator[None]:
@@ -101,6 +106,52 @@ class OpenSessions:
             del self._running[session]
             ended.set()
 
+    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run what serves a session that no request waits for."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @contextmanager
+    def named(self, name: str, key_name: str | None, session: Endable) -> Iterator[None]:
+        """Let `end_named` find a session until the block ends, whichever API server is asked.
+
+        Args:
+            name: Of the session, and of a file.
+            key_name: Whose it is.
+            session: To be ended.
+        """
+        self._names[name] = (key_name, session)
+        file = self._calls / name if self._calls is not None else None
+        watching: asyncio.Task[None] | None = None
+        if file is not None:
+            file.parent.mkdir(exist_ok=True, mode=0o700)
+            file.write_text(_digest(key_name))
+            watching = asyncio.create_task(_end_without(file, session))
+        try:
+            yield
+        finally:
+            del self._names[name]
+            if watching is not None and file is not None:
+                watching.cancel()
+                file.unlink(missing_ok=True)
+
+    def end_named(self, name: str, key_name: str | None) -> bool:
+        """Hang up on a session of a key; returns whether there is one of this name."""
+        known_key, session = self._names.get(name, (None, None))
+        if session is not None:
+            if known_key == key_name:
+                session.end(_hung_up())
+            return known_key == key_name
+        file = self._calls / name if self._calls is not None else None
+        try:
+            if file is None or file.read_text() != _digest(key_name):
+                return False
+            file.unlink()  # its API server sees that
+        except FileNotFoundError:
+            return False
+        return True
+
     async def end_all(self, over: SessionOver) -> None:
         """End all sessions, and wait until they are closed."""
         waits = [ended.wait() for ended in self._running.values()]
@@ -110,12 +161,30 @@ class OpenSessions:
 
     def close(self) -> None:
         """Give all places back."""
+        for task in self._tasks:
+            task.cancel()
         for places in (self._server, *self._keys.values()):
             places.close()
 
     def _of_key(self, name: str) -> Places:
         if name not in self._keys:
             # some file systems take "Ann" and "ann" for one name
-            file = self._keys_folder / sha256(name.encode()).hexdigest()[:24]
-            self._keys[name] = Places(file)
+            self._keys[name] = Places(self._keys_folder / _digest(name))
         return self._keys[name]
+
+
+def _digest(key_name: str | None) -> str:
+    return sha256((key_name or "").encode()).hexdigest()[:24]
+
+
+def _hung_up() -> SessionOver:
+    return SessionOver("the call was ended", "call_ended", NORMAL, is_told=False)
+
+
+async def _end_without(file: Path, session: Endable) -> None:
+    """End a session when its file is gone."""
+    is_there = True
+    while is_there:
+        await asyncio.sleep(_LOOK_S)
+        is_there = await asyncio.to_thread(file.exists)
+    session.end(_hung_up())

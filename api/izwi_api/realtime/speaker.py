@@ -1,0 +1,93 @@
+"""Sound on its way to a client's ear over a track: the server plays it, so it knows what was heard.
+
+The sound of responses is played in order, at 1x. A pause stops it at the sample, a clear drops
+what was not played. Pure but for the events it tells.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from izwi_api.realtime.formats import FORMATS
+
+WIRE = FORMATS["audio/pcm"]
+# Sound that waits to be played, beyond which no more is taken.
+LEAD_MS = 200.0
+
+Emit = Callable[..., None]
+
+
+class Speaker:
+    """The queue of sound of one session: 16-bit PCM at 24 kHz. Belongs to one event loop.
+
+    Args:
+        emit: Sends `output_audio_buffer.*`.
+    """
+
+    def __init__(self, emit: Emit):
+        self._emit = emit
+        self._queue: deque[tuple[str, bytearray]] = deque()  # response id, its sound
+        self._played: dict[str, int] = {}  # bytes
+        self._complete: set[str] = set()
+        self._sounding = ""  # the response that was told to be heard
+        self._is_paused = False
+
+    @property
+    def buffered_ms(self) -> float:
+        """Sound that waits."""
+        return WIRE.duration_ms(sum(len(sound) for _, sound in self._queue))
+
+    def played_ms(self, response_id: str) -> float:
+        """How much of a response was played."""
+        return WIRE.duration_ms(self._played.get(response_id, 0))
+
+    def play(self, response_id: str, sound: bytes) -> None:
+        """Add sound of a response behind what there is."""
+        if not self._queue or self._queue[-1][0] != response_id:
+            self._queue.append((response_id, bytearray()))
+        self._queue[-1][1].extend(sound)
+
+    def pause(self) -> None:
+        """Play silence from now on."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Go on with the next sample."""
+        self._is_paused = False
+
+    def complete(self, response_id: str) -> None:
+        """Say that no more of a response comes."""
+        self._complete.add(response_id)
+        self._tell_end()
+
+    def clear(self) -> None:
+        """Drop what was not played."""
+        self._queue.clear()
+        self._is_paused = False
+        if self._sounding:
+            self._emit("output_audio_buffer.cleared", response_id=self._sounding)
+        self._sounding = ""
+
+    def read(self, num_bytes: int) -> bytes:
+        """Return what is played next; silence where there is nothing."""
+        played = bytearray()
+        while self._queue and not self._is_paused and len(played) < num_bytes:
+            response_id, sound = self._queue[0]
+            piece = sound[: num_bytes - len(played)]
+            del sound[: len(piece)]
+            played += piece
+            if not sound:
+                self._queue.popleft()
+            if piece and response_id != self._sounding:
+                self._sounding = response_id
+                self._emit("output_audio_buffer.started", response_id=response_id)
+            self._played[response_id] = self._played.get(response_id, 0) + len(piece)
+        self._tell_end()
+        return bytes(played).ljust(num_bytes, b"\0")
+
+    def _tell_end(self) -> None:
+        if self._sounding and not self._queue and self._sounding in self._complete:
+            self._emit("output_audio_buffer.stopped", response_id=self._sounding)
+            self._complete.discard(self._sounding)
+            self._sounding = ""

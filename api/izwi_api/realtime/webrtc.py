@@ -1,0 +1,206 @@
+"""A live session over WebRTC: sound on tracks in Opus, events on the data channel `oai-events`.
+
+Needs aiortc (the extra `webrtc`); imported where a call comes in, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from fractions import Fraction
+
+import numpy as np
+from aiortc import (
+    MediaStreamTrack,
+    RTCConfiguration,
+    RTCDataChannel,
+    RTCPeerConnection,
+    RTCSessionDescription,
+)
+from aiortc.mediastreams import MediaStreamError
+from av import AudioFrame, AudioResampler
+
+from izwi.errors import InvalidRequest
+from izwi_api.realtime.session import Hear, Work
+from izwi_api.realtime.speaker import WIRE, Speaker
+from izwi_api.sessions.core import Message
+from izwi_api.sessions.errors import ClientLeft
+
+logger = logging.getLogger(__name__)
+
+CHANNEL = "oai-events"
+_FRAME_MS = 20
+# A peer that is not there by then is left.
+CONNECT_S = 20.0
+# What browsers take in one message of a data channel.
+_MAX_MESSAGE_BYTES = 256 << 10
+_MAX_UNSENT_BYTES = 1 << 20
+# Events that wait to be taken.
+_MAX_INBOX = 1024
+_TOO_LARGE = (
+    '{"type":"error","event_id":"event_too_large","error":{"type":"server_error",'
+    '"code":"event_too_large","message":"an event is too large for a data channel",'
+    '"param":null,"event_id":null}}'
+)
+
+
+class Call:
+    """A peer connection, and the `Wire` of its session."""
+
+    def __init__(self) -> None:
+        # without servers of others: the address of this one is what its callers know
+        self._peer = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+        self._inbox: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._channel: RTCDataChannel | None = None
+        self._open, self._moved = asyncio.Event(), asyncio.Event()
+        self._microphone: MediaStreamTrack | None = None
+        self._heard = asyncio.Event()
+        self._has_left = False
+        self._peer.on("connectionstatechange", self._see_state)
+        self._peer.on("datachannel", self._take_channel)
+        self._peer.on("track", self._take_track)
+
+    async def answer(self, offer: str, track: MediaStreamTrack) -> str:
+        """Take a caller's offer, and return the answer, both in SDP.
+
+        Raises:
+            InvalidRequest: The offer cannot be read, or brings no sound.
+        """
+        try:
+            await self._peer.setRemoteDescription(RTCSessionDescription(offer, "offer"))
+            if all(each.kind != "audio" for each in self._peer.getTransceivers()):
+                raise InvalidRequest("the offer has no audio", param="sdp")
+            self._peer.addTrack(track)
+            await self._peer.setLocalDescription(await self._peer.createAnswer())
+        except InvalidRequest:
+            await self._peer.close()
+            raise
+        except Exception as error:  # whatever a parser of others stumbles over
+            await self._peer.close()
+            logger.info("an SDP offer was refused: %r", error)
+            raise InvalidRequest("the SDP offer cannot be answered", param="sdp") from error
+        sdp: str = self._peer.localDescription.sdp
+        return sdp
+
+    # -- as a wire -------------------------------------------------------------------------------
+    async def receive(self) -> Message:
+        """Return the next event. Raises ClientLeft."""
+        message = await self._inbox.get()
+        if message is None:
+            raise ClientLeft
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send an event; waits while the caller reads nothing. Raises ClientLeft."""
+        await self._open.wait()
+        channel = self._channel
+        if self._has_left or channel is None or channel.readyState != "open":
+            raise ClientLeft
+        if len(message) > _MAX_MESSAGE_BYTES:
+            message = _TOO_LARGE
+        while channel.bufferedAmount > _MAX_UNSENT_BYTES and not self._has_left:
+            self._moved.clear()
+            await self._moved.wait()
+        channel.send(message)
+
+    async def close(self, code: int, reason: str) -> None:
+        """Hang up: what was sent gets a moment to arrive."""
+        del code, reason
+        channel = self._channel
+        for _ in range(50):
+            if channel is None or not channel.bufferedAmount or self._has_left:
+                break
+            await asyncio.sleep(0.01)
+        await self.hang_up()
+
+    async def hang_up(self) -> None:
+        """Let the connection go."""
+        self._leave()
+        await self._peer.close()
+
+    # -- what is heard ---------------------------------------------------------------------------
+    def works(self, hear: Hear) -> tuple[Work, ...]:
+        """Return what runs beside the session: the microphone, and a look at who is late."""
+        return self._listen(hear), self._expect()
+
+    async def _listen(self, hear: Hear) -> None:
+        await self._heard.wait()
+        assert self._microphone is not None
+        resampler = AudioResampler(format="s16", layout="mono", rate=WIRE.rate)
+        while True:
+            try:
+                frame = await self._microphone.recv()
+            except MediaStreamError as error:
+                raise ClientLeft from error
+            for piece in resampler.resample(frame):
+                hear(np.ascontiguousarray(piece.to_ndarray()).astype("<i2").tobytes())
+
+    async def _expect(self) -> None:
+        """Leave a caller who does not come."""
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self._open.wait()
+        except TimeoutError as error:
+            raise ClientLeft from error
+        await asyncio.Event().wait()
+
+    # -- what the peer tells ---------------------------------------------------------------------
+    async def _see_state(self) -> None:
+        if self._peer.connectionState in ("failed", "closed"):
+            self._leave()
+
+    def _leave(self) -> None:
+        self._has_left = True
+        self._inbox.put_nowait(None)
+        self._open.set()
+        self._moved.set()
+
+    def _take_channel(self, channel: RTCDataChannel) -> None:
+        if self._channel is not None or channel.label != CHANNEL:
+            return
+        self._channel = channel
+        channel.bufferedAmountLowThreshold = _MAX_UNSENT_BYTES // 2
+        channel.on("message", self._take)
+        channel.on("bufferedamountlow", self._moved.set)
+        channel.on("close", self._leave)
+        self._open.set()
+
+    def _take(self, message: Message) -> None:
+        if self._inbox.qsize() >= _MAX_INBOX:
+            self._leave()  # events come faster than they are done, for long
+            return
+        self._inbox.put_nowait(message)
+
+    def _take_track(self, track: MediaStreamTrack) -> None:
+        if track.kind == "audio" and self._microphone is None:
+            self._microphone = track
+            self._heard.set()
+
+
+class SpeakerTrack(MediaStreamTrack):
+    """Plays a `Speaker` at 1x, in frames of 20 ms."""
+
+    kind = "audio"
+
+    def __init__(self, speaker: Speaker):
+        super().__init__()
+        self._speaker = speaker
+        self._begun_s: float | None = None
+        self._num_frames = 0
+
+    async def recv(self) -> AudioFrame:
+        """Return the next frame when it is due."""
+        if self.readyState != "live":
+            raise MediaStreamError
+        if self._begun_s is None:
+            self._begun_s = time.monotonic()
+        due_s = self._begun_s + self._num_frames * _FRAME_MS / 1000
+        await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+        num_samples = WIRE.rate * _FRAME_MS // 1000
+        frame = AudioFrame(format="s16", layout="mono", samples=num_samples)
+        frame.planes[0].update(self._speaker.read(num_samples * WIRE.sample_bytes))
+        frame.sample_rate, frame.time_base = WIRE.rate, Fraction(1, WIRE.rate)
+        frame.pts = self._num_frames * num_samples
+        self._num_frames += 1
+        return frame

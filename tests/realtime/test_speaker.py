@@ -1,0 +1,82 @@
+"""The queue of sound that a server plays: order, pauses at the sample, what was heard."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from izwi_api.realtime.speaker import Speaker
+from tests.examples import examples
+
+FRAME = 960  # bytes of 20 ms
+
+
+class Heard:
+    def __init__(self):
+        self.events = []
+        self.speaker = Speaker(self._emit)
+
+    def _emit(self, kind, response_id):
+        self.events.append((kind.removeprefix("output_audio_buffer."), response_id))
+
+    def read(self, count=1):
+        return b"".join(self.speaker.read(FRAME) for _ in range(count))
+
+
+def test_sound_is_played_in_order_and_its_ends_are_events():
+    heard = Heard()
+    heard.speaker.play("a", b"\1" * 1000)
+    heard.speaker.complete("a")
+    heard.speaker.play("b", b"\2" * 500)
+    assert heard.read(3) == b"\1" * 1000 + b"\2" * 500 + bytes(3 * FRAME - 1500)
+    assert heard.events == [("started", "a"), ("started", "b")]
+    heard.speaker.complete("b")
+    assert heard.events[-1] == ("stopped", "b")
+    assert heard.speaker.played_ms("a") == 1000 / 48
+
+
+def test_a_pause_is_silence_and_a_resume_goes_on_with_the_sample():
+    heard = Heard()
+    heard.speaker.play("a", bytes(range(1, 251)) * 10)
+    first = heard.read()
+    heard.speaker.pause()
+    assert heard.read(5) == bytes(5 * FRAME)
+    assert heard.speaker.played_ms("a") == 20
+    heard.speaker.resume()
+    assert (first + heard.read(2)).startswith(bytes(range(1, 251)) * 10)
+
+
+def test_what_is_cleared_is_not_heard():
+    heard = Heard()
+    heard.speaker.play("a", b"\1" * 5000)
+    heard.read()
+    heard.speaker.pause()
+    heard.speaker.clear()
+    assert heard.read(9) == bytes(9 * FRAME)
+    assert heard.speaker.played_ms("a") == 20
+    heard.speaker.play("b", b"\2" * FRAME)
+    assert heard.read() == b"\2" * FRAME, "a clear ends the pause"
+    assert heard.events == [("started", "a"), ("cleared", "a"), ("started", "b")]
+
+
+@examples(100)
+@given(
+    sounds=st.lists(st.integers(1, 4000), min_size=1, max_size=6),
+    pauses=st.lists(st.booleans(), max_size=30),
+)
+def test_all_is_heard_once_whatever_the_pauses(sounds, pauses):
+    heard = Heard()
+    written = b""
+    for place, size in enumerate(sounds):
+        piece = bytes([place + 1]) * size
+        heard.speaker.play(f"r{place}", piece)
+        heard.speaker.complete(f"r{place}")
+        written += piece
+    played = b""
+    for is_paused in [*pauses, *([False] * 40)]:
+        (heard.speaker.pause if is_paused else heard.speaker.resume)()
+        played += heard.speaker.read(FRAME)
+    assert played.replace(b"\0", b"") == written
+    assert [event for event in heard.events if event[0] == "started"] == [
+        ("started", f"r{place}") for place in range(len(sounds))
+    ]
