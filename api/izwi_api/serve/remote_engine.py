@@ -206,17 +206,23 @@ class RemoteEngine:
         self._tell(wire.Write(request_id, list(text_ids), closed))
 
     async def add(self, name: str, model: Model) -> NoReturn:
-        """Refuse: models come and go only where API servers and engine are one process.
+        """Refuse: models come and go only where API servers and engine are one process (ADR 26).
 
         Raises:
             InvalidRequest: Always.
         """
         del model
-        raise InvalidRequest(f"model {name!r} cannot come while the server runs", param="model")
+        raise InvalidRequest(
+            f"model {name!r} cannot be added: start the server with --manage-models",
+            param="model",
+        )
 
     async def remove(self, name: str) -> NoReturn:
         """Refuse, as `add`. Raises InvalidRequest."""
-        raise InvalidRequest(f"model {name!r} cannot go while the server runs", param="model")
+        raise InvalidRequest(
+            f"model {name!r} cannot be removed: start the server with --manage-models",
+            param="model",
+        )
 
     def _set_paused(self, request_id: str, paused: bool) -> None:
         if resumable := self._resumables.get(request_id):
