@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.chat_profile import loop_row, prompt_rows, token_rows
+from benchmarks.chat_profile import host_rows, loop_row, prompt_rows, token_rows
 from benchmarks.measure import write_result
 from benchmarks.random_checkpoint import RandomBackend
 from izwi.config import EngineConfig
@@ -88,6 +88,7 @@ def profile(engine: Engine, rows: list[int], prompt: int) -> list[dict[str, Any]
     for count in rows:
         salt = 5000 + count
         found.append(loop_row(engine, partial(submit, engine, count, prompt, 128, salt), count))
+    found += host_rows(engine, partial(submit, engine, rows[0], prompt, 128, 5999), rows[0])
     found += token_rows(engine, rows, 300) + token_rows(engine, rows[:1], prompt + 100)
     return found + prompt_rows(engine, [512, 2048], [0, 6144, 30_720])
 

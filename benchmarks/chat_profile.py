@@ -7,6 +7,7 @@ the profiler reports includes its wait for the one before it; the pieces' times 
 
 from __future__ import annotations
 
+import cProfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,7 @@ def token_rows(engine: Engine, sizes: list[int], context: int) -> list[Row]:
         row: Row = {"profile": "token", "rows": size, "context": context}
         row |= {"step_ms": round(step_ms, 4), "head_and_draw_ms": round(head_ms, 4)}
         row["decoder_ms"] = round(step_ms - head_ms, 4)
+        row["launch_on_host_ms"] = round(host_ms(step.replay), 4)
         rows.append(row)
         rows += kernel_rows(step.replay, f"token, {size} rows", 12)
     return rows
@@ -100,6 +102,42 @@ def loop_row(engine: Engine, submit: Callable[[], None], rows: int) -> Row:
         engine.step()
     row: Row = {"profile": "loop", "rows": rows, "step_ms": round(1e3 * taken / _STEPS, 4)}
     return row | {"of_it_waiting_for_the_device_ms": round(1e3 * waited / _STEPS, 4)}
+
+
+def host_ms(launch: Callable[[], object]) -> float:
+    """Milliseconds that the host takes for a launch to a device that is idle, the median."""
+    taken: list[float] = []
+    for _ in range(20):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        launch()
+        taken.append(1e3 * (time.perf_counter() - began))
+    return sorted(taken)[len(taken) // 2]
+
+
+def host_rows(engine: Engine, submit: Callable[[], None], rows: int, most: int = 16) -> list[Row]:
+    """Functions of the host by their own time in a step; the profiler makes all of them slower."""
+    submit()
+    begun: set[str] = set()
+    while len(begun) < rows:
+        begun |= {chunk.request_id for chunk in engine.step() if len(chunk.entries)}
+    profiler = cProfile.Profile()
+    profiler.enable()
+    for _ in range(_STEPS):
+        engine.step()
+    profiler.disable()
+    while engine.has_work:
+        engine.step()
+    entries = sorted(profiler.getstats(), key=lambda entry: -entry.inlinetime)[:most]
+    return [
+        {
+            "host_step_of": rows,
+            "function": str(getattr(entry.code, "co_qualname", entry.code))[:70],
+            "calls": round(entry.callcount / _STEPS, 1),
+            "us": round(1e6 * entry.inlinetime / _STEPS, 1),
+        }
+        for entry in entries
+    ]
 
 
 def kernel_rows(run: Callable[[], object], name: str, most: int) -> list[Row]:

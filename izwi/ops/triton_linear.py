@@ -91,6 +91,19 @@ TILES: dict[tuple[int, int, int, bool], Tiles] = {
     (32, 12288, 2048, True): Tiles(outputs=32, depth=128, slices=2, warps=4, stages=3),  # 25.0 us
 }
 
+# Of LFM2-Audio and its depthformer: not measured, as the nearest weights above.
+_LIKE = {
+    (6144, 2048): (4096, 2048),
+    (3072, 2048): (4096, 2048),
+    (16_384, 2048): (12_288, 2048),
+    (2048, 8192): (2048, 6144),
+    (8192, 2048): (4096, 2048),
+    (1536, 1024): (4096, 1024),
+    (1024, 1024): (2048, 1024),
+    (5632, 1024): (6144, 1024),
+    (65_536, 2048): (4096, 2048),
+}
+
 # Where nothing was measured, by bucket of rows.
 _USUAL = {
     1: Tiles(outputs=4, depth=1024, slices=1, warps=4, stages=1),
@@ -112,6 +125,8 @@ _TORCH_ABOVE: dict[tuple[int, int], int] = {
     (6144, 1024): 2,
     (1024, 3072): 16,
     (2048, 1024): 16,
+    (1024, 1024): 16,
+    (1024, 2816): 16,
 }
 _TORCH_ABOVE_USUAL = 32
 
@@ -127,7 +142,8 @@ def takes(rows: int, weight: Weight) -> bool:
 
 def prefers_torch(rows: int, weight_rows: int, inputs: int) -> bool:
     """Whether the library's product with a (weight_rows, inputs) weight is the faster one."""
-    return rows > _TORCH_ABOVE.get((weight_rows, inputs), _TORCH_ABOVE_USUAL)
+    shape = _LIKE.get((weight_rows, inputs), (weight_rows, inputs))
+    return rows > _TORCH_ABOVE.get(shape, _TORCH_ABOVE_USUAL)
 
 
 def linear(
@@ -189,6 +205,8 @@ def tiles_for(rows: int, weight_rows: int, inputs: int, *, gated: bool) -> Tiles
     """How a product with a (weight_rows, inputs) weight is cut."""
     bucket = bucket_of(rows)
     measured = TILES.get((bucket, weight_rows, inputs, gated))
+    if measured is None and (weight_rows, inputs) in _LIKE:
+        measured = TILES.get((bucket, *_LIKE[weight_rows, inputs], gated))
     if measured is not None:
         return measured
     usual = _USUAL[bucket]

@@ -24,6 +24,7 @@ from izwi.runner.decode_graphs import (
     DECODE_SIZES,
     FEW_KEYS,
     Part,
+    has_few_keys,
     most_pages,
     paged_context,
     picked,
@@ -146,7 +147,7 @@ class TrackedDecodeGraphs:
         staged.stage_rows(inputs, rows)
         staged.stage_sources([places[s.arrival] if s.pending.entries else -1 for s, _, _ in rows])
         staged.send()
-        few_keys = max(row.stop for row in rows) <= FEW_KEYS
+        few_keys = has_few_keys(rows)
         groups: list[tuple[int, list[Sequence]]] = []
         for track, group in groupby(rows, _track_of):
             groups.append((track, [row.sequence for row in group]))
