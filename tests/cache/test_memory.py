@@ -104,6 +104,8 @@ def test_nothing_follows_a_page_that_did_not_come_back() -> None:
         pages, num_positions = memory.claim([*keys[:10], 99])
         assert (len(pages), num_positions) == (num_whole, num_whole * SIZE)
         assert below.copies == []
+        # what lay behind the lost one below is of no use, and is let go of at once
+        assert list(below.dropped) == ([] if lost else [101])
         memory.release(pages)
         memory.release(own)
         assert memory.num_available == 8

@@ -59,9 +59,12 @@ def test_tests_are_chosen_by_the_lines_that_they_reach(tmp_path: Path) -> None:
     (tmp_path / "f/tests-1.jsonl").write_text(
         "".join(f'["{test}", "call", "{outcome}", 1.0]\n' for test, outcome in ended)
     )
-    # at import; in a test's call; in a fixture of a file; in a test that fails as it is
-    lines = '["", "x.py", 1]\n["t.py::a", "x.py", 5]\n["t.py", "x.py", 6]\n["u.py::c", "x.py", 7]\n'
-    (tmp_path / "f/lines-1.jsonl").write_text(lines)
+    # at import, in a process that tests of another file start, too; in a test's call; in a fixture
+    # of a file; in a test that fails as it is
+    hits = [("", 1), ("u.py", 1), ("t.py::a", 5), ("t.py", 6), ("u.py::c", 7)]
+    (tmp_path / "f/lines-1.jsonl").write_text(
+        "".join(f'["{context}", "x.py", {line}]\n' for context, line in hits)
+    )
     reached = Reached(tmp_path)
     assert reached.tests("x.py", (1, 1)) == ["t.py::a", "t.py::b"]
     assert reached.tests("x.py", (4, 5)) == ["t.py::a"]

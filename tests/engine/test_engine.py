@@ -13,6 +13,7 @@ from izwi.metrics import FIGURES
 from izwi.request import Reason
 from izwi.runner.noise import uniforms
 from izwi.scheduler import policy
+from izwi.scheduler.cost import StepCost
 from tests.engine.toy import CODEBOOKS, toy_request
 from tests.engine.world import SPEECH, World, alone, run
 from tests.engine.world import Log as Received
@@ -146,3 +147,13 @@ def test_a_log_that_ends_at_the_limit_gives_the_sound_that_is_owed_and_ends() ->
         assert received.reason is Reason.LENGTH
         assert received.pcm == whole.pcm[heard * SPEECH.frame_samples :]
         assert received.entries == whole.entries[known:]
+
+
+def test_a_runner_without_graphs_does_nothing_beside_and_learns_what_rebuilding_costs() -> None:
+    runner = World().engine._workers["toy"].runner
+    assert runner.works_beside is False
+    before = runner.store.costs.rebuild_s_per_position
+    runner.learn(StepCost())
+    assert runner.store.costs.rebuild_s_per_position == before, "nothing was measured"
+    runner.learn(StepCost(prefill_token_s=3e-3))
+    assert runner.store.costs.rebuild_s_per_position == 3e-3

@@ -72,6 +72,7 @@ def test_arrays_come_back_bit_for_bit(dtype: str, size: int) -> None:
         {"dtype": "object"},
         {"dtype": "no"},
         {"shape": (6,)},
+        {"shape": (4,)},  # more than the shape has room for
         {"shape": (-5,)},
         {"shape": (-5, -1)},
         {"shape": (2**62, 5)},

@@ -4,7 +4,7 @@
     python -m tests.mutation izwi/scheduler/step_builder.py    # one module
     python -m tests.mutation --jobs 16 --seconds 450           # side by side, as many as fit
     python -m tests.mutation --most 40                         # so many of each module, by lot
-    python -m tests.mutation --again                           # what survived, with today's tests
+    python -m tests.mutation --again                           # what survived, and no others
     python -m tests.mutation --page                            # write docs/mutants.md, run nothing
 
 First each test file of the areas runs once, traced; a mutant is tried with the tests that pass and
@@ -72,7 +72,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="so many at once, each in its copy")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--most", type=int, default=60, help="so many of each module, by lot")
-    parser.add_argument("--again", action="store_true", help="try those that survived again")
+    parser.add_argument("--again", action="store_true", help="try what survived, and no others")
     parser.add_argument(
         "--trace-seconds", type=float, default=600.0, help="limit of the traced runs, together"
     )
@@ -90,7 +90,10 @@ def _arguments() -> argparse.Namespace:
 
 
 def _make_plan(modules: list[str], results: Results, most: int, *, again: bool) -> Plan:
-    """Draw so many mutants of each module; `again` those that survived and have no reason."""
+    """Draw so many mutants of each module; those that survived without a reason come first.
+
+    With `again` they are all.
+    """
     from tests.mutation.planting import find_sites, plant  # cosmic-ray, not everywhere installed
 
     plan = Plan({}, {})
@@ -98,12 +101,11 @@ def _make_plan(modules: list[str], results: Results, most: int, *, again: bool) 
         sites = find_sites(module)
         results.keep(module, [site.id for site in sites])
         found = results.modules[module]
-        if again:
-            open_ones = {s["id"] for s in found["survivors"] if not justified(module, s)}
-            drawn = [site for site in sites if site.id in open_ones]
-        else:
+        open_ids = {s["id"] for s in found["survivors"] if not justified(module, s)}
+        drawn = [site for site in sites if site.id in open_ids]
+        if not again:
             rest = [site for site in sites if site.id not in found["outcomes"]]
-            drawn = rest[: max(0, most - len(found["outcomes"]))]
+            drawn += rest[: max(0, most - len(found["outcomes"]))]
         made = [(site, plant(module, site)) for site in drawn]
         void = {site.id for site, mutant in made if mutant is None}
         plan.ids[module] = [site.id for site in sites if site.id not in void]

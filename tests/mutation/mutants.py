@@ -35,8 +35,9 @@ class Mutant:
     @property
     def first(self) -> tuple[str, str]:
         """The first line that differs, as it was and as it became."""
-        was = self.was[0] if self.was else ""
-        became = self.became[0] if self.became else ""
+        was, became = (
+            next((line for line in lines if line.strip()), "") for lines in (self.was, self.became)
+        )
         return " ".join(was.split()), " ".join(became.split())
 
     def found_in(self, text: str) -> Mutant | None:

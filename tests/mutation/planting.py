@@ -170,10 +170,14 @@ def _compiles(text: str) -> bool:
 
 
 def _quiet(tree: ast.Module) -> Iterator[Span]:
-    """Yield the spans in which a change changes nothing: annotations, `TYPE_CHECKING`, options.
+    """Yield the spans in which a change is no fault: annotations, `TYPE_CHECKING`, options, limits.
 
-    Options of `@dataclass` (`frozen`, `slots`) keep others from mistakes and compute nothing.
+    Options of `@dataclass` (`frozen`, `slots`) keep others from mistakes and compute nothing. The
+    number of a constant (`PATIENCE_STEPS = 1000`) is a choice: a test could only repeat it.
     """
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and _is_number(node.value):
+            yield _span(node.value)
     for node in ast.walk(tree):
         found: list[ast.expr | ast.stmt | None] = []
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -188,8 +192,17 @@ def _quiet(tree: ast.Module) -> Iterator[Span]:
             found = [node.value] if _is_type(node) else []
         for part in found:
             if part is not None:
-                end = (part.end_lineno or part.lineno, part.end_col_offset or 0)
-                yield (part.lineno, part.col_offset), end
+                yield _span(part)
+
+
+def _span(node: ast.expr | ast.stmt) -> Span:
+    end = (node.end_lineno or node.lineno, node.end_col_offset or 0)
+    return (node.lineno, node.col_offset), end
+
+
+def _is_number(node: ast.expr) -> bool:
+    value = node.operand if isinstance(node, ast.UnaryOp) else node
+    return isinstance(value, ast.Constant) and isinstance(value.value, int | float)
 
 
 def _is_type(node: ast.Assign) -> bool:

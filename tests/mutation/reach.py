@@ -156,16 +156,19 @@ class Reached:
                     self._of_module[module].add(context)
 
     def complete(self, files: Iterable[str]) -> bool:
-        """Whether all of some test files ran to their end."""
-        return all((self._folder / traces_of(file) / ENDED).exists() for file in files)
+        """Whether all of some test files ran to their end, and no test of them was left out."""
+        out = {test.partition("::")[0] for test in self.left_out}
+        return all(
+            file not in out and (self._folder / traces_of(file) / ENDED).exists() for file in files
+        )
 
     def tests(self, module: str, statement: tuple[int, int]) -> list[str]:
         """Return the tests that pass and reach a statement, none if none does."""
         contexts = set[str]().union(
             *(self._contexts[module, line] for line in range(statement[0], statement[1] + 1))
         )
-        if contexts == {""}:
-            contexts = self._of_module[module]
+        if "" in contexts:
+            contexts |= self._of_module[module]
         return [
             test
             for test in sorted(self._passed)

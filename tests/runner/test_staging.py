@@ -130,6 +130,65 @@ def test_places_without_a_row_have_ids_that_can_be_looked_up() -> None:
     assert staged.inputs.tolist() == [[UNKNOWN, UNKNOWN], [0, 0], [0, 0], [0, 0]]
 
 
+def test_inputs_come_from_elsewhere_where_rows_are_embedded() -> None:
+    staged = StagedPositions(4, num_inputs=1, max_pages=1, device=CPU)
+    one = sequence(0, 1.0, 0)
+    one.kv.pages = [0]
+    for inputs in (None, np.array([[5]]), None):
+        staged.stage_rows(inputs, [Row(one, 0, 1)])
+        staged.send()
+        assert staged.embedded.tolist() == [inputs is None]
+
+
+def test_places_without_a_request_are_drawn_for_without_harm() -> None:
+    """A recorded step draws for all its places: a penalty of 0 would make infinities of logits."""
+    staged = StagedRows(3, num_inputs=1, max_pages=1, track=DrawnTrack(VOCABULARY), device=CPU)
+    assert staged.source.tolist() == [-1, -1, -1]
+    assert staged.sampling.first.penalty.tolist() == [1.0] * 3
+    assert staged.sampling.rest.penalty.tolist() == [1.0] * 3
+    staged.stage_sources([2, 0])
+    staged.send()
+    assert staged.source.tolist() == [2, 0, -1]
+    staged.stage_sources([])
+    staged.send()
+    assert staged.source.tolist() == [-1, -1, -1]
+
+
+def test_a_place_has_what_its_request_asks_for_and_nothing_of_the_one_before() -> None:
+    def asks(number: int, sampling: SamplingParams, stop_ids: tuple[int, ...]) -> Sequence:
+        prompt, seed = ToyPrompt((1,)), -1 - number
+        return Sequence(
+            Request(f"{number}", "m", prompt, sampling, seed=seed, stop_ids=stop_ids), number
+        )
+
+    staged = StagedRows(2, num_inputs=1, max_pages=1, track=DrawnTrack(VOCABULARY), device=CPU)
+    crowd = [
+        asks(0, SamplingParams(0.5, 65, 0.9, 1.5), (7, 8, 9)),
+        asks(1, SamplingParams(0.0, 50, 1.0, 1.0), (4,)),
+        asks(2, SamplingParams(1.25, 1, 0.5, 1.25, presence_penalty=0.5), ()),
+    ]
+    for batch in ([0, 1], [2], [1, 0], [2, 1], [0]):
+        drawn = [crowd[number] for number in batch]
+        staged.stage_sampling(drawn)
+        staged.send()
+        sampling = staged.sampling
+        stop_ids = [[found for found in row if found != -1] for row in sampling.stop_ids.tolist()]
+        asked = [one.request for one in drawn]
+        count = len(batch)
+        assert stop_ids[:count] == [list(one.stop_ids) for one in asked]
+        assert sampling.seed.tolist()[:count] == [one.seed for one in asked]
+        params = [one.sampling for one in asked]
+        first = sampling.first
+        scales = [0.0 if one.temperature == 0.0 else one.temperature for one in params]
+        assert first.scale.tolist()[:count] == scales
+        assert first.top_k.tolist()[:count] == [one.top_k for one in params]
+        assert first.top_p.tolist()[:count] == pytest.approx([one.top_p for one in params])
+        # where logits are adjusted before, the penalty is among that
+        penalties = [1.0 if one.adjusts(0) else one.sampling.repetition_penalty for one in asked]
+        assert first.penalty.tolist()[:count] == penalties
+        assert staged.few_candidates is (crowd[0] not in drawn)  # of the 65 that it asks for
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_keep_the_places_that_they_had(seed: int) -> None:
     rng = random.Random(seed)

@@ -108,3 +108,15 @@ def test_only_the_piece_that_is_played_is_late() -> None:
     assert listeners.urgency(first, 10.5)[0] == pytest.approx(-10.0)
     assert listeners.urgency(second, 10.5)[0] == pytest.approx(1.0)
     assert listeners.urgency(third, 10.5)[0] == pytest.approx(2.5)
+
+
+def test_a_text_that_has_begun_is_as_urgent_as_any_other_text_and_known_to_have() -> None:
+    clocks = PlaybackClocks(None, TARGET_S)
+    one = piece(0)
+    clocks.add(one)
+    assert clocks.urgency(one, 0.2) == (pytest.approx(0.3), False)
+    clocks.delivered(one, 1, now_s=0.3)
+    slack, started = clocks.urgency(one, 0.4)
+    assert started
+    assert clocks.urgency(one, 90.0) == (slack, True), "text is not played, so nothing runs out"
+    assert slack > 0.0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.simulation.device import PaperPrompt
 from izwi.request import Request
 from izwi.scheduler.plan import Order
-from izwi.scheduler.waiting_queue import WaitingQueue
+from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
 from izwi.sequence import Sequence
 
 
@@ -50,3 +52,43 @@ def test_who_leaves_is_not_shown() -> None:
         waiting.remove(sequence)
         waiting.remove(sequence)
     assert arrivals(waiting, 3) == [2]
+
+
+def a_prompt(arrival: int, chain: tuple[int, ...]) -> Sequence:
+    sequence = Sequence(Request(f"{arrival}", "m", PaperPrompt(4, 0, arrival)), arrival)
+    sequence.kv.page_chain = chain
+    return sequence
+
+
+def test_a_page_is_in_flight_until_all_who_compute_it_have() -> None:
+    pages = PromptsInFlight()
+    one, other = a_prompt(0, (1, 2, 3)), a_prompt(1, (1, 2, 9))
+    pages.start(one, 0)
+    pages.start(other, 1)  # it has the first page from elsewhere
+    assert [page for page in range(10) if page in pages] == [1, 2, 3, 9]
+    pages.reached(other, 0)  # a prompt whose later pages alone are new has reached none of them
+    assert [page for page in range(10) if page in pages] == [1, 2, 3, 9]
+    pages.reached(one, 2)
+    assert [page for page in range(10) if page in pages] == [2, 3, 9]
+    pages.stop(other)
+    assert [page for page in range(10) if page in pages] == [3]
+    pages.reached(one, 3)
+    pages.reached(one, 3)
+    pages.stop(one)
+    assert [page for page in range(10) if page in pages] == []
+
+
+def test_how_often_requests_start() -> None:
+    starts = Starts()
+    assert (starts.steps_since, starts.per_step, starts.far_per_step) == (0, 0.0, 0.0)
+    starts.step(0)
+    starts.step(0)
+    assert (starts.steps_since, starts.per_step) == (2, 0.0)
+    starts.step(2)
+    assert starts.steps_since == 0
+    assert 0.0 < starts.per_step < 2.0
+    assert starts.far_per_step == 0.0
+    for _ in range(2000):
+        starts.step(2, 1)
+    assert starts.per_step == pytest.approx(2.0)
+    assert starts.far_per_step == pytest.approx(1.0)

@@ -1,0 +1,133 @@
+"""Codec rows: who has one, who gives way, and what is kept of those who gave way."""
+
+from __future__ import annotations
+
+import pytest
+
+from izwi.request import Request
+from izwi.scheduler.codec_rows import CodecRows
+from izwi.sequence import Sequence
+from tests.engine.toy import ToyPrompt
+
+
+class Rows:
+    """Rows and a lower tier, as plain values."""
+
+    def __init__(self, num_rows: int, room_below: int = 9):
+        self.free = list(range(num_rows))
+        self.below: dict[int, int] = {}  # handle to the row that it was
+        self.num_saved = 0
+        self.room_below = room_below
+
+    @property
+    def num_free(self) -> int:
+        return len(self.free)
+
+    def allocate(self) -> int:
+        return self.free.pop(0)
+
+    def release(self, row: int) -> None:
+        assert row not in self.free
+        self.free.append(row)
+
+    def save(self, row: int) -> int | None:
+        if len(self.below) >= self.room_below:
+            return None
+        self.num_saved += 1
+        self.below[self.num_saved] = row
+        return self.num_saved
+
+    def restore(self, row: int, handle: int) -> bool:
+        return self.below.pop(handle, None) is not None
+
+    def forget(self, handle: int) -> None:
+        del self.below[handle]
+
+
+def streams(count: int, num_vocoded: int = 3) -> list[Sequence]:
+    made = [Sequence(Request(f"{n}", "m", ToyPrompt((1,))), n) for n in range(count)]
+    for sequence in made:
+        sequence.sound.num_vocoded = num_vocoded
+    return made
+
+
+def test_who_goes_on_soon_has_the_row_that_it_had() -> None:
+    states = Rows(2)
+    rows, (one, other) = CodecRows(states), streams(2)
+    assert rows.take(one), "what was made into sound before is made again"
+    own = one.sound.state_row
+    rows.rest(one)
+    assert rows.num_available == 2
+    assert not rows.take(one)
+    assert one.sound.state_row == own
+    assert rows.num_available == 1
+    assert rows.take(other)
+    assert rows.num_available == 0
+
+
+def test_the_longest_idle_gives_way_and_comes_back_from_below() -> None:
+    states = Rows(2)
+    rows, (first, second, third) = CodecRows(states), streams(3)
+    for sequence in (first, second):
+        rows.take(sequence)
+        rows.rest(sequence)
+    rows.take(third)
+    assert (first.sound.state_row, second.sound.state_row) == (None, 1)
+    assert states.below == {first.sound.saved_state: 0}
+    rows.rest(third)
+    assert not rows.take(first), "its state came back"
+    assert first.sound.saved_state is None
+    assert second.sound.state_row is None
+    assert list(states.below) == [second.sound.saved_state]
+
+
+def test_what_is_not_kept_below_is_made_again() -> None:
+    states = Rows(1, room_below=0)
+    rows, (one, other) = CodecRows(states), streams(2)
+    rows.take(one)
+    rows.rest(one)
+    rows.take(other)
+    assert one.sound.saved_state is None
+    rows.rest(other)
+    assert rows.take(one)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_state_that_is_gone_from_below_is_made_again(lost: bool) -> None:
+    states = Rows(1)
+    rows, (one, other) = CodecRows(states), streams(2)
+    rows.take(one)
+    rows.rest(one)
+    rows.take(other)
+    rows.release(other)
+    if lost:
+        states.below.clear()
+    assert rows.take(one) is lost
+
+
+def test_a_stream_without_sound_has_no_state_to_keep() -> None:
+    states = Rows(1)
+    rows, (one, other) = CodecRows(states), streams(2, num_vocoded=0)
+    assert not rows.take(one)
+    rows.rest(one)
+    rows.take(other)
+    assert (states.num_saved, one.sound.saved_state) == (0, None)
+
+
+def test_the_end_of_a_stream_frees_its_row_and_what_is_below() -> None:
+    states = Rows(1)
+    rows, (one, other) = CodecRows(states), streams(2)
+    rows.take(one)
+    rows.rest(one)
+    rows.take(other)  # what one had is below now
+    rows.release(one)
+    assert states.below == {}
+    rows.release(other)
+    assert states.free == [0]
+    rows.release(other)  # nothing twice
+    assert states.free == [0]
+    idle = streams(1)[0]
+    rows.take(idle)
+    rows.rest(idle)
+    rows.release(idle)
+    assert rows.num_available == 1
