@@ -66,7 +66,7 @@ async def test_the_app_sees_the_request():
     assert (b"x-key", b"k") in seen["headers"]
 
 
-async def test_who_closes_a_response_disconnects_and_waits_for_the_app():
+async def test_closing_a_response_disconnects_and_waits_for_the_app():
     ended = []
 
     async def app(scope, receive, send):
@@ -89,7 +89,7 @@ async def test_who_closes_a_response_disconnects_and_waits_for_the_app():
         assert ended == ["app"]
 
 
-async def test_who_is_cancelled_before_the_answer_disconnects():
+async def test_cancelling_before_the_answer_disconnects():
     left = asyncio.Event()
 
     async def app(scope, receive, send):
@@ -179,7 +179,7 @@ async def test_a_socket_carries_messages_both_ways_and_waits_for_the_app():
     await connection.http.aclose()
 
 
-async def test_who_leaves_a_socket_is_seen_to_leave():
+async def test_closing_a_socket_disconnects_the_app():
     seen, ended = [], asyncio.Event()
 
     async def app(scope, receive, send):

@@ -30,7 +30,7 @@ def test_the_models_of_an_api_server_have_the_weights_that_were_asked_for(tmp_pa
         assert all(counts) if weights == "int8" else not any(counts), counts
 
 
-def test_an_unknown_kind_is_told_in_one_line():
+def test_an_unknown_kind_fails_with_one_line():
     result = CliRunner().invoke(app, ["serve", "--device", "cpu", "--weights", "int3"])
     assert result.exit_code == 2, result.output
     assert "weights must be one of auto, int8, fp8, int4, got 'int3'" in result.stderr
@@ -49,7 +49,7 @@ def test_traces_tell_narrow_weights_apart():
         ("triton", "attention 'triton' is not available here"),
     ],
 )
-def test_attention_that_is_not_there_is_told_in_one_line(asked: str, reported: str):
+def test_unavailable_attention_fails_with_one_line(asked: str, reported: str):
     result = CliRunner().invoke(app, ["serve", "--device", "cpu", "--attention", asked])
     assert result.exit_code == 2, result.output
     assert reported in result.stderr

@@ -208,7 +208,7 @@ def test_a_stop_string_ends_text_and_sound(create):
 
 
 # -- leaving ---------------------------------------------------------------------------------
-def test_a_caller_who_leaves_frees_all_models(create, served):
+def test_disconnect_frees_all_models(create, served):
     stream = create(messages=[user(text("a long one"))], stream=True, **ALOUD)
     while "data" not in next(stream).choices[0].delta.to_dict().get("audio", {}):
         pass

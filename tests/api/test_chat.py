@@ -124,7 +124,7 @@ async def test_the_async_sdk(world, http):
 @pytest.mark.parametrize(
     "switch", [{"enable_thinking": True}, {"chat_template_kwargs": {"enable_thinking": True}}]
 )
-def test_thoughts_are_told_apart(sdk, world, switch):
+def test_thoughts_are_separate_from_the_answer(sdk, world, switch):
     message = sdk.create(**user("hello"), extra_body=switch).choices[0].message
     assert (message.content, message.reasoning_content) == ("hello", "5 long")
     assert world.asked[-1].thinking is True
@@ -477,7 +477,7 @@ def test_a_failure_on_the_way_is_the_last_event(http, sdk):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_who_leaves_stops_the_answer(http, world, stream):
+def test_disconnect_stops_the_answer(http, world, stream):
     world.engine.step_s = 0.02
     aborted = len(world.engine.aborted)
     if stream:

@@ -57,7 +57,7 @@ def test_a_stream_says_what_the_whole_says(sdk):
     assert whole.usage.completion_tokens == 16
 
 
-def test_answers_do_not_depend_on_their_company(sdk):
+def test_answers_do_not_depend_on_the_batch(sdk):
     def ask(seed):
         answer = sdk.chat.completions.create(
             model="chat", messages=messages(f"question {seed}"), seed=seed, max_tokens=24
@@ -99,7 +99,7 @@ def test_a_conversation_that_is_too_long(sdk):
     assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "messages")
 
 
-def test_who_leaves_frees_the_engine(sdk, served):
+def test_disconnect_frees_the_engine(sdk, served):
     stream = sdk.chat.completions.create(
         model="chat", messages=messages("tell me all"), temperature=0.0, stream=True
     )

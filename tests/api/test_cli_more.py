@@ -229,7 +229,7 @@ async def test_text_is_said_while_it_is_written(tiny_voice, monkeypatch, tmp_pat
     assert piecewise == await spoken(tiny_voice, (text[:20], text[20:]), close_after=1)
 
 
-async def test_text_that_breaks_off_is_the_reason_that_is_told(tiny_voice, monkeypatch, tmp_path):
+async def test_a_truncated_text_is_the_reported_cause(tiny_voice, monkeypatch, tmp_path):
     monkeypatch.setenv("IZWI_HOME", str(tmp_path))
     with pytest.raises(InvalidRequest, match="UTF-8"):
         await spoken(tiny_voice, (b"One, two, three. ", b"four \xff five"), close_after=1)
@@ -404,7 +404,7 @@ def test_clone_tells_faults_before_it_asks_and_says_a_sentence(cli):
     assert cli.voices.names() == ["good", "mute"]
 
 
-def test_clone_plays_the_sentence_to_who_listens(cli, monkeypatch, tmp_path):
+def test_clone_plays_a_preview_on_a_terminal(cli, monkeypatch, tmp_path):
     transcript = tmp_path / "heard.wav"
     player = tmp_path / "aplay"
     player.write_text(f"#!/bin/sh\ncat > {transcript}\n")
@@ -507,7 +507,7 @@ def test_words_are_pronounced_as_they_are_spelled(cli):
     assert "takes WORD=SPELLING, got 'izwi'" in cli(*say, "--pronounce", "izwi", code=2).stderr
 
 
-def test_instructions_that_change_nothing_are_told(cli):
+def test_instructions_without_effect_are_reported(cli):
     say = ("say", "hi", "--voice", "Ann", "--out", "a.wav")
     assert "does not follow instructions" in cli(*say, "--instruct", "Sing.").stderr
     assert "does not follow instructions" not in cli(*say).stderr

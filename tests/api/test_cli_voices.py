@@ -73,7 +73,7 @@ def test_files_that_are_no_voices(cli, tmp_path):
     assert cli.voices.names() == []
 
 
-def test_clone_with_a_recording_asks_nobody(cli, there, tone_wav, tmp_path):
+def test_clone_with_a_consent_recording_does_not_prompt(cli, there, tone_wav, tmp_path):
     (tmp_path / "work" / "ref.wav").write_bytes(tone_wav(2.0))
     ask = ("clone", "ref.wav", "--name", "me", "--consent", "cons_1", "--quiet")
     cli(*ask)

@@ -68,7 +68,7 @@ def test_text_in_pieces(world):
         assert sum(audio.samples.size for audio in stream) == len("one two") * FRAME
 
 
-def test_who_leaves_a_stream_frees_the_engine(world):
+def test_leaving_a_stream_frees_the_engine(world):
     arguments, engine = world
     with Client(**arguments) as client:
         stream = client.stream_speech("a long text. " * 300)
@@ -141,7 +141,7 @@ def test_what_fails_is_an_error_of_its_kind_and_the_client_goes_on(world, act, k
         assert client.say("hi").samples.size == 2 * FRAME
 
 
-def test_what_fails_inside_is_told_to_this_process_alone(cli, server, caplog):
+def test_internal_errors_are_detailed_in_process_only(cli, server, caplog):
     with Client(models=NAMES) as client, pytest.raises(IzwiError, match="the tensor broke"):
         list(client.stream_speech("he\x01llo", include_codes=True))
     assert not caplog.records
@@ -211,7 +211,7 @@ def test_threads_may_share_a_client(world):
         client.say("hi")
 
 
-def test_a_model_that_cannot_be_loaded_is_told(cli):
+def test_a_model_that_cannot_be_loaded_raises(cli):
     with pytest.raises(ModelNotFound, match="missing"):
         Client(models=["missing"])
     with pytest.raises(InvalidRequest, match="address"):
@@ -220,7 +220,7 @@ def test_a_model_that_cannot_be_loaded_is_told(cli):
         Client("http://127.0.0.1:9").say("hi")
 
 
-def test_limits_for_strangers_do_not_hold_for_this_process(cli, monkeypatch, tone_wav):
+def test_http_limits_do_not_apply_in_process(cli, monkeypatch, tone_wav):
     monkeypatch.setenv("IZWI_MAX_UPLOAD_MB", "0.001")
     monkeypatch.setenv("IZWI_API_KEY", "a-key-that-a-server-would-ask-for")
     with Client(models=NAMES) as client:
@@ -235,7 +235,7 @@ def test_limits_for_strangers_do_not_hold_for_this_process(cli, monkeypatch, ton
     assert (theirs.utterance_chars, theirs.text_s) == (1 << 20, 30.0)
 
 
-def test_a_server_that_is_full_is_asked_again_and_one_that_breaks_off_is_told():
+def test_a_full_server_is_retried_and_a_broken_answer_raises():
     asked = []
 
     async def busy(_):

@@ -147,7 +147,7 @@ def test_sdk_tries_again_what_may_come_right(client, server, sdk):
     assert (num_answered(500) - before[0], num_answered(400) - before[1]) == (3, 1)
 
 
-def test_sdk_is_told_of_a_failure_on_the_way(client, server, sdk, tone_wav):
+def test_the_sdk_raises_on_a_failure_in_a_stream(client, server, sdk, tone_wav):
     server.engine.step_s = 0.01
     stream = sdk.audio.transcriptions.create(
         model="org/asr",

@@ -137,7 +137,7 @@ async def test_a_process_may_do_nothing_but_decode(pool, tone_wav):
     assert len(list((folder / "fd").iterdir())) == 3
 
 
-async def test_who_leaves_frees_the_process(pool, bomb):
+async def test_disconnect_frees_the_decoder_process(pool, bomb):
     task = asyncio.create_task(pool.decode(bomb, 16_000, ENDLESS))
     await until_busy(pool)
     task.cancel()

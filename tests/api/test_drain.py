@@ -160,7 +160,7 @@ def test_figures_of_sessions(server, tmp_path):
         ("[evil.example]", False),
     ],
 )
-def test_names_that_no_stranger_can_have(host, own):
+def test_loopback_names_are_allowed_hosts(host, own):
     assert is_own_name(host, {"speech.example"}) is own
 
 

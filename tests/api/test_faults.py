@@ -559,7 +559,7 @@ def test_bombs_are_refused_within_two_seconds_of_work(server, client, baseline_m
     assert grown_mib < 300
 
 
-def test_a_burst_is_answered_or_told_when_to_come_again(server, client):
+def test_a_burst_is_answered_or_gets_retry_after(server, client):
     """Each client connects and sends its whole request at once: none is slow by itself."""
     ask = ASK | {"input": "The house is near the river.", "max_new_tokens": 64}
     headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}

@@ -107,7 +107,7 @@ def test_many_add_at_once_and_none_is_lost(tmp_path):
     assert [ring.find(key).name for key in keys] == [f"k{n}" for n in range(24)]
 
 
-def test_two_who_add_the_same_name_take_turns(tmp_path):
+def test_two_writers_of_one_key_name_take_turns(tmp_path):
     path = tmp_path / "keys.toml"
     with path.open("a") as first, ThreadPoolExecutor(1) as pool:
         fcntl.flock(first, fcntl.LOCK_EX)
@@ -267,7 +267,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_who_has_no_key_is_told_so_and_no_more(guarded, name):
+def test_a_missing_or_wrong_key_gets_401(guarded, name):
     for method, path in (
         ("POST", SPEECH),
         ("GET", "/v1/models"),
@@ -293,7 +293,7 @@ def test_probes_and_the_page_need_no_key(guarded):
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER "])
-def test_who_has_one_comes_in(guarded, scheme):
+def test_a_valid_key_is_accepted(guarded, scheme):
     for key in (SECRET, guarded.keys["alice"]):
         headers = {"authorization": f"{scheme} {key}"}
         answer = guarded.client.post(SPEECH, json=ASK, headers=headers)
@@ -511,7 +511,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_audit_log_tells_who_and_how_but_not_what(guarded, tone_wav):
+def test_the_audit_log_has_key_and_status_but_no_content(guarded, tone_wav):
     before = len(lines(guarded.audit))
     alice = bearer(guarded.keys["alice"])
     words = ASK | {"input": "a secret sentence", "instructions": "like a whisper"}
@@ -766,7 +766,7 @@ def test_keys_add(tmp_path):
     assert parse_keys(path.read_text(), "")[0].limits == KeyLimits(audio_seconds_per_day=9.5)
 
 
-def test_the_environment_says_who_may_come_in(tmp_path):
+def test_access_is_read_from_the_environment(tmp_path):
     access = read_access(
         {
             "IZWI_API_KEY": SECRET,

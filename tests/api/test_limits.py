@@ -45,7 +45,7 @@ def test_a_bucket_never_gives_more_than_its_rate(per_minute, gaps):
 
 
 @given(st.integers(1, 1000), st.integers(0, 1100), SECONDS)
-def test_who_waits_as_told_gets_one_and_who_comes_earlier_none(per_minute, tries, start_s):
+def test_waiting_wait_s_is_enough_and_less_is_not(per_minute, tries, start_s):
     bucket = TokenBucket.full(per_minute, start_s)
     given_out = 0
     for _ in range(tries):
@@ -129,7 +129,7 @@ def test_a_meter_lets_in_and_refuses_and_says_how_long():
 
 
 @given(per_minute=st.integers(1, 1000), start_s=st.floats(0, 1e6))
-def test_who_waits_as_long_as_the_refusal_says_is_let_in(per_minute, start_s):
+def test_waiting_retry_after_is_enough(per_minute, start_s):
     now_s = [start_s]
     meter = Meter(KeyLimits(requests_per_minute=per_minute), Clocks(lambda: now_s[0], lambda: 0.0))
     for _ in range(per_minute):

@@ -80,7 +80,7 @@ def test_a_refund_cannot_leave_more_than_the_limit(tmp_path):
     other.charge({"characters": 100})
 
 
-def test_a_refund_while_the_counts_cannot_be_used_is_told_later(tmp_path, monkeypatch):
+def test_a_refund_without_the_shared_file_is_added_later(tmp_path, monkeypatch):
     clock = Clock()
     one, other = (shared_meter(tmp_path, clock, KeyLimits(None, 100)) for _ in range(2))
     one.charge({"characters": 10})

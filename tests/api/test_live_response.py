@@ -48,7 +48,7 @@ async def running():
     return client, work, task
 
 
-async def test_work_that_is_done_is_the_answer_and_nobody_watches_on(running):
+async def test_finished_work_is_returned_and_the_watcher_ends(running):
     _, work, task = running
     work.go.set()
     assert await task == 7
@@ -56,7 +56,7 @@ async def test_work_that_is_done_is_the_answer_and_nobody_watches_on(running):
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_client_who_leaves_ends_the_work(running):
+async def test_disconnect_ends_the_work(running):
     client, work, task = running
     client.left.set()
     with pytest.raises(ClientDisconnect):
@@ -66,7 +66,7 @@ async def test_a_client_who_leaves_ends_the_work(running):
     assert not task.cancelling()
 
 
-async def test_a_server_that_stops_is_no_client_who_left(running):
+async def test_a_stopping_server_is_not_a_disconnect(running):
     client, work, task = running
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

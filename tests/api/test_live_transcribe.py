@@ -227,7 +227,7 @@ async def test_an_overloaded_engine_costs_partial_texts_alone(reported):
     assert [event.end_s async for event in reported.live] == [2.1]
 
 
-async def test_a_failure_is_told_to_everybody(reported):
+async def test_a_failure_reaches_every_reader(reported):
     reported.engine.fails_with = IzwiError("the tensor broke")
     await reported.live.feed(sound(2.1))
     with pytest.raises(IzwiError, match="tensor"):

@@ -60,7 +60,7 @@ def test_every_delta_has_its_own(client, server, tone_wav):
         assert reported >= 0, "a token before its text"
 
 
-def test_who_does_not_ask_has_none(client, tone_wav):
+def test_logprobs_are_absent_unless_requested(client, tone_wav):
     form = {"model": "org/asr"}
     files = {"file": ("a.wav", tone_wav(2.0))}
     assert "logprobs" not in client.post(URL, data=form, files=files).json()

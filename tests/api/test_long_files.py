@@ -102,7 +102,7 @@ def test_the_answer_is_the_same_bit_for_bit(client, world, long_wav, monkeypatch
     assert answers[0].count(b"word") >= PIECES
 
 
-def test_text_is_told_while_later_pieces_wait(client, world, long_wav, in_file, monkeypatch):
+def test_text_is_streamed_while_later_pieces_wait(client, world, long_wav, in_file, monkeypatch):
     monkeypatch.setattr(transcribe, "_MAX_AHEAD", 3)
     fields = {"data": {"model": "org/asr", "stream": "true"}, "files": {"file": ("a", long_wav)}}
     reported, at_work = [], []
@@ -119,7 +119,7 @@ def test_text_is_told_while_later_pieces_wait(client, world, long_wav, in_file, 
     assert sum(numbered < PIECES - 3 for numbered in at_work[:-1]) > PIECES // 2
 
 
-def test_who_leaves_leaves_no_file(client, world, long_wav, in_file):
+def test_disconnect_leaves_no_file(client, world, long_wav, in_file):
     world.engine.step_s = 0.02
     fields = {"data": {"model": "org/asr", "stream": "true"}, "files": {"file": ("a", long_wav)}}
     with client.stream("POST", URL, **fields) as answer:

@@ -81,7 +81,7 @@ async def test_background_work_is_submitted_whole() -> None:
     assert len(engine.requests) == NUM_PIECES
 
 
-async def test_who_leaves_asks_for_no_more() -> None:
+async def test_disconnect_submits_no_more_pieces() -> None:
     engine = Recorder()
     speech = await opened(engine)
     chunks = speech.chunks()

@@ -90,7 +90,7 @@ async def test_few_pieces_are_in_work_at_a_time(world):
     assert not engine.live
 
 
-async def test_who_may_not_hear_all_is_told_before_anything_is_written(world):
+async def test_a_quota_is_checked_before_the_first_text(world):
     engine, counted_engine, registry = world
     with counted(84.0) as usage:
         with pytest.raises(QuotaExceeded):
@@ -99,7 +99,7 @@ async def test_who_may_not_hear_all_is_told_before_anything_is_written(world):
     assert not engine.live
 
 
-async def test_who_leaves_stops_what_is_in_work(world):
+async def test_disconnect_stops_pieces_in_flight(world):
     engine, counted_engine, registry = world
     result = await open_transcription(counted_engine, registry, "m", SOUND, detects_speech=False)
     async for _ in result.deltas(live=True):

@@ -39,7 +39,7 @@ def test_aliases_are_listed_with_the_model_behind_them(client):
     assert {entry["id"] for entry in audio} == set(listed)
 
 
-def test_an_unknown_name_is_told_how_it_can_be_served(client):
+def test_an_unknown_model_error_names_the_option(client):
     ask = {"model": "tts-1-hd", "input": "hi", "voice": "Ann"}
     for answer in (client.post("/v1/audio/speech", json=ask), client.get("/v1/models/tts-1-hd")):
         assert answer.status_code == 404

@@ -142,7 +142,7 @@ def test_a_voice_is_not_disturbed_and_what_runs_ends(managed):
     assert managed.client.post("/v1/audio/speech", json=SAY).content == alone
 
 
-async def test_who_still_leaves_is_not_loaded_and_two_who_ask_wait_for_one(fake_world):
+async def test_an_unloading_model_is_not_loaded_and_two_callers_share_one_load(fake_world):
     engine, registry, models = fake_world()
     registry.models = models
     ended, removed = asyncio.Event(), []
@@ -170,7 +170,7 @@ def test_pulling_serves_nothing(managed, hub):
 
 
 @pytest.mark.parametrize("path", ["load", "pull"])
-def test_what_the_hub_has_not_is_told(managed, hub, path):
+def test_a_model_missing_at_the_hub_is_an_error(managed, hub, path):
     url = "/v1/models/pull" if path == "pull" else "/v1/models/some/body/load"
     body = {"model": "some/body"}
     answer = managed.client.post(url, json=body)
@@ -199,7 +199,7 @@ def test_a_broken_checkpoint_is_refused_without_its_path(managed, monkeypatch, t
     assert str(tmp_path) not in answer.text
 
 
-def test_who_pulls_says_what(managed):
+def test_pull_requires_a_model(managed):
     for body in ({}, {"model": ""}, {"model": 1}, {"model": HUB_ID, "path": "/"}):
         assert managed.client.post("/v1/models/pull", json=body).status_code == 400
 

@@ -104,7 +104,7 @@ def test_a_voice_may_be_described_where_none_is_named(client):
     assert refusal(lambda: said(client, model="older", voice="us_male")) == (404, "voice")
 
 
-def test_a_description_that_is_not_followed_is_told(served, client):
+def test_an_ignored_instruction_is_reported(served, client):
     body = SAY | {"model": "newer", "voice": "us_male", "instructions": "Low.", "max_new_tokens": 9}
     answer = httpx.post(f"{served[0]}/v1/audio/speech", json=body)
     assert answer.status_code == 200
@@ -142,7 +142,7 @@ def test_speech_that_cannot_be(client, change, status, param):
     assert said(client)
 
 
-def test_a_listener_who_leaves_frees_the_engine(served):
+def test_disconnect_frees_the_engine(served):
     body = SAY | {"model": "newer", "voice": "us_male", "max_new_tokens": 1900}
     with httpx.stream("POST", f"{served[0]}/v1/audio/speech", json=body) as answer:
         next(answer.iter_raw())

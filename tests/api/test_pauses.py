@@ -53,7 +53,7 @@ def test_pronunciations_are_what_is_spoken(client):
     assert base64.b64decode(batch[0]["audio_data"]) == say(client, input="ee").content
 
 
-def test_instructions_that_a_model_cannot_follow_are_told(client, server, monkeypatch):
+def test_ignored_instructions_are_reported(client, server, monkeypatch):
     assert "x-izwi-ignored" not in say(client, input="hi").headers
     assert say(client, input="hi", instructions="Sing.").headers["x-izwi-ignored"] == "instructions"
     events = say(client, input="hi", instructions="Sing.", stream_format="sse")

@@ -132,7 +132,7 @@ def check_freed(client, model, steps):
     assert figure(client, "steps_total", model) <= steps + 2
 
 
-def test_who_leaves_a_stream_frees_its_place_within_two_steps(served, slow_steps):
+def test_disconnect_from_a_stream_frees_its_slot_within_two_steps(served, slow_steps):
     client, _ = served
     with client.stream("POST", SPEECH, json=ASK | {"max_new_tokens": 200}) as answer:
         pieces = answer.iter_raw()  # kept: httpx hangs up when it is collected
@@ -142,9 +142,7 @@ def test_who_leaves_a_stream_frees_its_place_within_two_steps(served, slow_steps
     check_freed(client, "custom_voice", steps)
 
 
-def test_who_leaves_before_the_answer_frees_its_place_within_two_steps(
-    served, slow_steps, tone_wav
-):
+def test_disconnect_before_the_answer_frees_its_slot_within_two_steps(served, slow_steps, tone_wav):
     client, _ = served
     form = {"model": "asr", "temperature": "0"}
     request = client.build_request(

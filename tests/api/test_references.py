@@ -255,7 +255,7 @@ def test_proxies_of_the_environment_are_not_used(served, remote, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["/drops", "/drops-of-a-head"])
-async def test_a_caller_who_leaves_ends_the_fetch(remote, path):
+async def test_disconnect_ends_the_fetch(remote, path):
     fetcher = References([host(remote.entry)], pace=FetchPace(30.0, 1.0, 60.0))
     task = asyncio.create_task(fetcher.fetch(remote.entry + path))
     await until(lambda: remote.num_open)
@@ -447,7 +447,7 @@ async def test_the_system_resolves_names_in_threads_of_its_own(monkeypatch, conn
     fetcher.stop()
 
 
-async def test_no_such_name_is_told_like_everything_else(monkeypatch):
+async def test_an_unknown_host_gets_reference_not_fetched(monkeypatch):
     def look_up(*_, **__):
         raise socket.gaierror(socket.EAI_NONAME, "a secret of the resolver")
 
@@ -544,7 +544,7 @@ def test_the_list_of_the_environment():
         read_settings({"IZWI_REFERENCE_HOSTS": "a.example/path"})
 
 
-def test_a_bad_option_is_told_before_models_are_loaded(tmp_path, monkeypatch):
+def test_a_bad_option_fails_before_models_load(tmp_path, monkeypatch):
     monkeypatch.setenv("IZWI_HOME", str(tmp_path))
     reported = CliRunner().invoke(
         command_line, ["serve", "--model", "/nowhere", "--reference-host", "a.example/path"]

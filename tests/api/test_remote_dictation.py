@@ -89,19 +89,19 @@ async def test_the_voice_is_the_one_that_was_asked_for(there):
         ({"language": "klingon"}, "klingon"),
     ],
 )
-async def test_what_a_server_refuses_is_told(there, fields, message):
+async def test_a_refusal_of_the_server_is_reported(there, fields, message):
     with pytest.raises(InvalidRequest, match=message):
         await asyncio.wait_for(dictated(there[0], (b"One.",), fields=FIELDS | fields), 60)
 
 
-async def test_text_that_breaks_off_is_the_reason_that_is_told(there):
+async def test_a_truncated_text_is_the_reported_cause(there):
     server, engine = there
     with pytest.raises(InvalidRequest, match="UTF-8"):
         await dictated(server, (b"One, two, three. ", b"four \xff five"))
     wait_for(lambda: not engine.live)
 
 
-async def test_a_blank_text_is_told(there):
+async def test_a_blank_text_is_an_error(there):
     client, _ = there
     reading, writing = os.pipe()
     os.write(writing, b"  \n ")
@@ -111,19 +111,19 @@ async def test_a_blank_text_is_told(there):
             await anext(speech)
 
 
-async def test_nobody_there():
+async def test_an_unreachable_server_is_an_error():
     with pytest.raises(EngineStopped, match="no server answers"):
         await dictated(AsyncClient("http://127.0.0.1:9"), (b"One.",))
 
 
 @pytest.mark.parametrize("key", [None, "another"])
-async def test_who_is_not_let_in_is_told_why(there, key, monkeypatch):
+async def test_a_rejected_key_is_reported(there, key, monkeypatch):
     client, _ = there
     with pytest.raises(InvalidRequest, match="API key"):
         await dictated(AsyncClient(client.base_url, api_key=key), (b"One.",))
 
 
-async def test_who_leaves_frees_the_engine(there):
+async def test_disconnect_frees_the_engine(there):
     client, engine = there
     reading, writing = os.pipe()
     os.write(writing, b"One, two, three, four. " * 8)
@@ -134,7 +134,7 @@ async def test_who_leaves_frees_the_engine(there):
     await asyncio.to_thread(wait_for, lambda: not engine.live)
 
 
-async def test_a_server_is_told_that_a_silent_writer_is_there(there, monkeypatch):
+async def test_a_silent_writer_keeps_its_session_alive(there, monkeypatch):
     """It leaves who says nothing for long; half a second here."""
     client, _ = there
     limits = replace(speech_stream.LIMITS, idle_s=0.5)

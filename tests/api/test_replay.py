@@ -64,7 +64,7 @@ def test_what_differs_exits_with_1_and_is_named(recording):
     ]
 
 
-def test_another_checkpoint_is_told_as_such(recording):
+def test_replay_with_another_checkpoint_is_reported(recording):
     change(recording, fingerprint="0123456789abcdef")
     result = izwi("replay", recording, "--json", code=1)
     (difference,) = json.loads(result.stdout)["differences"]

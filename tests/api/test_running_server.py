@@ -94,7 +94,7 @@ def test_what_is_named_is_taken_as_it_is(default):
         b"<html>",
     ],
 )
-def test_a_stranger_is_left_alone(monkeypatch, models):
+def test_a_port_of_another_program_is_not_used(monkeypatch, models):
     answers = {"/readyz": (200, b"{}"), "/v1/models": (200, models)}
     with stranger(answers) as (url, asked):
         monkeypatch.setattr(module, "DEFAULT_URL", url)
@@ -102,7 +102,7 @@ def test_a_stranger_is_left_alone(monkeypatch, models):
         assert asked == [("/readyz", None), ("/v1/models", None)]  # and is told no key
 
 
-def test_a_key_does_not_follow_to_where_a_stranger_sends(monkeypatch):
+def test_a_key_is_not_sent_after_a_redirect(monkeypatch):
     with stranger({}) as (elsewhere, asked_elsewhere):
         moved = (302, b"", {"location": f"{elsewhere}/v1/models"})
         answers = {"/readyz": (200, b"{}"), "/v1/models": [(401, b""), moved]}
@@ -124,14 +124,14 @@ def test_a_server_that_is_not_ready_is_not_asked(monkeypatch):
         assert len(asked) == 3
 
 
-def test_who_does_not_answer_is_waited_for_shortly(monkeypatch):
+def test_a_silent_or_closed_port_is_no_server(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         monkeypatch.setattr(module, "DEFAULT_URL", f"http://127.0.0.1:{deaf.getsockname()[1]}")
         assert running_server(None, None) is None
     assert running_server(None, None) is None  # nobody listens now
 
 
-def test_a_key_is_shown_to_who_asks_for_it(monkeypatch, tmp_path, fake_world):
+def test_a_server_with_a_key_is_used_with_that_key_only(monkeypatch, tmp_path, fake_world):
     engine, registry, named = fake_world()
     registry.models = named
     settings = Settings(home=tmp_path, access=Access(digest_of("the key")))

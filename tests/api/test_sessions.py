@@ -113,7 +113,7 @@ async def test_messages_are_answered_in_order_until_the_client_leaves():
 
 
 @pytest.mark.parametrize("kind", ["bad", "bug"])
-async def test_errors_in_a_row_end_a_session_and_all_are_told(kind):
+async def test_errors_in_a_row_are_reported_and_end_the_session(kind):
     wire, _, task = opened(replace(LIMITS, bad_messages=3))
     for message in (kind, kind, "good", kind, kind, kind, "late"):
         wire.inbox.put_nowait(message)
@@ -307,7 +307,7 @@ def test_places_are_shared_by_processes_and_given_back_by_the_dead(tmp_path):
     here.close()
 
 
-def test_a_file_that_cannot_be_used_stops_nobody(tmp_path, caplog):
+def test_an_unusable_file_stops_no_session(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     places = Places(tmp_path / "file" / "places")
     assert [places.take(2), places.take(2), places.take(2)] == [0, 1, None]

@@ -147,7 +147,7 @@ def test_a_limit_that_is_gone_for_a_while_forgets_nothing(tmp_path):
     assert again.headers()["x-ratelimit-remaining-requests"] == "298"
 
 
-def test_a_locked_file_stops_nobody_and_what_was_counted_is_told_later(tmp_path, monkeypatch):
+def test_a_locked_file_stops_no_request_and_counts_are_added_later(tmp_path, monkeypatch):
     clock = Clock()
     first, second = meter_of(tmp_path, clock), meter_of(tmp_path, clock)
     first.admit()
@@ -164,7 +164,7 @@ def test_a_locked_file_stops_nobody_and_what_was_counted_is_told_later(tmp_path,
     assert take_all(first) == 0
 
 
-def test_who_is_killed_with_the_lock_leaves_it(tmp_path):
+def test_a_killed_process_releases_the_lock(tmp_path):
     clock = Clock()
     meter_of(tmp_path, clock).admit()
     (path,) = tmp_path.iterdir()
@@ -238,7 +238,7 @@ def test_where_no_file_can_be_each_counts_alone(tmp_path, spoil, caplog):
     assert caplog.text.count("counts alone") == 2  # once each
 
 
-def test_a_full_disk_stops_nobody(tmp_path, monkeypatch):
+def test_a_full_disk_stops_no_request(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 

@@ -90,7 +90,7 @@ def test_sse_ends_with_the_bill(client):
 
 
 @pytest.mark.parametrize("speed", [1.0, 2.0])
-def test_codes_come_beside_the_sound_for_who_wants_them(client, speed):
+def test_codes_are_returned_on_request(client, speed):
     events = sse(say(client, stream_format="sse", include_codes=True, speed=speed))
     codes = [code for e in events if e["type"] == "speech.audio.codes" for code in e["codes"]]
     assert codes == [[ord(letter)] * 4 for letter in ASK["input"]]
@@ -172,7 +172,7 @@ def test_an_encoder_that_fails_to_open_ends_the_speech(client, server, monkeypat
     assert not server.engine.live
 
 
-def test_a_reader_who_leaves_ends_the_work(client, server):
+def test_closing_the_reader_ends_the_work(client, server):
     server.engine.step_s = 0.02
     for ask in (ASK, ASK | {"stream_format": "sse"}):
         num_aborted = len(server.engine.aborted)
@@ -186,7 +186,7 @@ def test_a_reader_who_leaves_ends_the_work(client, server):
         assert len(server.engine.aborted) == num_aborted + 1
 
 
-def test_a_client_who_leaves_before_the_answer_ends_the_work(client, server):
+def test_disconnect_before_the_answer_ends_the_work(client, server):
     server.engine.step_s = 30.0  # nothing has been sent yet when the client hangs up
     num_aborted = len(server.engine.aborted)
     body = json.dumps(ASK).encode()

@@ -181,7 +181,7 @@ def test_results_leave_while_others_are_made(client, server):
 
 
 @pytest.mark.parametrize("num_read", [0, 1])
-def test_a_client_who_leaves_ends_all_of_it(client, server, num_read):
+def test_disconnect_ends_the_whole_batch(client, server, num_read):
     server.engine.step_s = 0.05
     num_aborted = len(server.engine.aborted)
     ask = {"model": "tts", "voice": "Ann", "items": [{"input": "x" * 200}] * 6}

@@ -370,7 +370,7 @@ async def test_close_says_what_was_written_first(world):
 
 @pytest.mark.parametrize("closed", [False, True])
 @pytest.mark.parametrize("granularity", ["none", "sentence"])
-async def test_a_client_who_leaves_ends_the_work(world, closed, granularity):
+async def test_disconnect_ends_the_work(world, closed, granularity):
     world.engine.step_s = 0.02
     client = await world.open(split_granularity=granularity)
     client.send("input.text", text="x" * 100 + ". ")
@@ -503,7 +503,7 @@ async def test_an_utterance_has_a_limit(world, limits):
     assert (await client.until("session.done"))[-1]["usage"]["output_tokens"] == 10
 
 
-async def test_a_client_who_sends_too_fast_is_slowed(world, limits):
+async def test_a_fast_client_is_backpressured(world, limits):
     limits(pending_chars=1000)
     client = await world.open()
     for _ in range(100):
@@ -598,7 +598,7 @@ async def test_a_slow_engine_is_not_an_idle_client(world, limits):
     assert len(sound(await client.say("hi"))) == 2 * FRAME_BYTES
 
 
-async def test_a_client_who_reads_nothing_is_left(world, limits, monkeypatch):
+async def test_a_client_that_reads_nothing_is_disconnected(world, limits, monkeypatch):
     limits(idle_s=0.3)
     monkeypatch.setattr(core, "FAREWELL_S", 0.1)
     client = await world.open()

@@ -190,7 +190,7 @@ async def test_a_write_that_is_cancelled_aborts_the_speech(world: World) -> None
     await world.until_idle()
 
 
-async def test_nothing_to_say_is_told_to_both_sides(world: World) -> None:
+async def test_empty_text_fails_writer_and_reader(world: World) -> None:
     writer = await world.open()
     reading = asyncio.create_task(read(writer))
     await writer.write("\n ... 世界 ")
@@ -218,7 +218,7 @@ async def test_what_cannot_be_done_is_said_at_once(world: World) -> None:
         await open_speech_writer(world.engine, registry, "fake", ASK)
 
 
-async def test_an_engine_that_stops_is_told(world: World) -> None:
+async def test_a_stopped_engine_raises(world: World) -> None:
     writer = await world.open("whole")
     reading = asyncio.create_task(read(writer))
     await writer.write("Hello there, ")

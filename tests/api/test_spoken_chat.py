@@ -165,7 +165,7 @@ def test_callers_do_not_notice_each_other(create):
         assert list(pool.map(ask, range(4))) == alone
 
 
-def test_a_caller_who_leaves_frees_the_engine(create, served):
+def test_disconnect_frees_the_engine(create, served):
     more = {**ALOUD, "max_completion_tokens": 1500}
     stream = create(messages=[user(TEXT)], audio=PCM, stream=True, **more)
     next(iter(stream))

@@ -139,7 +139,7 @@ def test_a_file_that_lies_is_refused(create, content, name):
     assert refused.value.param in ("messages", "file")
 
 
-def test_who_comes_after_all_that_is_answered(create):
+def test_a_request_after_refusals_is_answered(create):
     assert create(messages=[HELLO], **ALOUD).choices[0].message.audio.data
 
 

@@ -187,7 +187,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_schema_harms_nobody(chat, name):
+def test_a_hostile_schema_does_not_affect_others(chat, name):
     schema = {"type": "json_schema", "json_schema": {"name": "h", "schema": HOSTILE[name]}}
     done = threading.Event()
 
@@ -213,7 +213,7 @@ def test_a_hostile_schema_harms_nobody(chat, name):
     assert ask(chat, max_tokens=5).choices[0].finish_reason in ("stop", "length")
 
 
-def test_who_leaves_while_it_is_constrained(chat):
+def test_disconnect_during_a_constrained_answer_ends_it(chat):
     stream = ask(chat, response_format=FORMAT, stream=True)
     next(iter(stream))
     stream.close()

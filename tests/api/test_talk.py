@@ -92,7 +92,7 @@ def test_it_comes_in_pieces(client):
     assert kinds.index("audio") < len(kinds) - 1 - kinds[::-1].index("text")
 
 
-def test_who_leaves_stops_it(served):
+def test_leaving_stops_the_answer(served):
     with (
         Client(served[0]) as client,
         client.stream_talk(QUESTION, max_completion_tokens=1900, seed=1) as stream,
@@ -232,7 +232,7 @@ def test_a_chat_model_is_asked_where_no_model_hears_and_speaks():
         (("a",), True, EngineStopped),
     ],
 )
-def test_a_server_that_breaks_off_or_refuses_is_told(deltas, end, error):
+def test_a_broken_or_refused_answer_is_reported(deltas, end, error):
     app, _ = answering(*deltas, end=end)
     with (
         listening(app) as port,
@@ -242,7 +242,7 @@ def test_a_server_that_breaks_off_or_refuses_is_told(deltas, end, error):
         client.talk(QUESTION)
 
 
-def test_a_server_without_such_a_model_is_told():
+def test_a_server_without_the_model_is_an_error():
     app, asked = answering(model_task="alignment")
     with (
         listening(app) as port,

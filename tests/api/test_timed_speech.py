@@ -135,7 +135,7 @@ def test_every_format_has_the_same_times(client, audio_format):
     assert len(decode_audio(content, RATE)) / RATE == pytest.approx(frames * FRAME_S, abs=0.1)
 
 
-def test_nobody_who_did_not_ask_gets_events_of_words(client, world):
+def test_word_events_are_sent_on_request_only(client, world):
     world.aligner.asked.clear()
     kinds = {event["type"] for event in events_of(client, word_timestamps=False)}
     assert kinds == {"speech.audio.delta", "speech.audio.done"}
@@ -205,7 +205,7 @@ def test_a_piece_longer_than_the_aligner_takes_is_timed_in_parts(client, world, 
     assert starts == sorted(starts)
 
 
-def test_who_leaves_ends_the_speech_and_the_alignments(client, world):
+def test_disconnect_ends_speech_and_alignments(client, world):
     world.engine.step_s = 0.01
     ask = ASK | {"input": "Hi." + " a b" * 50}
     with client.stream("POST", "/v1/audio/speech", json=ask) as answer:
@@ -388,7 +388,7 @@ def test_the_command_times_words_itself(tmp_path):
         ("--words", "a.json", "--aligner", "a", "--server", "http://127.0.0.1:1"),
     ],
 )
-def test_the_command_says_who_is_to_time_the_words(options, tmp_path, monkeypatch):
+def test_word_times_without_an_aligner_name_the_option(options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = say("One.", *options)
     assert done.exit_code == 2

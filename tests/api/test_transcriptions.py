@@ -170,11 +170,11 @@ def test_candidates_of_languages(client, server, tone_wav, monkeypatch, sent, fo
     assert '"languages":[{"code":"en"}]' in streamed.text
 
 
-def test_languages_are_told_to_those_who_asked(client, tone_wav):
+def test_languages_are_returned_on_request(client, tone_wav):
     assert "languages" not in write(client, tone_wav(1.0), language="en").json()
 
 
-def test_a_client_who_leaves_ends_the_work(client, server, tone_wav):
+def test_disconnect_ends_the_work(client, server, tone_wav):
     server.engine.step_s = 0.05
     num_aborted = len(server.engine.aborted)
     with client.stream(

@@ -296,7 +296,7 @@ def test_a_clip_over_ten_mebibytes_is_not_read_to_its_end(services, upload, tmp_
     assert services.client.get("/readyz").status_code == 200
 
 
-def test_a_full_disk_is_told_and_leaves_no_half_voice(services, upload, tmp_path, monkeypatch):
+def test_a_full_disk_gets_507_and_leaves_no_voice(services, upload, tmp_path, monkeypatch):
     def fsync(_):
         raise OSError(28, "No space left on device")
 
@@ -420,7 +420,7 @@ async def test_of_many_first_uses_one_encodes(tmp_path, tone_wav):
     assert [path.name for path in (made.folder / "prompts").iterdir()] == ["second%40f.npz"]
 
 
-async def test_who_leaves_while_encoding_gives_the_turn_away(tmp_path, tone_wav):
+async def test_disconnect_while_encoding_frees_the_turn(tmp_path, tone_wav):
     store = VoiceStore(tmp_path)
     made = store.create("me", tone_wav(1.0), "la")
     services = Services(FakeEngine(), world(), Settings(home=tmp_path), store)

@@ -65,7 +65,7 @@ def test_its_file_has_no_name_and_goes_with_it(samples, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
-def test_a_full_disk_is_told_while_it_is_written(samples, tmp_path):
+def test_a_full_disk_raises_while_writing(samples, tmp_path):
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -117,7 +117,7 @@ def test_answers_are_those_of_torch_alone_and_together(folder, expected, backend
 
 
 @each_backend
-def test_log_probabilities_are_told(folder, backend) -> None:
+def test_log_probabilities_are_returned(folder, backend) -> None:
     logprobs = []
     for name in ("torch", backend):
         loop = Loop(folder, name)

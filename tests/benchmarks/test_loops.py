@@ -78,7 +78,7 @@ async def test_sound_that_keeps_ahead_has_no_gap():
         assert (await listen(client, "izwi-tiny-tts", 0)).gap_s == 0
 
 
-async def test_an_error_is_told():
+async def test_an_error_is_reported():
     async def refuse(_: web.Request) -> web.Response:
         return web.Response(status=503, text="full")
 
@@ -98,7 +98,7 @@ def test_arrivals_are_the_same_in_every_run_and_as_many_as_the_rate_says():
     assert np.mean([ask.frames for ask in first]) == pytest.approx(52, rel=0.05)
 
 
-async def test_the_open_loop_waits_for_nobody(monkeypatch: pytest.MonkeyPatch):
+async def test_the_open_loop_does_not_wait_for_answers(monkeypatch: pytest.MonkeyPatch):
     """Listeners who take longer than the gap between arrivals are in flight together."""
 
     async def slow(*_: Any, frames: int, **__: Any) -> Listened:

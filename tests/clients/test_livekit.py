@@ -62,7 +62,7 @@ async def test_speech_as_events(speaker, base_url, sound):
     assert np.abs(samples).max() > 1000
 
 
-async def test_speech_comes_while_it_is_made_and_stops_when_nobody_listens(speaker, is_speaking):
+async def test_speech_streams_and_stops_on_disconnect(speaker, is_speaking):
     stream = speaker.synthesize(" ".join([SENTENCE] * 8), conn_options=NO_RETRY)
     await anext(stream)
     assert await is_speaking()
@@ -91,7 +91,7 @@ async def test_speech_as_bytes(base_url):
     assert 2 < len(samples) / 24_000 < 10
 
 
-async def test_what_is_wrong_is_told(base_url):
+async def test_errors_are_reported(base_url):
     tts = openai.TTS(model="none", voice="ash", base_url=base_url, api_key="none")
     with pytest.raises(agents.APIStatusError) as caught:
         await heard(tts, "Good morning.")

@@ -138,7 +138,7 @@ async def test_probabilities(base_url, spoken):
     assert all(token.logprob <= 0 for token in tokens)
 
 
-async def test_what_is_wrong_is_told(base_url):
+async def test_errors_are_reported(base_url):
     _, _, up = await said(speaker(base_url, model="izwi-tiny-asr"), "Good morning.")
     errors = of_kind(up, ErrorFrame)
     assert "400" in errors[0].error

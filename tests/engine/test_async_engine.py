@@ -106,7 +106,7 @@ async def test_memory_is_given_back_once_after_each_time_of_work(
     await engine.stop()
 
 
-async def test_refusals_and_a_stopped_engine_are_told() -> None:
+async def test_refusals_and_a_stopped_engine_raise() -> None:
     engine = async_engine(max_waiting=1, max_running=1)
     with pytest.raises(EngineStopped):
         engine.submit(toy_request("early", 3, seed=1, frames=3))
@@ -123,7 +123,7 @@ async def test_refusals_and_a_stopped_engine_are_told() -> None:
         engine.submit(toy_request("late", 3, seed=1, frames=3))
 
 
-async def test_a_bug_in_a_step_is_told_to_everybody_and_the_loop_goes_on(open_engine: Open) -> None:
+async def test_a_failing_step_fails_its_requests_and_the_loop_continues(open_engine: Open) -> None:
     engine = await open_engine()
     worker = engine._engine._workers["toy"]
     results = worker.results
@@ -156,7 +156,7 @@ async def test_requests_submitted_together_start_together_or_not_at_all(open_eng
     await engine.stop()
 
 
-async def test_a_bug_in_a_command_is_told_and_the_loop_goes_on() -> None:
+async def test_a_failing_command_fails_its_request_and_the_loop_continues() -> None:
     engine = async_engine()
     engine.start()
     stream = engine.submit(toy_request("a", 4, 1, 400))

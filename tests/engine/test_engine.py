@@ -121,7 +121,7 @@ def test_encode_only_answers_with_the_encoded_audio() -> None:
     assert not world.engine.has_work
 
 
-def test_a_full_queue_and_a_prompt_too_long_are_told_at_once() -> None:
+def test_a_full_queue_and_a_too_long_prompt_are_refused_at_once() -> None:
     world = World(max_waiting=2)
     world.submit(toy_request("a", 3, seed=1, frames=5))
     world.submit(toy_request("b", 3, seed=1, frames=5))

@@ -42,7 +42,7 @@ def test_others_give_the_same_while_a_model_comes_works_and_goes() -> None:
     world.check_nothing_is_lost()
 
 
-def test_who_is_removed_takes_nothing_new_and_ends_when_its_last_is_aborted() -> None:
+def test_a_removed_model_refuses_requests_and_ends_with_its_last() -> None:
     world = World(max_models=3)
     world.submit(toy_request("a", 5, seed=1, frames=30))
     world.step()

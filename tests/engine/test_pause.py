@@ -159,7 +159,7 @@ def test_a_sequence_that_outruns_its_text_waits_and_loses_nothing() -> None:
     world.check_nothing_is_lost()
 
 
-def test_who_cannot_start_in_time_is_refused() -> None:
+def test_a_request_that_cannot_start_in_time_is_refused() -> None:
     world = World(max_running=1, max_wait_s=1.0)
     world.submit(spoken("a", 6, seed=3, frames=100))
     world.submit(spoken("b", 6, seed=3, frames=40))
@@ -175,7 +175,7 @@ def test_who_cannot_start_in_time_is_refused() -> None:
     assert world.logs["a"].reason is Reason.LENGTH
 
 
-def test_what_somebody_listens_to_is_not_refused_in_the_middle() -> None:
+def test_a_playing_stream_is_not_refused() -> None:
     world = World(max_running=1, max_wait_s=1.0)
     world.submit(replace(spoken("first", 6, seed=3, frames=100), listener="ann"))
     world.submit(replace(spoken("next", 6, seed=4, frames=10), listener="ann"))

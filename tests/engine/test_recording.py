@@ -294,7 +294,7 @@ def test_the_corpus_gives_the_same_alone(world) -> None:
     assert here(replay(engine_of(world), world[1], lines, alone=True), lines, world[0]) == []
 
 
-def test_the_corpus_gives_the_same_in_company_and_under_pressure(world) -> None:
+def test_golden_recordings_replay_the_same_in_batches_and_under_pressure(world) -> None:
     lines = golden() * 2
     random.Random(0).shuffle(lines)
     needed = max(line.request.num_positions + len(line.entries) for line in lines)

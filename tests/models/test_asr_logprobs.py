@@ -82,7 +82,7 @@ def test_they_are_of_the_models_own_logits(model, n):
     np.testing.assert_allclose(logprobs, expected[:, 0].numpy(), atol=1e-5, rtol=0)
 
 
-def test_company_changes_nothing_and_only_those_who_ask_have_them(model):
+def test_logprobs_do_not_depend_on_the_batch_and_come_on_request(model):
     names = range(len(CASES))
     together = heard(model, {str(n): ask(n, logprobs=n % 3 != 2) for n in names})
     for n in names:

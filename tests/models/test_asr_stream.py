@@ -377,7 +377,7 @@ def test_stable_text_stays_and_what_is_behind_a_cut_is_not_settled(model):
     assert "".join(heard.text for heard in finals) == speaker.text[: len(speaker.text)]
 
 
-def test_text_is_not_told_before_its_language_is_known(model):
+def test_text_is_withheld_until_its_language_is_known(model):
     stream = AsrStream(Words(), model._config.audio, RULES)
     script = iter(["language Eng", "language English<asr_text>hello", "hello you"])
     done = steps_of(stream, sound(5.0), lambda _: Words().encode(next(script)))

@@ -109,7 +109,7 @@ def test_prompts_are_those_of_the_published_templates(templates, prompt):
 
 @pytest.mark.parametrize("thinking", TEMPLATES)
 @pytest.mark.parametrize("place", ["tokenizer_config.json", "chat_template.jinja"])
-def test_the_template_is_told_by_its_text(tmp_path, thinking, place):
+def test_thinking_is_recognized_from_the_template(tmp_path, thinking, place):
     folder = write_tiny_chat(tmp_path / "chat", thinking=thinking)
     if place != "tokenizer_config.json":  # it counts before the other
         (folder / place).write_text(TEMPLATES[thinking])
@@ -295,7 +295,7 @@ def test_the_next_turn_finds_the_one_before(model):
     assert found > 30
 
 
-def test_sampled_answers_do_not_depend_on_their_company(model):
+def test_sampled_answers_do_not_depend_on_the_batch(model):
     asks = [say(f"question {n}", seed=n, max_new_tokens=20) for n in range(4)]
 
     def run(names: list[int]) -> dict[str, list[int]]:

@@ -191,6 +191,6 @@ def test_many_threads_share_one_process():
     assert texts == [str(n) * 51 for n in range(40)]
 
 
-def test_what_is_no_template_is_told_at_once():
+def test_an_invalid_template_fails_at_load():
     with pytest.raises(ValueError, match="Jinja"):
         ChatTemplate("{% for %}")

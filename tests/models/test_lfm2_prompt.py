@@ -154,7 +154,7 @@ def test_text_is_read_as_it_comes(tokenizer, size):
     assert "\ufffd" not in "".join(pieces)
 
 
-def test_half_a_character_at_the_end_is_told(tokenizer):
+def test_half_a_character_at_the_end_is_reported(tokenizer):
     reader = TextReader(tokenizer)
     assert reader.read(tokenizer.encode("🙂")[:2]).content == ""
     assert reader.close().content == "\ufffd"

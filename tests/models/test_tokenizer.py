@@ -71,7 +71,7 @@ def test_added_tokens_are_found_wherever_they_are_listed(
         ("tokenizer_config.json", b'{"added_tokens_decoder": {"x": {}}}', "published form"),
     ],
 )
-def test_a_broken_file_is_told_in_one_line(
+def test_a_broken_file_fails_with_one_line(
     tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     write(tmp_path)

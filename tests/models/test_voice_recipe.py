@@ -75,7 +75,7 @@ def test_noise_is_of_level_one_and_of_every_colour() -> None:
     assert low.max() > 0.9
 
 
-def test_nobody_babbles_over_himself() -> None:
+def test_voices_do_not_overlap_themselves() -> None:
     sound = torch.zeros(8, SAMPLES)
     sound[3] = voices()[3]
     mixed = babble(sound)

@@ -79,7 +79,7 @@ def test_people_far_away_do_not_interrupt(below_db, over_answer, is_room):
     assert [check.is_room(frame, over_answer) for frame in far] == [is_room] * 20
 
 
-def test_before_anybody_spoke_nobody_is_far_away():
+def test_no_speaker_is_background_before_speech():
     check = OverlapCheck()
     check.begin_answer()
     assert not any(check.is_room(frame, True) for frame in frames(-45.0, 20))

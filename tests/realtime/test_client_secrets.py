@@ -104,7 +104,7 @@ def test_it_opens_nothing_else(sdk, guarded):
 
 
 @pytest.mark.parametrize("shown", ["ek_x", "ek_e30.e30", "", KEY[:-1]])
-def test_without_one_nobody_comes_in(guarded, shown):
+def test_an_invalid_client_secret_gets_401(guarded, shown):
     with (
         pytest.raises(InvalidStatus) as refused,
         connect(

@@ -70,7 +70,7 @@ def test_what_cannot_be_done_is_an_event(socket, kind, fields, code, param):
 
 
 @pytest.mark.parametrize("raw", ["", "{", "[]", "null", b"\x00\x01", "[" * 10_000])
-def test_what_is_no_event_is_told(socket, raw):
+def test_an_invalid_event_gets_an_error_event(socket, raw):
     socket.send(raw)
     assert json.loads(socket.recv(30))["type"] == "error"
     assert tell(socket, "input_audio_buffer.clear")["type"] == "input_audio_buffer.cleared"

@@ -184,7 +184,7 @@ def test_clear_forgets_the_turn():
     assert turn.log[-1] == SpeechStarted(1600 - 300)
 
 
-def test_nobody_speaks():
+def test_the_idle_timeout_counts_from_the_end_of_playback():
     turn = session(ServerVad(idle_timeout_ms=6000))
     turn.tell(Tick(100_000))
     assert turn.be_silent(200) == []  # there was no answer yet
@@ -224,7 +224,7 @@ def test_a_turn_without_words_is_not_answered(text):
     assert turn.be_silent(2000) == []
 
 
-def test_a_turn_that_could_not_be_written_down_is_answered_so_that_its_error_is_told():
+def test_a_failed_transcription_still_triggers_a_response():
     assert spoken().tell(Transcript(None)) == [Respond(0)]
 
 

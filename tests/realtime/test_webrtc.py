@@ -195,7 +195,7 @@ async def test_hanging_up(url, served):
         assert gone.json()["error"]["param"] == "call_id"
 
 
-async def test_a_caller_who_leaves_frees_the_engine(url, served):
+async def test_disconnect_frees_the_engine(url, served):
     async with calling(url) as caller:
         caller.send("response.create")
         await caller.until("output_audio_buffer.started")

@@ -139,7 +139,7 @@ def test_bits_are_those_of_a_plain_layout(kinds: str, page: int) -> None:
     assert torch.equal(out, reference(slots.planes[0][0], slots.planes[1][0], q, rows, page))
 
 
-def test_a_rows_bits_do_not_depend_on_its_company() -> None:
+def test_rows_bits_do_not_depend_on_the_batch() -> None:
     g = torch.Generator().manual_seed(5)
     spans = [(150, 151), (0, 40), (63, 64), (100, 140), (3, 4), (17, 69)]
     widths = [-(-stop // PAGE) for _, stop in spans]

@@ -105,7 +105,7 @@ def test_greedy_takes_the_largest_after_the_penalty() -> None:
     assert Sampler([sequence([7, 7], sampling)], SUPPRESSED).pick(logits, 0).tolist() == [STOP]
 
 
-def test_log_probabilities_are_of_the_raw_logits_and_for_those_who_ask() -> None:
+def test_log_probabilities_are_of_raw_logits_and_only_on_request() -> None:
     generator = torch.Generator().manual_seed(2)
     logits = torch.randn(4, VOCAB, generator=generator) * 3
     logits[2, 45] = 99.0  # suppressed, and still a part of what the model thought
@@ -181,7 +181,7 @@ def test_rows_that_ask_for_nothing_keep_their_bits() -> None:
     assert not torch.equal(alone[1], beside[1])
 
 
-def test_the_likeliest_are_told_beside_what_was_drawn() -> None:
+def test_top_logprobs_are_returned_with_the_drawn_entry() -> None:
     generator = torch.Generator().manual_seed(6)
     logits = torch.randn(3, VOCAB, generator=generator) * 3
     rows = [sequence([], SamplingParams()) for _ in range(3)]

@@ -38,7 +38,7 @@ def rows(count: int) -> list[View]:
     return [view_of(key, 41, 40, 3, slack_s=2.0, started=True, chunk=8) for key in range(count)]
 
 
-def test_a_new_request_waits_for_company_beside_many_rows_and_not_beside_few() -> None:
+def test_new_requests_are_delayed_beside_many_rows_only() -> None:
     many, few = rows(60), rows(4)
     assert plan(many, [NEW], SPEND).admit == ()
     assert len(plan(many, [NEW], SPEND).forward) == 60
@@ -62,7 +62,7 @@ def test_it_starts_at_once_where_waiting_gains_nothing(other: dict[str, object])
     assert should_delay_requests([NEW], 60, SPEND, LIMIT_S)
 
 
-def test_pieces_that_are_far_ahead_are_no_company_to_wait_for() -> None:
+def test_pieces_far_ahead_do_not_count_as_new_requests() -> None:
     far = changed(NEW, key=98, slack_s=30.0, started=True)
     assert should_delay_requests([NEW, far], 60, SPEND._replace(far_new_requests=0.2), LIMIT_S)
     mostly_far = SPEND._replace(far_new_requests=1.0)
@@ -75,14 +75,14 @@ def test_it_joins_a_pass_that_is_paid_for() -> None:
     assert 99 in plan([*rows(50), prompt], [NEW], SPEND).admit
 
 
-def test_nobody_waits_until_it_is_late_and_who_is_late_does_not_wait() -> None:
+def test_a_request_is_not_delayed_past_its_slack() -> None:
     assert should_delay_requests([NEW], 60, SPEND, LIMIT_S)
     for slack_s in (0.02, 0.0, -1.0):
         late = changed(NEW, key=98, slack_s=slack_s)
         assert set(plan(rows(60), [NEW, late], SPEND).admit) == {98, 99}
 
 
-def test_work_that_nobody_listens_to_waits_longer_if_it_fits_into_a_step() -> None:
+def test_background_work_is_delayed_longer_if_it_fits_into_a_step() -> None:
     clip = view_of(99, 120, num_encodes=1)
     spend = SPEND._replace(since_start=MOST_STEPS)
     assert should_delay_requests([clip], 30, spend, LIMIT_S)
@@ -127,7 +127,7 @@ def test_waiting_is_bounded_in_steps_and_in_time_and_must_pay(
     streams=st.booleans(),
     encodes=st.integers(0, 1),
 )
-def test_with_room_nobody_waits_longer_than_the_bound(
+def test_with_free_pages_waits_are_bounded(
     slots: int, entries: int, streams: bool, encodes: int
 ) -> None:
     toy = Toy(POLICIES["deadline"], 10_000, slots, tokens=4096, vocodes=64, cost=DEAR_CALLS)

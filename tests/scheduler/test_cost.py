@@ -111,7 +111,7 @@ def test_steps_that_are_all_alike_are_still_predicted() -> None:
     assert online.cost.seconds(StepWork(decode_rows=64)) == pytest.approx(0.0125, rel=1e-3)
 
 
-def test_what_prompts_cost_however_many_is_told_from_what_each_position_does() -> None:
+def test_cost_per_prompt_call_is_separated_from_cost_per_position() -> None:
     rng = random.Random(3)
     online = OnlineCost()
     for _ in range(4 * SAMPLE_WINDOW):
@@ -121,7 +121,7 @@ def test_what_prompts_cost_however_many_is_told_from_what_each_position_does() -
     assert online.cost.prefill_call_s == pytest.approx(TRUE.prefill_call_s, rel=0.15)
 
 
-def test_prompts_that_are_all_alike_are_taken_for_dear_positions() -> None:
+def test_prompts_of_one_length_are_priced_by_position() -> None:
     online = OnlineCost()
     for step in range(200):
         work = StepWork(8, 100 * (step % 2))

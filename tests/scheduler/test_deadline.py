@@ -95,7 +95,7 @@ def test_sound_that_can_wait_is_made_together_with_more() -> None:
     assert plan([*due[:3], backpressured], [], beside).vocode == ((6, 12),)
 
 
-def test_who_has_no_page_for_a_row_has_the_sound_that_is_there() -> None:
+def test_a_stream_without_a_page_for_its_row_still_vocodes() -> None:
     full = SPEND._replace(step_s=1.0, free_pages=0)
     stuck = view_of(1, 49, 48, num_pages=3, slack_s=4.0, started=True, frames=15, chunk=12)
     other = decode(0, 0.01)  # it keeps its pages, since it needs them sooner
@@ -107,7 +107,7 @@ def test_who_has_no_page_for_a_row_has_the_sound_that_is_there() -> None:
             assert step.vocode == ((1, 12),)
 
 
-def test_the_end_of_a_stream_waits_for_company_but_not_long_while_its_place_is_wanted() -> None:
+def test_last_chunks_are_batched_but_briefly_while_slots_are_short() -> None:
     beside = SPEND._replace(step_s=1.0, sounds_beside=True)
     rows = [decode(key, 4.0, frames=2) for key in range(2)]
     end = changed(decode(5, 4.0, frames=3), ended=True)
@@ -159,7 +159,7 @@ def test_the_earliest_background_is_spared_while_streams_run() -> None:
     assert plan([decode(0)], [new], spend._replace(running=1)).preempt == (0,)
 
 
-def test_pages_come_from_background_then_from_who_is_furthest_ahead() -> None:
+def test_pages_are_taken_from_background_then_from_the_stream_furthest_ahead() -> None:
     urgent = changed(decode(0, 0.05), num_pages=2)
     crowd = [decode(1, 9.0), decode(2, 3.0), decode(3), decode(4), urgent]
     spend = SPEND._replace(free_pages=0)

@@ -85,7 +85,7 @@ def test_eight_long_texts_cost_a_short_request_no_more_than_half_its_time() -> N
     assert audio_s > 0.75 * 8 * 70 * 52 * FRAME_S, "and the machine did not stand still"
 
 
-def test_a_short_request_does_not_wait_for_the_company_of_long_texts() -> None:
+def test_far_ahead_pieces_do_not_delay_short_requests() -> None:
     waited, audio_s = beside(4, pieces=400, rate=20.0, machine=GPU)
     assert audio_s > 1000
     steps = [one.steps for one in waited if one.steps is not None]

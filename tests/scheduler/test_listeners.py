@@ -24,7 +24,7 @@ def opened(*sequences: Sequence) -> PlaybackClocks:
     return listeners
 
 
-def test_sound_of_a_later_piece_does_not_help_who_waits_for_an_earlier_one() -> None:
+def test_audio_of_a_later_piece_adds_no_slack() -> None:
     first, second = piece(0), piece(1)
     listeners = opened(first, second)
     listeners.delivered(second, 50, now_s=0.1)
@@ -91,7 +91,7 @@ def test_listeners_are_forgotten() -> None:
     assert not listeners._pieces
 
 
-def test_a_pause_counts_against_nobody() -> None:
+def test_a_pause_does_not_reduce_slack() -> None:
     first, second = piece(0), piece(1)
     listeners = opened(first, second)
     listeners.delivered(first, 10, now_s=0.0)

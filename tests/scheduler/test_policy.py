@@ -95,9 +95,7 @@ def test_a_step_that_can_do_something_does(name: str, running: list[View], spend
 
 @examples(150)
 @given(running=views(True, 0), waiting=views(False, 100), spend=budgets)
-def test_fcfs_lets_nobody_overtake(
-    running: list[View], waiting: list[View], spend: Budgets
-) -> None:
+def test_fcfs_keeps_arrival_order(running: list[View], waiting: list[View], spend: Budgets) -> None:
     plan = POLICIES["fcfs"].plan(running, waiting, spend)
     line = sorted(view.key for view in waiting if not view.progress.backpressured)
     admitted = [key for key in plan.admit if key in line]
@@ -171,7 +169,7 @@ def test_pages_of_prompts_in_flight_are_kept_from_new_requests(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_held_sequence_gives_its_pages_to_one_that_can_run(name: str) -> None:
+def test_a_backpressured_sequence_gives_its_pages_to_one_that_can_run(name: str) -> None:
     backpressured = view_of(
         key=0, num_positions=9, num_computed=8, num_pages=2, backpressured=True, slack_s=0.0
     )
@@ -205,7 +203,7 @@ def test_priority_goes_first_in_everything_and_takes_places_from_lower_ones() ->
     assert (same.preempt, same.admit) == ((), ())
 
 
-def test_age_moves_a_sequence_up_in_line_but_takes_nobody_s_pages() -> None:
+def test_aged_sequences_rank_first_but_preempt_nothing() -> None:
     busy = view_of(key=0, num_positions=9, num_computed=8, num_pages=3, priority=1)
     high = view_of(key=1, num_positions=5, priority=1)
     old = view_of(key=2, num_positions=5, idle_steps=200)

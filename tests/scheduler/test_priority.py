@@ -81,7 +81,7 @@ def test_a_level_of_priority_is_a_head_start(waited_s: float, first: int) -> Non
     assert DEADLINE.plan([], [old, new], full).admit == (first,)
 
 
-def test_new_text_takes_a_place_of_lower_priority_and_nobody_else_s() -> None:
+def test_new_text_preempts_lower_priority_only() -> None:
     new = text(9, 1, 0.1, num_computed=0, num_pages=0, started=False)
     running = [text(0, 1), text(1, 0), text(2, 0), text(3, 1)]
     plan = DEADLINE.plan(running, [new], ROOMY)

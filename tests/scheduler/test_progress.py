@@ -65,7 +65,7 @@ def test_all_end_with_memory_for_little_more_than_one(
     streams=st.booleans(),
     beside=st.booleans(),
 )
-def test_each_step_gets_somebody_on_and_preempting_stays_rare(
+def test_each_step_makes_progress_and_preemption_is_rare(
     name: str, sizes: list[tuple[int, int]], streams: bool, beside: bool
 ) -> None:
     crowd = [Timeline(prompt, entries, streams, priority=entries % 3) for prompt, entries in sizes]
@@ -139,7 +139,7 @@ def test_priority_bounds_the_wait_of_the_lowest(slots: int, low: int, entries: i
 
 @examples(25)
 @given(slots=st.integers(1, 4), entries=st.integers(3, 20), behind=st.integers(1, 6))
-def test_fcfs_waits_for_those_before_and_nobody_else(slots: int, entries: int, behind: int) -> None:
+def test_fcfs_waits_only_for_earlier_arrivals(slots: int, entries: int, behind: int) -> None:
     toy = Toy(POLICIES["fcfs"], 1000, slots)
     for _ in range(slots + behind):
         toy.submit(Timeline(10, entries))

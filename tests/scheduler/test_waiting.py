@@ -46,7 +46,7 @@ def test_what_cannot_run_is_not_counted() -> None:
         assert arrivals(room(order, [0] * 8), 8, stuck=6) == [6, 7]
 
 
-def test_who_leaves_is_not_shown() -> None:
+def test_removed_sequences_are_not_candidates() -> None:
     waiting = room(Order.PRIORITY, [0, 1, 0])
     for sequence in list(waiting)[:2]:
         waiting.remove(sequence)

@@ -24,7 +24,7 @@ BEAT_S = 0.2
     ("alive", "busy_s", "reported"),
     [(True, 0.0, True), (True, BEAT_S / 2, True), (True, 3 * BEAT_S, False), (False, 0.0, False)],
 )
-def test_only_who_goes_on_says_so(monkeypatch, tmp_path, alive, busy_s, reported):
+def test_heartbeats_need_progress(monkeypatch, tmp_path, alive, busy_s, reported):
     for module in (engine_process, control):
         monkeypatch.setattr(module, "BEAT_S", BEAT_S)
     ours, theirs = socket.socketpair()
@@ -66,7 +66,7 @@ def test_a_step_that_does_not_end_is_seen():
     assert thread.busy_s == 0
 
 
-def test_nobody_waits_for_a_supervisor_that_reads_nothing(monkeypatch):
+def test_heartbeats_do_not_block_on_an_unread_pipe(monkeypatch):
     monkeypatch.setattr(control, "BEAT_S", 0.0)
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -144,7 +144,7 @@ async def test_text_that_is_still_written_and_a_pause_survive():
     assert logs[0]
 
 
-async def test_a_reader_who_is_behind_stays_behind_and_loses_nothing():
+async def test_a_backpressured_reader_loses_nothing_across_a_restart():
     logs = []
     for dies in (False, True):
         async with Dying(lambda: toy_engine(max_backlog=6)) as world:
@@ -159,7 +159,7 @@ async def test_a_reader_who_is_behind_stays_behind_and_loses_nothing():
     assert len(logs[0]) == 60
 
 
-async def test_the_last_entry_that_was_told_is_not_told_again():
+async def test_a_delivered_entry_is_not_delivered_again():
     """All frames are there, and their last sound is owed, when the engine dies."""
     async with Dying(toy_engine) as world:
         whole = given(await read(world.api_server.submit(endless("a", 4, 21))))
@@ -174,7 +174,7 @@ async def test_the_last_entry_that_was_told_is_not_told_again():
     assert given(chunks) == whole
 
 
-async def test_who_outlives_one_engine_does_not_outlive_the_next():
+async def test_a_request_survives_one_engine_death_only():
     async with Dying(toy_engine) as world:
         old = world.api_server.submit(endless("old", 1, 4000))
         await anext(old)
@@ -224,7 +224,7 @@ async def test_a_request_paused_while_there_is_no_engine_stays_paused():
         assert len(entries(chunks)) == 60
 
 
-async def test_nobody_waits_for_ever():
+async def test_waiting_for_an_engine_has_a_limit():
     async with Dying(toy_engine, patience_s=0.2) as world:
         stream = world.api_server.submit(endless("a", 1, 4000))
         await anext(stream)
@@ -234,7 +234,7 @@ async def test_nobody_waits_for_ever():
         assert not world.api_server._resumables
 
 
-async def test_who_leaves_while_there_is_no_engine_has_left():
+async def test_an_abort_without_an_engine_ends_the_request():
     async with Dying(toy_engine) as world:
         stream = world.api_server.submit(endless("a", 1, 4000))
         await anext(stream)
@@ -268,7 +268,7 @@ async def test_a_request_aborted_while_the_engine_hangs_is_not_sent_to_the_next(
         assert not world.api_server._resumables
 
 
-async def test_an_aborted_request_that_the_engine_ends_by_itself_is_told_once():
+async def test_an_aborted_request_ends_with_one_last_chunk():
     async with Dying(toy_engine) as world:
         stream = world.api_server.submit(endless("a", 1, 4000))
         await anext(stream)

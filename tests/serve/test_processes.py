@@ -130,7 +130,7 @@ def test_requests_are_counted_over_all_api_servers(server, said):
     assert figure(server, "steps_total") > 0
 
 
-def test_who_leaves_frees_the_engine(server, said):
+def test_disconnect_frees_the_engine(server, said):
     with httpx.stream("POST", server.url + SPEECH, json=LONG) as answer:
         pieces = answer.iter_raw()
         next(pieces)
@@ -158,7 +158,7 @@ def test_a_killed_api_server_costs_its_listeners_alone(server, said):
     assert say(server) == said
 
 
-def test_a_killed_engine_comes_back_and_who_listened_notices_a_pause(server, said):
+def test_a_killed_engine_restarts_and_streams_resume_after_a_pause(server, said):
     undisturbed = Listener(server)
     undisturbed.join()
     listeners = [Listener(server) for _ in range(3)]
@@ -180,7 +180,7 @@ def test_a_killed_engine_comes_back_and_who_listened_notices_a_pause(server, sai
     assert say(server) == said
 
 
-def test_an_engine_that_dies_again_leaves_nobody_hanging(server, said):
+def test_a_second_engine_death_ends_every_stream(server, said):
     listeners = [Listener(server) for _ in range(3)]
     for _ in range(2):
         wait_for(lambda: is_ready(server))
@@ -194,7 +194,7 @@ def test_an_engine_that_dies_again_leaves_nobody_hanging(server, said):
     assert say(server) == said
 
 
-def test_who_hangs_is_ended_and_comes_back(tmp_path, said):
+def test_a_hung_process_is_killed_and_restarted(tmp_path, said):
     """Stopped, a process neither works nor dies."""
     with served(tmp_path, IZWI_HUNG_AFTER_S="4") as running:
         time.sleep(6)  # who has nothing to do does not hang

@@ -188,7 +188,7 @@ async def test_a_request_waits_for_its_reader_and_for_its_api_server(engine):
         stream.abort()
 
 
-async def test_what_a_dead_api_server_asked_for_ends_and_nobody_else_notices(engine, other):
+async def test_requests_of_a_dead_api_server_end_and_others_continue(engine, other):
     left = [engine.submit(endless(f"left{n}", 1, 450)) for n in range(3)]
     for stream in left:
         await anext(stream)

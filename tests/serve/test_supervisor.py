@@ -132,7 +132,7 @@ def test_a_reason_that_comes_later_is_logged_and_the_process_starts_again(run):
     assert waits_of(log) == [0.25, 0.5]
 
 
-def test_api_servers_are_told_of_each_engine_and_the_engine_of_each_dead_api_server(run, capfd):
+def test_supervisor_announces_new_engines_and_dead_api_servers(run, capfd):
     run(
         "control.send(Ready())\nif number == 0:\n    die_when_all_are_ready()\nstay()\n",
         API_SERVER.replace(

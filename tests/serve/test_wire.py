@@ -247,7 +247,7 @@ def test_any_log_arrives_as_it_was(requests, data):
         assert_same(got, request)
 
 
-def test_prompts_that_nobody_listed_do_not_come_back():
+def test_unlisted_prompt_types_are_refused():
     class Stranger(Struct, frozen=True, tag=True):
         num_positions: int = 1
         encode_inputs: tuple[EncodeInput, ...] = ()
