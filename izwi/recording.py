@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from izwi.audio.pcm import to_s16le
+from izwi.backends.protocol import ArrayBackend
 from izwi.chat import ChatInput
 from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.model import ChatModel, SpeechModel, TranscriptionModel
@@ -71,18 +72,12 @@ class Observer(Protocol):
         ...
 
 
-def platform_of(
-    device: object, dtype: object, weights: str = "auto", attention: str = "auto"
-) -> str:
-    """Name what decides the last bits: the device, its dtype, torch, its kernels, its threads."""
-    import torch  # reading recordings needs no torch
-
-    kernels = torch.backends.cpu.get_cpu_capability()
-    threads = torch.get_num_threads()
-    name = str(dtype).removeprefix("torch.")
+def platform_of(backend: ArrayBackend, weights: str = "auto", attention: str = "auto") -> str:
+    """Name what decides the last bits: the device, its dtype, the library with its kernels."""
+    name = backend.dtype_name
     name += "" if weights == "auto" else f" with {weights} weights"
     name += "" if attention == "auto" else f" with attention by {attention}"
-    return f"{device} {name}, torch {torch.__version__}, {kernels}, threads: {threads}"
+    return f"{backend.device_name} {name}, {backend.library}"
 
 
 @dataclass(slots=True)

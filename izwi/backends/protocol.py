@@ -183,6 +183,21 @@ class ArrayBackend(Backend, Protocol):
 
     pads_encoders: bool  # whether pieces of audio are padded to go through an encoder together
 
+    @property
+    def device_name(self) -> str:
+        """What arrays are on, as `--device` names it."""
+        ...
+
+    @property
+    def dtype_name(self) -> str:
+        """Of activations: "float32", "bfloat16" or "float16"."""
+        ...
+
+    @property
+    def library(self) -> str:
+        """Name and version of what computes, and what else decides the last bits."""
+        ...
+
     def running(self) -> AbstractContextManager[Any]:
         """What all work of a model runs in: nothing is kept for gradients."""
         ...

@@ -63,6 +63,22 @@ class TorchBackend:
             torch.set_num_threads(1 if small else self._all_threads)
         return weights
 
+    @property
+    def device_name(self) -> str:
+        """The device, as torch names it."""
+        return str(self.ops.device)
+
+    @property
+    def dtype_name(self) -> str:
+        """Of activations."""
+        return str(self.ops.dtype).removeprefix("torch.")
+
+    @property
+    def library(self) -> str:
+        """Torch, its kernels on a CPU, and its threads."""
+        kernels, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+        return f"torch {torch.__version__}, {kernels}, threads: {threads}"
+
     def running(self) -> AbstractContextManager[Any]:
         """What all work of a model runs in: nothing is kept for gradients."""
         return torch.inference_mode()

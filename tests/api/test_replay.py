@@ -108,7 +108,7 @@ def test_serve_gives_the_engine_a_recorder(tmp_path, fake_world):
 async def test_what_a_running_engine_records_is_replayed(tmp_path):
     backend, registry = loaded()
     path = tmp_path / "t.jsonl"
-    recorder = RequestRecorder(path, registry, platform_of(backend.ops.device, backend.ops.dtype))
+    recorder = RequestRecorder(path, registry, platform_of(backend))
     engine = AsyncEngine(Engine(registry.models, backend, EngineConfig()))
     engine.observe(recorder)
     engine.start()

@@ -271,7 +271,7 @@ def engine_of(world: tuple[TorchBackend, Registry], **config) -> Engine:
 
 def here(differences: list[Difference], lines: list[Line], backend: TorchBackend):
     """Differences that count here: other kernels may round the last bit of the sound otherwise."""
-    platform = platform_of(backend.ops.device, backend.ops.dtype)
+    platform = platform_of(backend)
     return [
         difference
         for difference in differences
@@ -373,7 +373,7 @@ def test_what_was_aborted_is_compared_as_far_as_it_went(world, tmp_path: Path) -
 def test_recording_alone_gives_the_golden_line_again(world, tmp_path: Path) -> None:
     line = golden()[1]
     backend, registry = world
-    platform = platform_of(backend.ops.device, backend.ops.dtype)
+    platform = platform_of(backend)
     recorder = RequestRecorder(tmp_path / "t.jsonl", registry, platform)
     model = registry.speech(line.model)
     ask = line.ask

@@ -108,7 +108,7 @@ def record(folder: Path) -> None:
         ],
     }
     folder.mkdir(exist_ok=True)
-    platform = platform_of(backend.ops.device, backend.ops.dtype)
+    platform = platform_of(backend)
     for name, requests in asks.items():
         path = folder / f"{name}.jsonl"
         path.unlink(missing_ok=True)

@@ -246,16 +246,16 @@ def _machine(runtime: RuntimeOptions) -> dict[str, object]:
 
     import torch
 
-    from izwi.runner.device import torch_backend
+    from izwi.backends.choice import open_backend
 
-    ops = torch_backend(runtime.device, runtime.dtype).ops
-    is_cuda = ops.device.type == "cuda"
+    backend = open_backend(runtime.device, runtime.dtype)
+    device = backend.device_name
     return {
-        "device": torch.cuda.get_device_name(ops.device) if is_cuda else str(ops.device),
-        "dtype": str(ops.dtype).removeprefix("torch."),
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "dtype": backend.dtype_name,
         "machine": platform.machine(),
         "cores": os.cpu_count(),
-        "torch": torch.__version__,
+        "library": backend.library,
     }
 
 

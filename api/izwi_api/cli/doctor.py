@@ -24,7 +24,7 @@ from izwi_api.cli.options import ApiKey, Device, Dtype, ServerUrl
 from izwi_api.console import FAILED, messages
 
 if TYPE_CHECKING:
-    from izwi.runner.device import TorchBackend
+    from izwi.backends.protocol import ArrayBackend
 
 _ONLINE_TIMEOUT_S = 5
 _GPU_FILES = ("/dev/nvidia0", "/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg")
@@ -103,9 +103,9 @@ def _findings(device: str, dtype: str, *, online: bool) -> Iterator[Finding]:
     yield from _packages()
     backend = None
     try:
-        from izwi.runner.device import torch_backend
+        from izwi.backends.choice import open_backend
 
-        backend = torch_backend(device, dtype)
+        backend = open_backend(device, dtype)
     except (ImportError, OSError, IzwiError) as error:
         yield Finding("device", device, Status.FAILED, str(error))
     if backend is not None:
@@ -161,7 +161,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _devices(backend: TorchBackend) -> Iterator[Finding]:
+def _devices(backend: ArrayBackend) -> Iterator[Finding]:
     import torch
 
     from izwi.config import EngineConfig
@@ -178,12 +178,10 @@ def _devices(backend: TorchBackend) -> Iterator[Finding]:
     if torch.backends.mps.is_available():
         yield Finding("device", "mps", Status.OK, "Metal is available")
     yield from _gpu_gaps()
-    ops = backend.ops
     budget = divide(EngineConfig(), backend, 1)
-    dtype = str(ops.dtype).removeprefix("torch.")
     detail = (
-        f"{ops.device} in {dtype}; {_gib(budget.kv_bytes)} for keys and values,"
-        f" {_gib(budget.page_bytes + budget.state_bytes)} of host memory below it"
+        f"{backend.device_name} in {backend.dtype_name}; {_gib(budget.kv_bytes)} for keys and"
+        f" values, {_gib(budget.page_bytes + budget.state_bytes)} of host memory below it"
     )
     yield Finding("device", "used", Status.OK, detail)
 
@@ -210,7 +208,7 @@ def _gpu_gaps() -> Iterator[Finding]:
     yield Finding("device", "cuda", Status.NOTE, detail)
 
 
-def _checkpoints(backend: TorchBackend) -> Iterator[Finding]:
+def _checkpoints(backend: ArrayBackend) -> Iterator[Finding]:
     from izwi.registry import Registry, embedded
     from izwi_api.settings import DEFAULT_MODELS
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto for the best there.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, mlx, or auto for the best.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto for the device's.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never ask the Hugging Face hub.")]
 ServerUrl = Annotated[

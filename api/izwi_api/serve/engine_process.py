@@ -16,13 +16,14 @@ from functools import partial
 import zmq
 
 from izwi.allocator import settle
+from izwi.backends.choice import open_backend
+from izwi.backends.protocol import ArrayBackend
 from izwi.engine import Engine
 from izwi.errors import InvalidMessage, InvalidRequest, IzwiError
 from izwi.log import Log
 from izwi.output_stream import failure
 from izwi.registry import Registry
 from izwi.request import Chunk, Request
-from izwi.runner.device import TorchBackend, torch_backend
 from izwi.serialization import Frame
 from izwi.step_thread import SteppingThread
 from izwi_api.serve import wire
@@ -233,7 +234,7 @@ class ApiServerConnections:
                 self._engine.set_backpressure(request_id, True)
 
 
-LoadModels = Callable[[EngineSpec], tuple[Registry, TorchBackend]]
+LoadModels = Callable[[EngineSpec], tuple[Registry, ArrayBackend]]
 
 
 def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
@@ -263,10 +264,10 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
             commands.close()
 
 
-def load_models(spec: EngineSpec) -> tuple[Registry, TorchBackend]:
+def load_models(spec: EngineSpec) -> tuple[Registry, ArrayBackend]:
     """Read checkpoints with their weights. Raises IzwiError."""
     where = spec.runtime
-    backend = torch_backend(where.device, where.dtype, where.weights, where.attention)
+    backend = open_backend(where.device, where.dtype, where.weights, where.attention)
     registry = Registry(backend)
     for name, folder in spec.models.items():
         registry.load(str(folder), name)

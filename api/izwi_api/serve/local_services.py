@@ -6,10 +6,11 @@ import os
 from collections.abc import Sequence
 
 from izwi.async_engine import AsyncEngine
+from izwi.backends.choice import open_backend
+from izwi.backends.protocol import ArrayBackend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.registry import Registry
-from izwi.runner.device import TorchBackend, torch_backend
 from izwi_api.console import messages
 from izwi_api.environment import read_settings
 from izwi_api.runtime_options import RuntimeOptions
@@ -17,7 +18,7 @@ from izwi_api.services.context import Services
 from izwi_api.voices.store import VoiceStore
 
 
-def load_models(sources: Sequence[str], runtime: RuntimeOptions) -> tuple[Registry, TorchBackend]:
+def load_models(sources: Sequence[str], runtime: RuntimeOptions) -> tuple[Registry, ArrayBackend]:
     """Load checkpoints onto a device, telling which one it is at.
 
     Raises:
@@ -25,7 +26,7 @@ def load_models(sources: Sequence[str], runtime: RuntimeOptions) -> tuple[Regist
         CheckpointError: A checkpoint is broken.
         InvalidRequest: The device, the dtype, the weights or the attention cannot be used.
     """
-    backend = torch_backend(runtime.device, runtime.dtype, runtime.weights, runtime.attention)
+    backend = open_backend(runtime.device, runtime.dtype, runtime.weights, runtime.attention)
     registry = Registry(backend)
     with messages().status("loading") as status:
         for source in sources:

@@ -7,8 +7,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from izwi.backends.protocol import ArrayBackend
 from izwi.recording import Models, Observer, RequestRecorder, platform_of
-from izwi.runner.device import TorchBackend
 from izwi_api.runtime_options import RuntimeOptions
 
 
@@ -25,7 +25,7 @@ def recorded(
     engine: Observable,
     path: Path | None,
     models: Models,
-    backend: TorchBackend,
+    backend: ArrayBackend,
     runtime: RuntimeOptions,
 ) -> Iterator[None]:
     """Record an engine that has not started until the block ends.
@@ -43,9 +43,7 @@ def recorded(
     if path is None:
         yield
         return
-    platform = platform_of(
-        backend.ops.device, backend.ops.dtype, runtime.weights, runtime.attention
-    )
+    platform = platform_of(backend, runtime.weights, runtime.attention)
     with closing(RequestRecorder(path, models, platform)) as recorder:
         engine.observe(recorder)
         yield

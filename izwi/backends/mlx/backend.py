@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import mlx.core as mx
@@ -47,6 +49,21 @@ class MlxBackend:
         """
         use_shared_stream()
         return load_weights(folder, shapes, self.ops.dtype)
+
+    @property
+    def device_name(self) -> str:
+        """MLX has one device."""
+        return "mlx"
+
+    @property
+    def dtype_name(self) -> str:
+        """Of activations."""
+        return next(name for name, dtype in DTYPES.items() if dtype == self.ops.dtype)
+
+    @property
+    def library(self) -> str:
+        """MLX, and whether it runs on a GPU."""
+        return f"mlx {version('mlx')}, {'gpu' if self._is_gpu else 'cpu'}"
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -119,9 +136,14 @@ class MlxBackend:
         return
 
 
+_thread = threading.local()
+
+
 def use_shared_stream() -> None:
     """Make this thread's default stream one whose arrays every thread may compute."""
-    mx.set_default_stream(mx.new_thread_unsafe_stream(mx.default_device()))
+    if not hasattr(_thread, "stream"):
+        _thread.stream = mx.new_thread_unsafe_stream(mx.default_device())
+    mx.set_default_stream(_thread.stream)
 
 
 def mlx_backend(dtype: str = "auto", weights: str = "auto", attention: str = "auto") -> MlxBackend:

@@ -1,0 +1,47 @@
+"""Choose the backend for a device: the only place that knows all of them."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+from izwi.backends.protocol import ArrayBackend
+from izwi.errors import InvalidRequest
+
+
+def open_backend(
+    device: str = "auto", dtype: str = "auto", weights: str = "auto", attention: str = "auto"
+) -> ArrayBackend:
+    """Bind a backend to a device.
+
+    Args:
+        device: "cpu", "cuda", "cuda:1" and "mps" with torch, "mlx", or "auto" for the best that is
+            there: MLX on Apple's GPUs, else torch's best.
+        dtype: "float32", "bfloat16", "float16", or "auto" for the device's.
+        weights: How the decoders keep theirs: one of WEIGHTS.
+        attention: What they attend with: one of ATTENTIONS.
+
+    Raises:
+        InvalidRequest: One of these is unknown or not available here.
+    """
+    if device == "mlx" or (device == "auto" and _has_metal()):
+        if find_spec("mlx") is None:
+            raise InvalidRequest(
+                "device 'mlx' needs the package mlx: pip install 'izwi[mlx]' on a Mac, "
+                "'mlx[cpu]' on Linux",
+                param="device",
+            )
+        from izwi.backends.mlx.backend import mlx_backend
+
+        return mlx_backend(dtype, weights, attention)
+    from izwi.runner.device import torch_backend
+
+    return torch_backend(device, dtype, weights, attention)
+
+
+def _has_metal() -> bool:
+    if sys.platform != "darwin" or find_spec("mlx") is None:
+        return False
+    import mlx.core as mx
+
+    return bool(mx.metal.is_available())

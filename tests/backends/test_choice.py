@@ -1,0 +1,56 @@
+"""Which backend a device gets, and what reaches users where it is not there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from izwi.backends import choice
+from izwi.backends.choice import open_backend
+from izwi.errors import InvalidRequest
+from izwi.recording import platform_of
+from izwi_api.cli.main import app
+from tests.backends.kinds import backend_of, each_backend
+
+
+def test_the_device_names_its_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend_of("mlx")  # skips
+    assert open_backend("mlx").device_name == "mlx"
+    assert open_backend("cpu").device_name == "cpu"
+    monkeypatch.setattr(choice, "_has_metal", lambda: True)
+    assert open_backend("auto").device_name == "mlx"
+    assert open_backend("cpu").device_name == "cpu"
+    monkeypatch.setattr(choice, "_has_metal", lambda: False)
+    assert open_backend("auto").device_name != "mlx"
+
+
+def test_mlx_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "find_spec", lambda _: None)
+    with pytest.raises(InvalidRequest, match=r"izwi\[mlx\]"):
+        open_backend("mlx")
+    assert open_backend("cpu").device_name == "cpu"
+
+
+@each_backend
+def test_recordings_name_what_decides_the_last_bits(backend: str) -> None:
+    known = platform_of(backend_of(backend, "bfloat16"), "int8")
+    assert "bfloat16 with int8 weights" in known
+    assert f"{backend} " in known
+
+
+def test_weights_that_mlx_has_not_are_told_in_one_line() -> None:
+    backend_of("mlx")
+    result = CliRunner().invoke(app, ["serve", "--device", "mlx", "--weights", "fp8"])
+    assert result.exit_code == 2, result.output
+    assert "weights 'fp8' are not available with MLX: use auto, int8, int4" in result.stderr
+    assert result.stderr.strip().count("\n") == 0
+
+
+def test_the_loop_and_its_planning_load_no_library_of_arrays() -> None:
+    modules = "izwi.engine, izwi.model_worker, izwi.runner.runner, izwi.backends.choice"
+    code = f"import sys, {modules}; print(*({{'torch', 'mlx'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout.strip() == ""
