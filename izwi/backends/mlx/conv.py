@@ -19,8 +19,27 @@ def conv1d(
         out = weight[:, :, 0] @ x
     else:
         last, taps = x.swapaxes(1, 2), weight.swapaxes(1, 2)
-        out = mx.conv1d(last, taps, stride, 0, dilation, groups).swapaxes(1, 2)
+        if groups == 1 and mx.default_device().type == mx.cpu:
+            out = _as_product(last, taps, stride, dilation).swapaxes(1, 2)
+        else:
+            out = mx.conv1d(last, taps, stride, 0, dilation, groups).swapaxes(1, 2)
     return out if bias is None else out + bias[:, None]
+
+
+def _as_product(x: mx.array, weight: mx.array, stride: int, dilation: int) -> mx.array:
+    """One product over a copy of the windows: on a CPU a dilated convolution takes five times that.
+
+    Args:
+        x: (batch, columns, channels).
+        weight: (out, kernel, channels).
+        stride: Of the windows.
+        dilation: Of their columns.
+    """
+    outputs, kernel, channels = weight.shape
+    count = (x.shape[1] - (kernel - 1) * dilation - 1) // stride + 1
+    starts = [tap * dilation for tap in range(kernel)]
+    parts = [x[:, start : start + (count - 1) * stride + 1 : stride] for start in starts]
+    return mx.concatenate(parts, axis=-1) @ weight.reshape(outputs, kernel * channels).T
 
 
 def conv_transpose1d(x: mx.array, weight: mx.array, bias: mx.array | None, stride: int) -> mx.array:
