@@ -229,7 +229,7 @@ def test_half_precision_answers_too(folder, backend) -> None:
             _take(engine, got)
         answers.append(got)
     assert sum(map(len, answers[0].values())) > 60
-    if backend == "mlx":  # torch's products of bfloat16 round by their batch
+    if backend == "mlx" and "cpu" in made.library:  # elsewhere products round by their batch
         assert answers[0] == answers[1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -101,9 +102,13 @@ def test_many_quantiles_give_the_same_ids() -> None:
 
     logits = 2 * np.random.default_rng(7).standard_normal(VOCAB).astype(np.float32)
     noise = (np.arange(20_000) + 0.5) / 20_000
-    for params in (SamplingParams(1.0, 0, 1.0), SamplingParams(0.7, 10, 0.8)):
+    on_cpu = mx.default_device().type == mx.cpu
+    precisions = [mx.float32, mx.float64] if on_cpu else [mx.float32]
+    for precision, params in product(
+        precisions, (SamplingParams(1.0, 0, 1.0), SamplingParams(0.7, 10, 0.8))
+    ):
         rows, many = [params] * len(noise), np.tile(logits, (len(noise), 1))
-        found = np.array(draw(mx.array(many), rows, noise))
+        found = np.array(draw(mx.array(many), rows, noise, precision))
         expected = torch_draw(torch.from_numpy(many), rows, torch.from_numpy(noise)).numpy()
         assert len(set(found.tolist())) > 2
         assert (found != expected).sum() <= 2

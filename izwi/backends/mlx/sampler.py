@@ -187,19 +187,23 @@ def _table(params: tuple[SamplingParams, ...], precision: mx.Dtype) -> _Table:
 
 
 def draw(
-    logits: mx.array, params: Sequence[SamplingParams], noise: npt.NDArray[np.float64]
+    logits: mx.array,
+    params: Sequence[SamplingParams],
+    noise: npt.NDArray[np.float64],
+    precision: mx.Dtype = mx.float64,
 ) -> mx.array:
-    """Draw one id a row by inverting the distribution at `noise`, in float64.
+    """Draw one id a row by inverting the distribution at `noise`.
 
     Args:
         logits: (rows, vocabulary) float32, processed.
         params: One a row; temperature 0, or next to it, takes the largest.
         noise: (rows,) in [0, 1).
+        precision: Of the sums that noise is compared with; float32 where there is no float64.
 
     Returns:
         (rows,) int64.
     """
-    return _draw(logits, _table(tuple(params), mx.float64), mx.array(noise, dtype=mx.float64))
+    return _draw(logits, _table(tuple(params), precision), mx.array(noise, dtype=precision))
 
 
 def _draw(logits: mx.array, table: _Table, noise: mx.array) -> mx.array:
