@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,7 +13,6 @@ from izwi.capability import Capability
 from izwi.chat import ChatInput, ToolChoice
 from izwi.conversation import ConversationInput
 from izwi.errors import InvalidRequest, ModelNotFound
-from izwi.input_stream import StreamingTranscriptionModel
 from izwi.inputs import SpeechInput
 from izwi_api.realtime.client_events import ResponseOptions
 from izwi_api.realtime.hearing_models import LiveConversation, spoken_turns
@@ -30,8 +28,9 @@ from izwi_api.realtime.settings import (
     updated,
     wire_format,
 )
-from izwi_api.services.context import Registry, Services
+from izwi_api.services.context import Services
 from izwi_api.services.converse import Voice, open_spoken_answer
+from izwi_api.services.live_transcribe import default_streaming_model
 from izwi_api.services.speech_to_speech import open_conversation
 from izwi_api.services.speech_writer import default_writable_model
 from izwi_api.voices.names import resolve_voice
@@ -141,17 +140,11 @@ def transcription_of(services: Services, settings: Settings) -> Transcription | 
     chosen = settings.audio.input.transcription or Transcription()
     name, registry = chosen.model, services.registry
     if name is None or name.startswith(_THEIR_TRANSCRIBERS):
-        name = next(filter(partial(_follows_speech, registry), registry.names()), None)
-        if name is None:
+        try:
+            name = default_streaming_model(registry)
+        except ModelNotFound:
             return None
     return msgspec.structs.replace(chosen, model=name)
-
-
-def _follows_speech(registry: Registry, name: str) -> bool:
-    """Whether a model transcribes while somebody speaks."""
-    model = registry.model(name)
-    transcribes = Capability.TRANSCRIBE in model.capabilities
-    return transcribes and isinstance(registry.transcription(name), StreamingTranscriptionModel)
 
 
 async def check_settings(services: Services, settings: Settings) -> None:

@@ -17,8 +17,9 @@ from uuid import uuid4
 import numpy as np
 
 from izwi.arrays import Float32
+from izwi.capability import Capability
 from izwi.engine_client import EngineClient, OutputStream
-from izwi.errors import EngineStopped, InvalidAudio, InvalidRequest, Overloaded
+from izwi.errors import EngineStopped, InvalidAudio, InvalidRequest, ModelNotFound, Overloaded
 from izwi.input_stream import (
     DecodingStep,
     PartialTranscript,
@@ -290,6 +291,16 @@ class LiveTranscription(AsyncIterator[Event]):
             error = self._work.exception()
             if error is not None:
                 raise error
+
+
+def default_streaming_model(registry: Registry) -> str:
+    """Return the first model that transcribes while sound arrives. Raises ModelNotFound."""
+    for name in registry.names():
+        if Capability.TRANSCRIBE in registry.model(name).capabilities and isinstance(
+            registry.transcription(name), StreamingTranscriptionModel
+        ):
+            return name
+    raise ModelNotFound("no model that transcribes live sound is served", param="model")
 
 
 async def open_live_transcription(
