@@ -3,6 +3,8 @@
 The server is a process of its own: a published size with random weights on a GPU, the embedded
 voice elsewhere. Requests arrive by Poisson at a fixed rate for a fixed time, whether or not those
 before them have ended; texts and lengths are drawn from a seeded list, the same for every rate.
+With `--clone-s` each comes with a clip of about that length to clone, and no two clips
+are alike.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.by_length import drawn_voice
 from benchmarks.listeners import (
     Listened,
     arguments,
@@ -57,16 +60,28 @@ def asks(per_second: float, seconds: float, frames: int, seed: int) -> Iterator[
         yield Ask(at_s, rng.choice(TEXTS), max(1, round(frames * rng.choice(_LENGTHS))))
 
 
+def clips(clone_s: float, count: int, first_seed: int) -> list[dict[str, str] | None]:
+    """A clip for each request, within a tenth of a length; none for a length of 0."""
+    if not clone_s:
+        return [None] * count
+    rng = random.Random(first_seed)
+    lengths = [clone_s * rng.uniform(0.9, 1.1) for _ in range(count)]
+    return [drawn_voice(length, first_seed + n) for n, length in enumerate(lengths)]
+
+
 async def run_level(
-    url: str, model: str, per_second: float, seconds: float, frames: int
+    url: str, model: str, per_second: float, seconds: float, frames: int, clone_s: float = 0.0
 ) -> dict[str, Any]:
     """Let listeners arrive at random at a fixed rate, and wait until all have heard the end."""
     tasks: list[asyncio.Task[Listened]] = []
+    asked = list(asks(per_second, seconds, frames, seed=0))
+    # made before the clock runs; another rate has others
+    voices = clips(clone_s, len(asked), 1_000_000 * (1 + round(100 * per_second)))
     async with connect(url, _CONNECTIONS) as client:
         began, most = time.perf_counter(), 0
-        for at_s, text, length in asks(per_second, seconds, frames, seed=0):
+        for (at_s, text, length), clip in zip(asked, voices, strict=True):
             await asyncio.sleep(max(0.0, began + at_s - time.perf_counter()))
-            listener = listen(client, model, len(tasks), text=text, frames=length)
+            listener = listen(client, model, len(tasks), text=text, frames=length, clip=clip)
             tasks.append(asyncio.create_task(listener))
             most = max(most, sum(not task.done() for task in tasks))
         played = await asyncio.gather(*tasks)
@@ -85,10 +100,12 @@ async def run_level(
 async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Every rate, after some requests that warm the server up."""
     async with connect(url, _WARM_UP) as client:
-        await asyncio.gather(*(listen(client, options.size, n) for n in range(_WARM_UP)))
+        warming = enumerate(clips(options.clone_s, _WARM_UP, 1))
+        await asyncio.gather(*(listen(client, options.size, n, clip=one) for n, one in warming))
     rows = []
     for per_second in options.rates:
-        row = await run_level(url, options.size, per_second, options.seconds, options.frames)
+        level = per_second, options.seconds, options.frames, options.clone_s
+        row = await run_level(url, options.size, *level)
         rows.append(row)
         print(row, flush=True)
     return rows
@@ -100,9 +117,12 @@ def main() -> None:
     rates = [1.0, 10.0, 20.0] if on_gpu else [0.5, 1.0, 2.0]
     parser.add_argument("--rates", type=float, nargs="+", default=rates, help="arrivals a second")
     parser.add_argument("--seconds", type=float, default=15, help="of arrivals at each rate")
+    parser.add_argument("--clone-s", type=float, default=0.0, help="of clips to clone; 0: none")
     parser.add_argument("--max-running", type=int, default=64)
     options = parser.parse_args()
-    measure_server("open_loop", measure, options, options.max_running, seconds=options.seconds)
+    name = "open_loop_clones" if options.clone_s else "open_loop"
+    how = {"seconds": options.seconds} | ({"clone_s": options.clone_s} if options.clone_s else {})
+    measure_server(name, measure, options, options.max_running, **how)
 
 
 if __name__ == "__main__":

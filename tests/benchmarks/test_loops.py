@@ -114,6 +114,26 @@ async def test_the_open_loop_does_not_wait_for_answers(monkeypatch: pytest.Monke
     assert row["end_to_end_ms_p95"] == 200
 
 
+async def test_each_clone_brings_a_clip_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    heard: list[dict[str, str] | None] = []
+
+    async def noted(*_: Any, frames: int, clip: dict[str, str] | None, **__: Any) -> Listened:
+        heard.append(clip)
+        return Listened(0.1, 0.2, frames * 0.08, 0.0)
+
+    monkeypatch.setattr(open_loop, "listen", noted)
+    for rate in (40.0, 80.0):
+        await open_loop.run_level("http://server", "m", rate, 0.2, 10, clone_s=0.5)
+    seconds = [len(clip["ref_audio"]) * 3 / 4 / 2 / 24_000 for clip in heard if clip]
+    assert len({clip["ref_audio"] for clip in heard if clip}) == len(heard) > 10
+    assert all(0.44 < length < 0.56 for length in seconds)
+    assert max(seconds) > min(seconds)
+    heard.clear()
+    await open_loop.run_level("http://server", "m", 40.0, 0.2, 10)
+    assert heard
+    assert not any(heard)
+
+
 async def test_the_closed_loop_keeps_so_many_busy(monkeypatch: pytest.MonkeyPatch):
     now, most, seeds = 0, 0, []
 
