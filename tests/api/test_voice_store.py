@@ -207,7 +207,7 @@ KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 @pytest.mark.parametrize(
     ("where", "names"),
     [
-        ("import izwi_api.voices.store as m; m.write_prompts = lambda *_: KILL", []),
+        ("import izwi_api.voices.folders as m; m.write_prompts = lambda *_: KILL", []),
         ("import izwi_api.voices.index as m; m._insert = lambda *_: KILL", []),
         # It has its place, but its row was not written: it is taken in.
         ("import izwi_api.voices.index as m; m.sync_folder = lambda *_: KILL", ["v"]),

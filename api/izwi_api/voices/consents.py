@@ -14,16 +14,8 @@ from pathlib import Path
 
 from izwi.errors import ConsentNotFound, InvalidRequest
 from izwi_api.voices.disk import report_full_disk
-from izwi_api.voices.files import (
-    audio_kind,
-    is_id,
-    new_id,
-    replace_durably,
-    sync_folder,
-    throw_away,
-    unfinished_folder,
-    write_durably,
-)
+from izwi_api.voices.files import audio_kind, is_id, new_id, replace_durably
+from izwi_api.voices.folders import Folders
 from izwi_api.voices.index import MANIFESTS, Fields, VoiceIndex, manifest_bytes
 
 _MAX_NAME_CHARS = 256
@@ -57,8 +49,8 @@ class ConsentStore:
     """The consent recordings in one folder; as safe, and failing as, `VoiceStore`."""
 
     def __init__(self, root: Path, index: VoiceIndex):
-        self._root = root
-        self._index = index
+        self._root, self._index = root, index
+        self._folders = Folders(root, index, "consents")
 
     def create(self, name: str, language: str, recording: bytes) -> StoredConsent:
         """Keep a recording.
@@ -84,23 +76,15 @@ class ConsentStore:
             recording_bytes=len(recording),
         )
         fields = _fields(consent)
-        with report_full_disk(), unfinished_folder(self._root) as folder:
-            write_durably(folder / consent.recording_name, recording)
-            write_durably(folder / MANIFESTS["consents"], manifest_bytes(fields))
-            sync_folder(folder)
-            self._index.publish("consents", folder, fields)
+        self._folders.create(fields, consent.recording_name, recording)
         return self._consent(fields)
 
     def get(self, consent_id: str) -> StoredConsent:
         """Read a recording's row. Raises ConsentNotFound."""
-        rows = (
-            self._index.find("SELECT * FROM consents WHERE id = ?", consent_id)
-            if is_id(consent_id)
-            else []
-        )
-        if not rows or not (self._root / consent_id).is_dir():
-            raise _no_consent()
-        return self._consent(rows[0])
+        if is_id(consent_id):
+            for row in self._folders.rows("WHERE id = ?", consent_id):
+                return self._consent(row)
+        raise _no_consent()
 
     def page(self, after: str | None, limit: int) -> list[StoredConsent]:
         """Return recordings, the latest first.
@@ -114,10 +98,8 @@ class ConsentStore:
         """
         if after is not None and not is_id(after):
             raise InvalidRequest("after must be the id of a consent recording", param="after")
-        query = "SELECT * FROM consents WHERE id < ? ORDER BY id DESC"
-        rows = self._index.find(query, after or "cons~")
-        found = (self._consent(row) for row in rows if (self._root / row["id"]).is_dir())
-        return list(islice(found, limit))
+        rows = self._folders.rows("WHERE id < ? ORDER BY id DESC", after or "cons~")
+        return [self._consent(row) for row in islice(rows, limit)]
 
     def rename(self, consent_id: str, name: str) -> StoredConsent:
         """Give a recording another label. Raises ConsentNotFound and InvalidRequest."""
@@ -135,10 +117,9 @@ class ConsentStore:
     def delete(self, consent_id: str) -> None:
         """Forget a recording; voices that were made with it stay. Raises ConsentNotFound."""
         try:
-            throw_away(self.get(consent_id).folder)
+            self._folders.delete(self.get(consent_id).id)
         except FileNotFoundError as error:
             raise _no_consent() from error
-        self._index.forget("consents", consent_id)
 
     def _consent(self, row: Fields) -> StoredConsent:
         return StoredConsent(

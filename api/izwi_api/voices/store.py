@@ -4,7 +4,7 @@
 <root>/<voice id>/sample.<kind>   the clip as it was given: with its text, the truth
                   voice.json      the voice's row of the index
                   prompts/        what checkpoints encoded the clip to; a cache of the truth
-<root>/<consent id>/              a consent recording, see `voice_consents`
+<root>/<consent id>/              a consent recording, see `consents.py`
 
 Knows no model: it keeps what models need. Voices belong to the server, not to who made them.
 """
@@ -21,20 +21,10 @@ from pathlib import Path
 from izwi.errors import InvalidRequest, VoiceExists, VoiceNotFound
 from izwi.inputs import VoicePrompt
 from izwi_api.voices.consents import ConsentStore
-from izwi_api.voices.disk import report_full_disk
-from izwi_api.voices.files import (
-    audio_kind,
-    is_id,
-    is_name,
-    media_type_of,
-    new_id,
-    sync_folder,
-    throw_away,
-    unfinished_folder,
-    write_durably,
-)
-from izwi_api.voices.index import MANIFESTS, Fields, NameTaken, VoiceIndex, manifest_bytes
-from izwi_api.voices.prompts import PromptCache, encoding_turn, write_prompts
+from izwi_api.voices.files import audio_kind, is_id, is_name, media_type_of, new_id
+from izwi_api.voices.folders import Folders
+from izwi_api.voices.index import Fields, NameTaken, VoiceIndex
+from izwi_api.voices.prompts import PromptCache, encoding_turn
 
 REFERENCE_RATE = 24_000
 _NO_PROMPTS: Mapping[str, VoicePrompt] = {}
@@ -95,9 +85,10 @@ class VoiceStore:
 
     def __init__(self, root: Path):
         self._root = root
-        self._index = VoiceIndex(root)
+        index = VoiceIndex(root)
+        self._folders = Folders(root, index, "voices")
         self._prompts = PromptCache()
-        self.consents = ConsentStore(root, self._index)
+        self.consents = ConsentStore(root, index)
 
     def names(self) -> list[str]:
         """Return the names of all voices, sorted."""
@@ -105,8 +96,7 @@ class VoiceStore:
 
     def voices(self) -> list[StoredVoice]:
         """Return all voices, sorted by name."""
-        rows = self._index.find("SELECT * FROM voices ORDER BY name")
-        return [self._voice(row) for row in rows if (self._root / row["id"]).is_dir()]
+        return [self._voice(row) for row in self._folders.rows("ORDER BY name")]
 
     def get(self, key: str) -> StoredVoice:
         """Read a voice by its id or its name.
@@ -115,15 +105,12 @@ class VoiceStore:
             VoiceNotFound: There is none; a name against the rule is none.
         """
         key = unicodedata.normalize("NFC", key)
-        if is_id(key):
-            rows = self._index.find("SELECT * FROM voices WHERE id = ?", key)
-        elif is_name(key):
-            rows = self._index.find("SELECT * FROM voices WHERE name = ?", key)
-        else:
+        if not (is_id(key) or is_name(key)):
             raise VoiceNotFound("there is no voice of that name", param="voice")
-        if not rows or not (self._root / rows[0]["id"]).is_dir():
-            raise _no_voice(key)
-        return self._voice(rows[0])
+        column = "id" if is_id(key) else "name"
+        for row in self._folders.rows(f"WHERE {column} = ?", key):
+            return self._voice(row)
+        raise _no_voice(key)
 
     def check_free(self, name: str) -> None:
         """Raise VoiceExists, or InvalidRequest as `check_name`, unless a voice can get the name."""
@@ -171,27 +158,20 @@ class VoiceStore:
             consent=consent,
         )
         fields = _fields(voice)
-        with report_full_disk(), unfinished_folder(self._root) as folder:
-            write_durably(folder / voice.sample_name, sample)
-            write_durably(folder / MANIFESTS["voices"], manifest_bytes(fields))
-            write_prompts(folder, dict(encoded))
-            sync_folder(folder)
-            try:
-                self._index.publish("voices", folder, fields)
-            except NameTaken as error:
-                raise _taken(name) from error
+        try:
+            self._folders.create(fields, voice.sample_name, sample, encoded)
+        except NameTaken as error:
+            raise _taken(name) from error
         return self._voice(fields)
 
     def delete(self, key: str) -> StoredVoice:
         """Forget a voice, by its id or its name, and return what it was. Raises VoiceNotFound."""
         voice = self.get(key)
         try:
-            # Before its row: on a full disk this makes the room to write in.
-            throw_away(voice.folder)
+            self._folders.delete(voice.id)
         except FileNotFoundError as error:
             raise _no_voice(key) from error
         self._prompts.forget(voice.folder)
-        self._index.forget("voices", voice.id)
         return voice
 
     def load_prompt(self, voice: StoredVoice, checkpoint: str) -> VoicePrompt | None:
@@ -203,7 +183,7 @@ class VoiceStore:
         self._prompts.save(voice.folder, checkpoint, prompt)
 
     def encoding_turn(self, voice: StoredVoice, checkpoint: str) -> AbstractContextManager[bool]:
-        """Ask for the turn to encode the clip; see `voice_prompts.encoding_turn`."""
+        """Ask for the turn to encode the clip; see `prompts.encoding_turn`."""
         return encoding_turn(voice.folder, checkpoint)
 
     def _voice(self, row: Fields) -> StoredVoice:
