@@ -39,7 +39,7 @@ class ChatMessage(Struct, frozen=True, omit_defaults=True):
         reasoning: What an assistant thought before it said this; None where that is not known.
         tool_calls: What an assistant calls.
         call_id: Of the call that this is the answer of, for the role `tool`.
-        name: Of the speaker or the function, if it is told.
+        name: Of the speaker or the function, if given.
     """
 
     role: Role

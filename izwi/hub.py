@@ -45,7 +45,7 @@ def fetch(hub_id: str, *, offline: bool = False, report: Report | None = None) -
     Args:
         hub_id: org/name.
         offline: Never ask the hub.
-        report: Told how far it is, instead of bars on the terminal.
+        report: Called with the progress, instead of bars on the terminal.
 
     Raises:
         ModelNotFound: There is no such checkpoint, or the hub cannot be reached.
@@ -70,7 +70,7 @@ def fetch(hub_id: str, *, offline: bool = False, report: Report | None = None) -
 def _reporting_bar(report: Report) -> type[Any]:
     """Make a class of progress bars that draw nothing, and report those that count bytes.
 
-    The client has two of them, for bytes received and bytes written: who is ahead is told.
+    The client has two of them, for bytes received and bytes written: the one ahead is reported.
     """
     from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 

@@ -30,7 +30,7 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
     Tracks are not in it: what follows an entry is a function of those before it.
 
     Attributes:
-        entries: (n, codebooks) int64, all that the reader was told.
+        entries: (n, codebooks) int64, all that were delivered.
         logprobs: As in `Chunk`, or None where the request does not ask.
         num_samples: Of the sound that the reader has.
         num_chunks: Chunks in which it came.

@@ -385,7 +385,7 @@ class ModelWorker:
         return [self.finish(s, Reason.ERROR, error=Overloaded(waited)) for s in refused]
 
     def _chunk(self, sequence: Sequence, sound: Float32 | None, **rest: Any) -> Chunk:
-        """What its reader has not been told: frames come with their sound, text at once."""
+        """What was not delivered yet: frames come with their sound, text at once."""
         first = sequence.output.num_delivered
         new = sequence.emitted[first:]
         sequence.output.num_delivered = len(sequence.emitted)

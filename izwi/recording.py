@@ -61,7 +61,7 @@ class Models(Protocol):
 
 
 class Observer(Protocol):
-    """Told by the stepping thread what happens; must be quick, and must not raise."""
+    """Called by the stepping thread with what happens; must be quick, and must not raise."""
 
     def submitted(self, request: Request) -> None:
         """Hear that the engine took a request."""

@@ -102,7 +102,7 @@ class Registry:
         Args:
             name: Of a folder that was loaded before, of an embedded checkpoint, or a hub id.
             offline: Never ask the hub.
-            report: Told how far the hub's files are.
+            report: Called with the progress of the hub's files.
 
         Raises:
             ModelNotFound: It is none of these, or the hub has none of that id.

@@ -97,7 +97,7 @@ class SteppingThread:
     def submit(self, requests: Sequence[Request]) -> bool:
         """Queue requests so that they enter the same step, all or none; False if it has stopped.
 
-        What the queue refuses is told as the last chunk of each.
+        A refusal by the queue is the last chunk of each.
         """
         return self.alive and self.tell(lambda: self.take_in(requests))
 
@@ -285,7 +285,7 @@ class SteppingThread:
             self._sink.take(chunks)
 
     def _observed(self, tell: Callable[[Seen], None], what: Seen) -> None:
-        """Tell the observer; one that fails, as where its disk is full, is told nothing more."""
+        """Call the observer; after a failure (a full disk, say) it is not called again."""
         try:
             tell(what)
         except Exception:

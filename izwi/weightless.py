@@ -59,6 +59,6 @@ class WeightlessBackend:
         folder: Path,  # noqa: ARG002
         shapes: Mapping[str, tuple[int, ...]],
     ) -> Weights:
-        """Nothing of each name; what a file lacks is told by the process that runs the model."""
+        """Nothing of each name; missing tensors are reported by the process that runs the model."""
         none: dict[str, Any] = dict.fromkeys(shapes, _NO_ARRAY)
         return none

@@ -53,7 +53,7 @@ class Codec:
 CODECS = {
     # A Xing header would have to be written last, at the start.
     "mp3": Codec("mp3", "libmp3lame", 96_000, {"write_xing": "0", "id3v2_version": "0"}),
-    # Ogg holds a second of sound back in a page unless told otherwise (microseconds).
+    # By default Ogg holds a second of audio back in a page (microseconds).
     "opus": Codec("ogg", "libopus", 64_000, {"page_duration": "40000"}),
     "flac": Codec("flac", "flac"),
     "aac": Codec("adts", "aac", 96_000),

@@ -89,7 +89,7 @@ class DecodedAudio:
             if not self._in_file and self._num_samples + len(block) > MAX_MEMORY_SAMPLES:
                 self._move_to_file()
             self._file.write(np.ascontiguousarray(block, np.float32).view(np.uint8).data)
-            self._file.flush()  # a full disk is told now, and not while it is read
+            self._file.flush()  # a full disk fails now, and not while it is read
         self._num_samples += len(block)
 
     def write_all(self, blocks: Iterable[Float32]) -> Self:

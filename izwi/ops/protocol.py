@@ -113,7 +113,7 @@ class Ops(AudioOps, Protocol):
         ...
 
     def quantize(self, weight: Array) -> Array:
-        """Make a (out, in) weight ready for products: in 8 or 4 bits if the backend was told so.
+        """Make a (out, in) weight ready for products: in 8 or 4 bits if the backend quantizes.
 
         Only products (also those behind a norm) take what it returns, and no gradient goes there.
         """

@@ -70,7 +70,7 @@ def align(
             serves={Capability.ALIGN: model},
         )
         content = sound.read()
-        check_sound(content)  # a file that is no audio is told before a model is loaded
+        check_sound(content)  # a file that is no audio fails before a model is loaded
         models = [model or DEFAULT_MODELS[2]]
         client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
 

@@ -172,7 +172,7 @@ class _Talk:
             raise InvalidRequest("what was typed is not UTF-8", param="text") from error
 
     def _turn(self, runner: asyncio.Runner, text: str) -> None:
-        """Answer one line. What fails is told, and the talk goes on as if it was not said."""
+        """Answer one line. A failure is reported, and the line is dropped."""
         before = list(self._messages)
         try:
             runner.run(self._answer(text))

@@ -12,7 +12,7 @@ from izwi.capability import Capability
 from izwi_api.client.streams import tasks_of
 from izwi_api.console import messages
 
-# Where `izwi serve` listens if it is told nothing else.
+# Where `izwi serve` listens by default.
 DEFAULT_URL = "http://127.0.0.1:8000"
 NONE = "none"  # instead of an address: this process does it
 # A healthy local server answers faster; one that does not is not used.
@@ -48,7 +48,7 @@ def running_server(
     if found is None or not _serves(found, serves or {}):
         return None
     console = messages()
-    if console.is_terminal:  # a pipe or a log need not be told each time
+    if console.is_terminal:  # not in a pipe or a log each time
         console.print(
             f"the server at {DEFAULT_URL} does it; --server none: this process", style="dim"
         )

@@ -217,7 +217,7 @@ def _clip(
         raise InvalidRequest("--voice and --ref-audio name two voices; give one")
     if ref_text is None and not x_vector_only:
         raise InvalidRequest("--ref-audio needs --ref-text, what it says, or --x-vector-only")
-    decode_clip(ref_audio, PCM_RATE)  # a file that is no audio is told before a model is loaded
+    decode_clip(ref_audio, PCM_RATE)  # fails before a model is loaded
     return {
         "ref_audio": ref_audio,
         "ref_text": None if x_vector_only else ref_text,

@@ -259,7 +259,7 @@ def _access(
         api_keys_file=api_keys or access.api_keys_file,
         audit_log=audit_log or access.audit_log,
     )
-    KeyRing(access.api_keys_file)  # a broken file is told now, not after the models have loaded
+    KeyRing(access.api_keys_file)  # a broken file fails now, not after the models have loaded
     return access
 
 

@@ -99,7 +99,7 @@ def decode_clip(path: Path, rate: int) -> Float32:
 def find_sounds(names: Sequence[str]) -> list[SoundFile]:
     """Return the sounds that arguments name, in their order; a folder's by path.
 
-    A name that is no file stays, so that it is told as one that cannot be read.
+    A name that is no file stays, so that it is reported as unreadable.
 
     Raises:
         InvalidRequest: A folder or a pattern holds no sound, or stdin is named twice.

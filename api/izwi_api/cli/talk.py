@@ -93,7 +93,7 @@ def talk(
         runtime = RuntimeOptions(device, dtype, offline)
         server = _server(server, api_key, model, local_only=runtime != RuntimeOptions())
         if not server:
-            sound.check(content)  # told before a model is loaded
+            sound.check(content)  # fails before a model is loaded
         models = [*([] if model is None else [model]), *DEFAULT_MODELS]
         client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
         options: TalkOptions = {

@@ -109,7 +109,7 @@ def transcribe(
             serves={Capability.TRANSCRIBE: model},
         )
         if not server and len(sounds) == 1 and sounds[0].path is not None:
-            sounds[0].check()  # told before a model is loaded
+            sounds[0].check()  # fails before a model is loaded
         client = AsyncClient(
             server, api_key=api_key, models=[model or DEFAULT_MODELS[1]], runtime=runtime
         )
@@ -198,7 +198,7 @@ async def _transcribe(
 ) -> int:
     """Write all sounds down, several at a time, in their order; return the exit code.
 
-    A sound that cannot be written down is told and left out. What would fail for each of them ends
+    Audio that cannot be transcribed is reported and skipped. What would fail for each of them ends
     it all: raises IzwiError, and OSError where a text cannot be written.
     """
     codes: list[int] = []
@@ -256,7 +256,7 @@ def _named(sound: SoundFile, error: IzwiError) -> str:
 
 @contextmanager
 def _progress(num_sounds: int) -> Generator[Callable[[int, float], None]]:
-    """Show on a terminal how much is done; the block is given what is told of each sound."""
+    """Show progress on a terminal; the block gets a function to report each file's progress."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,

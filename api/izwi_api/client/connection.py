@@ -133,8 +133,8 @@ def _unread(_: Mapping[str, str]) -> None:
 class Requests:
     """Requests over a connection, each tried again while the server is full.
 
-    All methods raise IzwiError: of the kind that the server told, or EngineStopped where it cannot
-    be reached or breaks off.
+    All methods raise IzwiError: of the kind that the server reported, or EngineStopped where it
+    cannot be reached or breaks off.
     """
 
     def __init__(self, connection: Connection):

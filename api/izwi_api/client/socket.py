@@ -132,7 +132,7 @@ class AppSocket:
         return bytes(message["bytes"]) if text is None else text
 
     def abort(self) -> None:
-        """Disconnect: the app is told so when it next reads or writes."""
+        """Disconnect; the app learns of it when it next reads or writes."""
         self._to_app.close()
         self._from_app.close()
 

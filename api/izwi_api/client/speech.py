@@ -83,7 +83,7 @@ async def spoken(
         details: Is filled meanwhile.
 
     Raises:
-        IzwiError: Of the kind that the server told, or EngineStopped where it broke off.
+        IzwiError: Of the kind that the server reported, or EngineStopped where it broke off.
     """
     wants_details = fields.get("word_timestamps") or fields.get("include_codes")
     sound = _events if wants_details else _pcm

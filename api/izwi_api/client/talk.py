@@ -32,7 +32,7 @@ class TalkOptions(TypedDict, total=False):
         model: Name of a model that hears and speaks, or of a chat model where the server hears and
             speaks for it; by default the first.
         voice: Of the answer, where there is a choice.
-        system: What the model is told before the conversation.
+        system: The system message of the conversation.
         before: Earlier turns as OpenAI writes them; `SpokenAnswer.message` is one.
         temperature: Of the text.
         audio_temperature: Of the sound, where a model makes both.
@@ -146,7 +146,7 @@ async def answered_aloud(
         answer: Is filled meanwhile.
 
     Raises:
-        IzwiError: Of the kind that the server told, or EngineStopped where it broke off.
+        IzwiError: Of the kind that the server reported, or EngineStopped where it broke off.
     """
     reader = PcmReader()
     async with aclosing(requests.events(_PATH, fields)) as events:

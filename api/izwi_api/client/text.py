@@ -87,7 +87,7 @@ async def transcribed(
         transcript: Is filled meanwhile.
 
     Raises:
-        IzwiError: Of the kind that the server told, or EngineStopped where it broke off.
+        IzwiError: Of the kind that the server reported, or EngineStopped where it broke off.
     """
     form = dict(fields) | {"response_format": "verbose_json", "stream": "true"}
     if form.pop("word_timestamps", False):
@@ -136,7 +136,7 @@ async def aligned(requests: Requests, fields: Fields, upload: Upload) -> list[Al
         upload: The file.
 
     Raises:
-        IzwiError: Of the kind that the server told.
+        IzwiError: Of the kind that the server reported.
     """
     answer = await requests.post_form("/v1/audio/align", fields, upload)
     try:
@@ -163,7 +163,7 @@ async def answered(requests: Requests, fields: Fields, answer: Answer) -> AsyncG
         answer: Is filled meanwhile.
 
     Raises:
-        IzwiError: Of the kind that the server told, or EngineStopped where it broke off.
+        IzwiError: Of the kind that the server reported, or EngineStopped where it broke off.
     """
     body = dict(fields) | {"stream": True, "stream_options": {"include_usage": True}}
     async with aclosing(requests.events("/v1/chat/completions", body)) as events:

@@ -20,7 +20,7 @@ _FORM_OVERHEAD_BYTES = 256 * 1024
 # What is no larger takes no turns.
 _TURN_BYTES = 1 << 16
 _OTHER_JSON = re.compile(r"application/[a-z0-9!#$&^_.+-]+\+json")
-# A field for each of the words that a transcription may be told, and some more.
+# A field for each likely word that a transcription may have, and some more.
 _MAX_FIELDS = 512
 
 

@@ -29,7 +29,7 @@ class Drain:
     """Whether the server still takes work, and what of it runs. Lives on the event loop.
 
     Args:
-        sessions: Live ones, which are told before their sockets are closed.
+        sessions: Live ones, which get a last event before their sockets are closed.
 
     Attributes:
         is_begun: No new work is taken.

@@ -34,7 +34,7 @@ class HttpMetrics:
     def __init__(self, folder: Path | None = None) -> None:
         self.registry = counts = CollectorRegistry()
         if folder is not None:
-            # Each process counts in files of its own; prometheus_client was told so by its
+            # Each process counts in files of its own; prometheus_client learned so from its
             # environment when it was imported. What is shown is read from the files of all.
             counts = CollectorRegistry()
             MultiProcessCollector(self.registry, str(folder))  # type: ignore[no-untyped-call]

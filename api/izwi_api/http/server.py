@@ -164,7 +164,7 @@ class Protocol(H11Protocol):
 class Server(uvicorn.Server):
     """A server that drains when it is asked to leave, and leaves at once when asked twice.
 
-    While it drains it still listens: probes are told 503, and what runs goes on for `drain_s`.
+    While it drains it still listens: probes get 503, and requests in flight may run for `drain_s`.
 
     Args:
         config: Of uvicorn; see `server_config`.

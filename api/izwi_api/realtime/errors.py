@@ -1,4 +1,4 @@
-"""An event that cannot be carried out: told as an `error` event, the session goes on."""
+"""An event that cannot be carried out: answered with an `error` event; the session continues."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ Emit = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class ResponseSetting:
-    """How a response is made and told.
+    """How a response is generated and sent.
 
     Attributes:
         wire: Of its sound; None for text alone.
@@ -95,7 +95,7 @@ class _Cost:
 class Response:
     """A response from `prepare` to its end.
 
-    It may be prepared before it is released: until then nothing of it is told.
+    It may be prepared before it is released: until then nothing of it is sent.
     """
 
     def __init__(self, number: int, setting: ResponseSetting, hooks: Hooks):
@@ -141,7 +141,7 @@ class Response:
             self._spoken.resume()
 
     def discard(self) -> None:
-        """Stop it; nothing of it is told any more."""
+        """Stop it; nothing more of it is sent."""
         if self._task is not None:
             self._task.cancel()
         if self._spoken is not None:

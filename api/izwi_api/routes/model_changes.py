@@ -1,6 +1,6 @@
 """POST /v1/models/{id}/load, /v1/models/{id}/unload and /v1/models/pull, where they are allowed.
 
-Who accepts text/event-stream is told how far it is; others get the last of these events as JSON.
+Callers that accept text/event-stream get progress events; others get the last event as JSON.
 """
 
 from __future__ import annotations

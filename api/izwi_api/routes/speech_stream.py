@@ -221,7 +221,7 @@ class _SpeechSession:
             )
 
     async def _say(self, utterance: Utterance) -> None:
-        """Say one utterance; its failure is told, and does not end the session."""
+        """Say one utterance; its failure is reported, and does not end the session."""
         try:
             if utterance.setting.config.split_granularity == "none":
                 await self._say_whole(utterance)

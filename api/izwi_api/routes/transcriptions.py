@@ -165,7 +165,7 @@ def _whole(
 
 
 class _Telling:
-    """What of a transcription the reader of its events has been told."""
+    """What a client has received of a streamed transcription."""
 
     def __init__(self, transcription: Transcription, fields: TranscriptionForm):
         self._transcription, self._fields = transcription, fields
@@ -192,7 +192,7 @@ class _Telling:
                     "start": segment.start_s,
                     "end": segment.end_s,
                     "text": segment.text,
-                    "speaker": "",  # a key of OpenAI's; who speaks is not told apart
+                    "speaker": "",  # a key of OpenAI's; speakers are not separated
                     "duration": self._transcription.duration_s,
                 }
             )
@@ -200,7 +200,7 @@ class _Telling:
         )
 
     def rest(self) -> bytes:
-        """What is not told yet: a token whose end was not certain before is whole now."""
+        """What was not sent yet: a token whose end was uncertain before is complete now."""
         late = self._num_tokens < len(self._transcription.tokens) and self._fields.wants_logprobs
         return (self.grown("") if late else b"") + self.ended()
 

@@ -35,7 +35,7 @@ def parse_form(form: Form) -> AlignmentForm:
         if len(entries) != 1:
             raise InvalidRequest(f"parameter {name[:64]!r} was given twice", param=name[:64])
     values = {name: entries[0] for name, entries in form.fields.items()}
-    # an empty field asks for the default; an empty text is told by who looks for words
+    # an empty field asks for the default; an empty text is refused by the service
     given = {name: value for name, value in values.items() if value or name == "text"}
     return AlignmentForm.model_validate(given)
 

@@ -120,7 +120,7 @@ class Message(Strict):
         return self
 
     def unpack(self) -> ChatMessage:
-        """Return what the model is told."""
+        """Return the message as the model reads it."""
         calls = tuple(
             ToolCall(call.id, call.function.name, call.function.arguments)
             for call in self.tool_calls or ()
@@ -136,7 +136,7 @@ class Message(Strict):
 
 
 def tools_json(tools: list[Tool] | None) -> str:
-    """Return tools as templates are told them; empty for none."""
+    """Return tools as templates take them; empty for none."""
     if not tools:
         return ""
     return json.dumps([tool.model_dump(exclude_none=True) for tool in tools], ensure_ascii=False)

@@ -107,7 +107,7 @@ class TranscriptionForm(BaseModel):
 
     @property
     def context(self) -> str:
-        """What the model is told before it listens: the prompt and the likely words."""
+        """Text context for the model: the prompt and the likely words."""
         return " ".join(filter(None, [self.prompt, ", ".join(self.keywords)]))
 
 

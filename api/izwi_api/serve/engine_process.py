@@ -41,7 +41,7 @@ from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
 
 logger = logging.getLogger(__name__)
 
-# Figures are told so often while there is work, and once when there is none any more.
+# Seconds between reports of figures while there is work; one more follows when it ends.
 _FIGURES_EVERY_S = 0.1
 # Messages with chunks that an API server may leave unread before all its requests are
 # backpressured. An API server that reads says so every `ACKNOWLEDGE_EVERY` of them.
@@ -277,7 +277,7 @@ def load_models(spec: EngineSpec) -> tuple[Registry, ArrayBackend]:
 def pass_on(control: Control, commands: Socket, lines: ApiServerConnections) -> None:
     """Pass on what API servers and supervisor say, until the supervisor says no more.
 
-    As long as steps begin and end, the supervisor is told that all is well.
+    As long as steps begin and end, heartbeats go to the supervisor.
     """
     poller = zmq.Poller()
     poller.register(commands, zmq.POLLIN)

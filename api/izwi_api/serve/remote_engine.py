@@ -25,7 +25,7 @@ from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
 
 logger = logging.getLogger(__name__)
 
-# The engine is told after so many messages that they have come.
+# Messages are acknowledged to the engine in groups of this size.
 ACKNOWLEDGE_EVERY = 32
 # Messages that are looked at before others on the event loop have their turn.
 _MOST_AT_ONCE = 64
@@ -142,9 +142,9 @@ class RemoteEngine:
     def submit_all(self, requests: Sequence[Request]) -> list[Stream]:
         """Take all requests in, or none, so that they enter the same step.
 
-        What the engine's queue refuses is told on every stream. The rest of an answer that has
-        begun waits for the next engine, as what was in flight does. A stream that its reader drops
-        is aborted.
+        If the engine's queue refuses, every stream ends with that error. The rest of an answer that
+        has begun waits for the next engine, as what was in flight does. A stream that its reader
+        drops is aborted.
 
         Raises:
             EngineStopped: There is no engine now.

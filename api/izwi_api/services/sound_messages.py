@@ -25,7 +25,7 @@ class SoundMessages:
         self._send, self._config, self._place = send, config, place
         self._num_bytes = self._num_messages = 0
         self._buffered = bytearray()
-        self._words: list[AlignedWord] = []  # not told yet
+        self._words: list[AlignedWord] = []  # not sent yet
 
     async def begin(self, text: str, rate: int) -> None:
         """Say what follows."""

@@ -125,7 +125,7 @@ class Speech:
         # nobody listens to background work, so there is no reader that it could run ahead of
         num_first = PIECES_AHEAD if self._later[0].streams else len(self._later)
         first = [self._later.popleft() for _ in range(min(num_first, len(self._later)))]
-        # a key without the quota for all of the text is told before there is any sound
+        # a key without the quota for all of the text is refused before any audio
         if self._usage is not None:
             self._usage.charge(characters=sum(map(_num_characters, self._later)))
         try:

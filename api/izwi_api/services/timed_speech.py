@@ -146,7 +146,7 @@ class TimedSpeech:
 def find_word_aligner(
     engine: EngineClient, registry: Registry, language: str | None
 ) -> tuple[Aligner, str | None]:
-    """Return who times the words of a speech, and the language that it is to be told.
+    """Return the aligner for a speech, and the language to give it.
 
     Raises:
         InvalidRequest: No alignment model is served, or it does not know the language.

@@ -287,7 +287,7 @@ class _Pieces:
         num_first = num_together(self._places)
         prepared = await compute(self._prepare, self._places[:num_first])
         later = self._places[num_first:]
-        # who may not hear all of it is told before anything is written down
+        # a key without the quota for all of it is refused before the first text
         self._charge(later)
         try:
             self._submit(prepared)

@@ -22,7 +22,7 @@ from izwi_api.sessions.limits import SessionLimits
 logger = logging.getLogger(__name__)
 
 Message = str | bytes
-# A client that reads nothing is not told why it is left.
+# A client that reads nothing gets no reason when it is disconnected.
 FAREWELL_S = 2.0
 
 

@@ -41,7 +41,7 @@ class ClipFigures:
         level_dbfs: RMS of these, against full scale.
         clipped_share: Of all samples, those in flat tops at the peak, where the wave was cut.
         snr_db: From the noise between the words up to the speech. Where nothing is heard between
-            words, or there is no pause, it is what can be told: the range of the frames' loudness.
+            words, or there is no pause, it is estimated from the range of the frames' loudness.
     """
 
     duration_s: float

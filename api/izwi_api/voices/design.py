@@ -91,7 +91,7 @@ def _follows_descriptions(services: Services, name: str) -> bool:
 
 
 async def _said(services: Services, model_name: str, text: str, prompt: str) -> bytes:
-    """Let a model say a text in the voice that it is told, and return a WAV file."""
+    """Speak a text in the described voice, and return a WAV file."""
     ask = SpeechInput(text, instruct=prompt)
     speech = await open_speech(services.engine, services.registry, model_name, ask, streams=False)
     async with aclosing(speech.chunks()) as chunks:

@@ -41,7 +41,7 @@ from izwi_models.qwen3_chat.template import ChatTemplate, EncodedChat, Thinking,
 # generation_config.json of the models that can do both is for thinking; without a thought their
 # card says 0.7 and 0.8.
 _UNTHINKING_TEMPERATURE, _UNTHINKING_TOP_P = 0.7, 0.8
-# A token of text has four characters or so. Who sends many more than fit is told at once: cutting
+# A token of text has four characters or so. Many more than fit are refused at once: cutting
 # megabytes into tokens, to count them, takes seconds.
 _MAX_CHARACTERS_PER_POSITION = 32
 # What a template may write of its own around messages that are as long as they may be.
