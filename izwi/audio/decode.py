@@ -17,7 +17,7 @@ import numpy as np
 
 from izwi.arrays import Float32
 from izwi.audio.pcm import mix_down, to_float
-from izwi.audio.resample import StreamResampler
+from izwi.audio.resample import Resampler, Resampling, open_resampler
 from izwi.errors import InvalidAudio, TooLarge
 
 # Plain audio containers only. FFmpeg also reads playlists that open other files and addresses.
@@ -67,13 +67,20 @@ class DecodeLimits:
     max_decoded_bytes: int = 1 << 30
 
 
-def decode_audio(source: bytes | Path, rate: int, *, limits: DecodeLimits | None = None) -> Float32:
+def decode_audio(
+    source: bytes | Path,
+    rate: int,
+    *,
+    limits: DecodeLimits | None = None,
+    resampling: Resampling = Resampling.LIBROSA,
+) -> Float32:
     """Decode a file to mono samples.
 
     Args:
         source: The file's bytes, or its path.
         rate: Sample rate of the answer in Hz.
         limits: What it may decode to; the defaults if None.
+        resampling: The filter, where the file has another rate.
 
     Returns:
         (samples,) float32.
@@ -83,16 +90,23 @@ def decode_audio(source: bytes | Path, rate: int, *, limits: DecodeLimits | None
         TooLarge: Over a limit.
     """
     content = source if isinstance(source, bytes) else _read(source)
-    return np.concatenate(list(decode_blocks(content, rate, limits or DecodeLimits())))
+    blocks = decode_blocks(content, rate, limits or DecodeLimits(), resampling)
+    return np.concatenate(list(blocks))
 
 
-def decode_blocks(content: bytes, rate: int, limits: DecodeLimits) -> Iterator[Float32]:
+def decode_blocks(
+    content: bytes,
+    rate: int,
+    limits: DecodeLimits,
+    resampling: Resampling = Resampling.LIBROSA,
+) -> Iterator[Float32]:
     """Yield what `decode_audio` gives, block by block; only one block is held at a time.
 
     Args:
         content: The file's bytes.
         rate: Sample rate of the answer in Hz.
         limits: What it may decode to.
+        resampling: The filter, where the file has another rate.
 
     Yields:
         (samples,) float32, one sample at least.
@@ -109,7 +123,7 @@ def decode_blocks(content: bytes, rate: int, limits: DecodeLimits) -> Iterator[F
         with _opened(content) as container:
             _reject_long(container, _first_stream(container), limits)
         with _opened(content) as container:
-            for block in _joined(_decode_first_stream(container, rate, limits)):
+            for block in _joined(_decode_first_stream(container, rate, limits, resampling)):
                 if not np.isfinite(block).all():
                     raise InvalidAudio("the audio holds samples that are not numbers", param="file")
                 is_silent = False
@@ -167,16 +181,18 @@ def _reject_long(container: Any, stream: Any, limits: DecodeLimits) -> None:
             raise too_long
 
 
-def _decode_first_stream(container: Any, rate: int, limits: DecodeLimits) -> Iterator[Float32]:
+def _decode_first_stream(
+    container: Any, rate: int, limits: DecodeLimits, resampling: Resampling
+) -> Iterator[Float32]:
     stream = _first_stream(container)
-    resampler: StreamResampler | None = None
+    resampler: Resampler | None = None
     source_rate = 0
     num_samples = num_bytes = 0
     for frame in _frames(container, stream):
         if resampler is None:
             _check_rate(frame)
             source_rate = int(frame.sample_rate)
-            resampler = StreamResampler(source_rate, rate)
+            resampler = open_resampler(resampling, source_rate, rate)
         elif frame.sample_rate != source_rate:
             raise InvalidAudio("the sample rate changes within the file", param="file")
         num_samples += frame.samples

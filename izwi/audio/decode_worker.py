@@ -27,6 +27,7 @@ import numpy as np
 
 from izwi.audio.decode import DecodeLimits, decode_blocks
 from izwi.audio.encode import wav_header
+from izwi.audio.resample import Resampling
 from izwi.errors import InvalidRequest, TooLarge
 from izwi.limited_process import HEAD, READY, limit_process, limit_time, read_exactly
 
@@ -42,6 +43,7 @@ class Job(msgspec.Struct, frozen=True):
         max_audio_s: As in `DecodeLimits`.
         max_decoded_bytes: As in `DecodeLimits`.
         cpu_s: Processor time that it may take.
+        resampling: The filter.
     """
 
     num_bytes: int
@@ -49,6 +51,7 @@ class Job(msgspec.Struct, frozen=True):
     max_audio_s: float
     max_decoded_bytes: int
     cpu_s: int
+    resampling: Resampling = Resampling.LIBROSA
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -87,7 +90,7 @@ def _answer(stream: socket.socket) -> None:
     limit_time(job.cpu_s)
     limits = DecodeLimits(job.max_audio_s, job.max_decoded_bytes)
     try:
-        for block in decode_blocks(content, job.rate, limits):
+        for block in decode_blocks(content, job.rate, limits, job.resampling):
             samples = block.astype("<f4", copy=False).tobytes()
             stream.sendall(HEAD.pack(BLOCK, len(samples)) + samples)
     except InvalidRequest as error:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
 import numpy as np
 import soxr
 
 from izwi.arrays import Float32
+from izwi.audio.sinc import SincStream
 
 # librosa's default, which the reference packages resample with: parity needs the same filter.
 QUALITY = "HQ"
@@ -17,6 +21,47 @@ def resample(samples: Float32, from_rate: int, to_rate: int) -> Float32:
         return samples
     resampled: Float32 = soxr.resample(samples, from_rate, to_rate, quality=QUALITY)
     return resampled
+
+
+class Resampling(StrEnum):
+    """A filter, by the library whose default it is: models hear what they were trained with."""
+
+    LIBROSA = "librosa"
+    TORCHAUDIO = "torchaudio"
+
+
+@runtime_checkable
+class Resamples(Protocol):
+    """A model whose published code brings sound to its rate with another filter than librosa's."""
+
+    @property
+    def resampling(self) -> Resampling:
+        """That filter."""
+        ...
+
+
+def resampling_of(model: object) -> Resampling:
+    """Return the filter with which sound for a model is resampled."""
+    return model.resampling if isinstance(model, Resamples) else Resampling.LIBROSA
+
+
+class Resampler(Protocol):
+    """Resamples a mono stream chunk by chunk."""
+
+    def write(self, samples: Float32) -> Float32:
+        """Take samples and return those that are ready at the new rate."""
+        ...
+
+    def finish(self) -> Float32:
+        """Return what the filter still holds."""
+        ...
+
+
+def open_resampler(resampling: Resampling, from_rate: int, to_rate: int) -> Resampler:
+    """Begin to resample a stream (Hz)."""
+    if resampling is Resampling.TORCHAUDIO:
+        return SincStream(from_rate, to_rate)
+    return StreamResampler(from_rate, to_rate)
 
 
 class StreamResampler:

@@ -35,21 +35,64 @@ def sinc_resample(samples: Float32, from_rate: int, to_rate: int) -> Float32:
     """
     if from_rate == to_rate or not len(samples):
         return samples
-    divisor = gcd(from_rate, to_rate)
-    old, new = from_rate // divisor, to_rate // divisor
-    cutoff = min(old, new) * _ROLLOFF
-    reach = ceil(_CROSSINGS * old / cutoff)  # input samples on each side of an output sample
-    count = ceil(len(samples) * new / old)
-    padded = np.pad(samples.astype(np.float32, copy=False), (reach, reach + 1))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 2)
-    out = np.empty(count, np.float32)
-    for start in range(0, count, _BLOCK_SAMPLES):
-        stop = min(start + _BLOCK_SAMPLES, count)
-        places = np.arange(start, stop, dtype=np.int64) * old
-        phases, of_place = np.unique(places % new, return_inverse=True)
-        taps = _taps(phases / new, reach, cutoff / old)[of_place]
-        np.einsum("nk,nk->n", windows[places // new], taps, out=out[start:stop])
-    return out
+    stream = SincStream(from_rate, to_rate)
+    return np.concatenate([stream.write(samples), stream.finish()])
+
+
+class SincStream:
+    """Resample a mono stream chunk by chunk; the pieces joined equal `sinc_resample` of the whole.
+
+    Args:
+        from_rate: In Hz.
+        to_rate: In Hz.
+    """
+
+    def __init__(self, from_rate: int, to_rate: int):
+        divisor = gcd(from_rate, to_rate)
+        self._old, self._new = from_rate // divisor, to_rate // divisor
+        self._cutoff = min(self._old, self._new) * _ROLLOFF
+        # input samples on each side of an output sample
+        self._reach = ceil(_CROSSINGS * self._old / self._cutoff)
+        self._waiting = np.zeros(self._reach, np.float32)
+        self._first = -self._reach  # place in the input of what waits
+        self._num_read = self._num_made = 0
+
+    def write(self, samples: Float32) -> Float32:
+        """Take samples and return those that are ready at the new rate."""
+        if self._old == self._new:
+            return samples
+        self._num_read += len(samples)
+        self._waiting = np.concatenate([self._waiting, samples.astype(np.float32, copy=False)])
+        # the last whose window lies within what was read
+        last = self._num_read - self._reach - 2
+        return self._make(max(self._num_made, (last * self._new) // self._old + 1))
+
+    def finish(self) -> Float32:
+        """Return what is left, as silence follows."""
+        if self._old == self._new or not self._num_read:
+            return np.zeros(0, np.float32)
+        self._waiting = np.concatenate([self._waiting, np.zeros(self._reach + 1, np.float32)])
+        return self._make(ceil(self._num_read * self._new / self._old))
+
+    def _make(self, stop: int) -> Float32:
+        """Return output samples up to one, and let go of input that is not needed any more."""
+        out = np.empty(stop - self._num_made, np.float32)
+        if not len(out):
+            return out
+        windows = np.lib.stride_tricks.sliding_window_view(self._waiting, 2 * self._reach + 2)
+        for start in range(self._num_made, stop, _BLOCK_SAMPLES):
+            until = min(start + _BLOCK_SAMPLES, stop)
+            places = np.arange(start, until, dtype=np.int64) * self._old
+            phases, of_place = np.unique(places % self._new, return_inverse=True)
+            taps = _taps(phases / self._new, self._reach, self._cutoff / self._old)[of_place]
+            chosen = windows[places // self._new - self._reach - self._first]
+            made = out[start - self._num_made : until - self._num_made]
+            np.einsum("nk,nk->n", chosen, taps, out=made)
+        self._num_made = stop
+        needed = stop * self._old // self._new - self._reach
+        dropped = min(max(0, needed - self._first), len(self._waiting))
+        self._waiting, self._first = self._waiting[dropped:], self._first + dropped
+        return out
 
 
 def _taps(offsets: npt.NDArray[np.float64], reach: int, cutoff: float) -> Float32:

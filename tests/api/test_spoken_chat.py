@@ -11,10 +11,14 @@ import openai
 import pytest
 import soundfile
 
+from izwi.audio.decode import decode_audio
 from izwi.audio.encode import stream_encoder
+from izwi.audio.sinc import sinc_resample
 from izwi_api.http.app import create_app
 from izwi_api.runtime_options import RuntimeOptions
+from izwi_api.schemas.spoken_chat import InputAudio
 from izwi_api.serve.local_services import open_services
+from izwi_api.services.spoken_turns import decode_sound
 from tests.api.conftest import listening, wait_for
 from tests.models.tiny_asr import sound
 from tests.models.tiny_chat import write_tiny_chat
@@ -171,6 +175,16 @@ def test_disconnect_frees_the_engine(create, served):
     next(iter(stream))
     stream.close()
     wait_for(lambda: served[1].engine.load["s2s"]["running"] == 0)
+
+
+async def test_sound_is_resampled_as_the_model_heard_it_in_training(served):
+    data = file_of("wav", 0.5, 44_100)
+    audio = InputAudio(data=data, format="wav")
+    own = decode_audio(base64.b64decode(data), 44_100)
+    heard = await decode_sound(served[1], "s2s", audio)
+    np.testing.assert_allclose(heard, sinc_resample(own, 44_100, 16_000), atol=1e-6)
+    other = await decode_sound(served[1], "chat", audio)
+    assert np.abs(other[:2000] - heard[:2000]).max() > 1e-4
 
 
 # -- refusals --------------------------------------------------------------------------------

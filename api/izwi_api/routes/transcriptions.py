@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from izwi.alignment import AlignedWord
+from izwi.audio.resample import resampling_of
 from izwi.errors import AudioTooShort, InvalidRequest, IzwiError, ModelNotFound
 from izwi.inputs import TranscriptionInput
 from izwi_api.http.app_state import services_of
@@ -67,11 +68,12 @@ async def create_transcription(request: Request) -> Response:
 async def _answer(services: Services, form: Form, fields: TranscriptionForm) -> Response:
     content = form.take("file")
     # An unknown model is said before the work of decoding.
-    services.registry.transcription(fields.model)
+    resampling = resampling_of(services.registry.transcription(fields.model))
     aligner = _aligner(services, fields)
-    limits = services.settings.upload_limits
+    limits, spool = services.settings.upload_limits, services.decoder.spool
     with ExitStack() as resources:
-        sound = resources.enter_context(await services.decoder.spool(content, SAMPLE_RATE, limits))
+        decoded = await spool(content, SAMPLE_RATE, limits, resampling)
+        sound = resources.enter_context(decoded)
         del content  # it may be as large as all that the work takes
         if len(sound) < _MIN_AUDIO_S * SAMPLE_RATE:
             raise AudioTooShort(f"the audio is shorter than {_MIN_AUDIO_S} s", param="file")

@@ -23,6 +23,7 @@ import numpy as np
 from izwi.arrays import Float32
 from izwi.audio.decode import DecodeLimits, decode_audio, decode_blocks
 from izwi.audio.decode_worker import BLOCK, END, JOB, REFUSED, Job, Refusal
+from izwi.audio.resample import Resampling
 from izwi.audio.sound import DecodedAudio
 from izwi.errors import EngineStopped, InvalidAudio, IzwiError, Overloaded, TooLarge
 from izwi.limited_process import HEAD, READY, read_exactly, start_process
@@ -48,13 +49,20 @@ class Decoder(Protocol):
         """Get ready, so that the first file need not wait. It decodes without, too."""
         ...
 
-    async def decode(self, content: bytes, rate: int, limits: DecodeLimits) -> Float32:
+    async def decode(
+        self,
+        content: bytes,
+        rate: int,
+        limits: DecodeLimits,
+        resampling: Resampling = Resampling.LIBROSA,
+    ) -> Float32:
         """Decode a file to mono samples.
 
         Args:
             content: The file's bytes.
             rate: Sample rate of the answer in Hz.
             limits: What it may decode to.
+            resampling: The filter, where the file has another rate.
 
         Returns:
             (samples,) float32.
@@ -66,7 +74,13 @@ class Decoder(Protocol):
         """
         ...
 
-    async def spool(self, content: bytes, rate: int, limits: DecodeLimits) -> DecodedAudio:
+    async def spool(
+        self,
+        content: bytes,
+        rate: int,
+        limits: DecodeLimits,
+        resampling: Resampling = Resampling.LIBROSA,
+    ) -> DecodedAudio:
         """Decode a file of any length to a sound that takes little memory.
 
         Returns:
@@ -96,13 +110,27 @@ class InProcess:
     def start(self) -> None:
         """Do nothing."""
 
-    async def decode(self, content: bytes, rate: int, limits: DecodeLimits) -> Float32:
+    async def decode(
+        self,
+        content: bytes,
+        rate: int,
+        limits: DecodeLimits,
+        resampling: Resampling = Resampling.LIBROSA,
+    ) -> Float32:
         """Decode a file; as `Decoder`, but what breaks the decoder breaks this process."""
-        return await asyncio.to_thread(decode_audio, content, rate, limits=limits)
+        return await asyncio.to_thread(
+            decode_audio, content, rate, limits=limits, resampling=resampling
+        )
 
-    async def spool(self, content: bytes, rate: int, limits: DecodeLimits) -> DecodedAudio:
+    async def spool(
+        self,
+        content: bytes,
+        rate: int,
+        limits: DecodeLimits,
+        resampling: Resampling = Resampling.LIBROSA,
+    ) -> DecodedAudio:
         """Decode a file to a sound; as `Decoder`."""
-        blocks = decode_blocks(content, rate, limits)
+        blocks = decode_blocks(content, rate, limits, resampling)
         return await asyncio.to_thread(DecodedAudio(self._folder).write_all, blocks)
 
     def stop(self) -> None:
@@ -140,12 +168,24 @@ class DecoderPool:
         """Start one process; others follow when files come at the same time."""
         self._idle.put(_Worker(self._memory_bytes))
 
-    async def decode(self, content: bytes, rate: int, limits: DecodeLimits) -> Float32:
+    async def decode(
+        self,
+        content: bytes,
+        rate: int,
+        limits: DecodeLimits,
+        resampling: Resampling = Resampling.LIBROSA,
+    ) -> Float32:
         """Decode a file; as `Decoder`."""
-        with await self.spool(content, rate, limits) as sound:
+        with await self.spool(content, rate, limits, resampling) as sound:
             return sound[:]
 
-    async def spool(self, content: bytes, rate: int, limits: DecodeLimits) -> DecodedAudio:
+    async def spool(
+        self,
+        content: bytes,
+        rate: int,
+        limits: DecodeLimits,
+        resampling: Resampling = Resampling.LIBROSA,
+    ) -> DecodedAudio:
         """Decode a file to a sound; as `Decoder`."""
         with self._lock:
             if self._is_stopped:
@@ -154,7 +194,7 @@ class DecoderPool:
                 raise Overloaded("too many files wait to be decoded", retry_after_s=5)
             self._num_asked += 1
         left = threading.Event()
-        job = self._threads.submit(self._decode, content, rate, limits, left)
+        job = self._threads.submit(self._decode, content, rate, limits, resampling, left)
         job.add_done_callback(self._count_out)
         try:
             return await asyncio.wrap_future(job)
@@ -177,11 +217,16 @@ class DecoderPool:
             self._num_asked -= 1
 
     def _decode(
-        self, content: bytes, rate: int, limits: DecodeLimits, left: threading.Event
+        self,
+        content: bytes,
+        rate: int,
+        limits: DecodeLimits,
+        resampling: Resampling,
+        left: threading.Event,
     ) -> DecodedAudio:
         if left.is_set():
             raise InvalidAudio("the caller has left", param="file")
-        worker = self._ask_one(content, rate, limits)
+        worker = self._ask_one(content, rate, limits, resampling)
         try:
             blocks = worker.blocks(rate, limits, self._time_limit_s, left)
             sound = DecodedAudio(self._folder).write_all(blocks)
@@ -201,7 +246,9 @@ class DecoderPool:
         self._give_back(worker)
         return sound
 
-    def _ask_one(self, content: bytes, rate: int, limits: DecodeLimits) -> _Worker:
+    def _ask_one(
+        self, content: bytes, rate: int, limits: DecodeLimits, resampling: Resampling
+    ) -> _Worker:
         """Give a file to a process. One that ended while it had nothing to do is left out."""
         while True:
             try:
@@ -213,7 +260,7 @@ class DecoderPool:
                 if self._is_stopped:
                     worker.kill()
             try:
-                worker.ask(content, rate, limits, self._time_limit_s)
+                worker.ask(content, rate, limits, resampling, self._time_limit_s)
             except (OSError, EOFError) as error:
                 with self._lock:
                     self._busy.discard(worker)
@@ -255,7 +302,14 @@ class _Worker:
         self.num_files = 0
         self._is_ready = False
 
-    def ask(self, content: bytes, rate: int, limits: DecodeLimits, time_limit_s: float) -> None:
+    def ask(
+        self,
+        content: bytes,
+        rate: int,
+        limits: DecodeLimits,
+        resampling: Resampling,
+        time_limit_s: float,
+    ) -> None:
         """Give it a file. Raises OSError and EOFError where it has ended, or never began."""
         if not self._is_ready:
             self._stream.settimeout(_START_LIMIT_S)
@@ -267,6 +321,7 @@ class _Worker:
             max_audio_s=limits.max_audio_s,
             max_decoded_bytes=limits.max_decoded_bytes,
             cpu_s=max(1, round(time_limit_s)),
+            resampling=resampling,
         )
         head = msgspec.json.encode(job)
         self._stream.settimeout(time_limit_s)

@@ -6,6 +6,7 @@ import base64
 import binascii
 
 from izwi.arrays import Float32
+from izwi.audio.resample import resampling_of
 from izwi.chat import Role
 from izwi.conversation import Heard, Said, SpokenTurn
 from izwi.errors import InvalidAudio, InvalidRequest
@@ -45,7 +46,8 @@ async def read_turns(
             parts.append(message.content)
         for part in message.content if isinstance(message.content, list) else ():
             if isinstance(part, AudioPart):
-                parts.append(Heard(await decode_sound(services, part.input_audio)))
+                sound = await decode_sound(services, model_name, part.input_audio)
+                parts.append(Heard(sound))
             else:
                 parts.append(part.text)
         if not parts:
@@ -55,8 +57,8 @@ async def read_turns(
     return tuple(turns)
 
 
-async def decode_sound(services: Services, audio: InputAudio) -> Float32:
-    """Decode the sound of a message: (n,) float32 at 16 kHz; raises as `read_turns`."""
+async def decode_sound(services: Services, model_name: str, audio: InputAudio) -> Float32:
+    """Decode the sound of a message for a model: (n,) float32 at 16 kHz; raises as `read_turns`."""
     try:
         content = base64.b64decode(audio.data, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -66,7 +68,8 @@ async def decode_sound(services: Services, audio: InputAudio) -> Float32:
             f"input_audio.data is no {audio.format} file, as its format says", param="messages"
         )
     limits = services.settings.upload_limits
-    return await services.decoder.decode(content, _RATE_HZ, limits)
+    resampling = resampling_of(services.registry.model(model_name))
+    return await services.decoder.decode(content, _RATE_HZ, limits, resampling)
 
 
 def _is_format(content: bytes, name: str) -> bool:

@@ -104,7 +104,7 @@ class _Writing:
 
     async def _write(self, audio: InputAudio) -> str:
         services = self._services
-        ask = TranscriptionInput(await decode_sound(services, audio))
+        ask = TranscriptionInput(await decode_sound(services, self._transcriber, audio))
         transcription = await open_transcription(
             services.engine, services.registry, self._transcriber, ask
         )

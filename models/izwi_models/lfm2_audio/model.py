@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.arrays import Samples
+from izwi.audio.resample import Resampling
 from izwi.audio.split import split_at_silence
 from izwi.capability import Capability
 from izwi.chat import ChatInput
@@ -52,6 +53,7 @@ class LFM2Audio:
     languages = (_ENGLISH,)
     language_codes: Mapping[str, str] = {_ENGLISH: "en"}
     can_clone = False
+    resampling = Resampling.TORCHAUDIO
     end_ids = (END_ID,)
 
     def __init__(
