@@ -153,6 +153,9 @@ def _draw_small(logits: Tensor, rows: RowSampling, codebook: int, few_candidates
     count, vocabulary = logits.shape
     ids = torch.empty(count, dtype=torch.int64, device=logits.device)
     block = max(CANDIDATES, triton.next_power_of_2(vocabulary))
+    # 2,048 ids and the end of sound are not to cost a sort of 4,096
+    rest = few_candidates and CANDIDATES <= block // 2 < vocabulary <= block // 2 + CANDIDATES
+    block = block // 2 if rest else block
     first = codebook == 0
     short = logits.dtype == torch.bfloat16 and not first and block <= _SHORT_VOCABULARY
     options = overlap_option(logits.device)
@@ -170,6 +173,7 @@ def _draw_small(logits: Tensor, rows: RowSampling, codebook: int, few_candidates
         FIRST=first,
         FEW=few_candidates,
         SHORT=short,
+        REST=rest,
         OVERLAPPED=bool(options),
         num_warps=_warps(block),
         **options,

@@ -114,9 +114,10 @@ def draw_row(
     logits, stride, penalty, seen, stop_ids, stop_allowed, suppressed,
     seed, step, scale, top_k, top_p, codebook, out,
     VOCABULARY: tl.constexpr, WORDS: tl.constexpr, STOPS: tl.constexpr, BLOCK: tl.constexpr,
-    FIRST: tl.constexpr, FEW: tl.constexpr, SHORT: tl.constexpr, OVERLAPPED: tl.constexpr,
+    FIRST: tl.constexpr, FEW: tl.constexpr, SHORT: tl.constexpr, REST: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
-    """Draw for one row."""
+    """Draw for one row. With REST, some ids of a few candidates are behind the BLOCK."""
     start_next(OVERLAPPED)
     row = tl.program_id(0).to(tl.int64)
     ids = tl.arange(0, BLOCK)
@@ -127,6 +128,14 @@ def draw_row(
     )  # fmt: skip
     keys = _keys(x, ids, SHORT)
     keys = tl.topk(keys, _CANDIDATES) if FEW else tl.sort(keys, descending=True)
+    if REST:
+        ids = BLOCK + tl.arange(0, _CANDIDATES)
+        x = _processed(
+            logits + row * stride, penalty, seen, stop_ids, stop_allowed, suppressed, row, ids,
+            VOCABULARY, WORDS, STOPS, FIRST,
+        )  # fmt: skip
+        both = tl.reshape(tl.join(keys, _keys(x, ids, SHORT)), (2 * _CANDIDATES,))
+        keys = tl.topk(both, _CANDIDATES)
     drawn = _chosen(keys, seed, step, scale, top_k, top_p, row, codebook, SHORT)
     tl.store(out + row, drawn)
 
