@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from contextlib import suppress
+from socket import SHUT_RDWR
 
 import httpx
 import pytest
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.sync.client import connect
 
+from izwi.audio.pcm import to_s16le
 from izwi_api.routes import realtime_calls
 from tests.realtime.conftest import Talk
 
@@ -234,3 +237,41 @@ def test_a_server_without_webrtc_says_so(served, monkeypatch):
     for call_id in ("rtc_" + "0" * 32, "..%2f..", "x"):
         gone = httpx.post(f"{served.url}/realtime/calls/{call_id}/hangup")
         assert gone.status_code in (400, 404)
+
+
+@pytest.mark.parametrize("num_events", range(6))
+def test_a_client_may_leave_at_any_point(served, said, num_events):
+    """Without a close frame, after so many of its events; nothing goes on running."""
+    sound = to_s16le(said("When does the train leave?"))
+    events = [
+        {"type": "response.create", "response": {"conversation": "none"}},
+        {"type": "response.create"},
+        {"type": "input_audio_buffer.append", "audio": base64.b64encode(sound).decode()},
+        {"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(40_000)).decode()},
+        {"type": "response.cancel"},
+    ]
+    with connect(f"ws://127.0.0.1:{served.port}/v1/realtime?model=chat") as socket:
+        socket.recv()
+        for event in events[:num_events]:
+            socket.send(json.dumps(event))
+        socket.socket.shutdown(SHUT_RDWR)
+    until_s = time.monotonic() + 60
+    while any(load["running"] or load["waiting"] for load in served.engine.load.values()):
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+
+
+def test_a_client_that_asks_for_much_and_reads_nothing_is_slowed(served, socket):
+    """Two seconds of sound, asked for again and again: what waits for it is bounded."""
+    off = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+    tell(socket, "session.update", session=off)
+    audio = base64.b64encode(bytes(480_000)).decode()
+    socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
+    item_id = tell(socket, "input_audio_buffer.commit")["item_id"]
+    for _ in range(2):
+        socket.recv()
+    ask = json.dumps({"type": "conversation.item.retrieve", "item_id": item_id})
+    for _ in range(100):
+        socket.send(ask)
+    kept = [json.loads(socket.recv(60))["type"] for _ in range(100)]
+    assert set(kept) == {"conversation.item.retrieved"}
