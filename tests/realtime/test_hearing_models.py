@@ -36,7 +36,7 @@ def world(tmp_path_factory):
     backend = torch_backend("cpu", "float32")
     registry = Registry(backend)
     registry.load(str(write_tiny_lfm2_audio(home / MODEL, loudness=CALM)))
-    engine = AsyncEngine(Engine(registry.models, backend.ops, EngineConfig(kv_bytes=1 << 24)))
+    engine = AsyncEngine(Engine(registry.models, backend, EngineConfig(kv_bytes=1 << 24)))
     app = create_app(engine, registry, Settings(home=home))
     made = SimpleNamespace(engine=engine, asked=[])
     open_conversation = making.open_conversation
