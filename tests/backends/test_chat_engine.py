@@ -138,6 +138,9 @@ def test_logits_are_those_of_torch(folder, backend) -> None:
         request = model.prepare_chat("r", "m", ChatInput((), token_ids=tuple(ids)))
         sequence = Sequence(request, 0)
         kv = made.paged_kv(KVSpec.of(model.layers), 12, PAGE, "auto")
+        # what lies behind a sequence's end may be no number
+        nans = np.full((12, made.page_bytes(kv.spec, PAGE, "auto") // 4), np.nan, np.float32)
+        kv.write_pages(list(range(12)), nans.view(np.uint8))
         sequence.kv.pages = list(range(10))[::-1]
         for start, stop in ((0, 14), (14, 15), (15, 37)):  # in chunks, over the same pages
             rows = [Row(sequence, start, stop)]
