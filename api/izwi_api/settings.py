@@ -19,8 +19,8 @@ from izwi_api.voices.reference_hosts import ReferenceHost
 
 logger = logging.getLogger(__name__)
 
-# speaks, listens, and says when words are said
-DEFAULT_MODELS = ("izwi-tiny-tts", "izwi-tiny-asr", "izwi-tiny-aligner")
+# speaks, listens, says when words are said, and answers
+DEFAULT_MODELS = ("izwi-tiny-tts", "izwi-tiny-asr", "izwi-tiny-aligner", "izwi-tiny-chat")
 
 # OpenAI's voices. A name without an entry of its own in `voice_aliases` takes the checkpoint's
 # speaker at its place in this list, round and round, so that each name keeps one voice.

@@ -95,6 +95,18 @@ def test_thoughts_go_to_stderr(cli):
     assert cli.asked[-1].thinking is False
 
 
+def test_without_a_model_the_embedded_one_answers(cli, monkeypatch):
+    opened, open_services = [], local_services.open_services
+
+    def noted(sources, where):
+        opened.extend(sources)
+        return open_services(sources, where)
+
+    monkeypatch.setattr(local_services, "open_services", noted)
+    assert cli("hello").stdout == "hello\n"
+    assert opened == ["izwi-tiny-chat"]
+
+
 def test_json(cli):
     fields = json.loads(cli("héllo", *HERE, "--think", "--json").stdout)
     assert fields == {
@@ -110,7 +122,6 @@ def test_json(cli):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("hello",), 2, "no chat model comes with izwi: give --model, such as Qwen/Qwen3-0.6B"),
         ((" ", *HERE), 2, "no text"),
         (("hello", "--model", "missing"), 2, "missing"),
         (("hello", "--model", "tts"), 2, "else"),
@@ -198,4 +209,4 @@ def test_what_a_server_cannot_do(cli, remote, tmp_path):
     settings = Settings(home=tmp_path)
     with listening(create_app(FakeEngine(), FakeRegistry(tts=FakeSpeech()), settings)) as port:
         refused = cli("hello", "--server", f"http://127.0.0.1:{port}", code=2).stderr
-    assert "serves no model for chat; start it with: izwi serve --model Qwen/Qwen3-0.6B" in refused
+    assert "serves no model for chat; start it with: izwi serve --model izwi-tiny-chat" in refused

@@ -473,7 +473,7 @@ def test_doctor_says_what_is_broken(cli, monkeypatch):
     monkeypatch.delenv("IZWI_HOME")
     report = json.loads(cli("doctor", "--json", "--device", "cpu", code=1).stdout)
     missing = [one["name"] for one in report["findings"] if one["status"] == "failed"]
-    assert missing == ["izwi-tiny-tts", "izwi-tiny-asr", "izwi-tiny-aligner"]
+    assert missing == ["izwi-tiny-tts", "izwi-tiny-asr", "izwi-tiny-aligner", "izwi-tiny-chat"]
 
 
 def test_bench_times_every_model(cli):

@@ -1,4 +1,4 @@
-"""Run where the wheel was installed and nothing else: does it speak, listen and time words?
+"""Run where the wheel was installed and nothing else: does it speak, listen, time words and answer?
 
 Not a pytest module: pytest is not there. `make wheel` runs it.
 """
@@ -30,9 +30,10 @@ def main() -> None:
         heard = json.loads(izwi("transcribe", sound, "--json"))
         assert heard["text"].strip(), "said nothing that could be transcribed"
         timed = izwi("align", sound, "--text", heard["text"]).splitlines()
+    assert izwi("chat", "What is 12 times 7?") == "12 times 7 is 84.\n"
     assert {"text", "language", "token_ids"} <= set(heard)
     assert len(timed) == len(heard["text"].split()), "not every word has its times"
-    print("the wheel speaks, listens and times words:", *timed, sep="\n")
+    print("the wheel speaks, listens, answers and times words:", *timed, sep="\n")
 
 
 main()

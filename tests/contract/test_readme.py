@@ -133,10 +133,12 @@ def test_python_example(environment: dict[str, str], home: Path) -> None:
 
 def test_command_line_examples(port: int, environment: dict[str, str], home: Path) -> None:
     examples = [block for block in blocks("bash") if block.startswith("izwi")]
-    assert len(examples) == 2
+    assert len(examples) == 3
     out = "".join(run(example, port, environment, home) for example in examples)
     assert "izwi-tiny-asr" in out
-    for name in ("house.wav", "mine.wav"):
+    assert "The capital of France is Paris." in out
+    assert "12 times 7 is 84." in out
+    for name in ("house.wav", "mine.wav", "answer.wav"):
         assert soundfile.info(home / name).duration > 0.3
 
 

@@ -13,14 +13,13 @@ import typer
 from izwi.errors import InvalidRequest, IzwiError, ModelNotFound
 from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
 from izwi_api.console import messages, report_failures, tell_failure
+from izwi_api.settings import DEFAULT_MODELS
 
 if TYPE_CHECKING:
     from izwi_api.client import Answer, AsyncClient, ChatDelta, ResponseStream
     from izwi_api.client.text import ChatOptions
 
-# No chat model is small enough to come with the code.
-EXAMPLE_MODEL = "Qwen/Qwen3-0.6B"
-_START = f"izwi serve --model {EXAMPLE_MODEL}"
+_START = f"izwi serve --model {DEFAULT_MODELS[3]}"
 
 Text = Annotated[
     str | None,
@@ -32,8 +31,8 @@ Text = Annotated[
 ModelSource = Annotated[
     str | None,
     typer.Option(
-        help="Folder or hub id of a Qwen3 chat checkpoint, such as Qwen/Qwen3-0.6B; with "
-        "--server its name there, by default the first.",
+        help="Folder or hub id of a Qwen3 chat checkpoint, such as Qwen/Qwen3-0.6B; by default "
+        f"{DEFAULT_MODELS[3]}. With --server its name there, by default the first.",
         show_default=False,
     ),
 ]
@@ -87,14 +86,8 @@ def chat(
         server = running_server(
             server, api_key, local_only=runtime != RuntimeOptions(), serves={Capability.CHAT: model}
         )
-        if not server and model is None:
-            raise InvalidRequest(
-                f"no chat model comes with izwi: give --model, such as {EXAMPLE_MODEL}, or the "
-                f"--server of one that is served ({_START})",
-                param="model",
-            )
         client = AsyncClient(
-            server, api_key=api_key, models=[] if model is None else [model], runtime=runtime
+            server, api_key=api_key, models=[model or DEFAULT_MODELS[3]], runtime=runtime
         )
         options: ChatOptions = {
             "model": model if server else None,

@@ -165,7 +165,7 @@ def serve(
     allowed_host: AllowedHostOption = None,
     reference_host: ReferenceHostOption = None,
     manage_models: ManageModelsOption = False,
-    max_models: MaxModelsOption = 4,
+    max_models: MaxModelsOption = 5,
     drain_s: DrainOption = 30.0,
     api_servers: ApiServersOption = 1,
     in_process: InProcessOption = False,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from izwi_api.client import AsyncClient, Audio, ResponseStream, SpokenAnswer, SpokenDelta
     from izwi_api.client.talk import TalkOptions
 
-# No model that hears and speaks is small enough to come with the code.
+# One that hears and speaks itself; none is small enough to come with the code.
 EXAMPLE_MODEL = "LiquidAI/LFM2-Audio-1.5B"
 
 File = Annotated[Path, typer.Argument(help="Audio file that is answered; - is stdin.")]
