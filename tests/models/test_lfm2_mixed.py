@@ -137,6 +137,7 @@ def alone(models, requests) -> dict[str, Given]:
     return given_
 
 
+@pytest.mark.timeout(3600)  # at night there are twenty times as many
 @examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_each_output_is_that_of_its_single_run(models, requests, alone, data):
