@@ -236,7 +236,8 @@ def encoded(model: Any, ops: Any, graphs: bool) -> list[np.ndarray]:
     """What an engine's runner gives for the clips, recorded or not, in the order of `clips_of`."""
     config = EngineConfig(kv_bytes=1 << 24, max_running=8, graphs=graphs)
     runner = Engine({"m": model}, TorchBackend(ops), config)._workers["m"].runner
-    return [ops.numpy(result) for result in runner._encode(clips_of(model))]
+    with torch.inference_mode():
+        return [ops.numpy(result) for result in runner._encoders._encode(clips_of(model))]
 
 
 @pytest.mark.parametrize("graphs", [True, False], ids=["recorded", "together"])
