@@ -15,11 +15,13 @@ from izwi_api.settings import Settings
 from tests.api.conftest import FakeEngine, FakeRegistry
 from tests.examples import examples
 
-# What these take cannot be told in a schema: a clip that is sound, a name in letters of any script,
-# and how fields depend on each other (a tool's answer needs its call, a choice needs its tool).
+# What these take cannot be told in a schema: a clip that is sound, an SDP offer, a name in letters
+# of any script, and how fields depend on each other (a tool's answer needs its call, a choice needs
+# its tool).
 UNTOLD = (
     "POST /generate",
     "POST /v1/chat/completions",
+    "POST /v1/realtime/calls",
     "POST /v1/realtime/client_secrets",
     "POST /v1/responses",
     "POST /v1/audio/align",
@@ -33,6 +35,8 @@ READABLE = (
     "/v1/models/{model_id}/load",
     "/v1/models/{model_id}/unload",
 )
+
+schemathesis.serializer.alias("application/sdp", "text/plain")
 
 app = create_app(FakeEngine(), FakeRegistry(), Settings(home=Path("/nowhere")))
 schema = schemathesis.openapi.from_dict(app.openapi())

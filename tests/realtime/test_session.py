@@ -222,7 +222,7 @@ async def test_what_a_live_session_asks_for_comes_first(served, client, monkeypa
 
     monkeypatch.setattr(type(served.engine), "submit_all", seen)
     async with client.realtime.connect(model="chat") as connection:
-        await connection.response.create()
+        await connection.response.create(response={"output_modalities": ["text"]})
         await Talk(connection).until("response.done")
     assert asked
     assert {request.priority for request in asked} == {1}
@@ -236,7 +236,7 @@ def test_a_server_without_webrtc_says_so(served, monkeypatch):
     assert "izwi[webrtc]" in refused.json()["error"]["message"]
     for call_id in ("rtc_" + "0" * 32, "..%2f..", "x"):
         gone = httpx.post(f"{served.url}/realtime/calls/{call_id}/hangup")
-        assert gone.status_code in (400, 404)
+        assert gone.status_code == 404
 
 
 @pytest.mark.parametrize("num_events", range(6))

@@ -189,7 +189,7 @@ async def test_hanging_up(url, served):
         await asyncio.wait_for(caller.ended.wait(), 60)
         for _ in range(200):
             gone = await http.post(f"{root}{caller.location}/hangup")
-            if gone.status_code == 400:
+            if gone.status_code == 404:
                 break
             await asyncio.sleep(0.05)
         assert gone.json()["error"]["param"] == "call_id"

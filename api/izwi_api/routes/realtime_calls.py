@@ -14,12 +14,13 @@ from uuid import uuid4
 
 import msgspec
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from izwi.errors import InvalidRequest
 from izwi_api.http.app_state import AppState, state_of
 from izwi_api.http.bodies import read_form, read_raw
 from izwi_api.http.client_secrets import ClientSecret
+from izwi_api.http.errors import error_body
 from izwi_api.http.usage import Usage, current_usage
 from izwi_api.realtime.making import check_settings
 from izwi_api.realtime.session import RealtimeSession
@@ -87,7 +88,10 @@ async def hang_up(request: Request, call_id: str) -> Response:
     usage = current_usage.get() or Usage()
     sessions = state_of(request).sessions
     if not _CALL_ID.fullmatch(call_id) or not sessions.end_named(call_id, usage.key_name):
-        raise InvalidRequest("there is no such call", param="call_id")
+        body = error_body(
+            "there is no such call", "invalid_request_error", param="call_id", code="not_found"
+        )
+        return JSONResponse(body, 404)
     return Response(status_code=200)
 
 
