@@ -169,6 +169,7 @@ async def test_what_holds_no_speech_has_no_words(
 
 def test_they_are_small_enough_to_live_in_the_wheel() -> None:
     folders = embedded()
-    assert {"izwi-tiny-tts", "izwi-tiny-asr", "izwi-tiny-aligner"} <= set(folders)
+    names = {"izwi-tiny-tts", "izwi-tiny-asr", "izwi-tiny-aligner", "izwi-tiny-chat"}
+    assert names <= set(folders)
     files = [path for folder in folders.values() for path in Path(folder).rglob("*")]
-    assert sum(path.stat().st_size for path in files if path.is_file()) <= 48_000_000
+    assert sum(path.stat().st_size for path in files if path.is_file()) <= 60_000_000
