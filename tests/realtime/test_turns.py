@@ -270,6 +270,16 @@ def test_a_cough_pauses_and_the_answer_goes_on():
     assert turn.speak(200) == [Pause(0)]
 
 
+def test_a_client_that_mutes_its_microphone_lets_a_paused_answer_go_on():
+    turn = answering()
+    turn.tell(Tick(50_000))
+    assert turn.speak(200) == [Pause(0)]
+    assert turn.tell(Tick(50_900)) == []
+    assert turn.tell(Tick(51_000)) == [Resume(0)]
+    assert turn.tell(Tick(53_000)) == []
+    assert turn.speak(200) == [Pause(0)]
+
+
 def test_pausing_takes_two_frames():
     turn = answering()
     assert turn.speak(20) == []

@@ -98,8 +98,9 @@ class SteppedEngine:
         return {} if self.engine is None else self.engine.load
 
     @property
-    def num_live(self):
-        return len(self._requests)
+    def live(self):
+        """Ids of requests in flight."""
+        return list(self._requests)
 
     def start(self): ...
 
@@ -123,11 +124,12 @@ class SteppedEngine:
         return self.submit_all([request])[0]
 
     def submit_all(self, requests: Sequence[Request]):
-        if self.engine is None:
-            raise EngineStopped("the engine has stopped")
+        if self.engine is None and not all(request.continues for request in requests):
+            raise EngineStopped("the engine has stopped")  # as `RemoteEngine` does
         streams = [Stream(request.request_id, self, self._loop) for request in requests]
         for request, stream in zip(requests, streams, strict=True):
-            self.engine.submit(request)
+            if self.engine is not None:
+                self.engine.submit(request)
             kept = ResumableRequest(request, weakref.ref(stream))
             self._requests[request.request_id] = kept
         self._wake.set()

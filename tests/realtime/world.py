@@ -7,9 +7,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import soundfile
+from msgspec.structs import replace
 
 from izwi.config import EngineConfig
 from izwi.engine import Engine
+from izwi.inputs import SpeechInput
 from izwi.registry import Registry
 from izwi.runner.device import torch_backend
 from izwi_api.realtime import making
@@ -20,8 +22,9 @@ from izwi_api.voices.store import VoiceStore
 from tests.api.scripted_chat import ScriptedRegistry
 from tests.models.tiny_chat import write_tiny_chat
 from tests.realtime.phone import Phone, at_24_khz, call
-from tests.realtime.virtual import SteppedEngine, run_virtually
+from tests.realtime.virtual import STEP_S, SteppedEngine, run_virtually
 
+TTS = "izwi-tiny-tts"
 SOUNDS = Path(__file__).parent / "sounds"
 ANSWER = "The train leaves at seven in the morning."
 
@@ -33,7 +36,7 @@ class World:
         self.home = home
         self.backend = torch_backend("cpu", "float32")
         self.models = Registry(self.backend)
-        for name in ("izwi-tiny-tts", "izwi-tiny-asr", str(write_tiny_chat(home / "chat"))):
+        for name in (TTS, "izwi-tiny-asr", str(write_tiny_chat(home / "chat"))):
             self.models.load(name)
         self.answer, self.prompts = ANSWER, []
         self.config = EngineConfig(kv_bytes=1 << 26)
@@ -47,7 +50,13 @@ class World:
     def engine(self, clock):
         return Engine(self.models.models, self.backend, self.config, clock)
 
-    def talk(self, script, *, session=None, limits=None, **phone):
+    def speech(self, name, seed):
+        """A request for speech that has nothing to do with the session."""
+        ask = SpeechInput("The garden is behind the house.", "amber", seed=seed, temperature=1.0)
+        request = self.models.speech(TTS).prepare_speech(name, TTS, ask)
+        return replace(request, stop_ids=(), max_entries=40)
+
+    def talk(self, script, *, session=None, limits=None, step_s=STEP_S, **phone):
         """Hold a session in virtual time; `script(phone, engine)` is what the caller does.
 
         Returns:
@@ -56,13 +65,13 @@ class World:
         self.prompts.clear()
 
         async def main():
-            engine = SteppedEngine(self.engine)
+            engine = SteppedEngine(self.engine, step_s)
             settings = Settings(home=self.home)
             services = Services(engine, self.registry, settings, VoiceStore(self.home))
             made = Phone(**phone)
             asked = updated(RealtimeSettings(model="chat"), session or {})
             await call(services, asked, made, script(made, engine), limits)
-            made.num_left = engine.num_live
+            made.num_left = len(engine.live)
             made.paused = engine.paused
             await engine.stop()
             return made

@@ -94,6 +94,7 @@ class Rules:
             answer's own.
         words_ms: After the first speech, how long words are waited for where some are expected.
         refute_ms: Silence after which speech over an answer was no interruption.
+        muted_ms: Time without any sound of the client after which a paused answer goes on.
         speculate_ms: Silence after which an answer is prepared, before the turn has ended, and at
             most half of the silence that ends it; None prepares none.
         least_commit_ms: Sound that a client may commit.
@@ -110,6 +111,7 @@ class Rules:
     least_words_ms: int = 80
     words_ms: int = 600
     refute_ms: int = 240
+    muted_ms: int = 1000
     speculate_ms: int | None = 200
     least_commit_ms: int = 100
     hears_words: bool = True

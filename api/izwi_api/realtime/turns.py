@@ -84,7 +84,8 @@ class State:
         speculation: Number of the response that is prepared.
         wanted: A turn ended while a response was in progress.
         unheard: Turns that ended, and whose words are not known yet.
-        idle_ms: When an answer had been played, on the clock of `Tick`.
+        frame_clock_ms: When the last frame came, on the clock of `Tick`.
+        idle_ms: When an answer had been played, on that clock.
         next_number: Of the next response.
     """
 
@@ -100,6 +101,7 @@ class State:
     wanted: bool = False
     unheard: int = 0
     clock_ms: int = 0
+    frame_clock_ms: int = 0
     idle_ms: int | None = None
     idle_from_ms: int = 0
     next_number: int = 0
@@ -147,7 +149,7 @@ class _Step:
     def frame(self, frame: Frame) -> None:
         state, detection = self.state, self.state.detection
         length_ms = max(0, frame.end_ms - state.now_ms)
-        self._set(now_ms=max(state.now_ms, frame.end_ms))
+        self._set(now_ms=max(state.now_ms, frame.end_ms), frame_clock_ms=state.clock_ms)
         if detection is None:
             return
         if frame.speech >= detection.threshold:
@@ -298,6 +300,8 @@ class _Step:
 
     def tick(self, now_ms: int) -> None:
         self._set(clock_ms=now_ms)
+        if now_ms - self.state.frame_clock_ms >= self.state.rules.muted_ms:
+            self._resume_muted()
         state, detection = self.state, self.state.detection
         if detection is None or detection.idle_timeout_ms is None or state.idle_ms is None:
             return
@@ -344,6 +348,13 @@ class _Step:
         if answer is not None and answer.paused:
             self._set(answer=replace(answer, paused=False))
             self.actions.append(Resume(answer.number))
+
+    def _resume_muted(self) -> None:
+        """Go on with a paused answer whose listener was muted while it was not clear who spoke."""
+        answer = self.state.answer
+        if answer is not None and answer.paused:
+            self._set(speech=None, heard="")
+            self._resume()
 
     def _drop_turn(self, end_ms: int) -> None:
         self._set(now_ms=max(self.state.now_ms, end_ms), buffer_ms=end_ms)
