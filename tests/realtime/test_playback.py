@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi_api.realtime.playback import PlaybackClock
+from izwi_api.realtime.playback import LeadIn, PlaybackClock
 
 
 def test_sound_is_played_at_its_speed():
@@ -35,3 +37,24 @@ def test_what_was_played_only_grows_and_was_sent(steps):
         assert before - 1e-6 <= played_ms <= clock.sent_ms
         before = played_ms
         assert clock.played_ms(now_ms + clock.wait_ms(now_ms)) >= clock.sent_ms - 250 - 1e-6
+
+
+@pytest.mark.parametrize("cut", [1, 7, 100, 480, 1920, 24_000])
+@pytest.mark.parametrize("quiet", [0, 100, 480, 3000, 9599])
+def test_the_quiet_before_an_answer_is_cut(cut, quiet):
+    loud = np.linspace(0.1, 0.5, 4000, dtype=np.float32)
+    whole = np.concatenate([np.full(quiet, 1e-4, np.float32), loud])
+    lead_in = LeadIn(24_000)
+    played = [lead_in.cut(whole[start : start + cut]) for start in range(0, len(whole), cut)]
+    expected = whole[max(0, quiet - 480) :]
+    np.testing.assert_array_equal(np.concatenate(played), expected)
+
+
+@pytest.mark.parametrize("cut", [100, 1920, 24_000])
+def test_a_pause_before_an_answer_stays(cut):
+    whole = np.concatenate([np.zeros(24_000, np.float32), np.ones(100, np.float32)])
+    lead_in = LeadIn(24_000)
+    played = [lead_in.cut(whole[start : start + cut]) for start in range(0, len(whole), cut)]
+    sound = np.concatenate(played)
+    assert len(whole) - 9600 - 480 <= len(sound) <= len(whole) - 9600
+    assert sound[-100:].all()

@@ -255,7 +255,8 @@ class Dialogue:
                 self._listener.close()
                 self._listener = None
         elif self._listener is None:
-            self._listen_again()
+            if state.speculation is None:  # else all that was said is being written down
+                self._listen_again()
         elif (end_ms := self._buffer.frame_ms(frame)) > self._fed_ms:
             self._listener.feed(frame.samples)
             self._fed_ms = end_ms
@@ -351,11 +352,18 @@ class Dialogue:
         state = self._state
         assert state.turn_ms is not None
         transcript = self._transcribe(state.turn_ms, state.now_ms)
+        transcript.add_done_callback(lambda done: self._hear_prepared(number, done))
         self._prepared[number] = transcript
         content = self._heard(state.turn_ms, state.now_ms)
         unsaid = Item("message", role="user", content=[content])
         self._maker.transcripts[unsaid.item_id] = transcript
         self._make(number, [*self.conversation.items, unsaid])
+
+    def _hear_prepared(self, number: int, transcript: asyncio.Future[str]) -> None:
+        """Tell turns what was said before the answer that is prepared."""
+        is_known = not transcript.cancelled() and transcript.exception() is None
+        if is_known and self._state.speculation == number and number in self._prepared:
+            self._hear(transcript.result())
 
     def _respond(self, number: int) -> None:
         if number not in self._responses:

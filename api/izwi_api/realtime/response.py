@@ -20,7 +20,7 @@ from izwi_api.realtime.formats import InputDecoder, OutputEncoder, WireFormat
 from izwi_api.realtime.hearing_models import LiveConversation
 from izwi_api.realtime.items import CHARACTERS_PER_S, Content, Item
 from izwi_api.realtime.live_answer import LiveAnswer
-from izwi_api.realtime.playback import PlaybackClock
+from izwi_api.realtime.playback import LeadIn, PlaybackClock
 from izwi_api.realtime.speaker import LEAD_MS, Speaker
 from izwi_api.services.chat import AnswerDelta, CallDelta
 from izwi_api.services.converse import SoundPiece
@@ -198,6 +198,7 @@ class Response:
             if not self._going.is_set():
                 spoken.pause()
             encoder = tempo = None
+            lead_in = LeadIn(spoken.sample_rate or 0)
             if self.setting.wire is not None and spoken.sample_rate is not None:
                 encoder = OutputEncoder(self.setting.wire, spoken.sample_rate)
                 tempo = StreamTempo(spoken.sample_rate, self.setting.speed)
@@ -207,7 +208,8 @@ class Response:
                     if isinstance(piece, SoundPiece):
                         assert encoder is not None
                         assert tempo is not None
-                        await self._send_sound(encoder.write(tempo.write(piece.pcm)))
+                        pcm = lead_in.cut(piece.pcm)
+                        await self._send_sound(encoder.write(tempo.write(pcm)))
                     else:
                         await self._going.wait()
                         self._tell_text(piece)

@@ -1,0 +1,337 @@
+"""How soon does a live session answer, and how soon does it fall silent when it is interrupted?
+
+    python -m benchmarks.live --size embedded --sessions 1 2
+    python -m benchmarks.live --size 1.7b --device cuda --sessions 1 16 50
+
+The server is a process of its own (`benchmarks.live_server`), or any at `--url`. Clients speak at
+the speed of speech and do not speak the same twice. Of each turn, in milliseconds since the last
+audible sample of the user was sent:
+
+    endpointing   input_audio_buffer.speech_stopped
+    transcript    + until the transcript was complete: what was left of it
+    token         + until the first words of the answer
+    frame         + until its first sound
+    lead_in       + until that sound is audible: quiet samples before it
+    network       round trip of an event, measured on the idle session; a part of all of the above
+
+Of each interruption: from its first audible sample to the last sound that was sent, and to the end
+of the response. The lead over playback (250 ms) plays on at clients that do not flush.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+import numpy as np
+from websockets.asyncio.client import ClientConnection, connect
+
+from benchmarks.live_server import CHAT, SIZES
+from benchmarks.measure import AUDIBLE, write_result
+from izwi.arrays import Float32
+from izwi.audio.pcm import from_s16le, to_s16le
+from izwi.config import EngineConfig
+from izwi.engine import Engine
+from izwi.inputs import SpeechInput
+from izwi.registry import Registry
+from izwi.runner.device import torch_backend
+
+RATE = 24_000
+_BLOCK_S = 0.02
+_START_S = 400.0
+_EVENT_S = 60.0
+_QUESTIONS = (
+    "When does the {} leave?",
+    "Where is the {}?",
+    "How far is it to the {}?",
+    "What is behind the {}?",
+)
+_THINGS = ("train", "river", "house", "garden", "market", "school", "bus", "boat", "bridge")
+_INTERRUPTION = "No, wait. I would like to know about the {}."
+_VOICES = ("felix", "clara", "greta", "amber")
+
+
+def voices(count: int, interruptions: int) -> tuple[list[Float32], list[Float32]]:
+    """Say different questions, and interruptions, with the embedded voice, at 24 kHz."""
+    backend = torch_backend("cpu", "float32")
+    registry = Registry(backend)
+    name = registry.load("izwi-tiny-tts")
+    model = registry.speech(name)
+    engine = Engine(registry.models, backend.ops, EngineConfig(kv_bytes=1 << 26))
+    speakers = [voice for voice in _VOICES if voice in model.speakers] or model.speakers[:1]
+
+    def say(text: str, seed: int) -> Float32:
+        ask = SpeechInput(text, speakers[seed % len(speakers)], seed=seed)
+        engine.submit(model.prepare_speech(f"{text}-{seed}", name, ask))
+        parts = []
+        while engine.has_work:
+            parts += [chunk.pcm for chunk in engine.step() if chunk.pcm is not None]
+        sound = np.concatenate(parts)
+        audible = np.flatnonzero(np.abs(sound) > AUDIBLE)
+        return sound[audible[0] : audible[-1] + 1]
+
+    chance = random.Random(1)
+
+    def texts(patterns: tuple[str, ...], number: int) -> list[Float32]:
+        return [
+            say(chance.choice(patterns).format(chance.choice(_THINGS)), seed)
+            for seed in range(number)
+        ]
+
+    return texts(_QUESTIONS, count), texts((_INTERRUPTION,), interruptions)
+
+
+class Client:
+    """One session: a microphone that never stops, and a log of events with their times."""
+
+    def __init__(self, socket: ClientConnection, seed: int):
+        self._socket = socket
+        self._queue: list[Float32] = []
+        self._last_audible_s = self._first_audible_s = 0.0
+        self._log: list[tuple[float, dict[str, Any]]] = []
+        self._news = asyncio.Event()
+        self._noise = np.random.default_rng(seed)
+        self._tasks = [asyncio.create_task(self._talk()), asyncio.create_task(self._listen())]
+
+    async def close(self) -> None:
+        """Leave."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _talk(self) -> None:
+        """Send sound at the pace of a microphone, faint noise where nobody speaks."""
+        size, due_s = int(RATE * _BLOCK_S), time.perf_counter()
+        while True:
+            block = (self._noise.normal(size=size) * 1e-4).astype(np.float32)
+            if self._queue:
+                said = self._queue[0][:size]
+                self._queue[0] = self._queue[0][size:]
+                block[: len(said)] += said
+                if not len(self._queue[0]):
+                    self._queue.pop(0)
+            audio = base64.b64encode(to_s16le(block)).decode()
+            await self.tell("input_audio_buffer.append", audio=audio)
+            if np.abs(block).max() > AUDIBLE:
+                self._last_audible_s = time.perf_counter()
+                self._first_audible_s = self._first_audible_s or self._last_audible_s
+            due_s += _BLOCK_S
+            await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
+
+    async def _listen(self) -> None:
+        async for message in self._socket:
+            self._log.append((time.perf_counter(), json.loads(message)))
+            self._news.set()
+
+    async def tell(self, kind: str, **fields: Any) -> None:
+        """Send an event."""
+        await self._socket.send(json.dumps({"type": kind, **fields}))
+
+    def say(self, sound: Float32) -> None:
+        """Speak."""
+        self._first_audible_s = 0.0
+        self._queue.append(sound)
+
+    async def until(self, kind: str, matches: Callable[[dict[str, Any]], bool] = bool) -> float:
+        """Wait for an event since the last `forget`; when it came. Raises TimeoutError."""
+        seen = 0
+        async with asyncio.timeout(_EVENT_S):
+            while True:
+                for at_s, event in self._log[seen:]:
+                    if event["type"] == "error":
+                        raise RuntimeError(event["error"]["message"])
+                    if event["type"] == kind and matches(event):
+                        return at_s
+                seen = len(self._log)
+                self._news.clear()
+                await self._news.wait()
+
+    def forget(self) -> None:
+        """Begin a new turn."""
+        self._log.clear()
+
+    def sounds(self) -> Iterator[tuple[float, Float32]]:
+        """The sound that came since `forget`."""
+        for at_s, event in self._log:
+            if event["type"] == "response.output_audio.delta":
+                yield at_s, from_s16le(base64.b64decode(event["delta"]))
+
+    async def round_trip_ms(self) -> float:
+        """How long an event and its answer take."""
+        times = []
+        for _ in range(5):
+            self.forget()
+            began_s = time.perf_counter()
+            await self.tell("session.update", session={"type": "realtime"})
+            times.append(await self.until("session.updated") - began_s)
+            await asyncio.sleep(0.05)
+        return 1e3 * float(np.median(times))
+
+    async def turn(self, question: Float32) -> dict[str, float]:
+        """Ask, and time the answer by phase."""
+        self.forget()
+        self.say(question)
+        stopped_s = await self.until("input_audio_buffer.speech_stopped")
+        ended_s = self._last_audible_s
+        heard_s = await self.until("conversation.item.input_audio_transcription.completed")
+        token_s = await self.until("response.output_audio_transcript.delta")
+        frame_s = await self.until("response.output_audio.delta")
+        await self.until("response.output_audio.delta", _is_audible)
+        quiet = 0
+        for _, sound in self.sounds():
+            audible = np.flatnonzero(np.abs(sound) > AUDIBLE)
+            quiet += int(audible[0]) if len(audible) else len(sound)
+            if len(audible):
+                break
+        marks = [ended_s, stopped_s, max(stopped_s, heard_s)]
+        marks.append(max(marks[-1], token_s))
+        marks.append(max(marks[-1], frame_s))
+        names = ("endpointing", "transcript", "token", "frame")
+        row = {
+            name: 1e3 * (after - before)
+            for name, before, after in zip(names, marks[:-1], marks[1:], strict=True)
+        }
+        row["lead_in"] = 1e3 * quiet / RATE
+        return row | {"total": sum(row.values())}
+
+    async def settle(self) -> None:
+        """Let the answer to the interruption begin, and cancel it."""
+        await self.until("response.created")
+        await self.tell("response.cancel")
+        await self.until("response.done")
+        await asyncio.sleep(0.5)
+
+    async def interrupt(self, sound: Float32) -> dict[str, float]:
+        """Speak over the answer in progress, and time its end."""
+        self.say(sound)
+        done_s = await self.until("response.done")
+        began_s = self._first_audible_s
+        last_s = max((at_s for at_s, _ in self.sounds()), default=began_s)
+        self.forget()
+        return {"last_sound": 1e3 * max(0.0, last_s - began_s), "done": 1e3 * (done_s - began_s)}
+
+
+def _is_audible(event: dict[str, Any]) -> bool:
+    sound = from_s16le(base64.b64decode(event["delta"]))
+    return bool(np.abs(sound).max(initial=0.0) > AUDIBLE)
+
+
+@asynccontextmanager
+async def session(url: str, model: str, seed: int, turns: dict[str, Any]) -> AsyncIterator[Client]:
+    """Open a session."""
+    address = f"{url.replace('http', 'ws', 1)}/v1/realtime?model={model}"
+    async with connect(address, max_size=None, compression=None) as socket:
+        client = Client(socket, seed)
+        audio = {"input": {"turn_detection": turns, "transcription": {"model": "whisper-1"}}}
+        update = {"type": "realtime", "audio": audio, "max_output_tokens": 60}
+        update["instructions"] = "Answer briefly."
+        await client.tell("session.update", session=update)
+        await client.until("session.updated")
+        yield client
+        await client.close()
+
+
+async def run_level(
+    options: argparse.Namespace, url: str, count: int, said: tuple[list[Float32], list[Float32]]
+) -> dict[str, Any]:
+    """Hold so many sessions at once, each with so many turns and one interruption each."""
+    questions, interruptions = said
+    turns: list[dict[str, float]] = []
+    stops: list[dict[str, float]] = []
+    trips: list[float] = []
+
+    async def one(number: int) -> None:
+        await asyncio.sleep(0.37 * number % 3.0)
+        detection = {"type": options.turns}
+        async with session(url, options.model, number, detection) as client:
+            trips.append(await client.round_trip_ms())
+            for turn in range(options.rounds):
+                place = number * options.rounds + turn
+                turns.append(await client.turn(questions[place % len(questions)]))
+                await asyncio.sleep(0.4)
+                stops.append(await client.interrupt(interruptions[place % len(interruptions)]))
+                await client.settle()
+
+    await asyncio.gather(*map(one, range(count)))
+    row: dict[str, Any] = {"sessions": count, "turns": len(turns)}
+    for name in turns[0]:
+        row[f"{name}_ms"] = _middle(turns, name)
+    beyond = [turn["total"] - turn["endpointing"] for turn in turns]
+    row["beyond_endpointing_ms"] = round(float(np.median(beyond)), 1)
+    row["beyond_endpointing_p95_ms"] = round(float(np.percentile(beyond, 95)), 1)
+    row["network_ms"] = round(float(np.median(trips)), 2)
+    for name in stops[0]:
+        row[f"interrupted_{name}_ms"] = _middle(stops, name)
+    return row
+
+
+def _middle(rows: list[dict[str, float]], name: str) -> float:
+    return round(float(np.median([row[name] for row in rows])), 1)
+
+
+@contextmanager
+def served(options: argparse.Namespace) -> Iterator[str]:
+    """Run the server in a process of its own, unless one is given."""
+    if options.url:
+        yield options.url
+        return
+    command = [sys.executable, "-m", "benchmarks.live_server", "--size", options.size]
+    command += ["--device", options.device, "--port", str(options.port)]
+    command += ["--streams", str(4 * max(options.sessions))]
+    if options.chat:
+        command += ["--chat", options.chat]
+    process = subprocess.Popen(command)
+    url = f"http://127.0.0.1:{options.port}"
+    until_s = time.monotonic() + _START_S
+    try:
+        while True:
+            if process.poll() is not None or time.monotonic() > until_s:
+                raise RuntimeError("the server did not start")
+            try:
+                if httpx.get(f"{url}/readyz").status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.2)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def main() -> None:
+    """Measure every level, after a turn that warms the server up."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", choices=SIZES, default="embedded")
+    parser.add_argument("--chat", help="folder or name of a chat model, for embedded")
+    parser.add_argument("--url", help="of a server that runs already")
+    parser.add_argument("--model", default=CHAT, help="the chat model at --url")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--port", type=int, default=8190)
+    parser.add_argument("--sessions", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each session")
+    parser.add_argument("--turns", choices=["server_vad", "semantic_vad"], default="server_vad")
+    options = parser.parse_args()
+    most = max(options.sessions) * options.rounds
+    said = voices(min(most, 40), min(most, 10))
+    rows = []
+    with served(options) as url:
+        warm = argparse.Namespace(**{**vars(options), "rounds": 2})
+        asyncio.run(run_level(warm, url, 1, said))
+        for count in options.sessions:
+            rows.append(asyncio.run(run_level(options, url, count, said)))
+            print(rows[-1], flush=True)
+    write_result(f"live_{options.size}", rows, size=options.size, turns=options.turns)
+
+
+if __name__ == "__main__":
+    main()

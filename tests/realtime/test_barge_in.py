@@ -1,0 +1,174 @@
+"""Barge-in at random times: 200 in each run, more at night. Answers are tones, so it is fast."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from izwi.capability import Capability
+from izwi.errors import ModelNotFound
+from izwi.request import Reason
+from izwi_api.realtime import making
+from izwi_api.realtime.settings import RealtimeSettings
+from izwi_api.services.chat import AnswerDelta
+from izwi_api.services.context import Services
+from izwi_api.services.converse import SoundPiece
+from izwi_api.settings import Settings
+from tests.realtime.phone import RATE, Phone, call
+from tests.realtime.test_vad import voice
+from tests.realtime.virtual import run_virtually
+
+ANSWER_S = 3.0
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+
+
+class Tones:
+    """An answer of known sound, made a little faster than it is played."""
+
+    sample_rate = RATE
+    num_frames = 0
+
+    def __init__(self, number):
+        self.answer = SimpleNamespace(num_prompt_tokens=1, num_tokens=1, reason=Reason.STOP)
+        at = np.arange(int(RATE * ANSWER_S)) / RATE
+        self.pcm = (0.2 * np.sin(2 * np.pi * (300 + 20 * number) * at)).astype(np.float32)
+        self.going = asyncio.Event()
+        self.going.set()
+        self.num_pauses = 0
+
+    async def pieces(self):
+        for number, part in enumerate(np.array_split(self.pcm, 30)):
+            await self.going.wait()
+            await asyncio.sleep(0.05)
+            await self.going.wait()
+            if number < len(WORDS):
+                yield AnswerDelta(content=f"{WORDS[number]} ")
+            yield SoundPiece(part)
+
+    def pause(self):
+        self.num_pauses += 1
+        self.going.clear()
+
+    def resume(self):
+        self.going.set()
+
+    def abort(self): ...
+
+
+class OnlyChat:
+    """A registry without a transcriber: speech over an answer is judged by its length alone."""
+
+    def default(self, capability):
+        if capability is Capability.TRANSCRIBE:
+            raise ModelNotFound("no model that transcribes is served")
+        return "chat"
+
+    def chat(self, name):
+        return name
+
+    def transcription(self, name):
+        raise ModelNotFound("no model that transcribes is served")
+
+
+DISTURBANCES = st.lists(
+    st.tuples(
+        st.integers(0, 4000),  # milliseconds after the last one
+        st.sampled_from([20, 60, 120, 240, 400, 700, 1500]),  # of speech
+        st.integers(0, 1200),  # of silence behind it
+    ),
+    min_size=8,
+    max_size=8,
+)
+SPEECH = np.repeat(voice(31, 3.0)[4000:], 3)[::2]
+
+
+async def converse(disturbances, made):
+    engine = SimpleNamespace(load={})
+    phone = Phone()
+
+    async def script():
+        phone.tell("response.create")
+        for after_ms, speech_ms, silence_ms in disturbances:
+            await phone.be_silent(after_ms / 1000)
+            await phone.hear(SPEECH[: RATE * speech_ms // 1000])
+            await phone.be_silent(silence_ms / 1000)
+        await phone.be_silent(1.0)
+        while phone.is_answering:
+            await phone.be_silent(0.2)
+
+    services = Services(engine, OnlyChat(), Settings(), None)
+    await call(services, RealtimeSettings(model="chat"), phone, script())
+    return phone
+
+
+@settings(
+    max_examples=max(25, settings.default.max_examples // 4),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(DISTURBANCES)
+def test_two_hundred_interruptions(monkeypatch, disturbances):
+    made = []
+
+    async def open_answer(*_):
+        made.append(Tones(len(made)))
+        return made[-1]
+
+    monkeypatch.setattr(making.ResponseMaker, "open_answer", open_answer)
+    phone = run_virtually(converse(disturbances, made))
+    check(phone, made)
+
+
+def check(phone, made):
+    """Each response ends once; whole ones are whole, cut ones are the beginning of theirs."""
+    created = [e.event["response"]["id"] for e in phone.of("response.created")]
+    done = [e.event["response"] for e in phone.of("response.done")]
+    assert created == [response["id"] for response in done]
+    assert not phone.of("error")
+    whole = {}
+    for tones in made:
+        sound = (np.clip(tones.pcm, -1, 1) * 32767).round().astype("<i2")
+        whole[sound.tobytes()[:9600]] = sound.tobytes()
+    active = None
+    for happened in phone.events:
+        event = happened.event
+        match event["type"]:
+            case "response.created":
+                assert active is None, "two responses are active"
+                active = event["response"]["id"]
+            case "response.done":
+                active = None
+            case "response.output_audio.delta":
+                assert event["response_id"] == active, "sound of a response that has ended"
+    for response in done:
+        sound = phone.sound(response["id"])
+        assert response["status"] in ("completed", "cancelled")
+        if response["status"] == "cancelled":
+            assert response["status_details"]["reason"] == "turn_detected"
+        if len(sound) >= 9600:
+            told = np.frombuffer(sound, "<i2").astype(int)
+            full = np.frombuffer(whole[sound[:9600]], "<i2").astype(int)
+            assert np.array_equal(told, full[: len(told)]), "samples are missing or repeated"
+            assert response["status"] == "cancelled" or len(told) == len(full)
+
+
+def test_the_tones_are_paused_and_cancelled(monkeypatch):
+    """The property above is about something: short speech pauses, long speech cancels."""
+    made = []
+
+    async def open_answer(*_):
+        made.append(Tones(len(made)))
+        return made[-1]
+
+    monkeypatch.setattr(making.ResponseMaker, "open_answer", open_answer)
+    phone = run_virtually(converse([(1000, 120, 600), (200, 1500, 800)], made))
+    assert made[0].num_pauses == 2
+    assert [e.event["response"]["status"] for e in phone.of("response.done")] == [
+        "cancelled",
+        "completed",
+    ]
+    check(phone, made)
