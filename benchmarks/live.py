@@ -67,7 +67,7 @@ def voices(count: int, interruptions: int) -> tuple[list[Float32], list[Float32]
     registry = Registry(backend)
     name = registry.load("izwi-tiny-tts")
     model = registry.speech(name)
-    engine = Engine(registry.models, backend.ops, EngineConfig(kv_bytes=1 << 26))
+    engine = Engine(registry.models, backend, EngineConfig(kv_bytes=1 << 26))
     speakers = [voice for voice in _VOICES if voice in model.speakers] or model.speakers[:1]
 
     def say(text: str, seed: int) -> Float32:

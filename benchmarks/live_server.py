@@ -59,7 +59,7 @@ def main() -> None:
         config = EngineConfig(max_running=options.streams)
         if options.device == "cpu":
             config = EngineConfig(max_running=options.streams, kv_bytes=1 << 28)
-        engine = AsyncEngine(Engine(registry.models, backend.ops, config))
+        engine = AsyncEngine(Engine(registry.models, backend, config))
         app = create_app(engine, registry, settings)
         settle()
         served = server_config(app, "127.0.0.1", options.port, settings.pace.max_head_s)

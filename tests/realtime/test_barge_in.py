@@ -67,6 +67,12 @@ class OnlyChat:
             raise ModelNotFound("no model that transcribes is served")
         return "chat"
 
+    def names(self):
+        return []
+
+    def model(self, name):
+        return SimpleNamespace(capabilities=frozenset())
+
     def chat(self, name):
         return name
 

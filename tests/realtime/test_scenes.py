@@ -7,6 +7,7 @@ import pytest
 from tests.realtime.scenes import ASKED, SCENES, Scene, happened, perform
 from tests.realtime.world import World
 
+DELTA = "conversation.item.input_audio_transcription.delta"
 # Sound comes in pieces of 40 ms, and 250 ms ahead of its playback.
 PAUSED_S = 0.12
 
@@ -53,3 +54,15 @@ def test_a_conversation(world, undisturbed, name):
         sent = [e.at_s for e in phone.of("response.output_audio.delta")
                 if e.event["response_id"] == answer.event["response"]["id"]]  # fmt: skip
         assert max(sent, default=0.0) <= answer.at_s, "sound behind the end of an answer"
+
+
+def test_words_are_told_while_the_user_speaks(world):
+    phone = play(world, Scene((0.4, "long", "another"), "SER"))
+    told = [e.at_s for e in phone.of(DELTA)]
+    (stopped,) = phone.of("input_audio_buffer.speech_stopped")
+    assert sum(at_s < stopped.at_s - 1 for at_s in told) > 2
+    (heard,) = phone.of("conversation.item.input_audio_transcription.completed")
+    deltas = "".join(e.event["delta"] for e in phone.of(DELTA))
+    # the transcriber begins anew after each pause, and may then hear the last word otherwise
+    assert len(deltas) > 40
+    assert heard.event["transcript"].startswith(deltas.rsplit(maxsplit=3)[0])

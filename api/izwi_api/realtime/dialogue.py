@@ -1,8 +1,4 @@
-"""A conversation that is spoken: sound in, turns, responses out. Carries out what turns decide.
-
-append ──▶ InputBuffer ──▶ frames ──▶ turns ──▶ actions ──▶ events, responses
-└────────▶ Listener ──▶ words ──▶ turns
-"""
+"""A conversation that is spoken: sound in, turns, responses out. Carries out what turns decide."""
 
 from __future__ import annotations
 
@@ -16,14 +12,15 @@ import numpy as np
 
 from izwi.errors import IzwiError
 from izwi_api.realtime.beside import ResponsesBeside
-from izwi_api.realtime.errors import EventError
+from izwi_api.realtime.errors import REFUSALS, EventError
 from izwi_api.realtime.items import Content, Conversation, Item
 from izwi_api.realtime.listening import InputBuffer, Listener
-from izwi_api.realtime.making import ResponseMaker, transcription_of
+from izwi_api.realtime.making import ResponseMaker, hears_itself, transcription_of
 from izwi_api.realtime.overlap import OverlapCheck
 from izwi_api.realtime.response import Emit, Hooks, Response, ResponseSetting
 from izwi_api.realtime.settings import RealtimeSettings, Settings, detection_of, wire_format
 from izwi_api.realtime.speaker import Speaker
+from izwi_api.realtime.transcript_events import TranscriptEvents
 from izwi_api.realtime.turn_events import (
     Action,
     Clear,
@@ -57,13 +54,10 @@ from izwi_api.services.context import Services
 
 logger = logging.getLogger(__name__)
 
-_REFUSALS = {
-    "input_audio_buffer_commit_empty": "the input buffer holds less than 100 ms of sound",
-    "conversation_already_has_active_response": "the conversation has a response in progress",
-    "response_cancel_not_active": "Cancellation failed: no response is in progress",
-}
 # Turns of one session that may be in transcription at once.
 _MAX_TRANSCRIPTIONS = 8
+# Of the words that stay, the last ones may still be heard otherwise after a pause.
+_UNSURE_WORDS = 2
 # Kept before speech begins, so that a turn has its padding.
 _KEPT_MS = 2000
 
@@ -82,9 +76,11 @@ class Dialogue:
         self.settings = settings
         self.conversation = Conversation()
         self._services, self._emit, self._room, self._speaker = services, emit, room, speaker
+        self._words = TranscriptEvents(emit)
         self._maker = ResponseMaker(services)
         hears = transcription_of(services, settings) is not None
-        rules = Rules(hears_words=hears, answers_words=hears)
+        is_ear = isinstance(settings, RealtimeSettings) and hears_itself(services, settings.model)
+        rules = Rules(hears_words=hears, answers_words=hears and not is_ear)
         self._state = State(detection_of(settings), rules)
         self._buffer = InputBuffer(wire_format(settings.audio.input.format))
         self._overlap = OverlapCheck()
@@ -124,7 +120,7 @@ class Dialogue:
     def tell(self, event: Event) -> None:
         """Tell turns what the client does. Raises EventError where it cannot be done."""
         if refused := self._tell(event):
-            raise EventError(_REFUSALS[refused], refused)
+            raise EventError(REFUSALS[refused], refused)
 
     def create(
         self,
@@ -276,8 +272,10 @@ class Dialogue:
         self._listener.feed(self._buffer.samples(start_ms, state.now_ms))
         self._fed_ms = state.now_ms
 
-    def _hear(self, text: str) -> None:
+    def _hear(self, text: str, stable: str) -> None:
         self._tell(Heard(text))
+        if self.settings.audio.input.transcription and self._state.turn_ms is not None:
+            self._words.tell(self._turn_id, " ".join(stable.split()[:-_UNSURE_WORDS]))
 
     def _transcribe(self, start_ms: int, end_ms: int) -> asyncio.Future[str]:
         """The transcript of some sound, by the listener if it has followed."""
@@ -288,7 +286,7 @@ class Dialogue:
                 nothing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
                 nothing.set_result("")
                 return nothing
-            listener = Listener(self._services, setting, lambda _: None)
+            listener = Listener(self._services, setting, lambda *_: None)
             listener.feed(self._buffer.samples(start_ms, end_ms))
         return listener.finish()
 
@@ -324,26 +322,19 @@ class Dialogue:
     async def _tell_transcript(
         self, item: Item, transcript: asyncio.Future[str], awaits_words: bool
     ) -> None:
-        kind = "conversation.item.input_audio_transcription"
-        is_asked = self.settings.audio.input.transcription is not None
-        place = {"item_id": item.item_id, "content_index": 0}
         try:
             text = await transcript
         except IzwiError as error:
-            reported = {"type": "server_error", "code": error.code, "message": str(error)}
-            if is_asked:
-                self._emit(f"{kind}.failed", **place, error=reported)
+            if self.settings.audio.input.transcription:
+                self._words.fail(item, error)
             if awaits_words:
                 self._tell(Transcript(None))
             return
         finally:
             self._maker.transcripts.pop(item.item_id, None)
         item.content[0].text = text
-        if is_asked:
-            if text:
-                self._emit(f"{kind}.delta", **place, delta=text)
-            usage = {"type": "duration", "seconds": round(item.content[0].audio_ms / 1000, 3)}
-            self._emit(f"{kind}.completed", **place, transcript=text, usage=usage)
+        if self.settings.audio.input.transcription:
+            self._words.complete(item, text)
         if awaits_words:
             self._tell(Transcript(text))
 
@@ -363,7 +354,7 @@ class Dialogue:
         """Tell turns what was said before the answer that is prepared."""
         is_known = not transcript.cancelled() and transcript.exception() is None
         if is_known and self._state.speculation == number and number in self._prepared:
-            self._hear(transcript.result())
+            self._hear(transcript.result(), "")
 
     def _respond(self, number: int) -> None:
         if number not in self._responses:

@@ -26,3 +26,11 @@ class EventError(InvalidRequest):
     def __init__(self, message: str, code: str, *, param: str | None = None):
         super().__init__(message, param=param)
         self.code = code
+
+
+# What turns refuse, by its code.
+REFUSALS = {
+    "input_audio_buffer_commit_empty": "the input buffer holds less than 100 ms of sound",
+    "conversation_already_has_active_response": "the conversation has a response in progress",
+    "response_cancel_not_active": "Cancellation failed: no response is in progress",
+}

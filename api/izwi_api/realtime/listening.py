@@ -148,8 +148,10 @@ class InputBuffer:
 class Listener:
     """Writes down one stretch of speech while it is spoken. Call `close` in the end."""
 
-    def __init__(self, services: Services, setting: Transcription, hear: Callable[[str], None]):
-        """Begin; `hear` is called with all words so far whenever there are more."""
+    def __init__(
+        self, services: Services, setting: Transcription, hear: Callable[[str, str], None]
+    ):
+        """Begin; `hear` is called with all words so far, and with those of them that stay."""
         self._services, self._setting, self._hear = services, setting, hear
         self._fed: asyncio.Queue[Float32 | None] = asyncio.Queue()
         self._is_finished = False
@@ -192,17 +194,19 @@ class Listener:
                 await reading
             finally:
                 reading.cancel()
-        return " ".join(filter(None, self._segments)).strip()
+        return self._joined().strip()
+
+    def _joined(self, more: str = "") -> str:
+        return " ".join(filter(None, [*self._segments, more.strip()]))
 
     async def _read(self, live: LiveTranscription) -> None:
         async for event in live:
             match event:
                 case SegmentText(text=text):
                     self._segments.append(text.strip())
-                    self._hear(" ".join(filter(None, self._segments)))
+                    self._hear(self._joined(), self._joined())
                 case PartialText(stable=stable, unstable=unstable):
-                    said = f"{stable}{unstable}".strip()
-                    self._hear(" ".join(filter(None, [*self._segments, said])))
+                    self._hear(self._joined(f"{stable}{unstable}"), self._joined(stable))
 
 
 def _note_failure(work: asyncio.Task[str]) -> None:

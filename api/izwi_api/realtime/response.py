@@ -197,19 +197,17 @@ class Response:
             spoken = self._spoken = await open_answer()
             if not self._going.is_set():
                 spoken.pause()
-            encoder = tempo = None
-            lead_in = LeadIn(spoken.sample_rate or 0)
+            encoder = tempo = lead_in = None
             if self.setting.wire is not None and spoken.sample_rate is not None:
+                lead_in = LeadIn(spoken.sample_rate)
                 encoder = OutputEncoder(self.setting.wire, spoken.sample_rate)
                 tempo = StreamTempo(spoken.sample_rate, self.setting.speed)
             async with aclosing(spoken.pieces()) as pieces:
                 async for piece in pieces:
                     await self._released.wait()
                     if isinstance(piece, SoundPiece):
-                        assert encoder is not None
-                        assert tempo is not None
-                        pcm = lead_in.cut(piece.pcm)
-                        await self._send_sound(encoder.write(tempo.write(pcm)))
+                        assert encoder is not None and tempo is not None and lead_in is not None  # noqa: PT018
+                        await self._send_sound(encoder.write(tempo.write(lead_in.cut(piece.pcm))))
                     else:
                         await self._going.wait()
                         self._tell_text(piece)
