@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi_api.realtime.playback import LeadIn, PlaybackClock
+from izwi_api.realtime.lead_in import LeadIn
+from izwi_api.realtime.playback import PlaybackClock
 
 
 def test_sound_is_played_at_its_speed():

@@ -1,42 +1,10 @@
-"""What a client plays, what it has played, and when more may be sent to it. Pure."""
+"""What a client has played, and when more may be sent to it. Pure: the time is given."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from izwi.arrays import Float32
-
 DEFAULT_LEAD_MS = 250
-_QUIET = 10 ** (-50 / 20)
-_KEPT_S = 0.02  # of the quiet before the first audible sample
-_MAX_CUT_S = 0.4  # what is longer was meant as a pause
-
-
-class LeadIn:
-    """Cuts the quiet before the first sound of an answer: nobody should have to wait for it."""
-
-    def __init__(self, rate: int):
-        """Begin a sound of so many samples a second."""
-        self._kept, self._room = int(_KEPT_S * rate), int(_MAX_CUT_S * rate)
-        self._held = np.zeros(0, np.float32)
-        self._is_over = False
-
-    def cut(self, pcm: Float32) -> Float32:
-        """Take samples, and return those to be played now."""
-        if self._is_over:
-            return pcm
-        self._held = np.concatenate([self._held, pcm])
-        audible = np.flatnonzero(np.abs(self._held) > _QUIET)
-        first = int(audible[0]) if len(audible) else len(self._held)
-        start = min(max(0, first - self._kept), self._room)
-        played, self._held = self._held[start:], self._held[start : start + self._kept]
-        self._room -= start
-        if len(audible) or self._room <= 0:
-            self._is_over = True
-            return played
-        return played[:0]
 
 
 @dataclass(frozen=True, slots=True)

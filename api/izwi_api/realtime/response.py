@@ -19,8 +19,9 @@ from izwi.request import Reason
 from izwi_api.realtime.formats import InputDecoder, OutputEncoder, WireFormat
 from izwi_api.realtime.hearing_models import LiveConversation
 from izwi_api.realtime.items import CHARACTERS_PER_S, Content, Item
+from izwi_api.realtime.lead_in import LeadIn
 from izwi_api.realtime.live_answer import LiveAnswer
-from izwi_api.realtime.playback import LeadIn, PlaybackClock
+from izwi_api.realtime.playback import PlaybackClock
 from izwi_api.realtime.speaker import LEAD_MS, Speaker
 from izwi_api.services.chat import AnswerDelta, CallDelta
 from izwi_api.services.converse import SoundPiece
