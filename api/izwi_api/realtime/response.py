@@ -94,10 +94,7 @@ class _Cost:
 
 
 class Response:
-    """A response from `prepare` to its end.
-
-    It may be prepared before it is released: until then nothing of it is sent.
-    """
+    """A response from `prepare` to its end. Before `release`, nothing of it is sent."""
 
     def __init__(self, number: int, setting: ResponseSetting, hooks: Hooks):
         self.number, self.setting = number, setting
