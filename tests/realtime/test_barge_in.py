@@ -156,10 +156,10 @@ def check(phone, made):
         if response["status"] == "cancelled":
             assert response["status_details"]["reason"] == "turn_detected"
         if len(sound) >= 9600:
-            told = np.frombuffer(sound, "<i2").astype(int)
+            sent = np.frombuffer(sound, "<i2").astype(int)
             full = np.frombuffer(whole[sound[:9600]], "<i2").astype(int)
-            assert np.array_equal(told, full[: len(told)]), "samples are missing or repeated"
-            assert response["status"] == "cancelled" or len(told) == len(full)
+            assert np.array_equal(sent, full[: len(sent)]), "samples are missing or repeated"
+            assert response["status"] == "cancelled" or len(sent) == len(full)
 
 
 def test_the_tones_are_paused_and_cancelled(monkeypatch):

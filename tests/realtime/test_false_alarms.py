@@ -31,7 +31,7 @@ async def asked(phone):
     await phone.hear(recorded("question"))
 
 
-def held(world, disturb, at_s):
+def conversation(world, disturb, at_s):
     """Hold a conversation, and disturb its answer when so much of it was sent."""
 
     async def script(phone, engine):
@@ -47,7 +47,7 @@ def held(world, disturb, at_s):
 def undisturbed(world):
     async def nothing(phone, engine): ...
 
-    return held(world, nothing, 0.1).sound()
+    return conversation(world, nothing, 0.1).sound()
 
 
 def assert_resumed(phone, undisturbed):
@@ -105,7 +105,7 @@ def test_a_pause_of_any_length(world, undisturbed, pause_s, happens):
             asked, hit = (now - old for now, old in zip(known(engine), (asked, hit), strict=True))
             assert hit < asked, "its pages were still there"
 
-    assert_resumed(held(world, disturb, 1.0), undisturbed)
+    assert_resumed(conversation(world, disturb, 1.0), undisturbed)
 
 
 @pytest.mark.parametrize("sound", ["cough", "mm-hm", "right"])
@@ -116,7 +116,7 @@ def test_a_sound_of_the_listener(world, undisturbed, sound):
         assert engine.paused, "the engine was not paused"
         await phone.hear(recorded(sound))
 
-    assert_resumed(held(world, disturb, 0.8), undisturbed)
+    assert_resumed(conversation(world, disturb, 0.8), undisturbed)
 
 
 def test_a_cough_while_the_engine_is_killed(world, undisturbed):
@@ -129,7 +129,7 @@ def test_a_cough_while_the_engine_is_killed(world, undisturbed):
         await phone.be_silent(1.0)
         engine.come_back()
 
-    assert_resumed(held(world, disturb, 0.8), undisturbed)
+    assert_resumed(conversation(world, disturb, 0.8), undisturbed)
 
 
 def test_a_listener_who_mutes_the_microphone_in_a_cough(world, undisturbed):
@@ -138,7 +138,7 @@ def test_a_listener_who_mutes_the_microphone_in_a_cough(world, undisturbed):
         await phone.hear(cough[: len(cough) // 3])
         await asyncio.sleep(3.0)  # not a frame of sound
 
-    assert_resumed(held(world, disturb, 0.8), undisturbed)
+    assert_resumed(conversation(world, disturb, 0.8), undisturbed)
 
 
 @pytest.mark.slow
@@ -161,4 +161,4 @@ def test_any_disturbances(world, undisturbed, seed):
                     await phone.hear(recorded(sound))
                     await phone.be_silent(0.4)
 
-    assert_resumed(held(world, disturb, chance.uniform(0.1, 4.0)), undisturbed)
+    assert_resumed(conversation(world, disturb, chance.uniform(0.1, 4.0)), undisturbed)

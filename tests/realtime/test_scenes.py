@@ -56,11 +56,11 @@ def test_a_conversation(world, undisturbed, name):
         assert max(sent, default=0.0) <= answer.at_s, "sound behind the end of an answer"
 
 
-def test_words_are_told_while_the_user_speaks(world):
+def test_words_are_sent_while_the_user_speaks(world):
     phone = play(world, Scene((0.4, "long", "another"), "SER"))
-    told = [e.at_s for e in phone.of(DELTA)]
+    came = [e.at_s for e in phone.of(DELTA)]
     (stopped,) = phone.of("input_audio_buffer.speech_stopped")
-    assert sum(at_s < stopped.at_s - 1 for at_s in told) > 2
+    assert sum(at_s < stopped.at_s - 1 for at_s in came) > 2
     (heard,) = phone.of("conversation.item.input_audio_transcription.completed")
     deltas = "".join(e.event["delta"] for e in phone.of(DELTA))
     # the transcriber begins anew after each pause, and may then hear the last word otherwise

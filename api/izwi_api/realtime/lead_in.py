@@ -17,18 +17,18 @@ class LeadIn:
     def __init__(self, rate: int):
         """Begin a sound of so many samples a second."""
         self._kept, self._room = int(_KEPT_S * rate), int(_MAX_CUT_S * rate)
-        self._held = np.zeros(0, np.float32)
+        self._waiting = np.zeros(0, np.float32)
         self._is_over = False
 
     def cut(self, pcm: Float32) -> Float32:
         """Take samples, and return those to be played now."""
         if self._is_over:
             return pcm
-        self._held = np.concatenate([self._held, pcm])
-        audible = np.flatnonzero(np.abs(self._held) > _QUIET)
-        first = int(audible[0]) if len(audible) else len(self._held)
+        self._waiting = np.concatenate([self._waiting, pcm])
+        audible = np.flatnonzero(np.abs(self._waiting) > _QUIET)
+        first = int(audible[0]) if len(audible) else len(self._waiting)
         start = min(max(0, first - self._kept), self._room)
-        played, self._held = self._held[start:], self._held[start : start + self._kept]
+        played, self._waiting = self._waiting[start:], self._waiting[start : start + self._kept]
         self._room -= start
         if len(audible) or self._room <= 0:
             self._is_over = True

@@ -1,4 +1,4 @@
-"""What a client is told of its own words: those that stay, while it speaks, and then all."""
+"""What a client is delivered of its own words: those that stay, while it speaks, and then all."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ class TranscriptEvents:
     """Sends the events of transcriptions.
 
     The deltas of an item together are the beginning of its transcript. Where a later look at the
-    sound has changed a word that was told, no more deltas come, and `completed` has the transcript.
+    sound has changed a word that was delivered, no more deltas come, and `completed` has the transcript.
     """
 
     def __init__(self, emit: Callable[..., None]):
         self._emit = emit
-        self._told: dict[str, str] = {}  # item id -> its deltas so far
+        self._delivered: dict[str, str] = {}  # item id -> its deltas so far
 
     def tell(self, item_id: str, text: str) -> None:
         """Send what is new in the words of an item that stay."""
-        told = self._told.get(item_id, "")
-        if len(text) > len(told) and text.startswith(told):
-            self._told[item_id] = text
-            delta = text[len(told) :]
+        delivered = self._delivered.get(item_id, "")
+        if len(text) > len(delivered) and text.startswith(delivered):
+            self._delivered[item_id] = text
+            delta = text[len(delivered) :]
             self._emit(f"{_KIND}.delta", item_id=item_id, content_index=0, delta=delta)
 
     def complete(self, item: Item, text: str) -> None:
         """Send all that was said in an item."""
         self.tell(item.item_id, text)
-        self._told.pop(item.item_id, None)
+        self._delivered.pop(item.item_id, None)
         usage = {"type": "duration", "seconds": round(item.content[0].audio_ms / 1000, 3)}
         place = {"item_id": item.item_id, "content_index": 0}
         self._emit(f"{_KIND}.completed", **place, transcript=text, usage=usage)
 
     def fail(self, item: Item, error: IzwiError) -> None:
         """Tell why there is no transcript of an item."""
-        self._told.pop(item.item_id, None)
+        self._delivered.pop(item.item_id, None)
         reported = {"type": "server_error", "code": error.code, "message": str(error)}
         self._emit(f"{_KIND}.failed", item_id=item.item_id, content_index=0, error=reported)
