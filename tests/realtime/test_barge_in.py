@@ -1,4 +1,4 @@
-"""Barge-in at random times: 200 in each run, more at night. Answers are tones, so it is fast."""
+"""Barge-in at random times: 200 in each run, more at night. Answers are tones, for speed."""
 
 from __future__ import annotations
 

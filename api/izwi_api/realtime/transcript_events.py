@@ -14,7 +14,7 @@ class TranscriptEvents:
     """Sends the events of transcriptions.
 
     The deltas of an item together are the beginning of its transcript. Where a later look at the
-    sound has changed a word that was delivered, no more deltas come, and `completed` has the transcript.
+    sound has changed a word that was sent, no more deltas come; `completed` has the transcript.
     """
 
     def __init__(self, emit: Callable[..., None]):
