@@ -184,9 +184,8 @@ class ModelWorker:
             yield self._results(self._in_flight.popleft())
 
     def _stays(self) -> bool:
-        if len(self._in_flight) != 1 or self._in_flight[0].forward is None:
-            return False
-        return not self._in_flight[0].reads_log
+        newest = self._in_flight[0] if len(self._in_flight) == 1 else None
+        return newest is not None and newest.forward is not None and not newest.reads_log
 
     def _results(self, launched: Launched) -> Results:
         began_s = self._clock()
@@ -230,8 +229,8 @@ class ModelWorker:
             status = sequence.status
             if status.phase is Phase.FINISHED:  # it left while the step was in flight
                 continue
-            is_delivered, sound = sequence.arrival in fresh, sounds.get(sequence.arrival)
-            failure = results.failed.get(sequence.arrival)
+            is_delivered, failure = sequence.arrival in fresh, results.failed.get(sequence.arrival)
+            sound = sequence.sound.new_part(sounds.get(sequence.arrival))
             if sound is not None or (is_delivered and writes):
                 frames = 0.0 if sound is None else len(sound) / self.runner.frame_samples
                 self.scheduler.delivered(sequence, frames, now_s)
@@ -258,7 +257,8 @@ class ModelWorker:
         if sequence.tracks is not None:
             entries, sequence.emitted = sequence.emitted, []
             resume_tracked(sequence, entries, self.runner.following, self.runner.num_ids)
-        sequence.sound.num_vocoded = min(sequence.sound.num_vocoded, len(sequence.frames))
+        if sequence.sound.num_vocoded > len(sequence.frames):  # what is drawn again left in part
+            sequence.sound.repeat(log.num_samples)
 
     def finish(
         self,

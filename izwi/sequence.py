@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from izwi.arrays import Float32
 from izwi.request import Reason, Request
 from izwi.track_log import Entry, TrackLog
 
@@ -110,12 +111,26 @@ class SoundCursor:
         num_chunks: Chunks of sound that left, for the chunk ramp.
         state_row: Row of the codec state arena, or None.
         saved_state: The codec's state while it holds no row, or None: rebuilt from the log.
+        num_repeated_samples: Samples to come that the caller has already, from another engine.
     """
 
     num_vocoded: int = 0
     num_chunks: int = 0
     state_row: int | None = None
     saved_state: Any = None
+    num_repeated_samples: int = 0
+
+    def repeat(self, num_samples: int) -> None:
+        """Make the sound again from its beginning, of which so many samples are not new."""
+        self.num_vocoded, self.num_chunks, self.num_repeated_samples = 0, 0, num_samples
+
+    def new_part(self, samples: Float32 | None) -> Float32 | None:
+        """Return what the caller does not have of (samples,), or None if there is nothing."""
+        if samples is None or not self.num_repeated_samples:
+            return samples
+        repeated = min(len(samples), self.num_repeated_samples)
+        self.num_repeated_samples -= repeated
+        return samples[repeated:] if repeated < len(samples) else None
 
 
 @dataclass(slots=True)

@@ -210,6 +210,25 @@ def test_whatever_happens_the_log_and_the_sound_are_the_same(data: st.DataObject
             same(found, expected[name])
 
 
+@pytest.mark.parametrize("num_steps", range(6, 13))
+def test_sound_that_lags_is_delivered_once_when_its_last_entry_is_drawn_again(
+    num_steps: int,
+) -> None:
+    """The last entry is a frame: a part of its sound leaves two steps before the rest."""
+    request = talk_request("a", 7, 0, 7)
+    expected = alone(request)
+    assert expected.logged[-1][0] == FRAMES
+    with one_step_ahead():
+        world = TalkWorld()
+        world.submit(request)
+        for _ in range(num_steps):
+            world.step()
+        world = crashed(world, [request])
+        world.run()
+    world.check_nothing_is_lost()
+    same(world.heard["a"], expected)
+
+
 def crashed(world: TalkWorld, requests: list) -> TalkWorld:
     """Another engine goes on with what callers have; what is not theirs is gone."""
     fresh = TalkWorld(pages=30, max_running=world.config.max_running)
