@@ -81,7 +81,7 @@ SCENES = {
     "overlap from the first word": Scene(cut("about-bus", at_s=0.1), "SERSXER", pauses=True),
     "overlap with the last words": Scene(cut("about-bus", at_s=1.7), "SERSXER"),
     "mm-hm": Scene(over("mm-hm"), "SERD", True, True),
-    "okay, yes": Scene(over("okay-yes"), "SERD", True, True),
+    "okay": Scene(over("okay"), "SERD", True, True),
     "right": Scene(over("right"), "SERD", True, True),
     "a cough": Scene(over("cough"), "SERD", True, True),
     "a cough, then stop": Scene(cut("cough", 0.8, "stop"), "SERSXER", pauses=True),

@@ -25,6 +25,7 @@ SPEECH = {
     "no-wait": ("en-us", 160, 50, "No, wait. I meant the bus."),
     "about-bus": ("en-us", 165, 50, "Please tell me about the bus to the river."),
     "mm-hm": ("en-us", 130, 45, "[[m'mh'Vm]]"),
+    "okay": ("en-us", 160, 45, "Okay."),
     "okay-yes": ("en-us", 160, 45, "Okay, yes."),
     "right": ("en-us", 160, 45, "Right."),
     "would-like": ("en-us", 160, 45, "I would like to know"),
