@@ -28,7 +28,7 @@ from izwi.registry import Registry
 from izwi.runner.device import TorchBackend, torch_backend
 from izwi_api.http.app import create_app
 from izwi_api.http.server import Server, server_config
-from izwi_api.settings import read_settings
+from izwi_api.environment import read_settings
 from tests.api.scripted_chat import ScriptedRegistry
 
 # speech, transcription, chat
