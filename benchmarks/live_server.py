@@ -26,9 +26,9 @@ from izwi.engine import Engine
 from izwi.input_stream import PartialTranscript
 from izwi.registry import Registry
 from izwi.runner.device import TorchBackend, torch_backend
+from izwi_api.environment import read_settings
 from izwi_api.http.app import create_app
 from izwi_api.http.server import Server, server_config
-from izwi_api.environment import read_settings
 from tests.api.scripted_chat import ScriptedRegistry
 
 # speech, transcription, chat
