@@ -17,7 +17,7 @@ Preemption follows slack as well: background work first, latest arrival first, t
 is furthest ahead.
 
 A request's priority moves text alone, which has no playback clock: each level counts as
-`PRIORITY_S` less slack, and new text may take the places of text of lower priority (ADR 25).
+`PRIORITY_S` less slack, and new text may take the places of text of lower priority (ADR 27).
 
 Background work finishes under any load of streams, one sequence after the other: one may start in
 time (`PATIENCE_STEPS`), new requests do not displace it, and its rows are at most

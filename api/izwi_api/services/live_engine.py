@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from izwi.engine_client import ForwardingEngine, OutputStream
 from izwi.request import Request
 
-# Above that of all other requests. What it means is the policy's own: ADR 25 says it of `deadline`.
+# Above that of all other requests. What it means is the policy's own: ADR 27 says it of `deadline`.
 PRIORITY = 1
 
 
