@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -27,15 +28,9 @@ KINDS = [
 ]
 
 
-class Pages:
-    """What the pages ask of a sequence."""
-
-    def __init__(self, pages: list[int]):
-        self.pages = pages
-
-
 def row(pages: list[int], start: int, stop: int) -> Row:
-    return Row(cast(Any, Pages(pages)), start, stop)
+    sequence = SimpleNamespace(kv=SimpleNamespace(pages=pages))  # what a cache asks of it
+    return Row(cast(Any, sequence), start, stop)
 
 
 def filled(dtype: torch.dtype, kv_dtype: str, num_pages: int = 6) -> PagedKV:

@@ -29,6 +29,9 @@ class _Nothing:
     def default(self, capability: object) -> str:
         raise ModelNotFound("nothing is served")
 
+    def model(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(capabilities=frozenset())
+
 
 WIRE = wire_format(RealtimeSettings(model="chat").audio.input.format)
 
