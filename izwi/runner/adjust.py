@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from izwi.runner.emitted import SamplerState, params_of
-from izwi.runner.grammars import fill_masks
+from izwi.runner.emitted import SamplerState, adjusted_rows, params_of
+from izwi.runner.grammars import begun_matchers, fill_masks
 from izwi.sequence import Sequence as RequestSequence
 
 
@@ -36,9 +36,7 @@ class Adjustments:
             track: Of the entries that are drawn.
         """
         self._sequences, self._suppressed, self._track = sequences, suppressed, track
-        self._rows = [
-            n for n, s in enumerate(sequences) if s.drawing.adjusts and s.request.adjusts(track)
-        ]
+        self._rows = adjusted_rows(sequences, track)
         self._params = (
             [params.sampling for params in params_of(sequences, track)] if self._rows else []
         )
@@ -85,17 +83,14 @@ class Adjustments:
 
     def _constrain(self, logits: Tensor) -> None:
         """Leave out, in place, what grammars do not allow."""
-        known = [self._sequences[row] for row in self._rows]
-        states = [(place, s) for place, s in enumerate(known) if s.drawing.grammar is not None]
-        followed = [(place, s.drawing.grammar.follow(s.emitted)) for place, s in states]
-        begun = [(place, matcher) for place, matcher in followed if matcher is not None]
+        begun = begun_matchers([self._sequences[row] for row in self._rows])
         if not begun:
             return
-        places, matchers = zip(*begun, strict=True)
-        masks = torch.from_numpy(fill_masks(matchers, logits.shape[1])).to(logits.device)
+        filled = fill_masks(list(begun.values()), logits.shape[1])
+        masks = torch.from_numpy(filled).to(logits.device)
         bits = torch.arange(32, dtype=torch.int32, device=logits.device)
         allowed = ((masks[:, :, None] >> bits) & 1).flatten(1)[:, : logits.shape[1]] == 1
-        rows = torch.tensor(places, device=logits.device)
+        rows = torch.tensor(list(begun), device=logits.device)
         logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
 
     def _cut(self, logits: Tensor) -> None:

@@ -66,6 +66,13 @@ def params_of(sequences: Sequence[RequestSequence], track: int) -> Sequence[Requ
     return [sequence.request.params(track) for sequence in sequences]
 
 
+def adjusted_rows(sequences: Sequence[RequestSequence], track: int) -> list[int]:
+    """Rows whose logits are changed before an entry of a track is drawn, in order."""
+    return [
+        row for row, s in enumerate(sequences) if s.drawing.adjusts and s.request.adjusts(track)
+    ]
+
+
 def seen_ids(sequence: RequestSequence, vocabulary: int, track: int = 0) -> npt.NDArray[np.bool_]:
     """Ids that a sequence has emitted in codebook 0; kept with it and grown a step at a time."""
     return SamplerState.of(sequence, track).seen(sequence, vocabulary)

@@ -113,6 +113,13 @@ class Grammars:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
+def begun_matchers(sequences: Sequence[RequestSequence]) -> dict[int, Any]:
+    """Return the matchers of grammars that bind the next token, by place among the sequences."""
+    known = [(place, s) for place, s in enumerate(sequences) if s.drawing.grammar is not None]
+    followed = [(place, s.drawing.grammar.follow(s.emitted)) for place, s in known]
+    return {place: matcher for place, matcher in followed if matcher is not None}
+
+
 def fill_masks(matchers: Sequence[Any], vocabulary: int) -> Masks:
     """Compute the masks of the next tokens, side by side.
 

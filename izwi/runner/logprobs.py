@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from izwi.sequence import Sequence as RequestSequence
 
 Logprobs = float | tuple[float, ...]
+
+
+class AskedLogprobs:
+    """Which rows of one step ask for log probabilities, and for how many of the likeliest.
+
+    Attributes:
+        rows: Those that ask.
+        most: Likeliest ids that any of them asks for; 0 for none.
+    """
+
+    def __init__(self, sequences: Sequence[RequestSequence]):
+        self._sequences = sequences
+        self.rows = [row for row, s in enumerate(sequences) if s.request.logprobs]
+        self.most = max((sequences[row].request.top_logprobs for row in self.rows), default=0)
+
+    def by_row(self, reported: Iterable[float | list[float]]) -> dict[int, Logprobs]:
+        """Return what each row that asks is given, of what was reported for them, in order."""
+        pairs = zip(self.rows, reported, strict=True)
+        return {row: logprobs_of(self._sequences[row], values) for row, values in pairs}
 
 
 def logprobs_of(sequence: RequestSequence, reported: float | list[float]) -> Logprobs:

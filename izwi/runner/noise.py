@@ -7,7 +7,34 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from izwi.sequence import Sequence as RequestSequence
+
+# Noise of so many codebooks is made at once.
+_BLOCK = 16
 _MASK = (1 << 64) - 1
+
+
+class StepNoise:
+    """Noise of the rows of one step.
+
+    Args:
+        sequences: One a row; they stay as they are until all has been drawn.
+    """
+
+    def __init__(self, sequences: Sequence[RequestSequence]):
+        self._sequences = sequences
+        self._blocks: dict[int, npt.NDArray[np.float64]] = {}
+
+    def of(self, codebook: int) -> npt.NDArray[np.float64]:
+        """Return uniform numbers in [0, 1), (rows,)."""
+        first = codebook - codebook % _BLOCK
+        if first not in self._blocks:
+            seeds = [sequence.request.seed for sequence in self._sequences]
+            steps = [len(sequence.emitted) for sequence in self._sequences]
+            block = np.arange(first, first + _BLOCK)
+            self._blocks[first] = np.ascontiguousarray(uniforms(seeds, steps, block).T)
+        noise: npt.NDArray[np.float64] = self._blocks[first][codebook - first]
+        return noise
 
 
 def uniforms(

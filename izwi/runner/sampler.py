@@ -18,13 +18,10 @@ from izwi.model import Pick
 from izwi.request import SamplingParams
 from izwi.runner.adjust import Adjustments, reported_logprobs
 from izwi.runner.emitted import is_greedy, params_of, seen_ids
-from izwi.runner.logprobs import Logprobs, logprobs_of
-from izwi.runner.noise import uniforms
+from izwi.runner.logprobs import AskedLogprobs, Logprobs
+from izwi.runner.noise import StepNoise
 from izwi.sequence import Sequence as RequestSequence
 from izwi.tracks import Track
-
-# Noise of so many codebooks is made at once.
-_NOISE_BLOCK = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,9 +77,7 @@ class Sampler:
         self._sequences, self._track = sequences, track
         self._params = params_of(sequences, track)
         self._suppressed = suppressed
-        self._noise: dict[int, npt.NDArray[np.float64]] = {}
-        self._asking = [row for row, s in enumerate(sequences) if s.request.logprobs]
-        self._most = max((sequences[row].request.top_logprobs for row in self._asking), default=0)
+        self._noise, self._asked = StepNoise(sequences), AskedLogprobs(sequences)
         self._adjustments = Adjustments(
             sequences, None if suppressed is None else suppressed.ids, track
         )
@@ -103,15 +98,14 @@ class Sampler:
         """
         if self._logprobs is None:
             return {}
-        reported = zip(self._asking, self._logprobs.tolist(), strict=True)
-        return {row: logprobs_of(self._sequences[row], values) for row, values in reported}
+        return self._asked.by_row(self._logprobs.tolist())
 
     def _pick(self, logits: Tensor, codebook: int) -> Tensor:
         logits = logits.float()
         ids = self._ids(logits, codebook)
-        if codebook == 0 and self._asking:
-            rows = torch.tensor(self._asking, device=logits.device)
-            self._logprobs = reported_logprobs(logits[rows], ids[rows], self._most)
+        if codebook == 0 and self._asked.rows:
+            rows = torch.tensor(self._asked.rows, device=logits.device)
+            self._logprobs = reported_logprobs(logits[rows], ids[rows], self._asked.most)
         return ids
 
     def _ids(self, logits: Tensor, codebook: int) -> Tensor:
@@ -125,18 +119,8 @@ class Sampler:
             return logits.argmax(-1)
         # Metal has no float64
         precision = torch.float32 if logits.device.type == "mps" else torch.float64
-        noise = torch.from_numpy(self._noise_of(codebook)).to(precision).to(logits.device)
+        noise = torch.from_numpy(self._noise.of(codebook)).to(precision).to(logits.device)
         return _draw(logits, table, noise)
-
-    def _noise_of(self, codebook: int) -> npt.NDArray[np.float64]:
-        first = codebook - codebook % _NOISE_BLOCK
-        if first not in self._noise:
-            seeds = [sequence.request.seed for sequence in self._sequences]
-            steps = [len(sequence.emitted) for sequence in self._sequences]
-            block = np.arange(first, first + _NOISE_BLOCK)
-            self._noise[first] = np.ascontiguousarray(uniforms(seeds, steps, block).T)
-        noise: npt.NDArray[np.float64] = self._noise[first][codebook - first]
-        return noise
 
     def process(self, logits: Tensor) -> Tensor:
         """Apply adjustments, repetition penalty, minimum length and suppression."""

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from izwi.request import SamplingParams
-from izwi.runner.emitted import SamplerState, params_of, seen_ids
-from izwi.runner.grammars import fill_masks
+from izwi.runner.emitted import SamplerState, adjusted_rows, params_of, seen_ids
+from izwi.runner.grammars import begun_matchers, fill_masks
 from izwi.sequence import Sequence as RequestSequence
 
 Float32 = npt.NDArray[np.float32]
@@ -36,9 +36,7 @@ def adjusted(
         suppressed: (vocabulary,) ids that are never drawn, so that min_p does not look at them.
     """
     params = [params.sampling for params in params_of(sequences, track)]
-    asking = [
-        row for row, s in enumerate(sequences) if s.drawing.adjusts and s.request.adjusts(track)
-    ]
+    asking = adjusted_rows(sequences, track)
     shape = len(sequences), logits.shape[-1]
     if asking:
         logits = _biased(logits, params, asking)
@@ -112,16 +110,13 @@ def _forbidden(
     sequences: Sequence[RequestSequence], asking: Sequence[int], shape: tuple[int, int]
 ) -> npt.NDArray[np.bool_] | None:
     """What grammars do not allow; None: there is none that has begun."""
-    known = [(row, sequences[row]) for row in asking if sequences[row].drawing.grammar is not None]
-    followed = [(row, s.drawing.grammar.follow(s.emitted)) for row, s in known]
-    begun = [(row, matcher) for row, matcher in followed if matcher is not None]
+    begun = begun_matchers([sequences[row] for row in asking])
     if not begun:
         return None
-    rows, matchers = zip(*begun, strict=True)
-    words = np.ascontiguousarray(fill_masks(matchers, shape[1]))
+    words = np.ascontiguousarray(fill_masks(list(begun.values()), shape[1]))
     allowed = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, : shape[1]]
     forbidden = np.zeros(shape, dtype=bool)
-    forbidden[list(rows)] = allowed == 0
+    forbidden[[asking[place] for place in begun]] = allowed == 0
     return forbidden
 
 

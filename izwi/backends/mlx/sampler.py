@@ -18,13 +18,10 @@ from izwi.backends.mlx.adjust import adjusted
 from izwi.model import Pick
 from izwi.request import SamplingParams
 from izwi.runner.emitted import is_greedy, params_of
-from izwi.runner.logprobs import Logprobs, logprobs_of
-from izwi.runner.noise import uniforms
+from izwi.runner.logprobs import AskedLogprobs, Logprobs
+from izwi.runner.noise import StepNoise
 from izwi.sequence import Sequence as RequestSequence
 from izwi.tracks import Track
-
-# Noise of so many codebooks is made at once.
-_NOISE_BLOCK = 16
 
 
 class MlxSampling:
@@ -78,9 +75,7 @@ class MlxSampler:
     def __init__(self, sequences: Sequence[RequestSequence], sampling: MlxSampling, track: int):
         self._sequences, self._sampling, self._track = sequences, sampling, track
         self._params = params_of(sequences, track)
-        self._noise: dict[int, npt.NDArray[np.float64]] = {}
-        self._asking = [row for row, s in enumerate(sequences) if s.request.logprobs]
-        self._most = max((sequences[row].request.top_logprobs for row in self._asking), default=0)
+        self._noise, self._asked = StepNoise(sequences), AskedLogprobs(sequences)
         self._logprobs: mx.array | None = None
 
     @property
@@ -92,15 +87,14 @@ class MlxSampler:
         """Natural log of the probability of what was drawn in codebook 0, by row."""
         if self._logprobs is None:
             return {}
-        reported = zip(self._asking, np.array(self._logprobs).tolist(), strict=True)
-        return {row: logprobs_of(self._sequences[row], values) for row, values in reported}
+        return self._asked.by_row(np.array(self._logprobs).tolist())
 
     def _pick(self, logits: mx.array, codebook: int) -> mx.array:
         logits = logits.astype(mx.float32)
         ids = self._ids(logits, codebook)
-        if codebook == 0 and self._asking:
-            rows = mx.array(self._asking)
-            self._logprobs = _reported(logits[rows], ids[rows], self._most)
+        if codebook == 0 and self._asked.rows:
+            rows = mx.array(self._asked.rows)
+            self._logprobs = _reported(logits[rows], ids[rows], self._asked.most)
         return ids
 
     def _ids(self, logits: mx.array, codebook: int) -> mx.array:
@@ -113,18 +107,8 @@ class MlxSampler:
         table = _table(params, precision)
         if table.all_greedy:
             return mx.argmax(logits, axis=-1).astype(mx.int64)
-        noise = mx.array(self._noise_of(codebook), dtype=precision)
+        noise = mx.array(self._noise.of(codebook), dtype=precision)
         return _draw(logits, table, noise)
-
-    def _noise_of(self, codebook: int) -> npt.NDArray[np.float64]:
-        first = codebook - codebook % _NOISE_BLOCK
-        if first not in self._noise:
-            seeds = [sequence.request.seed for sequence in self._sequences]
-            steps = [len(sequence.emitted) for sequence in self._sequences]
-            block = np.arange(first, first + _NOISE_BLOCK)
-            self._noise[first] = np.ascontiguousarray(uniforms(seeds, steps, block).T)
-        noise: npt.NDArray[np.float64] = self._noise[first][codebook - first]
-        return noise
 
     def process(self, logits: mx.array) -> mx.array:
         """Apply adjustments, repetition penalty, minimum length and suppression."""
