@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from izwi.errors import InvalidRequest, IzwiError, ModelNotFound
-from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
+from izwi_api.cli.options import (
+    ApiKey,
+    Device,
+    Dtype,
+    Offline,
+    Seed,
+    ServerUrl,
+    Temperature,
+    check_seed,
+)
 from izwi_api.console import messages, report_failures, tell_failure
 from izwi_api.settings import DEFAULT_MODELS
 
@@ -45,12 +54,6 @@ Think = Annotated[
         show_default=False,
     ),
 ]
-Temperature = Annotated[
-    float | None, typer.Option(min=0.0, max=2.0, help="0 is greedy. Default: the model's.")
-]
-Seed = Annotated[
-    int | None, typer.Option(help="The same seed answers the same way. Default: another each time.")
-]
 MaxNewTokens = Annotated[
     int | None, typer.Option(min=1, help="At most this many tokens an answer, thoughts included.")
 ]
@@ -80,8 +83,7 @@ def chat(
     from izwi_api.client import AsyncClient, RuntimeOptions
 
     with report_failures():
-        if seed is not None and not -(2**63) <= seed < 2**63:
-            raise InvalidRequest("the seed must fit in 64 bits", param="seed")
+        check_seed(seed)
         runtime = RuntimeOptions(device, dtype, offline)
         server = running_server(
             server, api_key, local_only=runtime != RuntimeOptions(), serves={Capability.CHAT: model}

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from izwi.errors import InvalidRequest
+
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, mlx, or auto for the best.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto for the device's.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never ask the Hugging Face hub.")]
@@ -29,6 +31,18 @@ ApiKey = Annotated[
         "--api-key", envvar="IZWI_API_KEY", show_default=False, help="What that server asks for."
     ),
 ]
+Temperature = Annotated[
+    float | None, typer.Option(min=0.0, max=2.0, help="0 is greedy. Default: the model's.")
+]
+Seed = Annotated[
+    int | None, typer.Option(help="The same seed answers the same way. Default: another each time.")
+]
+
+
+def check_seed(seed: int | None) -> None:
+    """Raise InvalidRequest if a seed does not fit in 64 bits."""
+    if seed is not None and not -(2**63) <= seed < 2**63:
+        raise InvalidRequest("the seed must fit in 64 bits", param="seed")
 
 
 class Verb(TyperCommand):

@@ -10,7 +10,15 @@ import typer
 
 from izwi.audio.encode import PCM_RATE
 from izwi.audio.tempo import MAX_SPEED, MIN_SPEED
-from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
+from izwi_api.cli.options import (
+    ApiKey,
+    Device,
+    Dtype,
+    Offline,
+    ServerUrl,
+    Temperature,
+    check_seed,
+)
 from izwi_api.console import report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
@@ -49,9 +57,6 @@ Format = Annotated[
     typer.Option("--format", help="Format of the sound. Default: by the suffix; WAV on stdout."),
 ]
 Seed = Annotated[int, typer.Option(help="The same seed says it the same way.")]
-Temperature = Annotated[
-    float | None, typer.Option(min=0.0, max=2.0, help="0 is greedy. Default: the model's.")
-]
 SaveCodes = Annotated[
     Path | None, typer.Option(help="Write the codec's codes: int64 .npy, frames x codebooks.")
 ]
@@ -183,8 +188,7 @@ def _check(text: str, seed: int, save_codes: Path | None) -> None:
 
     if not text.strip():
         raise InvalidRequest("there is no text to say", param="text")
-    if not -(2**63) <= seed < 2**63:
-        raise InvalidRequest("the seed must fit in 64 bits", param="seed")
+    check_seed(seed)
     if save_codes is not None:
         check_file(save_codes, "--save-codes")
 

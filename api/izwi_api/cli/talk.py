@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from izwi.errors import InvalidRequest, ModelNotFound
-from izwi_api.cli.options import ApiKey, Device, Dtype, Offline, ServerUrl
+from izwi_api.cli.options import (
+    ApiKey,
+    Device,
+    Dtype,
+    Offline,
+    Seed,
+    ServerUrl,
+    Temperature,
+    check_seed,
+)
 from izwi_api.console import messages, report_failures
 from izwi_api.settings import DEFAULT_MODELS
 
@@ -45,12 +54,6 @@ Format = Annotated[
     str | None,
     typer.Option("--format", help="Format of the sound. Default: by the suffix; WAV on stdout."),
 ]
-Temperature = Annotated[
-    float | None, typer.Option(min=0.0, max=2.0, help="0 is greedy. Default: the model's.")
-]
-Seed = Annotated[
-    int | None, typer.Option(help="The same seed answers the same way. Default: another each time.")
-]
 MaxNewTokens = Annotated[
     int | None, typer.Option(min=1, help="At most this many tokens of text and frames of sound.")
 ]
@@ -82,8 +85,7 @@ def talk(
     from izwi_api.client import AsyncClient, RuntimeOptions
 
     with report_failures():
-        if seed is not None and not -(2**63) <= seed < 2**63:
-            raise InvalidRequest("the seed must fit in 64 bits", param="seed")
+        check_seed(seed)
         is_piped = str(file) == "-"
         target = choose_target(out, audio_format, piped_text=is_piped)
         if as_json and _is_stdout(target):
