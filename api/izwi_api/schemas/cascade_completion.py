@@ -15,24 +15,24 @@ class CascadeCompletion:
     """The answer to one body, whole or in pieces: they share an id.
 
     Args:
-        model_name: In whose name.
+        model_name: The chat model, by the name that the caller gave.
         audio_id: Of the sound; a client may send it back instead of the text.
+        spoken: The answer.
         num_heard: Positions that the transcriber read, for the bill.
     """
 
-    def __init__(self, model_name: str, audio_id: str, num_heard: int):
+    def __init__(self, model_name: str, audio_id: str, spoken: SpokenAnswer, num_heard: int):
         self._text = Completion(model_name)
-        self.audio_id, self._num_heard = audio_id, num_heard
+        self.audio_id, self._spoken, self._num_heard = audio_id, spoken, num_heard
 
-    def whole(self, spoken: SpokenAnswer, sound: bytes, expires_at: int | None) -> dict[str, Any]:
+    def whole(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
         """Return an answer that is complete.
 
         Args:
-            spoken: The same.
             sound: The file.
             expires_at: Until when its id can be sent back; None: there was nothing to say.
         """
-        answer = self._text.whole([spoken.answer])
+        answer = self._text.whole([self._spoken.answer])
         message = answer["choices"][0]["message"]
         message["content"], message["audio"] = None, None
         if expires_at is not None:
@@ -40,9 +40,9 @@ class CascadeCompletion:
                 "id": self.audio_id,
                 "expires_at": expires_at,
                 "data": _base64(sound),
-                "transcript": spoken.answer.content,
+                "transcript": self._spoken.answer.content,
             }
-        return answer | {"usage": self._usage(spoken)}
+        return answer | {"usage": self._usage()}
 
     def opening(self) -> dict[str, Any]:
         """Return the first piece: who speaks."""
@@ -64,21 +64,22 @@ class CascadeCompletion:
         """Return the last piece of sound: until when its id can be sent back."""
         return self._with_delta({"audio": {"id": self.audio_id, "expires_at": expires_at}})
 
-    def closing(self, spoken: SpokenAnswer) -> dict[str, Any]:
+    def closing(self) -> dict[str, Any]:
         """Return the last piece: why it ended."""
-        return self._text.closing(0, spoken.answer)
+        return self._text.closing(0, self._spoken.answer)
 
-    def bill(self, spoken: SpokenAnswer) -> dict[str, Any]:
+    def bill(self) -> dict[str, Any]:
         """Return what comes after the last piece, if it is asked for: the usage."""
-        return self._text.bill([spoken.answer]) | {"usage": self._usage(spoken)}
+        return self._text.bill([self._spoken.answer]) | {"usage": self._usage()}
 
     def _with_delta(self, delta: Mapping[str, Any]) -> dict[str, Any]:
         piece = self._text.opening(0)
         piece["choices"][0]["delta"] = delta
         return piece
 
-    def _usage(self, spoken: SpokenAnswer) -> dict[str, Any]:
+    def _usage(self) -> dict[str, Any]:
         """The bill: sound counts by what its models read and made, a frame as a token."""
+        spoken = self._spoken
         read, text = spoken.answer.num_prompt_tokens, spoken.answer.num_tokens
         heard, frames = self._num_heard, spoken.num_frames
         details: Any = usage_of([spoken.answer])["completion_tokens_details"]

@@ -1,0 +1,171 @@
+"""Respond with a spoken answer: one JSON body, or server-sent events while it is made."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar
+
+from starlette.responses import JSONResponse, Response
+
+from izwi.audio.encode import StreamEncoder, stream_encoder, with_length
+from izwi.errors import IzwiError
+from izwi_api.http.errors import error_line
+from izwi_api.http.live_response import live_response
+from izwi_api.http.sse import DONE, MEDIA_TYPE, event
+from izwi_api.services.converse import SoundPiece
+
+Text = TypeVar("Text")
+Text_co = TypeVar("Text_co", covariant=True)
+Text_contra = TypeVar("Text_contra", contravariant=True)
+Keep = Callable[[], Awaitable[int | None]]
+
+
+class AskedFor(Protocol):
+    """The fields of a body that say how its answer is sent."""
+
+    @property
+    def stream(self) -> bool:
+        """Whether it is sent while it is made."""
+        ...
+
+    @property
+    def tells_usage(self) -> bool:
+        """Whether a stream ends with its usage."""
+        ...
+
+
+class Pieces(Protocol[Text_co]):
+    """An answer while it is made: text, and sound at one sample rate."""
+
+    @property
+    def sample_rate(self) -> int | None:
+        """Of the sound, in Hz; None for an answer in text alone."""
+        ...
+
+    def pieces(self) -> AsyncGenerator[Text_co | SoundPiece]:
+        """Yield text and sound as they come."""
+        ...
+
+    def abort(self) -> None:
+        """Stop what still runs."""
+        ...
+
+
+class Completion(Protocol[Text_contra]):
+    """The JSON of one answer, whole or in pieces that share an id."""
+
+    def whole(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
+        """Return the complete answer, with its audio file and until when its id is known."""
+        ...
+
+    def opening(self) -> dict[str, Any]:
+        """Return the first piece."""
+        ...
+
+    def piece(self, delta: Text_contra) -> dict[str, Any]:
+        """Return a piece of text."""
+        ...
+
+    def sound(self, data: bytes) -> dict[str, Any]:
+        """Return a piece of the audio file."""
+        ...
+
+    def expiry(self, expires_at: int) -> dict[str, Any]:
+        """Return the piece that says until when the id of the sound can be sent back."""
+        ...
+
+    def closing(self) -> dict[str, Any]:
+        """Return the last piece: why the answer ended."""
+        ...
+
+    def bill(self) -> dict[str, Any]:
+        """Return what follows the last piece if it was asked for: the usage."""
+        ...
+
+
+async def spoken_response(
+    body: AskedFor,
+    answer: Pieces[Text],
+    completion: Completion[Text],
+    audio_format: str | None,
+    keep: Keep,
+) -> Response:
+    """Respond with an answer as its body asks for it; the answer is aborted on any failure.
+
+    Args:
+        body: What was asked.
+        answer: The answer, not yet read.
+        completion: Its JSON.
+        audio_format: Of the sound, one of `izwi.audio.encode.FORMATS`; None leaves sound out.
+        keep: Called when all is made. Keeps the answer under its id, and returns until when, in
+            seconds since 1970; None if there is nothing to keep.
+
+    Raises:
+        IzwiError: It failed before anything was sent.
+    """
+    try:
+        encoder = None
+        if audio_format is not None:
+            assert answer.sample_rate is not None
+            encoder = stream_encoder(audio_format, answer.sample_rate)
+        if body.stream:
+            events = _events(answer, completion, encoder, keep, body.tells_usage)
+            return await live_response(events, MEDIA_TYPE)
+        return JSONResponse(await _whole(answer, completion, encoder, keep))
+    except BaseException:
+        # A generator that never began has no `finally` to run.
+        answer.abort()
+        raise
+
+
+async def _whole(
+    answer: Pieces[Text], completion: Completion[Text], encoder: StreamEncoder | None, keep: Keep
+) -> dict[str, Any]:
+    file, num_samples = bytearray(), 0
+    async with aclosing(answer.pieces()) as pieces:
+        async for piece in pieces:
+            if encoder is not None and isinstance(piece, SoundPiece):
+                file += encoder.write(piece.pcm)
+                num_samples += len(piece.pcm)
+    if encoder is None:
+        return completion.whole(b"", await keep())
+    file += encoder.finish()
+    return completion.whole(with_length(bytes(file), num_samples), await keep())
+
+
+async def _events(
+    answer: Pieces[Text],
+    completion: Completion[Text],
+    encoder: StreamEncoder | None,
+    keep: Keep,
+    tells_usage: bool,
+) -> AsyncGenerator[bytes]:
+    blank: dict[str, object] = {"usage": None} if tells_usage else {}
+    begun = False
+    try:
+        async with aclosing(answer.pieces()) as pieces:
+            async for piece in pieces:
+                if not begun:
+                    yield event(completion.opening() | blank)
+                    begun = True
+                if not isinstance(piece, SoundPiece):
+                    yield event(completion.piece(piece) | blank)
+                elif encoder is not None and (data := encoder.write(piece.pcm)):
+                    yield event(completion.sound(data) | blank)
+    except IzwiError as error:
+        # Before the first event the error can still be an HTTP status.
+        if not begun:
+            raise
+        yield error_line(error)
+        return
+    if not begun:
+        yield event(completion.opening() | blank)
+    if encoder is not None and (data := encoder.finish()):
+        yield event(completion.sound(data) | blank)
+    if (expires_at := await keep()) is not None:
+        yield event(completion.expiry(expires_at) | blank)
+    yield event(completion.closing() | blank)
+    if tells_usage:
+        yield event(completion.bill())
+    yield DONE
