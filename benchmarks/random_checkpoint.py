@@ -33,6 +33,7 @@ _EMBEDDED = EMBEDDED, EMBEDDED_LISTENER = "izwi-tiny-tts", "izwi-tiny-asr"
 SPEAKING = (*_SPEECH, EMBEDDED)
 LISTENING = (*_LISTENING, EMBEDDED_LISTENER)
 NAMES = (*SPEAKING, *LISTENING)
+_TALKER_POSITIONS = 32_768  # as published
 # ids that belong to the embedded tokenizer, which stands for the published one
 _TEXT_IDS = tuple(
     f"{name}_token_id"
@@ -91,6 +92,8 @@ def write_folder(name: str, folder: Path) -> Path:
     config = json.loads(str(goldens[_SPEECH[name]]))
     own = json.loads((tiny / "config.json").read_text(encoding="utf-8"))
     config |= {key: own[key] for key in _TEXT_IDS}
+    # the golden files' reference was built with fewer
+    config["talker_config"]["max_position_embeddings"] = _TALKER_POSITIONS
     _write(folder / "config.json", config)
     _write(folder / "generation_config.json", GENERATION)
     _write(folder / "speech_tokenizer" / "config.json", _codec_config(codec))
