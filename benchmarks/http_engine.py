@@ -11,12 +11,13 @@ from izwi_api.serve.engine_process import main
 
 
 def load(spec: EngineSpec) -> tuple[Registry, TorchBackend]:
-    """Draw the weights of the one model."""
+    """Draw the weights of the models."""
     engine_timeline()
-    ((name, folder),) = spec.models.items()
-    backend = backend_of(name, spec.runtime.device, spec.runtime.dtype, spec.runtime.weights)
+    first = next(iter(spec.models))
+    backend = backend_of(first, spec.runtime.device, spec.runtime.dtype, spec.runtime.weights)
     registry = Registry(backend)
-    registry.load(str(folder), name)
+    for name, folder in spec.models.items():
+        registry.load(str(folder), name)
     return registry, backend
 
 

@@ -31,10 +31,18 @@ def served(
 ) -> Iterator[str]:
     """Run the server in a process of its own; its base URL, once it is ready.
 
+    Args:
+        size: Of the model, or of several with commas between them.
+        frames: Of every utterance.
+        streams: Sequences that run at the same time.
+        port: Where it listens.
+        device: Where the models run.
+        api_servers: Processes; 0 is all in one, which serves one model.
+
     Raises:
         RuntimeError: It ended before it was ready, or was not ready in time.
     """
-    command = [sys.executable, "-m", "benchmarks.http_server", "--size", size]
+    command = [sys.executable, "-m", "benchmarks.http_server", "--size", *size.split(",")]
     command += ["--frames", str(frames), "--streams", str(streams), "--port", str(port)]
     process = subprocess.Popen([*command, "--device", device, "--api-servers", str(api_servers)])
     url = f"http://127.0.0.1:{port}"
@@ -65,7 +73,7 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", choices=NAMES, default="tts-1.7b")
+    parser.add_argument("--size", choices=NAMES, nargs="+", default=["tts-1.7b"])
     parser.add_argument("--frames", type=int, default=52)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--port", type=int, default=8100)
@@ -89,7 +97,7 @@ def _serve_in_process(serve_options: ServeOptions, options: argparse.Namespace) 
     from izwi_api.http.app import create_app
     from izwi_api.http.server import Server, server_config
 
-    registry, backend = load(options.size, options.device, "auto", options.frames)
+    registry, backend = load(options.size[0], options.device, "auto", options.frames)
     engine = AsyncEngine(Engine(registry.models, backend, serve_options.config))
     app = create_app(engine, registry, serve_options.settings)
     settle()
@@ -107,9 +115,8 @@ def _serve_in_processes(serve_options: ServeOptions, options: argparse.Namespace
     os.environ[FRAMES] = str(options.frames)
     listen_sockets = open_listen_sockets("127.0.0.1", options.port)
     with tempfile.TemporaryDirectory() as parent:
-        folder = folder_of(options.size, Path(parent))
         programs = ("benchmarks.http_engine", "benchmarks.http_api_server")
-        models = {options.size: folder}
+        models = {size: folder_of(size, Path(parent)) for size in options.size}
         Supervisor(
             serve_options, models, listen_sockets, url_of("127.0.0.1", listen_sockets), programs
         ).run()

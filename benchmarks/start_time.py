@@ -1,0 +1,57 @@
+"""How long until a server is ready, with an empty kernel cache and with one that it has filled?
+
+    python -m benchmarks.start_time --sizes tts-1.7b asr-1.7b --device cuda
+
+Each row starts one server, of one model or of all together, twice: "cold" as a new machine does,
+and "warm" as after `izwi warm`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from typing import Any
+from unittest import mock
+
+import torch
+
+from benchmarks.http_server import served
+from benchmarks.measure import write_result
+from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER, NAMES
+
+
+def start_s(sizes: list[str], device: str, port: int) -> float:
+    """Seconds until a server of these models is ready."""
+    began_s = time.perf_counter()
+    with served(",".join(sizes), 52, 64, port, device):
+        return round(time.perf_counter() - began_s, 1)
+
+
+def start_row(sizes: list[str], device: str, port: int) -> dict[str, Any]:
+    """Start once with an empty cache, and once more."""
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        mock.patch.dict(os.environ, TRITON_CACHE_DIR=cache),
+    ):
+        cold_s, warm_s = (start_s(sizes, device, port) for _ in range(2))
+    return {"models": sizes, "cold_s": cold_s, "warm_s": warm_s}
+
+
+def main() -> None:
+    """Start a server of all models together."""
+    on_gpu = torch.cuda.is_available()
+    usual = ["tts-1.7b", "asr-1.7b"] if on_gpu else [EMBEDDED, EMBEDDED_LISTENER]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", choices=NAMES, nargs="+", default=usual)
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
+    parser.add_argument("--port", type=int, default=8100)
+    options = parser.parse_args()
+    row = start_row(options.sizes, options.device, options.port)
+    print(row, flush=True)
+    write_result("start_time", [row], device_kind=options.device)
+
+
+if __name__ == "__main__":
+    main()
