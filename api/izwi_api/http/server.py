@@ -28,6 +28,7 @@ from izwi_api.http.errors import error_body
 from izwi_api.http.fair_timeout import Countdown
 from izwi_api.http.request_pace import RequestPace
 from izwi_api.http.tls_files import TlsFiles
+from izwi_api.http.web_sockets import WebSocketProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -223,7 +224,7 @@ def server_config(
         # time limits of their own
         ws_ping_timeout=None,
         ws_max_size=MAX_WEBSOCKET_BYTES,
-        ws_per_message_deflate=False,  # sound does not shrink
+        ws=WebSocketProtocol,
         ssl_certfile=tls.cert if tls else None,
         ssl_keyfile=tls.key if tls else None,
     )

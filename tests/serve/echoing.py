@@ -1,0 +1,65 @@
+"""An app whose WebSocket says everything again: all of our server but a protocol of its own."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import WebSocket
+
+from izwi_api.http.app import create_app
+from izwi_api.http.live_socket import serve_socket
+from izwi_api.http.server import server_config
+from izwi_api.sessions.limits import SessionLimits
+from izwi_api.settings import Settings
+from tests.api.conftest import FakeEngine, FakeRegistry, wait_for
+
+
+class Echo:
+    """A `Service` that answers each message with itself."""
+
+    is_busy = False
+
+    def __init__(self, session):
+        self._session = session
+
+    def begin(self):
+        pass
+
+    def works(self):
+        return ()
+
+    async def take(self, message):
+        self._session.put(message)
+
+    def report(self, error):
+        raise error
+
+    def tick(self, now_s):
+        pass
+
+    def close(self):
+        pass
+
+
+@contextmanager
+def echoing(folder):
+    """Serve it at `/`, in a thread, with the configuration of `izwi serve`; gives the port."""
+    app = create_app(FakeEngine(), FakeRegistry(), Settings(home=folder))
+
+    @app.websocket("/")
+    async def echo(socket: WebSocket) -> None:
+        await serve_socket(socket, SessionLimits(), Echo)
+
+    config = server_config(app, "127.0.0.1", 0, 30.0)
+    config.log_level = "critical"
+    runner = uvicorn.Server(config)
+    thread = threading.Thread(target=runner.run)
+    thread.start()
+    wait_for(lambda: runner.started)
+    try:
+        yield runner.servers[0].sockets[0].getsockname()[1]
+    finally:
+        runner.should_exit = True
+        thread.join(60)

@@ -1,0 +1,223 @@
+"""Frames as no library sends them: what a WebSocket of this server answers, byte by byte.
+
+The cases of the Autobahn suite that matter most; all of them are in tests/clients/test_autobahn.py.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from contextlib import closing
+
+import pytest
+
+from izwi_api.http.server import MAX_WEBSOCKET_BYTES
+from tests.serve.echoing import echoing
+
+CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+FIN = 0x80
+NORMAL, PROTOCOL, NOT_TEXT, TOO_BIG = 1000, 1002, 1007, 1009
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory):
+    with echoing(tmp_path_factory.mktemp("home")) as at:
+        yield at
+
+
+def frame(opcode, payload=b"", *, first=FIN, is_masked=True):
+    """A frame of a client; `first` has FIN and the reserved bits."""
+    head, size = bytes([first | opcode]), len(payload)
+    mask_bit = 0x80 if is_masked else 0
+    if size < 126:
+        head += bytes([mask_bit | size])
+    elif size < 1 << 16:
+        head += struct.pack("!BH", mask_bit | 126, size)
+    else:
+        head += struct.pack("!BQ", mask_bit | 127, size)
+    if not is_masked:
+        return head + payload
+    mask = os.urandom(4)
+    return head + mask + bytes(byte ^ mask[n % 4] for n, byte in enumerate(payload))
+
+
+def part(opcode, payload):
+    return frame(opcode, payload, first=0)
+
+
+def leave(code=NORMAL, reason=b""):
+    return frame(CLOSE, struct.pack("!H", code) + reason)
+
+
+class Connection:
+    """A socket after its handshake."""
+
+    def __init__(self, port, path="/"):
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
+        key = "dGhlIHNhbXBsZSBub25jZQ=="  # the example of RFC 6455
+        self._socket.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\n"
+            f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
+            "Sec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+        self._come = b""
+        while b"\r\n\r\n" not in self._come:
+            self._come += self._socket.recv(1 << 16)
+        head, _, self._come = self._come.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 101 ")
+        assert b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in head
+
+    def send(self, *frames):
+        self._socket.sendall(b"".join(frames))
+
+    def frame(self):
+        """The next frame: (opcode, payload), or None at the end of the connection."""
+        if (head := self._take(2)) is None:
+            return None
+        assert head[0] & 0x70 == 0
+        assert head[0] & FIN
+        size = head[1]  # a server masks nothing
+        if size >= 126:
+            size = int.from_bytes(self._take(2 if size == 126 else 8), "big")
+        return head[0] & 0x0F, self._take(size)
+
+    def frames(self):
+        """All frames until the server hangs up."""
+        found = []
+        while (one := self.frame()) is not None:
+            found.append(one)
+        return found
+
+    def close(self):
+        self._socket.close()
+
+    def _take(self, size):
+        while len(self._come) < size:
+            try:
+                more = self._socket.recv(1 << 16)
+            except ConnectionError:  # it hung up with something of ours unread
+                more = b""
+            if not more:
+                return None
+            self._come += more
+        taken, self._come = self._come[:size], self._come[size:]
+        return taken
+
+
+def exchange(port, *frames):
+    """Send frames and read to the end: what was answered, and the code of the close frame."""
+    with closing(Connection(port)) as connection:
+        connection.send(*frames)
+        *answers, (opcode, payload) = connection.frames()
+    assert opcode == CLOSE
+    return answers, int.from_bytes(payload[:2], "big") if payload else None
+
+
+def answered(port, sent, num_answers):
+    """Send bytes one after another, wait for so many answers, and leave in peace."""
+    with closing(Connection(port)) as connection:
+        for piece in sent:
+            connection.send(piece)
+        answers = [connection.frame() for _ in range(num_answers)]
+        connection.send(leave())
+        assert connection.frames() == [(CLOSE, struct.pack("!H", NORMAL))]
+    return answers
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 65535, 65536])
+def test_messages_come_back_whole_at_every_length_of_their_head(port, size):
+    expected = [(TEXT, b"*" * size), (BINARY, b"\xfe" * size)]
+    assert answered(port, [frame(*message) for message in expected], 2) == expected
+
+
+def test_fragments_are_joined_and_control_frames_come_between_them(port):
+    character = "ß".encode()
+    sent = [
+        part(TEXT, b"a" + character[:1]),
+        frame(PING, b"one"),
+        part(CONT, character[1:]),
+        frame(PONG, b"that nobody asked for"),
+        part(CONT, b""),
+        frame(PING, b"two"),
+        frame(CONT, b"z"),
+    ]
+    expected = [(PONG, b"one"), (PONG, b"two"), (TEXT, "aßz".encode())]
+    assert answered(port, [b"".join(sent)], 3) == expected
+
+
+def test_frames_may_come_byte_by_byte(port):
+    sent = part(TEXT, b"sl") + frame(PING, b"p") + frame(CONT, b"ow")
+    pieces = [sent[at : at + 1] for at in range(len(sent))]
+    assert answered(port, pieces, 2) == [(PONG, b"p"), (TEXT, b"slow")]
+
+
+def test_a_ping_of_125_bytes_is_answered(port):
+    assert answered(port, [frame(PING, b"\xff" * 125)], 1) == [(PONG, b"\xff" * 125)]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        pytest.param([frame(PING, b"*" * 126)], id="a ping of 126 bytes"),
+        pytest.param([part(PING, b"")], id="a ping in fragments"),
+        pytest.param([frame(CLOSE, struct.pack("!H", NORMAL) + b"*" * 124)], id="a long close"),
+        pytest.param([frame(CLOSE, b"\x03")], id="a close of one byte"),
+        pytest.param([frame(CONT, b"what")], id="nothing to continue"),
+        pytest.param([part(CONT, b"what"), frame(CONT, b"")], id="parts of nothing"),
+        pytest.param([part(TEXT, b"a"), frame(TEXT, b"b")], id="a message inside another"),
+        pytest.param([frame(TEXT, b"open", is_masked=False)], id="not masked"),
+        *(
+            pytest.param([frame(TEXT, b"", first=FIN | bit)], id=f"reserved bit {bit:x}")
+            for bit in (0x10, 0x20, 0x40)
+        ),
+        *(pytest.param([frame(code, b"")], id=f"opcode {code}") for code in (3, 7, 11, 15)),
+        *(
+            pytest.param([leave(code)], id=f"close code {code}")
+            for code in (0, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65535)
+        ),
+    ],
+)
+def test_what_is_no_websocket_is_refused_and_nothing_after_it_is_answered(port, frames):
+    answers, code = exchange(port, frame(TEXT, b"before"), *frames, frame(TEXT, b"after"))
+    assert (TEXT, b"after") not in answers
+    assert code == PROTOCOL
+
+
+@pytest.mark.parametrize("code", [1000, 1001, 1003, 1007, 1008, 1011, 1014, 3000, 4999])
+def test_close_codes_come_back(port, code):
+    assert exchange(port, leave(code, "tschüß".encode())) == ([], code)
+
+
+def test_a_close_frame_without_a_code_is_answered_without_one(port):
+    assert exchange(port, frame(CLOSE)) == ([], None)
+
+
+def test_a_client_may_leave_in_the_middle_of_a_message(port):
+    sent = [part(TEXT, b"I was go"), leave(1001), frame(CONT, b"ing to say")]
+    assert exchange(port, *sent) == ([], 1001)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(b"\xce\xba\xed\xa0\x80", id="half a surrogate"),
+        pytest.param(b"\xc0\xaf", id="overlong"),
+        pytest.param(b"\xf4\x90\x80\x80", id="beyond the last"),
+        pytest.param(b"caf\xc3", id="cut off"),
+    ],
+)
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_text_that_is_no_utf_8_is_refused(port, text, pieces):
+    sent = [frame(TEXT, text)] if pieces == 1 else [part(TEXT, text[:2]), frame(CONT, text[2:])]
+    assert exchange(port, *sent, frame(TEXT, b"after")) == ([], NOT_TEXT)
+    assert exchange(port, leave(NORMAL, text))[1] == NOT_TEXT
+
+
+@pytest.mark.parametrize("size", [0, MAX_WEBSOCKET_BYTES // 2])
+def test_a_message_that_is_too_large_is_refused_before_it_has_come(port, size):
+    begun = [part(BINARY, bytes(size))] if size else []
+    head = CONT if size else BINARY
+    too_large = MAX_WEBSOCKET_BYTES + 1 - size
+    sent = [*begun, struct.pack("!BBQ4s", FIN | head, 0x80 | 127, too_large, b"mask")]
+    assert exchange(port, *sent) == ([], TOO_BIG)
