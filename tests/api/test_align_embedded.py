@@ -16,11 +16,8 @@ from izwi.audio.decode import decode_audio
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi_api.cli.main import app as izwi
-from izwi_api.http.app import create_app
-from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve.local_services import open_services
 from izwi_api.settings import DEFAULT_MODELS
-from tests.api.conftest import listening
+from tests.api.in_process import serving
 
 RATE = 16_000
 STEP_S = 0.08
@@ -33,12 +30,11 @@ SENTENCES = (
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IZWI_HOME", str(tmp_path_factory.mktemp("home")))
-        services = open_services(DEFAULT_MODELS, RuntimeOptions(device="cpu", dtype="float32"))
-    app = create_app(services.engine, services.registry, services.settings)
-    with listening(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
-        http.timeout = 60
+    home = tmp_path_factory.mktemp("home")
+    with (
+        serving(home, *DEFAULT_MODELS) as (url, _),
+        httpx.Client(base_url=url, timeout=60) as http,
+    ):
         yield http
 
 

@@ -11,10 +11,7 @@ from typer.testing import CliRunner
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
 from izwi_api.cli.main import app as izwi
-from izwi_api.http.app import create_app
-from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve.local_services import open_services
-from tests.api.conftest import listening
+from tests.api.in_process import serving
 from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import sound, write_tiny_asr
 
@@ -26,14 +23,10 @@ WORDS = ["The", "system", "and", "the", "land", "it", "isn't", "the", "end"]
 def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("real")
     folders = [write_tiny_asr(root / "asr"), write_tiny_aligner(root / "aligner")]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IZWI_HOME", str(root / "home"))
-        services = open_services(
-            [str(folder) for folder in folders], RuntimeOptions(device="cpu", dtype="float32")
-        )
-    app = create_app(services.engine, services.registry, services.settings)
-    with listening(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-        client.timeout = 60
+    with (
+        serving(root / "home", *folders) as (url, _),
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
         yield client, root
 
 

@@ -16,11 +16,10 @@ import soundfile
 
 from izwi.capability import Capability
 from izwi_api.http.app import create_app
-from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.schemas.cascade import CascadeBody
-from izwi_api.serve.local_services import open_services
 from izwi_api.services.written_turns import write_turns
 from tests.api.conftest import listening, wait_for
+from tests.api.in_process import services_of
 from tests.api.scripted_chat import ScriptedRegistry
 from tests.models.tiny_chat import write_tiny_chat
 
@@ -43,12 +42,7 @@ def script(messages) -> str:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("real")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IZWI_HOME", str(root / "home"))
-        services = open_services(
-            [TTS, ASR, str(write_tiny_chat(root / "chat"))],
-            RuntimeOptions(device="cpu", dtype="float32"),
-        )
+    services = services_of(root / "home", TTS, ASR, write_tiny_chat(root / "chat"))
     registry = ScriptedRegistry(services.registry, "chat", script)
     app = create_app(services.engine, registry, services.settings)
     with listening(app) as port:

@@ -9,10 +9,8 @@ import httpx
 import openai
 import pytest
 
-from izwi_api.http.app import create_app
-from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve.local_services import open_services
-from tests.api.conftest import listening, wait_for
+from tests.api.conftest import wait_for
+from tests.api.in_process import serving
 from tests.models.tiny_chat import write_tiny_chat
 
 GREEDY = {"model": "chat", "temperature": 0.0, "max_tokens": 16}
@@ -23,14 +21,8 @@ def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("real")
     folder = write_tiny_chat(root / "chat")
     thinker = write_tiny_chat(root / "thinker", thinking="ALWAYS")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IZWI_HOME", str(root / "home"))
-        services = open_services(
-            [str(folder), str(thinker)], RuntimeOptions(device="cpu", dtype="float32")
-        )
-    app = create_app(services.engine, services.registry, services.settings)
-    with listening(app) as port:
-        yield f"http://127.0.0.1:{port}", services
+    with serving(root / "home", folder, thinker) as served:
+        yield served
 
 
 @pytest.fixture

@@ -11,12 +11,9 @@ import pytest
 
 from izwi.audio.encode import wav_header
 from izwi.audio.pcm import to_s16le
-from izwi_api.http.app import create_app
-from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve.local_services import open_services
 from izwi_api.services.text_tokens import TextToken, text_tokens, trimmed, within
 from izwi_models.qwen3_asr.text import collapse_repeats
-from tests.api.conftest import listening
+from tests.api.in_process import serving
 from tests.models.tiny_asr import sound, write_tiny_asr
 
 URL = "/v1/audio/transcriptions"
@@ -93,13 +90,10 @@ def test_a_text_that_ends_in_white_space_and_in_half_a_character():
 def tiny(tmp_path_factory):
     """A recogniser of random weights: it writes any bytes, in the real engine."""
     root = tmp_path_factory.mktemp("tiny")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IZWI_HOME", str(root / "home"))
-        write_tiny_asr(root / "asr")
-        services = open_services([str(root / "asr")], RuntimeOptions(device="cpu", dtype="float32"))
-    app = create_app(services.engine, services.registry, services.settings)
-    with listening(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-        client.timeout = 60
+    with (
+        serving(root / "home", write_tiny_asr(root / "asr")) as (url, _),
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
         yield client
 
 

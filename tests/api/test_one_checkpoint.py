@@ -14,11 +14,10 @@ import pytest
 from izwi.audio.encode import stream_encoder, wav_header
 from izwi.audio.pcm import to_s16le
 from izwi_api.http.app import create_app
-from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve.local_services import open_services
 from izwi_models.lfm2_audio import loader
 from izwi_models.lfm2_audio.audio_config import MimiConfig
 from tests.api.conftest import listening, wait_for
+from tests.api.in_process import services_of
 from tests.models.tiny_asr import sound
 from tests.models.tiny_lfm2_audio import CALM, MIMI, write_tiny_lfm2_audio
 
@@ -37,13 +36,10 @@ def served(tmp_path_factory):
         write_tiny_lfm2_audio(root / "calm", loudness=CALM),
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IZWI_HOME", str(root / "home"))
         patch.setenv("IZWI_SPEECH_DETECTION", "0")
         # Kyutai's file comes without a configuration
         patch.setattr(loader, "MimiConfig", partial(MimiConfig, **MIMI))
-        services = open_services(
-            [str(folder) for folder in folders], RuntimeOptions(device="cpu", dtype="float32")
-        )
+        services = services_of(root / "home", *folders)
     app = create_app(services.engine, services.registry, services.settings)
     with listening(app) as port:
         yield f"http://127.0.0.1:{port}", services

@@ -10,10 +10,8 @@ import httpx
 import numpy as np
 import pytest
 
-from izwi_api.http.app import create_app
-from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve.local_services import open_services
-from tests.api.conftest import listening, wait_for
+from tests.api.conftest import wait_for
+from tests.api.in_process import serving
 from tests.models.tiny_asr import write_tiny_asr
 from tests.models.tiny_tts import write_tiny_tts
 
@@ -30,20 +28,16 @@ ASK = {
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("real")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IZWI_HOME", str(root / "home"))
-        folders = [root / "custom_voice", root / "base", root / "asr"]
-        for folder in folders:
-            folder.mkdir()
-        write_tiny_tts(folders[0], "custom_voice")
-        write_tiny_tts(folders[1], "base")
-        write_tiny_asr(folders[2])
-        services = open_services(
-            [str(folder) for folder in folders], RuntimeOptions(device="cpu", dtype="float32")
-        )
-    app = create_app(services.engine, services.registry, services.settings)
-    with listening(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-        client.timeout = 60
+    folders = [root / "custom_voice", root / "base", root / "asr"]
+    for folder in folders:
+        folder.mkdir()
+    write_tiny_tts(folders[0], "custom_voice")
+    write_tiny_tts(folders[1], "base")
+    write_tiny_asr(folders[2])
+    with (
+        serving(root / "home", *folders) as (url, services),
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
         yield client, services
 
 

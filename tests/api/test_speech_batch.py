@@ -11,12 +11,10 @@ import pytest
 from izwi.audio.decode import decode_audio
 from izwi.errors import InvalidRequest
 from izwi.request import Request
-from izwi_api.http.app import create_app
 from izwi_api.routes import speech_batch
-from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.schemas.speech_batch import MAX_ITEMS, parse_batch, parse_item
-from izwi_api.serve.local_services import open_services
-from tests.api.conftest import FRAME, FakeStream, listening
+from tests.api.conftest import FRAME, FakeStream
+from tests.api.in_process import serving
 
 BATCH = "/v1/audio/speech/batch"
 
@@ -194,14 +192,13 @@ def test_disconnect_ends_the_whole_batch(client, server, num_read):
     assert len(server.engine.aborted) == num_aborted + 6
 
 
-def test_the_embedded_voice_says_what_it_says_alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("IZWI_HOME", str(tmp_path / "home"))
-    services = open_services(["izwi-tiny-tts"], RuntimeOptions(device="cpu", dtype="float32"))
+def test_the_embedded_voice_says_what_it_says_alone(tmp_path):
     ask = {"voice": "amber", "response_format": "pcm"}
     texts = ["Hello there.", "My friend.", "Three more words."]
-    app = create_app(services.engine, services.registry, services.settings)
-    with listening(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-        client.timeout = 60
+    with (
+        serving(tmp_path / "home", "izwi-tiny-tts") as (url, _),
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
         items = [{"input": text, "seed": seed} for seed, text in enumerate(texts)]
         items.insert(1, {"input": "Nobody says this.", "voice": "nobody"})
         results = client.post(BATCH, json=ask | {"items": items}).json()["results"]

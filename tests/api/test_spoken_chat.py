@@ -14,12 +14,10 @@ import soundfile
 from izwi.audio.decode import decode_audio
 from izwi.audio.encode import stream_encoder
 from izwi.audio.sinc import sinc_resample
-from izwi_api.http.app import create_app
-from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.schemas.spoken_chat import InputAudio
-from izwi_api.serve.local_services import open_services
 from izwi_api.services.spoken_turns import decode_sound
-from tests.api.conftest import listening, wait_for
+from tests.api.conftest import wait_for
+from tests.api.in_process import serving
 from tests.models.tiny_asr import sound
 from tests.models.tiny_chat import write_tiny_chat
 from tests.models.tiny_lfm2_audio import write_tiny_lfm2_audio
@@ -33,14 +31,8 @@ FRAME_BYTES = 2 * 1920
 def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("real")
     folders = [write_tiny_lfm2_audio(root / "s2s"), write_tiny_chat(root / "chat")]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IZWI_HOME", str(root / "home"))
-        services = open_services(
-            [str(folder) for folder in folders], RuntimeOptions(device="cpu", dtype="float32")
-        )
-    app = create_app(services.engine, services.registry, services.settings)
-    with listening(app) as port:
-        yield f"http://127.0.0.1:{port}", services
+    with serving(root / "home", *folders) as served:
+        yield served
 
 
 @pytest.fixture

@@ -15,10 +15,9 @@ from izwi.audio.encode import stream_encoder, wav_header
 from izwi.audio.pcm import to_s16le
 from izwi_api.http.app import create_app
 from izwi_api.http.keys import digest_of
-from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve.local_services import open_services
 from izwi_api.settings import Access, Settings
 from tests.api.conftest import listening, wait_for
+from tests.api.in_process import services_of
 from tests.models.tiny_asr import sound
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
 
@@ -33,9 +32,7 @@ def served(tmp_path_factory):
     """Room for 32,768 positions, and two keys."""
     root = tmp_path_factory.mktemp("limits")
     folder = write_tiny_lfm2_audio(root / "s2s", loudness=CALM, positions=32_768)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IZWI_HOME", str(root / "home"))
-        services = open_services([str(folder)], RuntimeOptions(device="cpu", dtype="float32"))
+    services = services_of(root / "home", folder)
     keys = root / "keys.toml"
     keys.write_text(
         "".join(f'[{n}]\nsha256 = "{digest_of(key).hex()}"\n' for n, key in KEYS.items())

@@ -10,10 +10,7 @@ import jsonschema_rs
 import openai
 import pytest
 
-from izwi_api.http.app import create_app
-from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve.local_services import open_services
-from tests.api.conftest import listening
+from tests.api.in_process import serving
 from tests.models.tiny_chat import write_tiny_chat
 
 SCHEMA = {
@@ -69,12 +66,8 @@ def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("real")
     folder = write_tiny_chat(root / "chat")
     thinker = write_tiny_chat(root / "thinker", thinking="ALWAYS")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IZWI_HOME", str(root / "home"))
-        options = RuntimeOptions(device="cpu", dtype="float32")
-        services = open_services([str(folder), str(thinker)], options)
-    with listening(create_app(services.engine, services.registry, services.settings)) as port:
-        yield f"http://127.0.0.1:{port}"
+    with serving(root / "home", folder, thinker) as (url, _):
+        yield url
 
 
 @pytest.fixture

@@ -19,10 +19,8 @@ from izwi.errors import EngineStopped, InvalidAudio, InvalidRequest, ModelNotFou
 from izwi_api.cli.main import app as command_line
 from izwi_api.client import Audio, Client
 from izwi_api.client.talk import spoken_turn
-from izwi_api.http.app import create_app
-from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve.local_services import open_services
 from tests.api.conftest import listening, wait_for
+from tests.api.in_process import serving
 from tests.models.tiny_asr import sound
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
 
@@ -38,11 +36,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(folder):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IZWI_HOME", str(folder.parent / "home"))
-        services = open_services([str(folder)], RuntimeOptions(device="cpu", dtype="float32"))
-    with listening(create_app(services.engine, services.registry, services.settings)) as port:
-        yield f"http://127.0.0.1:{port}", services.engine
+    with serving(folder.parent / "home", folder) as (url, services):
+        yield url, services.engine
 
 
 @pytest.fixture(params=["http", "in process"])

@@ -20,12 +20,11 @@ from izwi.inputs import SpeechInput
 from izwi.request import Chunk, Reason
 from izwi_api.cli.main import app as izwi
 from izwi_api.http.app import create_app
-from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve.local_services import open_services
 from izwi_api.services.speech import Speech, encoded_sound
 from izwi_api.services.timed_speech import TimedSpeech
 from izwi_api.settings import Settings
 from tests.api.conftest import FakeEngine, FakeRegistry, FakeSpeech, listening, wait_for
+from tests.api.in_process import serving
 from tests.api.test_align import FakeAligner, bare
 from tests.models.tiny_aligner import write_tiny_aligner
 
@@ -333,16 +332,11 @@ async def test_the_words_are_heard_when_they_are_said_to_be(speed):
 
 def test_the_real_engine_speaks_and_aligns(tmp_path):
     folder = write_tiny_aligner(tmp_path / "aligner")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IZWI_HOME", str(tmp_path / "home"))
-        services = open_services(
-            ["izwi-tiny-tts", str(folder)], RuntimeOptions(device="cpu", dtype="float32")
-        )
     text = "The house is near the river. The road is long."
     ask = {"model": "izwi-tiny-tts", "voice": "amber", "input": text, "seed": 1}
     with (
-        listening(create_app(services.engine, services.registry, services.settings)) as port,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
+        serving(tmp_path / "home", "izwi-tiny-tts", folder) as (url, _),
+        httpx.Client(base_url=url, timeout=60) as client,
     ):
         reported = {speed: events_of(client, **ask, speed=speed) for speed in (1.0, 2.0)}
     words = {speed: words_of(events) for speed, events in reported.items()}
