@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.frame_time import device_ms
+from benchmarks.device_time import device_ms, host_ms, kernel_rows
 from izwi.engine import Engine
 from izwi.ops.transfer import HostCopy
 from izwi.runner.decode_graphs import FEW_KEYS, DecodeGraphs, Variant
@@ -48,7 +48,7 @@ def token_rows(engine: Engine, sizes: list[int], context: int) -> list[Row]:
         row["decoder_ms"] = round(step_ms - head_ms, 4)
         row["launch_on_host_ms"] = round(host_ms(step.replay), 4)
         rows.append(row)
-        rows += kernel_rows(step.replay, f"token, {size} rows", 12)
+        rows += kernel_rows(step.replay, 12, kernels_of=f"token, {size} rows")
     return rows
 
 
@@ -69,7 +69,7 @@ def prompt_rows(engine: Engine, sizes: list[int], starts: list[int]) -> list[Row
             row: Row = {"profile": "prompt", "positions": size, "behind": start}
             row |= {"ms": round(taken, 3), "positions_per_s": round(1e3 * size / taken)}
             rows.append(row)
-        rows += kernel_rows(one.graph.replay, f"prompt, {size} behind {start}", 6)
+        rows += kernel_rows(one.graph.replay, 6, kernels_of=f"prompt, {size} behind {start}")
     return rows
 
 
@@ -104,17 +104,6 @@ def loop_row(engine: Engine, submit: Callable[[], None], rows: int) -> Row:
     return row | {"of_it_waiting_for_the_device_ms": round(1e3 * waited / _STEPS, 4)}
 
 
-def host_ms(launch: Callable[[], object]) -> float:
-    """Milliseconds that the host takes for a launch to a device that is idle, the median."""
-    taken: list[float] = []
-    for _ in range(20):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        launch()
-        taken.append(1e3 * (time.perf_counter() - began))
-    return sorted(taken)[len(taken) // 2]
-
-
 def host_rows(engine: Engine, submit: Callable[[], None], rows: int, most: int = 16) -> list[Row]:
     """Functions of the host by their own time in a step; the profiler makes all of them slower."""
     submit()
@@ -137,23 +126,6 @@ def host_rows(engine: Engine, submit: Callable[[], None], rows: int, most: int =
             "us": round(1e6 * entry.inlinetime / _STEPS, 1),
         }
         for entry in entries
-    ]
-
-
-def kernel_rows(run: Callable[[], object], name: str, most: int) -> list[Row]:
-    """Kernels of one call by their time, their waits for each other included."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as result:
-        run()
-        torch.cuda.synchronize()
-    events = sorted(result.key_averages(), key=lambda e: -e.self_device_time_total)[:most]
-    return [
-        {
-            "kernels_of": name,
-            "kernel": event.key[:60],
-            "calls": event.count,
-            "us": round(event.self_device_time_total, 1),
-        }
-        for event in events
     ]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.device_time import device_ms, kernel_rows
 from benchmarks.measure import TEXTS, write_result
 from benchmarks.random_checkpoint import EMBEDDED, SPEAKING, load
 from izwi.config import EngineConfig
@@ -22,21 +23,7 @@ from izwi.runner.codec_graphs import CodecGraphs
 from izwi.runner.decode_graphs import DecodeGraphs, Variant
 from izwi.runner.device import TorchBackend
 
-_REPEATS = 30
 _CONTEXT = 100  # positions before the new one
-
-
-def device_ms(run: Any) -> float:
-    """Milliseconds of device time of one run, the mean of many."""
-    for _ in range(3):
-        run()
-    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    began.record()
-    for _ in range(_REPEATS):
-        run()
-    ended.record()
-    ended.synchronize()
-    return float(began.elapsed_time(ended)) / _REPEATS
 
 
 def _graphs(engine: Engine) -> tuple[DecodeGraphs, CodecGraphs]:
@@ -110,19 +97,7 @@ def profile(engine: Engine, size: int, most: int = 18) -> list[dict[str, Any]]:
     """Kernels of one frame by their share of the device's time."""
     decodes, _ = _graphs(engine)
     graph = decodes._batch(decodes._decodes, size).graphs[Variant(few_keys=True)][0]
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as result:
-        graph.replay()
-        torch.cuda.synchronize()
-    events = sorted(result.key_averages(), key=lambda e: -e.self_device_time_total)[:most]
-    return [
-        {
-            "streams": size,
-            "kernel": event.key[:70],
-            "calls": event.count,
-            "us": round(event.self_device_time_total, 1),
-        }
-        for event in events
-    ]
+    return kernel_rows(graph.replay, most, streams=size)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.frame_time import device_ms
+from benchmarks.device_time import device_ms
 from izwi.engine import Engine
 from izwi.runner.tracked_graphs import TrackedDecodeGraphs
 
