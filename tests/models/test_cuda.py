@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -183,6 +185,28 @@ def test_speech_to_speech_runs_in_bfloat16(s2s_folder: Path, weights: str) -> No
         assert np.isfinite(pcm).all()
 
 
+@contextmanager
+def nothing_compiled() -> Iterator[None]:
+    """Fail if anything is compiled or recorded meanwhile."""
+    late: list[str] = []
+
+    def noted(one: Compilation) -> None:
+        late.append(f"{one.kind}: {one.name} ({' > '.join(cause())})")
+
+    observers.append(noted)
+    try:
+        yield
+    finally:
+        observers.remove(noted)
+    assert not late, "\n".join(late)
+
+
+def step(engine: Engine) -> None:
+    """Run one step in which no request fails."""
+    for chunk in engine.step():
+        assert chunk.reason is not Reason.ERROR, chunk.error
+
+
 def test_nothing_of_speech_to_speech_is_recorded_while_serving(s2s_folder: Path) -> None:
     backend = torch_backend("cuda", "bfloat16")
     model: Any = S2S.load(s2s_folder, backend)
@@ -191,14 +215,8 @@ def test_nothing_of_speech_to_speech_is_recorded_while_serving(s2s_folder: Path)
     graphs = engine._workers["m"].runner._graphs
     assert graphs is not None
     assert isinstance(graphs.decodes, TrackedDecodeGraphs)
-    late: list[str] = []
-
-    def noted(one: Compilation) -> None:
-        late.append(f"{one.kind}: {one.name} ({' > '.join(cause())})")
-
-    observers.append(noted)
     rng = random.Random(3)
-    try:
+    with nothing_compiled():
         for number in range(30):
             part: Any = rng.choice(
                 ["word " * rng.randint(1, 120), Heard(sound(rng.uniform(0.1, 20)))]
@@ -212,14 +230,9 @@ def test_nothing_of_speech_to_speech_is_recorded_while_serving(s2s_folder: Path)
             )
             engine.submit(model.prepare_conversation(str(number), "m", ask))
             for _ in range(rng.choice([0, 1, 5, 30])):
-                for chunk in engine.step():
-                    assert chunk.reason is not Reason.ERROR, chunk.error
+                step(engine)
         while engine.has_work:
-            for chunk in engine.step():
-                assert chunk.reason is not Reason.ERROR, chunk.error
-    finally:
-        observers.remove(noted)
-    assert not late, "\n".join(late)
+            step(engine)
 
 
 def clips_of(model: Any) -> list[EncodeInput]:
@@ -313,23 +326,12 @@ def test_nothing_is_compiled_or_recorded_while_requests_are_served(
     config = EngineConfig(kv_bytes=1 << 26, max_running=16)
     engine = Engine({"m": model}, backend, config)
     rng = random.Random(7)
-    late: list[str] = []
-
-    def noted(one: Compilation) -> None:
-        late.append(f"{one.kind}: {one.name} ({' > '.join(cause())})")
-
-    observers.append(noted)
-    try:
+    with nothing_compiled():
         for number in range(60):
             request = drawn_request(family, model, rng, number)
             if request is not None:
                 engine.submit(request)
             for _ in range(rng.choice([0, 0, 1, 5, 40])):
-                for chunk in engine.step():
-                    assert chunk.reason is not Reason.ERROR, chunk.error
+                step(engine)
         while engine.has_work:
-            for chunk in engine.step():
-                assert chunk.reason is not Reason.ERROR, chunk.error
-    finally:
-        observers.remove(noted)
-    assert not late, "\n".join(late)
+            step(engine)
