@@ -30,11 +30,11 @@ from izwi_models.tiny.recipes.chat.conversations import (
     KINDS,
     called,
     draw_dialogue,
-    messages,
     said,
     system_message,
 )
 from izwi_models.tiny.recipes.chat.devices import TOOLS
+from izwi_models.tiny.recipes.chat.judge import is_right, up_to_last_question
 from izwi_models.tiny.recipes.chat.turns import Dialogue, Turn
 from izwi_models.tiny.recipes.chat.wording import Draw
 from tests.api.served import served
@@ -104,31 +104,25 @@ def at_a_terminal(url: str, asked: Asked) -> Answered:
 def with_functions(url: str, asked: Asked) -> Answered:
     """Ask the last question of a conversation that offers functions; follow its calls."""
     dialogue, last = asked.dialogue, asked.dialogue.turns[-1]
-    before = Dialogue(dialogue.kind, dialogue.turns[:-1], dialogue.now, dialogue.tools)
-    history: list[dict[str, Any]] = [
-        {"role": "system", "content": asked.system},
-        *[_as_sent(message) for message in messages(before, "")],
-        {"role": "user", "content": last.user},
-    ]
+    history = [_as_sent(message) for message in up_to_last_question(dialogue, asked.system)]
     _name_calls(history)
     first = _complete(url, dialogue, history)
     calls = [
         (c["function"]["name"], c["function"]["arguments"]) for c in first.get("tool_calls") or ()
     ]
     valid = [_is_valid(name, arguments, dialogue.tools) for name, arguments in calls]
+    first_is_right = all(valid) and is_right(dialogue, first["content"], calls)
     if not called(last, dialogue):
-        is_right = not calls and first["content"] == said(last, dialogue)
-        return Answered(first["content"] or str(calls), is_right, valid)
-    wanted = [(call.name, dict(call.arguments)) for call in last.calls]
-    if not all(valid) or [(name, json.loads(given)) for name, given in calls] != wanted:
+        return Answered(first["content"] or str(calls), first_is_right, valid)
+    if not first_is_right:
         return Answered(f"{first['content']} {calls}", False, valid)
     results = [
         {"role": "tool", "tool_call_id": call["id"], "content": json.dumps(result)}
         for call, result in zip(first["tool_calls"], last.results, strict=True)
     ]
     after = _complete(url, dialogue, [*history, first, *results])
-    is_right = not after.get("tool_calls") and after["content"] == last.answer
-    return Answered(f"{calls} {after['content']}", is_right, valid)
+    is_last_right = not after.get("tool_calls") and after["content"] == last.answer
+    return Answered(f"{calls} {after['content']}", is_last_right, valid)
 
 
 def _complete(url: str, dialogue: Dialogue, history: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -19,13 +19,11 @@ from izwi_api.services.chat import Answer, open_answer
 from izwi_models.tiny.recipes.chat import settings
 from izwi_models.tiny.recipes.chat.conversations import (
     KINDS,
-    called,
     draw_dialogue,
-    messages,
-    said,
     system_message,
 )
 from izwi_models.tiny.recipes.chat.devices import TOOLS
+from izwi_models.tiny.recipes.chat.judge import is_right, up_to_last_question
 from izwi_models.tiny.recipes.chat.turns import Dialogue
 from izwi_models.tiny.recipes.chat.wording import Draw
 
@@ -49,16 +47,10 @@ class World:
 
     async def is_right(self, dialogue: Dialogue, system: str) -> bool:
         """Whether the last question is answered right after the right answers before it."""
-        last = dialogue.turns[-1]
-        before = Dialogue(dialogue.kind, dialogue.turns[:-1], dialogue.now, dialogue.tools)
-        history = [{"role": "system", "content": system}, *messages(before, "")]
-        answer = await self.answer(
-            [*history, {"role": "user", "content": last.user}], dialogue.tools
-        )
-        if not called(last, dialogue):
-            return not answer.calls and answer.content == said(last, dialogue)
-        got = [(call.name, json.loads(call.arguments)) for call in answer.calls]
-        return got == [(call.name, dict(call.arguments)) for call in last.calls]
+        history = up_to_last_question(dialogue, system)
+        answer = await self.answer(history, dialogue.tools)
+        calls = [(call.name, call.arguments) for call in answer.calls]
+        return is_right(dialogue, answer.content, calls)
 
 
 def _message(listed: dict) -> ChatMessage:
