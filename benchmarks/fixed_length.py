@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from izwi.audio.mel import WHISPER_RATE
 from izwi.capability import Capability
+from izwi.errors import TooLarge
 from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.model import SpeechModel, TranscriptionModel
 from izwi.registry import Registry
@@ -38,6 +39,8 @@ def fix_frames(model: SpeechModel, frames: int) -> None:
         # the last token of those that may be drawn gives no frame
         count = frames if ask.max_new_tokens is None else ask.max_new_tokens - 1
         request = prepare(request_id, name, ask)
+        if request.prompt.num_positions + count > model.max_positions:
+            raise TooLarge(f"{count} frames do not fit behind this text")  # they ran unrecorded
         return replace(request, min_entries=count + 1, max_entries=count)
 
     model.prepare_speech = fixed  # type: ignore[method-assign]
