@@ -174,13 +174,13 @@ VARIABLES = (
     ),
     Variable(
         *("IZWI_BODY_GRACE_S", "pace.grace_s", _above_zero, _SECONDS),
-        "time for a body, before its rate counts",
+        "time for a body before its rate matters",
     ),
     Variable(
         *("IZWI_MIN_BODY_BYTES_PER_S", "pace.min_bytes_per_s", _above_zero, "bytes a second"),
         "slowest body after that",
     ),
-    Variable("IZWI_MAX_BODY_S", "pace.max_body_s", _above_zero, _SECONDS, "time for a body in all"),
+    Variable("IZWI_MAX_BODY_S", "pace.max_body_s", _above_zero, _SECONDS, "total time for a body"),
     Variable(
         *("IZWI_API_KEY", "access.api_key_digest", key_digest, "a key"),
         "the one key that callers need; for commands, the key that they send",
@@ -193,7 +193,7 @@ VARIABLES = (
     ),
     Variable(
         *("IZWI_CORS_ORIGINS", "access.cors_origins", _each(check_origin)),
-        *("`https://a.example,...` or `*`", "web pages elsewhere that may call"),
+        *("`https://a.example,...` or `*`", "origins of other web pages that may call the server"),
     ),
 )
 
@@ -222,9 +222,9 @@ def markdown() -> str:
         [
             "# Environment variables",
             "",
-            "Written by `python -m izwi_api.environment`. Options of `izwi serve` override these.",
-            "`IZWI_SERVER` names the server that commands ask; `IZWI_MANAGE_MODELS=1` and",
-            "`IZWI_REQUIRE_CONSENT=1` stand for `--manage-models` and `--require-consent`.",
+            "`python -m izwi_api.environment` writes this page. Options of `izwi serve` override",
+            "variables. `IZWI_SERVER` names the server that commands use. `IZWI_MANAGE_MODELS=1`",
+            "and `IZWI_REQUIRE_CONSENT=1` act like `--manage-models` and `--require-consent`.",
             "",
             "| variable | value | default | what it sets |",
             "|---|---|---|---|",
