@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 
 import httpx
+import numpy as np
 import pytest
 import soundfile
 
@@ -60,3 +62,45 @@ def is_speaking(izwi):
         return float(value) > 0
 
     return ask
+
+
+@pytest.fixture(scope="package")
+def live_url(tmp_path_factory):
+    """A server for live voice, as `ws://...`."""
+    options = [f"--model={name}" for name in ("izwi-tiny-chat", "izwi-tiny-tts", "izwi-tiny-asr")]
+    with served(tmp_path_factory.mktemp("live"), *options) as server:
+        yield f"{server.url.replace('http', 'ws', 1)}/v1/realtime?model=izwi-tiny-chat"
+
+
+@pytest.fixture(scope="package")
+def said(live_url):
+    """Say a text with another voice than the answers': 16-bit PCM at 24 kHz, and silence."""
+    url = live_url.replace("ws", "http", 1).partition("/v1/")[0] + "/v1/audio/speech"
+
+    @cache
+    def say(text, silence_s=1.0):
+        ask = {"model": "izwi-tiny-tts", "voice": "felix", "response_format": "pcm", "seed": 1}
+        spoken = httpx.post(url, json=ask | {"input": text}, timeout=90)
+        return spoken.raise_for_status().content + bytes(int(48_000 * silence_s) // 2 * 2)
+
+    return say
+
+
+@pytest.fixture(scope="package")
+def heard(live_url):
+    """Write 16-bit PCM at 24 kHz down."""
+    url = live_url.replace("ws", "http", 1).partition("/v1/")[0] + "/v1/audio/transcriptions"
+
+    def hear(pcm):
+        file = io.BytesIO()
+        samples = np.frombuffer(pcm, np.int16)
+        soundfile.write(file, samples, 24_000, format="wav")
+        answer = httpx.post(
+            url,
+            data={"model": "izwi-tiny-asr"},
+            files={"file": ("a.wav", file.getvalue())},
+            timeout=60,
+        )
+        return answer.raise_for_status().json()["text"]
+
+    return hear

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from contextlib import asynccontextmanager, suppress
 
 import numpy as np
@@ -149,6 +150,27 @@ async def test_an_interruption_ends_the_answer_and_is_answered(client, served, s
     assert 0 < len(cut) < len(ANSWER)
     assert ANSWER.startswith(cut)
     assert kept.content[0].transcript == cut
+
+
+async def test_an_answer_that_a_client_truncates_is_not_sent_on(client):
+    async with talking(client) as talk:
+        await talk.connection.response.create()
+        for _ in range(20):
+            item_id = (await talk.until("response.output_audio.delta")).item_id
+        await talk.connection.conversation.item.truncate(
+            item_id=item_id, content_index=0, audio_end_ms=300
+        )
+        # some clients do both
+        await talk.connection.response.cancel(event_id="both")
+        await talk.until("conversation.item.truncated")
+        done = (await talk.until("response.done")).response
+        assert (done.status, done.status_details.reason) == ("cancelled", "client_cancelled")
+        talk.events.clear()
+        await talk.connection.conversation.item.retrieve(item_id=item_id)
+        kept = (await talk.until("conversation.item.retrieved")).item
+        assert talk.types() == ["conversation.item.retrieved"]
+    assert ANSWER.startswith(kept.content[0].transcript)
+    assert abs(len(base64.b64decode(kept.content[0].audio)) - 300 * 48) <= 2
 
 
 async def test_push_to_talk(client, said):

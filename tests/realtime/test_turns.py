@@ -28,6 +28,7 @@ from izwi_api.realtime.turn_events import (
     Refuse,
     Respond,
     Resume,
+    Silenced,
     Speculate,
     SpeechStarted,
     SpeechStopped,
@@ -365,6 +366,29 @@ def test_a_client_cancels():
     assert turn.tell(Generated(0)) == []
 
 
+def test_a_client_stops_playing_an_answer_in_progress():
+    turn = answering()
+    assert turn.tell(Silenced(7, 500)) == []
+    assert turn.tell(Silenced(0, 500)) == [
+        Finish(0, Status.CANCELLED, "client_cancelled"),
+        Truncate(0, 500),
+    ]
+    # some cancel it, too, as they do where it would go on
+    assert turn.tell(Cancel(0)) == turn.tell(Cancel()) == []
+    assert turn.tell(Cancel(7)) == [Refuse("response_cancel_not_active")]
+    assert turn.tell(Create()) == [Respond(1)]
+    assert turn.tell(Cancel(0)) == [Refuse("response_cancel_not_active")]
+
+
+def test_an_answer_that_its_client_stopped_playing_is_not_spoken_over():
+    turn = answering()
+    turn.tell(Generated(0))
+    assert turn.tell(Silenced(0, 500)) == []
+    assert turn.state.answer is None
+    assert turn.speak(200) == [SpeechStarted(turn.state.turn_ms)]
+    assert turn.tell(Cancel()) == [Refuse("response_cancel_not_active")]
+
+
 @pytest.mark.parametrize("event", [Clear(1700), Commit(1700)])
 def test_a_client_that_takes_the_buffer_lets_a_paused_answer_go_on(event):
     turn = answering()
@@ -401,7 +425,10 @@ HAPPENS = st.one_of(
     st.tuples(st.just("play"), st.integers(1, 40)),
     st.tuples(st.sampled_from(["heard", "transcript"]), WORDS),
     st.tuples(st.just("configure"), DETECTIONS),
-    st.tuples(st.sampled_from(["commit", "clear", "create", "cancel", "end", "fail"]), st.just(0)),
+    st.tuples(
+        st.sampled_from(["commit", "clear", "create", "cancel", "end", "fail", "stop playing"]),
+        st.just(0),
+    ),
 )
 
 
@@ -505,6 +532,9 @@ class Played:
                 self.tell(Create())
             case "cancel", _:
                 self.tell(Cancel())
+            case "stop playing", _:
+                for number in self.sent:
+                    self.tell(Silenced(number, self.played[number]))
             case (("end" | "fail"), _):
                 if self.active is not None and not self.paused:
                     number = self.active

@@ -39,6 +39,7 @@ from izwi_api.realtime.turn_events import (
     Refuse,
     Respond,
     Resume,
+    Silenced,
     Speculate,
     SpeechStarted,
     SpeechStopped,
@@ -154,6 +155,13 @@ class Dialogue:
         """Wait while many turns are in transcription."""
         while len(self._tasks) >= _MAX_TRANSCRIPTIONS:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    def silence(self, item_id: str, played_ms: int) -> None:
+        """Take in that the client has stopped playing an item, so that no more of it is sent."""
+        for number, response in self._responses.items():
+            if response.message is not None and response.message.item_id == item_id:
+                self._tell(Silenced(number, played_ms))
+                return
 
     def number_of(self, response_id: str | None) -> int | None:
         """The number of a response; -1 where there is none of this id."""
@@ -274,8 +282,11 @@ class Dialogue:
 
     def _hear(self, text: str, stable: str) -> None:
         self._tell(Heard(text))
-        if self.settings.audio.input.transcription and self._state.turn_ms is not None:
+        if self._is_transcribed() and self._state.turn_ms is not None:
             self._words.tell(self._turn_id, " ".join(stable.split()[:-_UNSURE_WORDS]))
+
+    def _is_transcribed(self) -> bool:
+        return self.settings.audio.input.transcription is not None
 
     def _transcribe(self, start_ms: int, end_ms: int) -> asyncio.Future[str]:
         """The transcript of some sound, by the listener if it has followed."""
@@ -323,18 +334,9 @@ class Dialogue:
         self, item: Item, transcript: asyncio.Future[str], awaits_words: bool
     ) -> None:
         try:
-            text = await transcript
-        except IzwiError as error:
-            if self.settings.audio.input.transcription:
-                self._words.fail(item, error)
-            if awaits_words:
-                self._tell(Transcript(None))
-            return
+            text = await self._words.follow(item, transcript, self._is_transcribed)
         finally:
             self._maker.transcripts.pop(item.item_id, None)
-        item.content[0].text = text
-        if self.settings.audio.input.transcription:
-            self._words.complete(item, text)
         if awaits_words:
             self._tell(Transcript(text))
 
@@ -389,8 +391,7 @@ class Dialogue:
         self._tell(Generated(number) if error is None else Failed(number))
 
     def _report_playback(self) -> None:
-        answer = self._state.answer
-        if answer is not None:
+        if (answer := self._state.answer) is not None:
             response = self._responses[answer.number]
             self._tell(Playback(answer.number, response.played_ms, response.sent_ms))
 

@@ -195,6 +195,7 @@ class RealtimeSession:
                     content_index=index,
                     audio_end_ms=end_ms,
                 )
+                self._dialogue.silence(item_id, end_ms)
 
     async def _create_response(self, options: ResponseOptions) -> None:
         settings = self._dialogue.settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from izwi.errors import IzwiError
@@ -28,6 +29,25 @@ class TranscriptEvents:
             self._delivered[item_id] = text
             delta = text[len(delivered) :]
             self._emit(f"{_KIND}.delta", item_id=item_id, content_index=0, delta=delta)
+
+    async def follow(
+        self, item: Item, transcript: asyncio.Future[str], is_wanted: Callable[[], bool]
+    ) -> str | None:
+        """Put the words into an item once they are known, and tell them where they are wanted.
+
+        Returns:
+            The words; None where they cannot be written down.
+        """
+        try:
+            text = await transcript
+        except IzwiError as error:
+            if is_wanted():
+                self.fail(item, error)
+            return None
+        item.content[0].text = text
+        if is_wanted():
+            self.complete(item, text)
+        return text
 
     def complete(self, item: Item, text: str) -> None:
         """Send all that was said in an item."""

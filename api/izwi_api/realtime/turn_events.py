@@ -84,6 +84,14 @@ class Playback:
 
 
 @dataclass(frozen=True, slots=True)
+class Silenced:
+    """The client has stopped playing a response, after so much of it."""
+
+    number: int
+    played_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """The time is `now_ms`, on a monotonic clock."""
 
@@ -99,7 +107,7 @@ class Configure:
 
 Event = (
     Frame | Heard | Transcript | Commit | Clear | Create | Cancel
-    | Generated | Failed | Playback | Tick | Configure
+    | Generated | Failed | Playback | Silenced | Tick | Configure
 )  # fmt: skip
 
 

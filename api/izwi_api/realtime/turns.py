@@ -32,6 +32,7 @@ from izwi_api.realtime.turn_events import (
     Refuse,
     Respond,
     Resume,
+    Silenced,
     Speculate,
     SpeechStarted,
     SpeechStopped,
@@ -81,6 +82,7 @@ class State:
         turn_ms: Where the user's turn begins that was announced, or None.
         heard: Words since speech began.
         answer: The last response, while it is in progress or audible.
+        silenced: Number of the last one, if it ended because its client stopped playing it.
         speculation: Number of the response that is prepared.
         wanted: A turn ended while a response was in progress.
         unheard: Turns that ended, and whose words are not known yet.
@@ -97,6 +99,7 @@ class State:
     turn_ms: int | None = None
     heard: str = ""
     answer: Answer | None = None
+    silenced: int | None = None
     speculation: int | None = None
     wanted: bool = False
     unheard: int = 0
@@ -131,6 +134,8 @@ def advance(state: State, event: Event) -> tuple[State, list[Action]]:
             step.finish(number, Status.FAILED)
         case Playback():
             step.playback(event)
+        case Silenced(number, played_ms):
+            step.silence(number, played_ms)
         case Tick(now_ms):
             step.tick(now_ms)
         case Configure(detection):
@@ -270,11 +275,22 @@ class _Step:
         self._respond()
 
     def cancel(self, number: int | None) -> None:
-        answer = self.state.answer
-        if answer is None or answer.done or number not in (None, answer.number):
+        answer, silenced = self.state.answer, self.state.silenced
+        if answer is not None and not answer.done and number in (None, answer.number):
+            self._stop(answer, "client_cancelled")
+        elif silenced is None or number not in (None, silenced):
             self.actions.append(Refuse("response_cancel_not_active"))
+
+    def silence(self, number: int, played_ms: int) -> None:
+        answer = self.state.answer
+        if answer is None or answer.number != number:
             return
-        self._stop(answer, "client_cancelled")
+        if answer.done:
+            self._set(answer=replace(answer, played_ms=answer.sent_ms))
+            self._forget_if_silent()
+        else:
+            self._set(silenced=number)
+            self._stop(replace(answer, played_ms=played_ms), "client_cancelled")
 
     def configure(self, detection: Detection | None) -> None:
         self._set(detection=detection, turn_ms=None, speech=None, heard="", idle_ms=None)
@@ -323,7 +339,8 @@ class _Step:
         if number is None:
             number = state.next_number
             self._set(next_number=number + 1)
-        self._set(answer=Answer(number), speculation=None, wanted=False, idle_ms=None)
+        answer = Answer(number)
+        self._set(answer=answer, silenced=None, speculation=None, wanted=False, idle_ms=None)
         self.actions.append(Respond(number))
 
     def _interrupt(self, answer: Answer) -> None:
@@ -344,8 +361,7 @@ class _Step:
         self._answer_wanted()
 
     def _resume(self) -> None:
-        answer = self.state.answer
-        if answer is not None and answer.paused:
+        if (answer := self.state.answer) is not None and answer.paused:
             self._set(answer=replace(answer, paused=False))
             self.actions.append(Resume(answer.number))
 
