@@ -72,6 +72,19 @@ def test_tests_are_chosen_by_the_lines_that_they_reach(tmp_path: Path) -> None:
     assert reached.tests("x.py", (7, 8)) == []
 
 
+def test_the_quickest_tests_are_kept_that_fit_into_the_time(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    seconds = {"a.py::one": 9.0, "a.py::two": 1.0, "b.py::one": 4.0, "b.py::two": 3.0}
+    (tmp_path / "f/tests-1.jsonl").write_text(
+        "".join(f'["{test}", "call", "passed", {took}]\n' for test, took in seconds.items())
+    )
+    (tmp_path / "f/lines-1.jsonl").write_text('["a.py", "x.py", 1]\n["b.py", "x.py", 1]\n')
+    quick_first = ["b.py::two", "b.py::one", "a.py::two", "a.py::one"]
+    for most_s, num_kept in ((17.0, 4), (16.9, 3), (8.0, 3), (7.9, 2), (7.0, 2), (1.0, 1)):
+        kept = Reached(tmp_path, most_s).tests("x.py", (1, 1))
+        assert kept == quick_first[:num_kept]
+
+
 @pytest.mark.parametrize("num_jobs", [1, 3])
 def test_jobs_do_every_piece_once_and_a_broken_one_does_not_hang(num_jobs: int) -> None:
     def square(copy: object, piece: int) -> int:

@@ -5,6 +5,7 @@
     python -m tests.mutation --jobs 16 --seconds 450           # side by side, as many as fit
     python -m tests.mutation --most 40                         # so many of each module, by lot
     python -m tests.mutation --again                           # what survived, and no others
+    python -m tests.mutation --without tests/serve/test_processes.py --test-seconds 40
     python -m tests.mutation --page                            # write docs/mutants.md, run nothing
 
 First each test file of the areas runs once, traced; a mutant is tried with the tests that pass and
@@ -76,6 +77,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--trace-seconds", type=float, default=600.0, help="limit of the traced runs, together"
     )
+    parser.add_argument(
+        "--without", nargs="+", default=[], help="test files that start servers, say: not run"
+    )
+    parser.add_argument(
+        "--test-seconds",
+        type=float,
+        default=float("inf"),
+        help="try each with its quickest tests, so many seconds of them",
+    )
     parser.add_argument("--traced", action="store_true", help="take the last run's traces")
     parser.add_argument("--page", action="store_true", help="write docs/mutants.md, run nothing")
     parser.add_argument("--plan", type=Path, help="try what a plan has drawn")
@@ -123,8 +133,9 @@ def _try_plan(plan: Plan, results: Results, arguments: argparse.Namespace, until
         copy.fill()
     if not arguments.traced:
         modules = [module for module, mutants in plan.drawn.items() if mutants]
-        _trace(modules, num_jobs, min(until, time.monotonic() + arguments.trace_seconds))
-    reached = Reached(reach_folder())
+        files = {test for module in modules for test in AREAS[module]} - {*arguments.without}
+        _trace(modules, files, num_jobs, min(until, time.monotonic() + arguments.trace_seconds))
+    reached = Reached(reach_folder(), arguments.test_seconds)
     cut = sorted(
         {file for module in plan.drawn for file in AREAS[module] if not reached.complete([file])}
     )
@@ -137,9 +148,9 @@ def _try_plan(plan: Plan, results: Results, arguments: argparse.Namespace, until
         copy.remove()
 
 
-def _trace(modules: list[str], num_jobs: int, until: float) -> None:
-    """Find which tests reach which lines."""
-    files = sorted({test for module in modules for test in AREAS[module]})
+def _trace(modules: list[str], found: set[str], num_jobs: int, until: float) -> None:
+    """Find which tests of some files reach which lines."""
+    files = sorted(found)
     files.sort(
         key=lambda file: file.split("/")[1] not in ("serve", "engine")
     )  # the slow ones first

@@ -8,6 +8,7 @@ tests that reach the module.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -130,10 +131,17 @@ def traces_of(test_file: str) -> str:
 
 
 class Reached:
-    """What the traced runs found."""
+    """What the traced runs found.
 
-    def __init__(self, folder: Path):
+    Args:
+        folder: Where they have written.
+        most_s: Of the tests of a statement the quickest are taken, files with quick tests first,
+            until they took so many seconds; one at least.
+    """
+
+    def __init__(self, folder: Path, most_s: float = math.inf):
         self._folder = folder
+        self._most_s = most_s
         self.seconds: dict[str, float] = defaultdict(float)
         self.left_out: dict[str, str] = {}
         passed: set[str] = set()
@@ -163,14 +171,32 @@ class Reached:
         )
 
     def tests(self, module: str, statement: tuple[int, int]) -> list[str]:
-        """Return the tests that pass and reach a statement, none if none does."""
+        """Return tests that pass and reach a statement, quick files first, none if none does."""
         contexts = set[str]().union(
             *(self._contexts[module, line] for line in range(statement[0], statement[1] + 1))
         )
         if "" in contexts:
             contexts |= self._of_module[module]
-        return [
+        return self._quickest(
             test
             for test in sorted(self._passed)
             if test in contexts or test.partition("::")[0] in contexts
-        ]
+        )
+
+    def _quickest(self, tests: Iterable[str]) -> list[str]:
+        """Return the tests that fit into the time, those of files that are quick together first."""
+        by_file: dict[str, list[str]] = defaultdict(list)
+        for test in tests:
+            by_file[test.partition("::")[0]].append(test)
+
+        def seconds(found: list[str]) -> float:
+            return sum(self.seconds[test] for test in found)
+
+        kept: list[str] = []
+        spent_s = 0.0
+        for found in sorted(by_file.values(), key=seconds):
+            for test in sorted(found, key=lambda test: self.seconds[test]):
+                spent_s += self.seconds[test]
+                if spent_s <= self._most_s or not kept:
+                    kept.append(test)
+        return kept

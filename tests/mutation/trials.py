@@ -146,6 +146,7 @@ class Copy:
         os.environ |= {
             "PYTHONPATH": os.pathsep.join([*rooms, *elsewhere]),
             "TMPDIR": str(self._scratch),
+            "IZWI_HOME": str(self._scratch / "home"),
         }
         tempfile.tempdir = None
         sys.path[:0] = rooms
