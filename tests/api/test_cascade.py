@@ -257,7 +257,7 @@ def audio(**change) -> dict:
         (audio(format="ogg"), 400, "audio"),
         (audio(voice=None), 400, "voice"),
         (audio(voice="nobody"), 404, "no voice 'nobody'"),
-        ({"messages": [user(silence())]}, 400, "no words are heard"),
+        ({"messages": [user(silence())]}, 400, "no words were recognized"),
         ({"messages": [user(hear(b"RIFF"))]}, 400, "no wav file"),
         ({"messages": [user(BROKEN)]}, 400, "base64"),
         ({"messages": [user({"type": "input_audio"})]}, 400, "input_audio"),

@@ -127,7 +127,7 @@ def test_json(cli):
         (("hello", "--model", "tts"), 2, "else"),
         (("hello", *HERE, "--seed", str(2**63)), 2, "seed"),
         (("hel\x01lo", *HERE), 1, "broke"),
-        (("hello", "--server", "http://127.0.0.1:9"), 1, "no server answers"),
+        (("hello", "--server", "http://127.0.0.1:9"), 1, "no server responds"),
         (("hello", "--server", "here"), 2, "address"),
     ],
 )

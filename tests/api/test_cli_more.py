@@ -82,7 +82,7 @@ def test_sounds_that_differ_in_their_ending_do_not_share_a_text(cli, sounds, ton
     cli("transcribe", "in/z.wav", "in/z.flac", "in/b.WAV", "--out-dir", "out")
     assert files_in(cli.folder / "out") == ["b.txt", "z.flac.txt", "z.wav.txt"]
     again = cli("transcribe", "in/z.wav", "in/z.wav", "--out-dir", "out", code=2)
-    assert "2 of the sounds" in again.stderr
+    assert "2 files would be written" in again.stderr
 
 
 def test_patterns_and_stdin(cli, sounds, tone_wav):
@@ -97,12 +97,12 @@ def test_patterns_and_stdin(cli, sounds, tone_wav):
     ("arguments", "message"),
     [
         (["in/none*.wav"], "no file matches"),
-        (["empty"], "holds no sound"),
+        (["empty"], "has no audio file"),
         (["-", "-"], "once"),
         (["in", "--format", "srt"], "--out-dir"),
         (["in", "--format", "srt", "--json"], "two formats"),
         (["in", "--out-dir", "x", "--beside"], "two places"),
-        (["-", "--beside"], "beside nothing"),
+        (["-", "--beside"], "no folder beside stdin"),
         (["in/broken.wav"], "in/broken.wav"),
         (["in", "--server", "file:///etc/passwd"], "address"),
     ],
@@ -268,8 +268,8 @@ def test_a_clip_goes_to_the_server(cli, server, tone_wav):
     [
         (["hi", "--voice", "nobody"], 2, "nobody"),
         (["hi", "--model", "none"], 2, "no model 'none' is served here"),
-        (["hello\x01"], 1, "broke off"),
-        (["hi", "--server", "http://127.0.0.1:9"], 1, "no server answers"),
+        (["hello\x01"], 1, "closed the connection before"),
+        (["hi", "--server", "http://127.0.0.1:9"], 1, "no server responds"),
         (["hi", "--server", "127.0.0.1:8000"], 2, "address"),
     ],
 )
@@ -289,7 +289,7 @@ def test_a_server_transcribes_as_this_process_does(cli, server, sounds):
            for more in ([], ["--server", server.url])]  # fmt: skip
     assert srt[0] == srt[1]
     assert (
-        "no server answers"
+        "no server responds"
         in cli("transcribe", "in", "--server", "http://127.0.0.1:9", code=1).stderr
     )
 
@@ -434,7 +434,7 @@ def test_doctor_asks_the_server_that_is_named(cli, server):
     found = cli("doctor", "--device", "cpu", "--server", server.url).stdout.splitlines()[-1]
     assert found.endswith("serves tts, org/asr")
     broken = cli("doctor", "--device", "cpu", "--server", "http://127.0.0.1:9", code=1).stdout
-    assert "no server answers" in broken.splitlines()[-1]
+    assert "no server responds" in broken.splitlines()[-1]
 
 
 def test_warm_loads_models_and_counts_the_kernels_that_are_kept(cli, monkeypatch, tmp_path):

@@ -47,7 +47,7 @@ def test_a_voice_travels_to_a_server_and_back(cli, there, tone_wav, tmp_path):
     clip = tone_wav(1.0)
     cli.voices.create("me", clip, "la", consent="yes")
     cli("voices", "export", "me")
-    assert "there already" in cli("voices", "export", "me", code=2).stderr
+    assert "exists already" in cli("voices", "export", "me", code=2).stderr
     cli("voices", "import", "me.voice.zip", "--name", "far", *there)
     assert "exists" in cli("voices", "import", "me.voice.zip", code=2).stderr
     assert "far\tcloned\n" in cli("voices", *there).stdout

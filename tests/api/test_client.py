@@ -131,7 +131,7 @@ def test_stored_voices_need_no_model(cli, tone_wav):
         (lambda client: client.say("hi", sped=2), InvalidRequest, "sped"),
         (lambda client: client.transcribe(b"no sound " * 99), InvalidRequest, "not audio"),
         (lambda client: client.chat("hi"), ModelNotFound, "no model for chat"),
-        (lambda client: client.say("he\x01llo"), IzwiError, "broke"),
+        (lambda client: client.say("he\x01llo"), IzwiError, "closed the connection|broke"),
     ],
 )
 def test_what_fails_is_an_error_of_its_kind_and_the_client_goes_on(world, act, kind, message):
@@ -216,7 +216,7 @@ def test_a_model_that_cannot_be_loaded_raises(cli):
         Client(models=["missing"])
     with pytest.raises(InvalidRequest, match="address"):
         Client("ftp://a")
-    with pytest.raises(EngineStopped, match="no server answers"):
+    with pytest.raises(EngineStopped, match="no server responds"):
         Client("http://127.0.0.1:9").say("hi")
 
 
@@ -251,7 +251,7 @@ def test_a_full_server_is_retried_and_a_broken_answer_raises():
     with listening(app) as port, Client(f"http://127.0.0.1:{port}/v1/") as client:
         assert client.models() == [{"id": "m", "task": "speech"}]
         assert len(asked) == 3
-        with pytest.raises(EngineStopped, match="not whole"):
+        with pytest.raises(EngineStopped, match="incomplete"):
             client.voices()
 
 

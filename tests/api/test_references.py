@@ -453,7 +453,7 @@ async def test_an_unknown_host_gets_reference_not_fetched(monkeypatch):
 
     monkeypatch.setattr(references.socket, "getaddrinfo", look_up)
     fetcher = References([host("clips.example")], pace=PACE)
-    with pytest.raises(ReferenceNotFetched, match="no clip of at most"):
+    with pytest.raises(ReferenceNotFetched, match="a clip of at most"):
         await fetcher.fetch("https://clips.example/")
     fetcher.stop()
 

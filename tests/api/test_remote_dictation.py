@@ -112,7 +112,7 @@ async def test_a_blank_text_is_an_error(there):
 
 
 async def test_an_unreachable_server_is_an_error():
-    with pytest.raises(EngineStopped, match="no server answers"):
+    with pytest.raises(EngineStopped, match="no server responds"):
         await dictated(AsyncClient("http://127.0.0.1:9"), (b"One.",))
 
 

@@ -30,14 +30,14 @@ class Format(StrEnum):
 
 
 File = Annotated[Path, typer.Argument(help="Audio file; - is stdin.")]
-Text = Annotated[str | None, typer.Option(help="What it says.")]
-TextFile = Annotated[Path | None, typer.Option(help="File that holds what it says.")]
+Text = Annotated[str | None, typer.Option(help="The text spoken in the file.")]
+TextFile = Annotated[Path | None, typer.Option(help="File with the text.")]
 ModelSource = Annotated[
     str | None,
     typer.Option(help="Folder, hub id or embedded name. Default: embedded, or the server's first."),
 ]
-Language = Annotated[str | None, typer.Option(help="Language that is spoken; needed for Japanese.")]
-WordFormat = Annotated[Format, typer.Option("--format", help="What to write.")]
+Language = Annotated[str | None, typer.Option(help="Spoken language; needed for Japanese.")]
+WordFormat = Annotated[Format, typer.Option("--format", help="Output format.")]
 
 
 def align(
@@ -53,7 +53,7 @@ def align(
     dtype: Dtype = "auto",
     offline: Offline = False,
 ) -> None:
-    """Print when each word of a text is said: start, end and word, a line each."""
+    """Print the start and end of each word of a text in an audio file."""
     from izwi.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.sound_files import SoundFile, check_sound
@@ -84,7 +84,7 @@ def align(
 
 def _said(text: str | None, text_file: Path | None) -> str:
     if (text is None) == (text_file is None):
-        raise InvalidRequest("give --text or --text-file, one of them", param="text")
+        raise InvalidRequest("give either --text or --text-file", param="text")
     if text_file is None:
         assert text is not None
         return text

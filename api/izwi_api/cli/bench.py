@@ -78,12 +78,12 @@ def bench(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="Folder, hub id or embedded name; again for more. Default: embedded, or all that "
-            "the server serves."
+            help="Folder, hub id or embedded name; repeatable. Default: embedded, or all that the "
+            "server has."
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Medians are of so many rounds.")] = 3,
-    streams: Annotated[int, typer.Option(min=1, help="Requests at the same time.")] = 8,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to take the medians of.")] = 3,
+    streams: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     server: ServerUrl = None,
     api_key: ApiKey = None,
@@ -91,7 +91,7 @@ def bench(
     dtype: Dtype = "auto",
     offline: Offline = False,
 ) -> None:
-    """Time first sound, speech and transcription, after a round that warms up."""
+    """Measure first sound, speech and transcription, after a warm-up round."""
     from izwi.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.client import AsyncClient, RuntimeOptions

@@ -33,7 +33,8 @@ _START = f"izwi serve --model {DEFAULT_MODELS[3]}"
 Text = Annotated[
     str | None,
     typer.Argument(
-        help="What to ask; - reads it from stdin. Without it: stdin, or at a terminal a talk.",
+        help="Question; - reads stdin. Without it, reads a pipe, or starts a conversation at a "
+        "terminal.",
         show_default=False,
     ),
 ]
@@ -50,15 +51,19 @@ Think = Annotated[
     bool | None,
     typer.Option(
         "--think/--no-think",
-        help="Think first; thoughts go to stderr. Default: only where the model always does.",
+        help="Think first; thoughts go to stderr. Default: only if the model always thinks.",
         show_default=False,
     ),
 ]
 MaxNewTokens = Annotated[
-    int | None, typer.Option(min=1, help="At most this many tokens an answer, thoughts included.")
+    int | None,
+    typer.Option(min=1, help="At most this many tokens in an answer, including thoughts."),
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print text, reasoning and usage, a line an answer.")
+    bool,
+    typer.Option(
+        "--json", help="Print text, reasoning and usage as JSON, one line for each answer."
+    ),
 ]
 
 
@@ -77,7 +82,7 @@ def chat(
     dtype: Dtype = "auto",
     offline: Offline = False,
 ) -> None:
-    """Ask a chat model, or talk with it."""
+    """Ask a chat model, or hold a conversation with it."""
     from izwi.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.client import AsyncClient, RuntimeOptions
@@ -164,7 +169,7 @@ class _Talk:
             self._console.print()
             return None
         except UnicodeDecodeError as error:
-            raise InvalidRequest("what was typed is not UTF-8", param="text") from error
+            raise InvalidRequest("the input is not UTF-8", param="text") from error
 
     def _turn(self, runner: asyncio.Runner, text: str) -> None:
         """Answer one line. A failure is reported, and the line is dropped."""

@@ -24,26 +24,30 @@ _SENTENCE = "Hello, this is how I sound now."
 # A voice that went wrong may not find the end of the sentence.
 _SENTENCE_FRAMES = 75
 
-Clip = Annotated[Path, typer.Argument(help="A few seconds of one speaker.")]
+Clip = Annotated[Path, typer.Argument(help="Audio file with a few seconds of one speaker.")]
 Name = Annotated[str, typer.Option(help="Name of the new voice.")]
-Text = Annotated[str | None, typer.Option(help="What the clip says. Default: it is transcribed.")]
+Text = Annotated[str | None, typer.Option(help="What the clip says. Default: transcribe it.")]
 XVectorOnly = Annotated[
-    bool, typer.Option("--x-vector-only", help="Follow the clip's speaker, not its speech.")
+    bool,
+    typer.Option(
+        "--x-vector-only", help="Clone only the speaker's voice, not how the clip is spoken."
+    ),
 ]
 ModelSource = Annotated[
     str | None,
     typer.Option(help="Folder, hub id or embedded name. Default: embedded, or the server's first."),
 ]
 AsrModel = Annotated[
-    str | None, typer.Option(help="What transcribes the clip. Default: as for --model.")
+    str | None,
+    typer.Option(help="Model that transcribes the clip. Default: embedded, or the server's first."),
 ]
 Consent = Annotated[
     str | None,
     typer.Option(
-        help="Id of a consent recording; replaces the question, and a server may require it."
+        help="Id of a consent recording, instead of the question; a server may require one."
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="The speaker agreed; do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask: the speaker agreed.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Skip the preview.")]
 Sample = Annotated[
     Path | None, typer.Option(help="Write the preview to a file instead of playing it.")
@@ -170,7 +174,7 @@ async def _heard(client: AsyncClient, wish: _Wish) -> str:
 
     heard = await client.transcribe(wish.clip, model=wish.asr_model)
     if not heard.text:
-        raise InvalidAudio("no speech was heard in the clip; say with --text what it says")
+        raise InvalidAudio("no speech was recognized in the clip; give its text with --text")
     return heard.text
 
 

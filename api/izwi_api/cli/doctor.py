@@ -59,7 +59,7 @@ class Finding:
 
 def doctor(
     online: Annotated[
-        bool, typer.Option("--online", help="Ask the Hugging Face hub whether it answers.")
+        bool, typer.Option("--online", help="Check that the Hugging Face hub responds.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     server: ServerUrl = None,
@@ -67,7 +67,7 @@ def doctor(
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
-    """Look at this machine; exit with 1 if something that izwi needs is missing or broken."""
+    """Check this machine; exit with 1 if something that izwi needs is missing or broken."""
     from izwi_api.cli.running_server import DEFAULT_URL, NONE, running_server
 
     with messages().status("looking"):

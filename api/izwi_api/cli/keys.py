@@ -13,7 +13,7 @@ from izwi_api.cli.options import ListByDefault, Verb
 from izwi_api.console import messages, report_failures
 
 app = typer.Typer(
-    cls=ListByDefault, help="List, add and remove the keys that `izwi serve --api-keys` asks for."
+    cls=ListByDefault, help="List, add and remove API keys for `izwi serve --api-keys`."
 )
 
 File = Annotated[Path | None, typer.Option(help="The keys file. Default: keys.toml in IZWI_HOME.")]
@@ -22,9 +22,11 @@ File = Annotated[Path | None, typer.Option(help="The keys file. Default: keys.to
 @app.command("list", cls=Verb)
 def list_keys(
     file: File = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
 ) -> None:
-    """List the names of the keys, each with its limits; the keys themselves are kept nowhere."""
+    """List the names and limits of the keys; the keys themselves are not stored."""
     from dataclasses import asdict
 
     from izwi_api.http.keys import read_keys
@@ -50,22 +52,22 @@ def add(
     name: Annotated[str, typer.Argument(help="Owner of the key.", show_default=False)],
     file: File = None,
     requests_per_minute: Annotated[
-        int | None, typer.Option(min=1, help="Requests a minute. Default: no limit.")
+        int | None, typer.Option(min=1, help="Requests per minute. Default: no limit.")
     ] = None,
     characters_per_day: Annotated[
         int | None,
-        typer.Option(min=1, help="Of text to speak or to answer, between midnights UTC."),
+        typer.Option(min=1, help="Characters to speak or to answer per day (UTC)."),
     ] = None,
     audio_seconds_per_day: Annotated[
-        float | None, typer.Option(min=0, help="Of sound to transcribe, between midnights UTC.")
+        float | None, typer.Option(min=0, help="Seconds of audio to transcribe per day (UTC).")
     ] = None,
     sessions: Annotated[
         int | None, typer.Option(min=1, help="Live sessions at once. Default: the server's limit.")
     ] = None,
 ) -> None:
-    """Make a key, write its hash into the file and print the key, this once.
+    """Make a key, store its hash and print the key, only this once.
 
-    Servers that run see it within a second. `izwi keys remove` takes it back.
+    Running servers accept it within a second. `izwi keys remove` revokes it.
     """
     from izwi_api.http.keys import add_key
     from izwi_api.http.limits import KeyLimits
@@ -86,7 +88,7 @@ def remove(
     name: Annotated[str, typer.Argument(help="Name of a key.", show_default=False)],
     file: File = None,
 ) -> None:
-    """Take a key back. Servers that run refuse it within a second."""
+    """Revoke a key. Running servers refuse it within a second."""
     from izwi_api.http.keys import remove_key
 
     with report_failures():

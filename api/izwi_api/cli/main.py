@@ -27,7 +27,7 @@ from izwi_api.cli.options import Verb, Verbs
 
 app = typer.Typer(
     name="izwi",
-    help="Speech in one engine: say, transcribe, chat, clone, serve.",
+    help="Speech in one engine: say, transcribe, chat, talk, clone, serve.",
     cls=Verbs,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -52,7 +52,7 @@ def _izwi(
         ),
     ] = False,
 ) -> None:
-    """Speech in one engine: say, transcribe, chat, clone, serve."""
+    """Speech in one engine: say, transcribe, chat, talk, clone, serve."""
 
 
 for verb in (

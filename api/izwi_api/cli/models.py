@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Change = Callable[[AsyncClient], AsyncGenerator[dict[str, Any]]]
 
 app = typer.Typer(
-    cls=ListByDefault, help="List the models; load, unload and pull those of a running server."
+    cls=ListByDefault, help="List models; load, unload and pull models on a running server."
 )
 
 Name = Annotated[
@@ -30,11 +30,13 @@ Name = Annotated[
 
 @app.command("list", cls=Verb)
 def list_models(
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
     server: ServerUrl = None,
     api_key: ApiKey = None,
 ) -> None:
-    """List what the server serves, else the embedded checkpoints.
+    """List the server's models, or without a server the embedded ones.
 
     --model takes also a folder or a hub id.
     """
@@ -67,19 +69,19 @@ def list_models(
 
 @app.command(cls=Verb)
 def load(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
-    """Have a server load a model, which it fetches from the hub if need be."""
+    """Load a model on a server, which downloads it if needed."""
     _change(lambda client: client.load_model(name), server, api_key)
 
 
 @app.command(cls=Verb)
 def unload(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
-    """Have a server end a model, after the requests that run."""
+    """Unload a model from a server, once its running requests end."""
     _change(lambda client: client.unload_model(name), server, api_key)
 
 
 @app.command(cls=Verb)
 def pull(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
-    """Have a server fetch a model of the hub, to be loaded later."""
+    """Download a model to a server's cache, to load it later."""
     _change(lambda client: client.pull_model(name), server, api_key)
 
 
@@ -108,7 +110,7 @@ async def _followed(client: AsyncClient, change: Change) -> dict[str, Any]:
             async for last in events:
                 status.update(_line(last))
     if last is None or last.get("stage") not in ("ready", "unloaded"):
-        raise EngineStopped("the server broke off")
+        raise EngineStopped("the server closed the connection early")
     return last
 
 

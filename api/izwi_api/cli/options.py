@@ -12,30 +12,33 @@ from typer.core import TyperCommand, TyperGroup
 
 from izwi.errors import InvalidRequest
 
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, mlx, or auto for the best.")]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto for the device's.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Never ask the Hugging Face hub.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, mlx, or auto for the best one.")]
+Dtype = Annotated[
+    str, typer.Option(help="float32, bfloat16, float16, or auto for the device's default.")
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Never contact the Hugging Face hub.")]
 ServerUrl = Annotated[
     str | None,
     typer.Option(
         "--server",
         envvar="IZWI_SERVER",
         show_default=False,
-        help="Address of a server that does the work; none: this process does. Default: the "
-        "server at http://127.0.0.1:8000, if one runs there and serves what is needed.",
+        help="Address of the server to use, or none to run in this process. Default: the server at "
+        "http://127.0.0.1:8000, if one runs there with the models needed.",
     ),
 ]
 ApiKey = Annotated[
     str | None,
     typer.Option(
-        "--api-key", envvar="IZWI_API_KEY", show_default=False, help="What that server asks for."
+        "--api-key", envvar="IZWI_API_KEY", show_default=False, help="API key for the server."
     ),
 ]
 Temperature = Annotated[
     float | None, typer.Option(min=0.0, max=2.0, help="0 is greedy. Default: the model's.")
 ]
 Seed = Annotated[
-    int | None, typer.Option(help="The same seed answers the same way. Default: another each time.")
+    int | None,
+    typer.Option(help="The same seed gives the same answer. Default: a different one each time."),
 ]
 
 

@@ -24,22 +24,22 @@ _TEXT_CHARS = 40
 
 
 def replay(
-    recording: Annotated[Path, typer.Argument(help="A file that `izwi serve --record` wrote.")],
+    recording: Annotated[Path, typer.Argument(help="File that `izwi serve --record` wrote.")],
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Folder, hub id or embedded name; again for more. Default: those of the recording."
-        ),
+        typer.Option(help="Folder, hub id or embedded name; repeatable. Default: the recording's."),
     ] = None,
     alone: Annotated[
-        bool, typer.Option("--alone", help="One request after the other, not all together.")
+        bool, typer.Option("--alone", help="Run one request after the other, not all together.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print lines and differences.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON lines and differences.")
+    ] = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
     offline: Offline = False,
 ) -> None:
-    """Ask again what a trace was asked; exit with 1 if anything differs."""
+    """Run a recording again; exit with 1 if anything differs."""
     from rich.console import Console
 
     from izwi.recording_line import read_recording

@@ -42,7 +42,9 @@ class Mode(StrEnum):
     FULL = "full"
 
 
-Text = Annotated[str, typer.Argument(help="What to say; - reads it from stdin, as it comes.")]
+Text = Annotated[
+    str, typer.Argument(help="Text to say; - reads stdin, and speaks while text arrives.")
+]
 Voice = Annotated[str | None, typer.Option(help="A speaker of the checkpoint, or a cloned voice.")]
 ModelSource = Annotated[
     str | None,
@@ -54,23 +56,29 @@ Out = Annotated[
 ]
 Format = Annotated[
     str | None,
-    typer.Option("--format", help="Format of the sound. Default: by the suffix; WAV on stdout."),
+    typer.Option("--format", help="Audio format. Default: by the file's suffix; WAV on stdout."),
 ]
-Seed = Annotated[int, typer.Option(help="The same seed says it the same way.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same audio.")]
 SaveCodes = Annotated[
     Path | None, typer.Option(help="Write the codec's codes: int64 .npy, frames x codebooks.")
 ]
 Language = Annotated[str | None, typer.Option(help="Language of the text.")]
-Instruct = Annotated[str | None, typer.Option(help="How to say it, in words.")]
-ModeOfText = Annotated[Mode | None, typer.Option(help="Text beside the sound, or all of it first.")]
-RefAudio = Annotated[Path | None, typer.Option(help="Clip whose voice to follow.")]
+Instruct = Annotated[str | None, typer.Option(help="How to speak, in words.")]
+ModeOfText = Annotated[
+    Mode | None,
+    typer.Option(help="streaming reads text while it speaks, full reads all of it first."),
+]
+RefAudio = Annotated[Path | None, typer.Option(help="Clip whose voice to clone.")]
 RefText = Annotated[str | None, typer.Option(help="What the clip says.")]
 XVectorOnly = Annotated[
-    bool, typer.Option("--x-vector-only", help="Follow the clip's speaker, not its speech.")
+    bool,
+    typer.Option(
+        "--x-vector-only", help="Clone only the speaker's voice, not how the clip is spoken."
+    ),
 ]
 Words = Annotated[
     Path | None,
-    typer.Option(help="JSON file for the start and end of each word."),
+    typer.Option(help="Write the start and end of each word to this JSON file."),
 ]
 AlignerSource = Annotated[
     str | None,
@@ -82,14 +90,18 @@ AlignerSource = Annotated[
 Speed = Annotated[
     float,
     typer.Option(
-        min=MIN_SPEED, max=MAX_SPEED, help="2 takes half the time, 0.5 twice; same pitch."
+        min=MIN_SPEED,
+        max=MAX_SPEED,
+        help="2 speaks twice as fast, 0.5 half as fast, at the same pitch.",
     ),
 ]
 Pronounce = Annotated[
     list[str] | None,
-    typer.Option(metavar="WORD=SPELLING", help="Speak a word as it is spelled here; repeatable."),
+    typer.Option(metavar="WORD=SPELLING", help="Speak a word as spelled here; repeatable."),
 ]
-MaxNewTokens = Annotated[int | None, typer.Option(min=1, help="At most one frame less than this.")]
+MaxNewTokens = Annotated[
+    int | None, typer.Option(min=1, help="Speak at most one frame less than this.")
+]
 
 
 def say(
@@ -220,7 +232,7 @@ def _clip(
     if voice is not None:
         raise InvalidRequest("--voice and --ref-audio name two voices; give one")
     if ref_text is None and not x_vector_only:
-        raise InvalidRequest("--ref-audio needs --ref-text, what it says, or --x-vector-only")
+        raise InvalidRequest("--ref-audio needs --ref-text (what the clip says) or --x-vector-only")
     decode_clip(ref_audio, PCM_RATE)  # fails before a model is loaded
     return {
         "ref_audio": ref_audio,

@@ -27,52 +27,50 @@ from izwi_api.voices.reference_hosts import OPTION, parse_host
 PolicyOption = Annotated[str, typer.Option(help="Scheduling policy: deadline, priority or fcfs.")]
 ShadowPolicyOption = Annotated[
     str | None,
-    typer.Option(
-        help="Shadow policy: plan with it too and count differences, without running its plans."
-    ),
+    typer.Option(help="Second policy that also plans each step; its plans are compared, not run."),
 ]
 KvMibOption = Annotated[
-    int, typer.Option(min=0, help="Memory for keys and values; 0: most of what is free.")
+    int, typer.Option(min=0, help="Memory for keys and values; 0 takes most of the free memory.")
 ]
 HostMibOption = Annotated[
-    int, typer.Option(min=0, help="Host memory for what had to leave the device.")
+    int, typer.Option(min=0, help="Host memory for pages evicted from the device.")
 ]
 DiskMibOption = Annotated[
-    int, typer.Option(min=0, help="Disk for what had to leave the host memory.")
+    int, typer.Option(min=0, help="Disk space for pages evicted from host memory.")
 ]
 ApiKeyOption = Annotated[
     str | None,
-    typer.Option(help="Require this key. It is visible in `ps`; prefer IZWI_API_KEY."),
+    typer.Option(help="Require this key. `ps` shows it; prefer IZWI_API_KEY."),
 ]
 ApiKeysOption = Annotated[
-    Path | None, typer.Option(help="Ask for a key of this file; `izwi keys add` makes them.")
+    Path | None, typer.Option(help="Require a key from this file; `izwi keys add` makes keys.")
 ]
 CorsOriginOption = Annotated[
     list[str] | None,
-    typer.Option(help="Let web pages of this origin call, like https://a.example; again for more."),
+    typer.Option(help="Allow web pages of this origin, such as https://a.example; repeatable."),
 ]
 InsecureOption = Annotated[
-    bool, typer.Option("--insecure", help="Listen at a public address without asking for a key.")
+    bool, typer.Option("--insecure", help="Listen at a public address without requiring a key.")
 ]
 AllowedHostOption = Annotated[
     list[str] | None,
-    typer.Option(help="Answer to this name too, as a proxy on this machine may call it; again."),
+    typer.Option(help="Accept this host name, too, such as a proxy's public name; repeatable."),
 ]
 DrainOption = Annotated[
-    float, typer.Option(min=0, help="Seconds that what runs may go on for after SIGTERM.")
+    float, typer.Option(min=0, help="Seconds that running requests have to finish after SIGTERM.")
 ]
 WeightsOption = Annotated[
-    str, typer.Option(help="auto, or the decoders' weights in fewer bits: int8, fp8 or int4.")
+    str, typer.Option(help="Quantize the decoders' weights: int8, fp8 or int4; auto: do not.")
 ]
 AttentionOption = Annotated[
-    str, typer.Option(help="What decoders attend with: auto, torch or triton.")
+    str, typer.Option(help="Attention of the decoders: auto, torch or triton.")
 ]
 RequireConsentOption = Annotated[
     bool,
     typer.Option(
         "--require-consent",
         envvar="IZWI_REQUIRE_CONSENT",
-        help="Clone only with the id of a recording in which the speaker consents.",
+        help="Clone only with the id of a recording of the speaker's consent.",
     ),
 ]
 RecordOption = Annotated[
@@ -85,8 +83,8 @@ ReferenceHostOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="HOST[:PORT]",
-        help="Fetch a ref_audio that is an https address there (http://HOST:PORT for plain http). "
-        "An address inside must be listed as itself. Again for more. Default: fetch nothing.",
+        help="Fetch ref_audio URLs from this host over https (http://HOST:PORT for plain http). "
+        "List private hosts by IP address. Repeatable. Default: fetch nothing.",
     ),
 ]
 ManageModelsOption = Annotated[
@@ -98,17 +96,17 @@ ManageModelsOption = Annotated[
     ),
 ]
 MaxModelsOption = Annotated[
-    int, typer.Option(min=1, help="With --manage-models: so many models share the memory.")
+    int, typer.Option(min=1, help="With --manage-models: number of models that share the memory.")
 ]
 AuditLogOption = Annotated[
-    Path | None, typer.Option(help="Append a JSON line about each call; never what was said.")
+    Path | None, typer.Option(help="Append a JSON line for each request, without its content.")
 ]
 ApiServersOption = Annotated[
     int,
     typer.Option(
         min=0,
         max=64,
-        help="API-server processes beside the engine process; 0: one process for all.",
+        help="API-server processes beside the engine process; 0: one process in all.",
     ),
 ]
 InProcessOption = Annotated[
@@ -121,21 +119,21 @@ ModelOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[NAME=]SOURCE",
-        help="Folder, hub id or embedded name, served as NAME where one is given; again for more. "
-        "Default: embedded.",
+        help="Folder, hub id or embedded name, served as NAME if given; repeatable. Default: "
+        "embedded.",
     ),
 ]
 TlsCertOption = Annotated[
     Path | None, typer.Option(help="Serve HTTPS with this certificate, a PEM file.")
 ]
 TlsKeyOption = Annotated[
-    Path | None, typer.Option(help="Its private key; else it is in the certificate's file.")
+    Path | None, typer.Option(help="Private key, if it is not in the certificate's file.")
 ]
 AliasOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="ALIAS=NAME",
-        help="Serve a model under this name too, as tts-1=izwi-tiny-tts; again for more.",
+        help="Serve a model under this name, too, as tts-1=izwi-tiny-tts; repeatable.",
     ),
 ]
 
@@ -151,7 +149,7 @@ def serve(
     policy: PolicyOption = "deadline",
     shadow_policy: ShadowPolicyOption = None,
     kv_mib: KvMibOption = 0,
-    kv_dtype: Annotated[str, typer.Option(help="auto, or 8 bits: int8 or fp8.")] = "auto",
+    kv_dtype: Annotated[str, typer.Option(help="Keys and values: auto, int8 or fp8.")] = "auto",
     weights: WeightsOption = "auto",
     attention: AttentionOption = "auto",
     host_mib: HostMibOption = 256,
@@ -173,7 +171,7 @@ def serve(
     dtype: Dtype = "auto",
     offline: Offline = False,
 ) -> None:
-    """Serve speech and transcription over HTTP, as OpenAI's clients expect it."""
+    """Serve speech, transcription and chat over HTTP, for OpenAI's clients."""
     log_as_the_server()
     with report_failures():
         access = _access(api_key, api_keys, cors_origin, audit_log)
@@ -236,7 +234,7 @@ def check_exposure(host: str, access: Access, *, insecure: bool) -> None:
         return
     raise InvalidRequest(
         f"refusing to listen at {host or 'all addresses'} without a key: give --api-key or "
-        "--api-keys, or say --insecure",
+        "--api-keys, or --insecure",
         param="host",
     )
 

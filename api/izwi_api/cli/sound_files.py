@@ -116,7 +116,7 @@ def find_sounds(names: Sequence[str]) -> list[SoundFile]:
         else:
             found.append(SoundFile(path, Path(path.name)))
     if sum(sound.path is None for sound in found) > 1:
-        raise InvalidRequest("stdin can be read once", param="files")
+        raise InvalidRequest("stdin can be read only once", param="files")
     return found
 
 
@@ -134,7 +134,7 @@ def text_paths(sounds: Sequence[SoundFile], folder: Path | None, ending: str) ->
         InvalidRequest: stdin has no place of its own, or two sounds would share a text.
     """
     if folder is None and any(sound.path is None for sound in sounds):
-        raise InvalidRequest("stdin lies beside nothing; give --out-dir", param="beside")
+        raise InvalidRequest("there is no folder beside stdin; give --out-dir", param="beside")
     places = [folder / s.within if folder else (s.path or s.within) for s in sounds]
     short = [place.with_suffix(ending) for place in places]
     shared = {path for path, count in Counter(short).items() if count > 1}
@@ -144,7 +144,7 @@ def text_paths(sounds: Sequence[SoundFile], folder: Path | None, ending: str) ->
     ]
     for path, count in Counter(texts).items():
         if count > 1:
-            raise InvalidRequest(f"{count} of the sounds would be written to {path}", param="files")
+            raise InvalidRequest(f"{count} files would be written to {path}", param="files")
     return texts
 
 
@@ -154,7 +154,7 @@ def _in_folder(folder: Path) -> list[SoundFile]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         paths += [Path(parent, name) for name in names if _is_sound(name)]
     if not paths:
-        raise InvalidRequest(f"the folder {folder} holds no sound file", param="files")
+        raise InvalidRequest(f"the folder {folder} has no audio file", param="files")
     return [SoundFile(path, path.relative_to(folder)) for path in sorted(paths)]
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # One that hears and speaks itself; none is small enough to come with the code.
 EXAMPLE_MODEL = "LiquidAI/LFM2-Audio-1.5B"
 
-File = Annotated[Path, typer.Argument(help="Audio file that is answered; - is stdin.")]
+File = Annotated[Path, typer.Argument(help="Audio file to answer; - is stdin.")]
 ModelSource = Annotated[
     str | None,
     typer.Option(
@@ -44,7 +44,7 @@ ModelSource = Annotated[
         show_default=False,
     ),
 ]
-Voice = Annotated[str | None, typer.Option(help="Voice of the answer, where there is a choice.")]
+Voice = Annotated[str | None, typer.Option(help="Voice of the answer, if the model has a choice.")]
 System = Annotated[str | None, typer.Option(help="System message before the conversation.")]
 Out = Annotated[
     Path | None,
@@ -52,13 +52,13 @@ Out = Annotated[
 ]
 Format = Annotated[
     str | None,
-    typer.Option("--format", help="Format of the sound. Default: by the suffix; WAV on stdout."),
+    typer.Option("--format", help="Audio format. Default: by the file's suffix; WAV on stdout."),
 ]
 MaxNewTokens = Annotated[
-    int | None, typer.Option(min=1, help="At most this many tokens of text and frames of sound.")
+    int | None, typer.Option(min=1, help="At most this many text tokens and audio frames together.")
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print the text, the length of the sound and usage, a line.")
+    bool, typer.Option("--json", help="Print the text, the duration and usage as one line of JSON.")
 ]
 
 
@@ -79,7 +79,7 @@ def talk(
     dtype: Dtype = "auto",
     offline: Offline = False,
 ) -> None:
-    """Answer what a file says, in speech; prints what is said."""
+    """Answer the speech in a file with speech, and print the answer's text."""
     from izwi_api.cli.sound_files import SoundFile
     from izwi_api.cli.target import choose_target
     from izwi_api.client import AsyncClient, RuntimeOptions
@@ -136,8 +136,8 @@ async def _talk(
             saved = await put(ResponseStream(_sound_of(stream), SpeechDetails()), target)
         except ModelNotFound as error:
             raise ModelNotFound(
-                f"there is no model to talk with: give --model, such as {EXAMPLE_MODEL}, or the "
-                "--server of one that is served",
+                "there is no model to talk with: name one with --model, such as "
+                f"{EXAMPLE_MODEL}, or a --server that has one",
                 param="model",
             ) from error
         return saved, stream.result

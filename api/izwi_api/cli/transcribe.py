@@ -48,25 +48,30 @@ class Format(StrEnum):
 
 _ENDINGS = {Format.TEXT: ".txt", Format.JSON: ".json", Format.SRT: ".srt", Format.VTT: ".vtt"}
 
-Files = Annotated[list[Path], typer.Argument(help="Audio files, folders, patterns; - is stdin.")]
+Files = Annotated[list[Path], typer.Argument(help="Audio files, folders or patterns; - is stdin.")]
 ModelSource = Annotated[
     str | None,
     typer.Option(help="Folder, hub id or embedded name. Default: embedded, or the server's first."),
 ]
-Language = Annotated[str | None, typer.Option(help="Language that is spoken. Default: detect it.")]
-Prompt = Annotated[str, typer.Option(help="What came before, or words to expect.")]
+Language = Annotated[str | None, typer.Option(help="Spoken language. Default: detect it.")]
+Prompt = Annotated[str, typer.Option(help="Preceding text, or words to expect.")]
 MaxNewTokens = Annotated[
-    int | None, typer.Option(min=1, help="At most this many tokens a piece of sound.")
+    int | None, typer.Option(min=1, help="At most this many tokens for each piece of sound.")
 ]
 TextFormat = Annotated[
-    Format | None, typer.Option("--format", help="What to write. Default: text.")
+    Format | None, typer.Option("--format", help="Output format. Default: text.")
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print text, language and token_ids, a line a file.")
+    bool,
+    typer.Option(
+        "--json", help="Print text, language and token_ids as JSON, one line for each file."
+    ),
 ]
-OutDir = Annotated[Path | None, typer.Option(help="Write a file for each sound into this folder.")]
-Beside = Annotated[bool, typer.Option("--beside", help="Write a file for each sound beside it.")]
-Jobs = Annotated[int, typer.Option(min=1, help="So many files at a time.")]
+OutDir = Annotated[
+    Path | None, typer.Option(help="Write a transcript for each file into this folder.")
+]
+Beside = Annotated[bool, typer.Option("--beside", help="Write a transcript beside each file.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Number of files at a time.")]
 
 
 def transcribe(
@@ -86,7 +91,7 @@ def transcribe(
     dtype: Dtype = "auto",
     offline: Offline = False,
 ) -> None:
-    """Print what audio files say, or write it to a file for each."""
+    """Transcribe audio files, to stdout or to a file for each."""
     from izwi.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.cli.sound_files import find_sounds
@@ -165,7 +170,9 @@ def _paper(
     if out_dir is not None or beside:
         return _Paper(text_format, False, text_paths(sounds, out_dir, _ENDINGS[text_format]))
     if len(sounds) > 1 and text_format in (Format.SRT, Format.VTT):
-        raise InvalidRequest(f"{text_format} is a file a sound; give --out-dir or --beside")
+        raise InvalidRequest(
+            f"{text_format} needs a file for each sound; give --out-dir or --beside"
+        )
     return _Paper(text_format, len(sounds) > 1, None)
 
 

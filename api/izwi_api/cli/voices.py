@@ -27,7 +27,7 @@ _NOBODY = "nobody's voice: from a description"
 
 
 app = typer.Typer(
-    cls=ListByDefault, help="List the voices; show, delete and carry the stored ones."
+    cls=ListByDefault, help="List voices; show, delete, export and import stored ones."
 )
 
 Key = Annotated[str, typer.Argument(help="Name or id of a stored voice.", show_default=False)]
@@ -38,7 +38,9 @@ def list_voices(
     model: Annotated[
         str | None, typer.Option(help="Folder, hub id or embedded name. Default: embedded.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
     server: ServerUrl = None,
     api_key: ApiKey = None,
     device: Device = "auto",
@@ -71,7 +73,7 @@ def list_voices(
 
 @app.command(cls=Verb)
 def show(key: Key, server: ServerUrl = None, api_key: ApiKey = None) -> None:
-    """Print what is known of a voice, as a JSON object."""
+    """Print a stored voice as a JSON object."""
     with report_failures():
         entry = _ask(server, api_key, lambda client: client.voice(key))
     typer.echo(json.dumps(entry, ensure_ascii=False, indent=1))
@@ -84,7 +86,7 @@ def delete(
     server: ServerUrl = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Forget a voice, its clip included."""
+    """Delete a voice and its clip."""
     with report_failures():
         # a name that is wrong is refused before the question
         name = _ask(server, api_key, lambda client: _stored(client, key))["name"]
@@ -104,7 +106,7 @@ def export_voice(
     server: ServerUrl = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Write a voice into one file: its clip, what it says, what was said of consent."""
+    """Write a voice to one file: its clip, the clip's text and the consent."""
     from izwi.errors import InvalidRequest
     from izwi_api.cli.target import check_file, check_stdout
     from izwi_api.voices.archive import pack_voice
@@ -121,22 +123,24 @@ def export_voice(
             return
         path = out or Path(f"{archive.name}.voice.zip")
         if out is None and path.exists():
-            raise InvalidRequest(f"{path} is there already; name another with --out", param="out")
+            raise InvalidRequest(
+                f"{path} exists already; name another file with --out", param="out"
+            )
         path.write_bytes(content)
         messages().print(f"{path}: voice {archive.name}", markup=False)
 
 
 @app.command("import", cls=Verb)
 def import_voice(
-    file: Annotated[Path, typer.Argument(help="What `izwi voices export` wrote; - is stdin.")],
-    name: Annotated[str | None, typer.Option(help="Another name for it.")] = None,
+    file: Annotated[Path, typer.Argument(help="File that `izwi voices export` wrote; - is stdin.")],
+    name: Annotated[str | None, typer.Option(help="Store it under another name.")] = None,
     consent: Annotated[
-        str | None, typer.Option(help="Id of a consent recording, where the server wants one.")
+        str | None, typer.Option(help="Id of a consent recording, if the server requires one.")
     ] = None,
     server: ServerUrl = None,
     api_key: ApiKey = None,
 ) -> None:
-    """Keep the voice of an exported file."""
+    """Store the voice from an exported file."""
     from dataclasses import replace
 
     from izwi_api.environment import read_settings
@@ -171,7 +175,9 @@ async def _stored(client: AsyncClient, key: str) -> dict[str, Any]:
 
     entry = await client.voice(key)
     if entry.get("kind") != "cloned":
-        raise InvalidRequest(f"{key!r} is not a stored voice, but the model's own", param="voice")
+        raise InvalidRequest(
+            f"{key!r} is a speaker of the model, not a stored voice", param="voice"
+        )
     return entry
 
 
@@ -199,7 +205,7 @@ async def _keep(client: AsyncClient, voice: VoiceArchive) -> None:
     consent = voice.consent or (_NOBODY if voice.prompt else None)
     if consent is None:
         raise InvalidRequest(
-            "the file does not say that the speaker agreed to be cloned; say so with --consent",
+            "the file has no consent of the speaker; give it with --consent",
             param="consent",
         )
     await client.clone(

@@ -21,9 +21,9 @@ def warm(
     weights: WeightsOption = "auto",
     attention: AttentionOption = "auto",
 ) -> None:
-    """Compile the kernels of models and keep them on disk: for images, and before a first start.
+    """Compile models' kernels and keep them on disk, for images or before a first start.
 
-    Give the options that the server will have. TRITON_CACHE_DIR names the folder.
+    Pass the options that the server will have. TRITON_CACHE_DIR names the folder.
     """
     from izwi.runner.compiling import kept_kernels
     from izwi_api.serve import local_services

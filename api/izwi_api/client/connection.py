@@ -102,7 +102,7 @@ class ServerConnection:
             response = error.response
             raise SocketRefused(response.status_code, bytes(response.body or b"")) from error
         except (InvalidHandshake, OSError) as error:
-            raise EngineStopped(f"no server answers at {self.shown}: {error}") from error
+            raise EngineStopped(f"no server responds at {self.shown}: {error}") from error
 
 
 class AppConnection:
@@ -167,7 +167,9 @@ class Requests:
             async for piece in response.aiter_bytes():
                 yield piece
         except httpx.HTTPError as error:
-            raise EngineStopped("the server broke off before the sound was complete") from error
+            raise EngineStopped(
+                "the server closed the connection before the audio was complete"
+            ) from error
         finally:
             await response.aclose()
 
@@ -203,7 +205,7 @@ class Requests:
                         raise error_from_event(event)
                     yield event
         except (ValueError, KeyError, TypeError, httpx.HTTPError) as error:
-            raise EngineStopped(f"{self.shown} broke off") from error
+            raise EngineStopped(f"{self.shown} closed the connection early") from error
         finally:
             await response.aclose()
 
@@ -212,7 +214,7 @@ class Requests:
         try:
             return await self._connection.open_socket(path)
         except SocketClosed as error:
-            raise EngineStopped(f"{self.shown} broke off") from error
+            raise EngineStopped(f"{self.shown} closed the connection early") from error
 
     def _json_request(self, path: str, fields: Fields, **headers: str) -> httpx.Request:
         given = {key: value for key, value in fields.items() if value is not None}
@@ -229,9 +231,9 @@ class Requests:
         try:
             value = json.loads(content)
         except ValueError as error:
-            raise EngineStopped(f"{self.shown} gave an answer that is not whole") from error
+            raise EngineStopped(f"{self.shown} sent an incomplete response") from error
         if not isinstance(value, dict):
-            raise IzwiError(f"{self.shown} does not answer as a speech server does")
+            raise IzwiError(f"{self.shown} does not respond like a speech server")
         return value
 
     async def _whole(self, build: Callable[[], httpx.Request]) -> bytes:
@@ -239,7 +241,7 @@ class Requests:
         try:
             return await response.aread()
         except httpx.HTTPError as error:
-            raise EngineStopped(f"{self.shown} gave an answer that is not whole") from error
+            raise EngineStopped(f"{self.shown} sent an incomplete response") from error
         finally:
             await response.aclose()
 
@@ -255,7 +257,7 @@ class Requests:
                 finally:
                     await response.aclose()
             except httpx.HTTPError as error:
-                raise EngineStopped(f"no server answers at {self.shown}: {error}") from error
+                raise EngineStopped(f"no server responds at {self.shown}: {error}") from error
             if turn == self._connection.max_tries or not _is_busy(response):
                 raise error_from_response(response.status_code, content)
             await asyncio.sleep(_pause_s(response))

@@ -116,7 +116,7 @@ async def _events(
                 case "speech.audio.done":
                     is_whole = True
     if not is_whole:
-        raise EngineStopped("the server broke off")
+        raise EngineStopped("the server closed the connection early")
     if codes:
         details.codes = np.concatenate(codes)
 
@@ -236,7 +236,7 @@ async def _dictated(
         socket.abort()
     if isinstance(failed, Exception) and not isinstance(failed, SocketClosed):
         raise failed  # the text broke off
-    raise EngineStopped("the server broke off before the sound was complete")
+    raise EngineStopped("the server closed the connection before the audio was complete")
 
 
 async def _write(

@@ -159,7 +159,7 @@ async def answered_aloud(
             if delta.text or delta.audio is not None:
                 yield delta
     if answer.finish_reason is None:
-        raise EngineStopped(f"{requests.shown} broke off")
+        raise EngineStopped(f"{requests.shown} closed the connection early")
 
 
 def _delta(event: Mapping[str, Any], answer: SpokenAnswer, reader: PcmReader) -> SpokenDelta:

@@ -177,7 +177,7 @@ async def answered(requests: Requests, fields: Fields, answer: Answer) -> AsyncG
             if any(delta):
                 yield delta
     if answer.finish_reason is None:
-        raise EngineStopped(f"{requests.shown} broke off")
+        raise EngineStopped(f"{requests.shown} closed the connection early")
 
 
 def _delta(event: Mapping[str, Any], answer: Answer) -> ChatDelta:

@@ -65,7 +65,7 @@ class Drain:
 
     async def part(self) -> None:
         """End the sessions that are still open, and close their sockets: the server goes away."""
-        over = SessionOver("the server stops", "server_stops", GOING_AWAY, is_told=False)
+        over = SessionOver("the server is stopping", "server_stops", GOING_AWAY, is_told=False)
         with suppress(TimeoutError):
             async with asyncio.timeout(_PART_S):
                 await self._sessions.end_all(over)

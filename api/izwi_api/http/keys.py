@@ -325,7 +325,7 @@ def _limit(table: dict[str, Any], setting: str, name: str, *kinds: type) -> Any:
 def _as_table(name: str, key: str, limits: KeyLimits, now: datetime) -> str:
     if not _NAME.fullmatch(name):
         raise InvalidRequest(
-            "a name is up to 64 letters, digits, '-' and '_', and begins with none of the last two",
+            "a name is up to 64 letters, digits, '-' and '_', and starts with a letter or a digit",
             param="name",
         )
     lines = [

@@ -1,4 +1,4 @@
-"""POST /v1/audio/speech: synthesise a text; audio is streamed while it is made."""
+"""POST /v1/audio/speech: speak a text; audio streams while it is generated."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def _answer(services: Services, body: SpeechBody) -> Response:
     timing = _word_aligner(services, body)
     if body.include_codes and body.stream_format != "sse":
         raise InvalidRequest(
-            "include_codes needs stream_format 'sse'; a plain sound has no place for codes",
+            "include_codes needs stream_format 'sse'; plain audio cannot carry codes",
             param="include_codes",
         )
     ask = speech_input(body, await find_voice(services, body))
@@ -85,7 +85,7 @@ def _word_aligner(services: Services, body: SpeechBody) -> tuple[Aligner, str | 
         return None
     if body.stream_format != "sse":
         raise InvalidRequest(
-            "word_timestamps come with stream_format 'sse'; a plain sound has no place for them",
+            "word_timestamps needs stream_format 'sse'; plain audio cannot carry them",
             param=WORDS_PARAM,
         )
     return find_word_aligner(services.engine, services.registry, body.language)
@@ -142,11 +142,12 @@ def check_texts(body: SpeechBody, settings: Settings) -> None:
     ):
         if text is not None and len(text) > settings.max_input_chars:
             raise InvalidRequest(
-                f"{name} has {len(text)} characters; at most {settings.max_input_chars} are taken",
+                f"{name} has {len(text)} characters; at most "
+                f"{settings.max_input_chars} are allowed",
                 param=name,
             )
     if not body.input.strip():
-        raise InvalidRequest("input holds no text", param="input")
+        raise InvalidRequest("input has no text", param="input")
 
 
 def ignored_fields(services: Services, body: SpeechBody) -> list[str]:
@@ -179,7 +180,7 @@ async def find_voice(
 
     Raises:
         ModelNotFound: No such model.
-        InvalidRequest: There is no such voice, or the model cannot follow a clip.
+        InvalidRequest: There is no such voice, or the model cannot clone.
     """
     model = services.registry.speech(body.model)
     if body.ref_audio is not None:
@@ -190,7 +191,7 @@ async def find_voice(
         return await _reference_clip(body, services)
     if body.ref_text is not None or body.x_vector_only:
         name = "ref_text" if body.ref_text is not None else "x_vector_only"
-        raise InvalidRequest(f"{name} goes with ref_audio", param=name)
+        raise InvalidRequest(f"{name} needs ref_audio", param=name)
     if body.voice is not None:
         return await resolve_voice(services, body.model, body.voice)
     if model.speakers:

@@ -127,7 +127,7 @@ class _SpeechSession:
 
     async def _configure(self, config: SessionConfig) -> None:
         if self._open is not None:
-            raise InvalidRequest("an utterance is not done; send input.done first", param="type")
+            raise InvalidRequest("an utterance is still open; send input.done first", param="type")
         services = self._services
         model_name = config.model or services.registry.default(Capability.SPEAK)
         config = config.model_copy(update={"model": model_name})
@@ -147,7 +147,7 @@ class _SpeechSession:
     def _word_aligner(self, config: SessionConfig) -> tuple[Aligner, str | None]:
         if config.audio_encoding != "base64" or config.split_granularity == "none":
             raise InvalidRequest(
-                "word_timestamps come with audio_encoding 'base64', and with sentences or clauses",
+                "word_timestamps needs audio_encoding 'base64', and sentences or clauses",
                 param=WORDS_PARAM,
             )
         return find_word_aligner(self._services.engine, self._services.registry, config.language)
@@ -181,7 +181,7 @@ class _SpeechSession:
 
     def _cancel(self) -> None:
         if not self._unsaid:
-            raise InvalidRequest("nothing is being said", param="type")
+            raise InvalidRequest("there is no utterance to cancel", param="type")
         for utterance in self._unsaid:
             utterance.cancel()
         self._open = None

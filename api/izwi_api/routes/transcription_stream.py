@@ -149,7 +149,7 @@ class _TranscriptionSession:
 
     async def _configure(self, config: SessionConfig) -> None:
         if self._sound is not None:
-            raise InvalidRequest("a sound is not done; send input.done first", param="type")
+            raise InvalidRequest("a sound is still open; send input.done first", param="type")
         # what it refuses is said now, not after the first sound
         await (await self._open(config)).__aexit__()
         self._config = config

@@ -113,8 +113,7 @@ def _aligner(services: Services, fields: TranscriptionForm) -> Aligner | None:
         if not fields.wants_words:
             return None
         raise InvalidRequest(
-            "words have times only where an alignment model is served beside the transcriber, "
-            "and none is loaded here",
+            "word times need an alignment model beside the transcriber, and none is served",
             param="timestamp_granularities",
         ) from error
 
@@ -127,8 +126,8 @@ async def _words(
         if not fields.wants_words:
             return None
         raise InvalidRequest(
-            f"{transcription.language} is spoken, and the alignment model {aligner.name!r} knows "
-            f"{', '.join(aligner.model.languages)}",
+            f"the speech is {transcription.language}, but the alignment model "
+            f"{aligner.name!r} knows only {', '.join(aligner.model.languages)}",
             param="timestamp_granularities",
         )
     return await aligner.align_segments(transcription.samples, transcription.segments)

@@ -30,7 +30,7 @@ def _refusal(services: Services, model_name: str) -> UnsupportedTranslation:
     # What a family can do is in its protocol, and no protocol of ours has a translation.
     services.registry.transcription(model_name)
     return UnsupportedTranslation(
-        f"model {model_name!r} writes down what is said in the language that is spoken, and does "
-        "not translate; POST /v1/audio/transcriptions takes the same file",
+        f"model {model_name!r} transcribes speech in its own language and does not "
+        "translate; POST /v1/audio/transcriptions takes the same file",
         param="model",
     )

@@ -105,7 +105,7 @@ def response_input(body: ResponseBody, before: Sequence[ChatMessage], seed: int)
     named = asked.name if isinstance(asked, FunctionChoice) else None
     choice = ToolChoice.REQUIRED if isinstance(asked, FunctionChoice) else asked or ToolChoice.AUTO
     if (named is not None and named not in names) or (choice == "required" and not names):
-        raise InvalidRequest("tool_choice asks for a tool that is not there", param="tool_choice")
+        raise InvalidRequest("tool_choice names a tool that is not in tools", param="tool_choice")
     system = [ChatMessage(Role.SYSTEM, body.instructions)] if body.instructions else []
     return ChatInput(
         (*system, *before, *messages_of(body.input)),
@@ -150,7 +150,7 @@ def messages_of(given: str | Sequence[Mapping[str, Any]]) -> tuple[ChatMessage, 
                 messages.append(ChatMessage(Role.TOOL, output, call_id=_string(item, "call_id")))
             elif kind != "reasoning":  # thoughts of earlier turns are left out
                 raise InvalidRequest(
-                    f"input[{place}]: items of the type {str(kind)[:32]!r} are not taken",
+                    f"input[{place}]: items of the type {str(kind)[:32]!r} are not supported",
                     param="input",
                 )
         except (KeyError, TypeError, ValueError) as error:

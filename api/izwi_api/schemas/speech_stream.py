@@ -195,7 +195,7 @@ def _check_characters(value: dict[str, object]) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise InvalidRequest("the text holds half a character", param="text") from error
+        raise InvalidRequest("the text has an unpaired surrogate", param="text") from error
 
 
 def _refuse_constant(name: str) -> float:

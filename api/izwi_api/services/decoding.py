@@ -234,7 +234,7 @@ class DecoderPool:
             logger.warning("a decoder was lost: %s", lost)
             self._replace(worker)
             raise InvalidAudio(
-                "the file broke the decoder, or takes more time or memory than a file may",
+                "the file crashed the decoder, or needs more time or memory than is allowed",
                 param="file",
             ) from lost
         except (InvalidAudio, TooLarge):

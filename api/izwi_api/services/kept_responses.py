@@ -43,7 +43,8 @@ class KeptResponses:
         item = await self._items.get(_KIND, response_id)
         if item is None or item.owner != owner:
             raise InvalidRequest(
-                f"no response {response_id[:64]!r} is kept; they are for an hour, at most",
+                f"there is no response {response_id[:64]!r}; responses are kept for "
+                "an hour at most",
                 param="previous_response_id",
             )
         return _DECODER.decode(item.content)

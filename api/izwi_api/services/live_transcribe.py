@@ -121,7 +121,7 @@ class LiveTranscription(AsyncIterator[Event]):
             IzwiError: The transcription has failed.
         """
         if self._is_fed:
-            raise InvalidRequest("this transcription takes no more audio")
+            raise InvalidRequest("this transcription has ended and takes no more audio")
         if samples.ndim != 1:
             raise InvalidAudio(f"audio must be mono, got an array of shape {samples.shape}")
         size = _PIECE_S * SAMPLE_RATE

@@ -68,7 +68,7 @@ class Change:
     def _report(self, progress: Progress) -> None:
         """Take progress, from any thread."""
         if self.is_stopped:
-            raise EngineStopped("the server stops")
+            raise EngineStopped("the server is stopping")
         if self._stages[-1].stage == progress.stage:
             self._stages[-1] = progress
         else:
@@ -122,7 +122,7 @@ class ModelChanges:
         Raises ModelNotFound for what is no hub id; so does the change, where the hub has none.
         """
         if not is_hub_id(name):
-            raise ModelNotFound(f"{name!r} is no hub id, like org/name", param="model")
+            raise ModelNotFound(f"{name!r} is not a hub id such as org/name", param="model")
 
         async def work(report: Report) -> None:
             await self._locate(name, report)

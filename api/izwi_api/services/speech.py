@@ -1,6 +1,6 @@
-"""Say a text: cut it, ask the engine for some pieces ahead, hand the sound on in order.
+"""Speak a text: split it, submit a few pieces ahead, and pass their sound on in order.
 
-Knows no HTTP: the web and the command line both speak through here.
+Knows no HTTP: endpoints and live sessions both use it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MORE_CHARACTERS = 4096  # that pronunciations may add to a text
 
 
 class AudioSource(Protocol):
-    """Speech in flight, of a text that is there or of one that is still being written."""
+    """Speech in flight, of a complete text or of one that is still being written."""
 
     sample_rate: int
 
@@ -48,13 +48,13 @@ class AudioSource(Protocol):
 class Speech:
     """The sound of one text while it is made. Call `abort` to stop early.
 
-    The first pieces are with the engine; whenever one has been read to its end, the next follows.
-    So a reader that reads nothing costs no more than these, and a long text leaves room to others.
+    The engine has the first pieces; each time one has been read to its end, the next is submitted.
+    A reader that reads nothing costs no more than these, and a long text leaves room for others.
 
     Attributes:
         sample_rate: Of the sound, in Hz.
-        num_prompt_positions: What the engine reads for all pieces, for the bill.
-        num_frames: What it has made so far.
+        num_prompt_positions: Positions that the engine reads for all pieces, for usage.
+        num_frames: Frames generated so far.
         texts: Its pieces, in order.
         tracks: Of the model that speaks.
     """
@@ -72,10 +72,10 @@ class Speech:
         Args:
             engine: Which makes the sound.
             texts: The pieces, in order.
-            requests: One for each.
-            model: That speaks.
-            pauses: Seconds of silence before a piece, by its place; those after the last one are at
-                the place behind it.
+            requests: One for each piece.
+            model: The model that speaks.
+            pauses: Seconds of silence before a piece, by its index; those after the last piece have
+                the index behind it.
         """
         self.texts, self.sample_rate = texts, model.sample_rate
         self.tracks = model.tracks
@@ -116,7 +116,7 @@ class Speech:
             self.abort()
 
     def abort(self) -> None:
-        """Stop every piece that still runs; no other follows."""
+        """Abort every running piece, and submit no more."""
         self._later.clear()
         for stream in self._streams:
             stream.abort()
@@ -151,7 +151,7 @@ class Speech:
 
 
 class CollectedCodes:
-    """A speech whose codes are kept for who sends them beside its sound.
+    """A speech whose codes are collected, to be sent beside its sound.
 
     Attributes:
         sample_rate: Of the sound, in Hz.
@@ -183,19 +183,19 @@ async def open_speech(
     *,
     streams: bool = True,
 ) -> Speech:
-    """Start to say a text.
+    """Start to speak a text.
 
     Args:
         engine: Which makes the sound.
-        registry: Where the model is found.
-        model_name: Who speaks.
-        ask: What is said, and how.
+        registry: Has the model.
+        model_name: The speech model.
+        ask: The text, and how to speak it.
         streams: The audio is played while it is made; otherwise it is background work.
 
     Raises:
         ModelNotFound: No such model.
-        InvalidRequest: The text, or what was asked of it, cannot be said.
-        QuotaExceeded: The caller's key has not so many characters left; nothing was started.
+        InvalidRequest: The text cannot be spoken as asked.
+        QuotaExceeded: The caller's key has too few characters left; nothing was started.
         Overloaded: The engine's queue is full; nothing was started.
     """
     model = registry.speech(model_name)
@@ -204,7 +204,7 @@ async def open_speech(
 
 
 def silence(seconds: float, sample_rate: int) -> Chunk:
-    """Return a chunk in which nothing is said."""
+    """Return a chunk of silence."""
     samples = np.zeros(round(seconds * sample_rate), np.float32)
     return Chunk("", np.zeros((0, 1), np.int64), pcm=samples)
 
@@ -231,7 +231,7 @@ async def encoded_sound(
 
 
 def new_speech_id() -> str:
-    """Name a speech; its pieces are `{id}-{number}`, and they are heard one after the other."""
+    """Name a speech; its pieces are `{id}-{number}`, and they are played one after the other."""
     return f"speech-{uuid4().hex}"
 
 
@@ -263,7 +263,7 @@ def _split(model: SpeechModel, ask: SpeechInput) -> tuple[list[str], dict[int, f
     """Return the pieces of a text, and the seconds of silence before each, by its place.
 
     Raises:
-        InvalidRequest: No part of it can be said, or the list of pronunciations is refused.
+        InvalidRequest: No part of it can be spoken, or a pronunciation is invalid.
     """
     texts: list[str] = []
     pauses: dict[int, float] = {}
@@ -272,8 +272,9 @@ def _split(model: SpeechModel, ask: SpeechInput) -> tuple[list[str], dict[int, f
     num_characters = sum(len(part) for part in parts if isinstance(part, str))
     if num_characters > 2 * len(ask.text) + _MORE_CHARACTERS:
         raise InvalidRequest(
-            f"with its pronunciations the text has {num_characters} characters instead of "
-            f"{len(ask.text)}; at most twice as many and {_MORE_CHARACTERS} are taken",
+            f"pronunciations make the text {num_characters} characters long instead "
+            f"of {len(ask.text)}; at most twice as many plus {_MORE_CHARACTERS} are "
+            "allowed",
             param="pronunciations",
         )
     for part in parts:

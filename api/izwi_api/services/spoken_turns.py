@@ -39,7 +39,9 @@ async def read_turns(
         parts: list[str | Heard | Said] = []
         if message.audio is not None:
             if message.role != "assistant":
-                raise InvalidRequest("only the assistant has answers", param="messages")
+                raise InvalidRequest(
+                    "only a message of the assistant may have audio", param="messages"
+                )
             answer = await services.answers.find(owner, model_name, message.audio.id)
             parts.append(Said(answer))
         if isinstance(message.content, str):

@@ -155,8 +155,7 @@ def find_word_aligner(
         aligner = find_aligner(engine, registry)
     except ModelNotFound as error:
         raise InvalidRequest(
-            "words have times only where an alignment model is served beside the one that speaks, "
-            "and none is loaded here",
+            "word times need an alignment model beside the speech model, and none is served",
             param=PARAM,
         ) from error
     if language is None or language.casefold() in _ANY_LANGUAGE:
@@ -164,8 +163,8 @@ def find_word_aligner(
     known = {name.casefold(): name for name in aligner.model.languages}
     if language.casefold() not in known:
         raise InvalidRequest(
-            f"the alignment model {aligner.name!r} knows {', '.join(aligner.model.languages)}, "
-            f"and not {language!r}",
+            f"the alignment model {aligner.name!r} knows "
+            f"{', '.join(aligner.model.languages)}, but not {language!r}",
             param=PARAM,
         )
     return aligner, known[language.casefold()]

@@ -378,7 +378,7 @@ def _cut(
 ) -> tuple[TranscriptionInput, list[tuple[int, int]]]:
     """The sound within full scale, and where its pieces are, in samples."""
     if len(ask.samples) == 0:
-        raise InvalidAudio("the audio holds no sound: its length is zero", param="file")
+        raise InvalidAudio("the audio is empty: its length is zero", param="file")
     # Over full scale the whole clip is turned down, as the reference does before it cuts.
     samples = within_full_scale(ask.samples)
     ask = structs.replace(ask, samples=samples)

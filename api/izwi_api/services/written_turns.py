@@ -81,7 +81,7 @@ async def write_turns(
         said = [task.result() for task in running]
         is_heard = any(isinstance(part, AudioPart) for part in each)
         if is_heard and not any(text.strip() for text in said):
-            raise InvalidAudio("no words are heard in input_audio", param="messages")
+            raise InvalidAudio("no words were recognized in input_audio", param="messages")
         said = [text for text in said if text] if is_heard else said
         texts.append([answer] if answer is not None else said or None)
     return WrittenTurns(texts, writing.num_heard)
@@ -127,7 +127,7 @@ def _text(part: object) -> str:
     is_text = isinstance(part, dict) and part.keys() == {"type", "text"}
     if not is_text or part["type"] != "text" or not isinstance(part["text"], str):  # type: ignore[index]
         raise InvalidRequest(
-            "beside 'input_audio' a message has parts of the type 'text' with a text",
+            "a part of a message must have the type 'input_audio', or the type 'text' and a text",
             param="messages",
         )
     return str(part["text"])  # type: ignore[index]
@@ -140,6 +140,6 @@ async def _known(
     if message.audio is None:
         return None
     if message.role != "assistant":
-        raise InvalidRequest("only the assistant has answers", param="messages")
+        raise InvalidRequest("only a message of the assistant may have audio", param="messages")
     entries = await services.answers.find(owner, model_name, message.audio.id)
     return bytes(entry[0] for entry in entries).decode()

@@ -85,7 +85,8 @@ class OpenSessions:
             server_place = self._server.take(self._counts.a_server)
             if server_place is None:
                 raise Overloaded(
-                    f"the server has its {self._counts.a_server} live sessions; try again later",
+                    f"the server has its maximum of {self._counts.a_server} live "
+                    "sessions; try again later",
                     retry_after_s=_RETRY_AFTER_S,
                 )
             try:

@@ -78,7 +78,7 @@ def _designing_model(services: Services, wanted: str | None) -> str:
         return wanted
     if not able:
         raise InvalidRequest(
-            "no model that is served makes a voice from a description; send an audio_sample",
+            "no served model makes a voice from a description; send an audio_sample",
             param="type",
         )
     return able[0]

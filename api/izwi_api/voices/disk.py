@@ -24,4 +24,4 @@ def report_full_disk() -> Generator[None]:
 
 def no_room() -> StorageFull:
     """Return the error for a full disk."""
-    return StorageFull("the disk that holds the voices is full; nothing was kept")
+    return StorageFull("the disk with the voices is full; nothing was stored")

@@ -25,7 +25,7 @@ def cloning_model(services: Services) -> str:
     for name in speech_models(services):
         if services.registry.speech(name).can_clone:
             return name
-    raise InvalidRequest("no model that is served can clone a voice", param="audio_sample")
+    raise InvalidRequest("no served model can clone a voice", param="audio_sample")
 
 
 def speech_models(services: Services) -> list[str]:

@@ -121,8 +121,8 @@ def parse_url(text: str) -> ReferenceUrl:
     host = _host_of(*match.groups()[:3]) if match else None
     if match is None or host is None:
         raise InvalidRequest(
-            "the address in ref_audio is not a plain https URL: a host and a path, "
-            f"{_MAX_URL_CHARS} characters at most",
+            "ref_audio is not a plain https URL: a host and a path of at most "
+            f"{_MAX_URL_CHARS} characters",
             param=PARAM,
         )
     target = match[4]

@@ -96,14 +96,14 @@ class References:
         url = parse_url(address)
         if not self._hosts:
             raise InvalidRequest(
-                "ref_audio is base64 or a data: URL; this server fetches addresses only from hosts "
-                f"that are named when it starts (izwi serve {OPTION})",
+                "ref_audio is base64 or a data: URL; this server fetches URLs only "
+                f"from hosts that it was started with (izwi serve {OPTION})",
                 param=PARAM,
             )
         if url.host not in self._hosts:
             raise InvalidRequest(
-                "the host, port or scheme of the address in ref_audio is not one that this server "
-                f"was started to fetch from (izwi serve {OPTION})",
+                "this server was not started to fetch from the scheme, host and port "
+                f"of the URL in ref_audio (izwi serve {OPTION})",
                 param=PARAM,
             )
         if self._num_fetching >= MAX_FETCHES:
@@ -116,8 +116,8 @@ class References:
             # A path may be a secret, so it is not written down.
             logger.info("no clip came from %s: %s", url.host.authority, _reason(error))
             raise ReferenceNotFetched(
-                f"no clip of at most {self._max_bytes} bytes came from the address in ref_audio "
-                "in time; redirects are not followed",
+                "the URL in ref_audio did not return a clip of at most "
+                f"{self._max_bytes} bytes in time; redirects are not followed",
                 param=PARAM,
             ) from None
         finally:

@@ -256,7 +256,7 @@ def _part(checkpoint: Checkpoint, role: Role, part: str | Heard | Said) -> Part:
     if isinstance(part, Heard):
         return checkpoint.hear(part.samples)
     if role is not Role.ASSISTANT:
-        raise InvalidRequest("only the assistant has answered before", param="messages")
+        raise InvalidRequest("only the assistant has earlier answers", param="messages")
     return _checked_answer(checkpoint.config, part.entries)
 
 
@@ -265,14 +265,14 @@ def _checked_answer(config: LFM2AudioConfig, entries: Answer) -> Answer:
     for entry in entries:
         most = vocabulary.get(len(entry))
         if most is None or not all(0 <= index < most for index in entry):
-            raise InvalidRequest("an earlier answer is not one of this model", param="messages")
+            raise InvalidRequest("an earlier answer was not made by this model", param="messages")
     return entries
 
 
 def _instruction(checkpoint: Checkpoint, ask: SpeechInput) -> str:
     voice = ask.voice
     if voice is not None and not isinstance(voice, str):
-        raise InvalidRequest("this model cannot follow the voice of a clip", param="voice")
+        raise InvalidRequest("this model cannot clone a voice", param="voice")
     if not checkpoint.lists_voices:
         if voice is not None:
             raise VoiceNotFound(

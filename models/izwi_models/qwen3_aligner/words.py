@@ -100,7 +100,7 @@ def _japanese(text: str) -> Iterator[Word]:
         nagisa = importlib.import_module("nagisa")
     except ImportError as error:
         raise InvalidRequest(
-            "Japanese is cut into words by the package nagisa, which is not installed here",
+            "splitting Japanese into words needs the package nagisa, which is not installed here",
             param="language",
         ) from error
     done = 0

@@ -35,7 +35,7 @@ _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 class Thinking(Enum):
     """When a checkpoint thinks before it answers."""
 
-    ASKED = "thinks where it is asked to"
+    ASKED = "thinks if asked to"
     ALWAYS = "always thinks"
     NEVER = "never thinks"
 
@@ -103,7 +103,7 @@ class ChatTemplate:
             return choices[0]
         if wanted not in choices:
             when = self.thinking.value
-            raise InvalidRequest(f"before it answers this model {when}", param="enable_thinking")
+            raise InvalidRequest(f"this model {when} before it answers", param="enable_thinking")
         return wanted
 
     def render(self, ask: ChatInput, *, thinks: bool, max_chars: int) -> str:
@@ -152,7 +152,7 @@ class ChatTemplate:
         """The text, and the character that stands in what is no control token."""
         if self._template is None:
             raise InvalidRequest(
-                "the model's checkpoint has no chat template, so it takes no conversations; "
+                "the model's checkpoint has no chat template, so it cannot chat; "
                 "POST /generate takes text",
                 param="model",
             )
