@@ -28,7 +28,7 @@ class Engine:
     def step(self) -> list[Chunk]:
         """Run one step of every model that has work: schedule, execute, process.
 
-        What a device runs by itself is processed one step later, while it runs the next one.
+        What was launched on a device is processed one step later, while it runs the next one.
         """
         workers = self._busy_workers()
         for worker in workers:
@@ -52,7 +52,7 @@ class Engine:
 
         Args:
             models: By the name under which each is served.
-            backend: That holds the weights of all of them.
+            backend: Holds the weights of all models.
             config: Budgets.
             clock: Seconds; playback is timed and steps are measured with it.
         """
@@ -89,7 +89,7 @@ class Engine:
         self._workers = {**self._workers, name: worker}  # a new one: other threads read the old one
 
     def remove(self, name: str) -> None:
-        """Take no new requests of a model; when those that run have ended, its memory is free.
+        """Accept no new requests for a model; free its memory when the running ones have ended.
 
         Raises:
             ModelNotFound: No such model is served.
@@ -105,7 +105,7 @@ class Engine:
         return frozenset(self._leaving)
 
     def submit(self, request: Request, log: Log | None = None) -> None:
-        """Queue a request, or one that another engine has begun, to go on where its log ends.
+        """Queue a request; one that another engine has begun continues where its log ends.
 
         Raises:
             ModelNotFound: No such model is served.
@@ -139,7 +139,7 @@ class Engine:
     def pause(self, request_id: str) -> None:
         """Stop a request where it is until `resume`; nothing if it has ended.
 
-        It goes on with the very next sample or token. Its pages and its codec state stay while
+        It resumes with the very next sample or token. Its pages and its codec state stay while
         memory lasts, and are rebuilt from its log otherwise.
         """
         if request_id in self._live:
@@ -156,7 +156,7 @@ class Engine:
         """Write text to a request with open input; nothing if it has ended or was closed.
 
         Args:
-            request_id: Which.
+            request_id: Of the request.
             text_ids: What follows what was written before, in the model's text ids.
             closed: Nothing more will be written.
         """
@@ -185,12 +185,12 @@ class Engine:
 
     @property
     def spare_s(self) -> float:
-        """Seconds to wait for new requests before asking again. Not above 0: a step is due."""
+        """Seconds to wait for new requests before asking again; 0 or less: a step is due."""
         return min((worker.spare_s for worker in self._busy_workers()), default=0.0)
 
     @property
     def load(self) -> dict[str, dict[str, float]]:
-        """What is counted of each model; see `izwi.metrics.FIGURES`."""
+        """Counters of each model; see `izwi.metrics.FIGURES`."""
         return {name: worker.load for name, worker in self._workers.items()}
 
     def _busy_workers(self) -> list[ModelWorker]:

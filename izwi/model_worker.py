@@ -211,8 +211,8 @@ class ModelWorker:
     def process(self, results: Results, now_s: float) -> list[Chunk]:
         """Append to the logs, start due vocoder work, finish and free sequences, and return chunks.
 
-        A stream's first audio is waited for. Where a device can vocode beside the next step, later
-        audio leaves with that step's results.
+        Waits for a stream's first audio. If the device can run the codec beside the next step,
+        later audio leaves with that step's results.
         """
         fresh = set[int]()
         writes = self._writes
@@ -321,7 +321,7 @@ class ModelWorker:
         return limit
 
     def _sounds(self, results: Results) -> dict[int, Float32]:
-        """Begin the chunks of sound that are due; those that are there, or waited for."""
+        """Start due vocoder work; return the chunks of sound that are ready, or waited for."""
         began_s = self._clock()
         sounds = awaited(self._vocoding, results)  # first, since their buffers are used again
         self._vocoding = {}

@@ -51,7 +51,7 @@ class Stream(AsyncIterator[Chunk]):
         return chunk
 
     def abort(self) -> None:
-        """Leave: the engine ends the request before its next step. Nothing if it has ended."""
+        """Abort: the engine ends the request before its next step. Nothing if it has ended."""
         if not self._ended:
             self._source.abort(self.request_id)
 
@@ -83,7 +83,7 @@ def failure(request_id: str, error: BaseException) -> Chunk:
 
 
 def aborted(request_id: str) -> Chunk:
-    """The last chunk of a request that was left."""
+    """The last chunk of a request whose reader left."""
     return Chunk(request_id, _no_entries(), reason=Reason.ABORTED)
 
 

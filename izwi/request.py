@@ -74,7 +74,7 @@ class EncodeInput(Struct, frozen=True, eq=False):
     Attributes:
         kind: Which encoder of the model; the model's own word.
         values: What that encoder reads (features or samples), float32.
-        digest: Of the values, worked out where it is not given; equal pieces are encoded once and
+        digest: Of the values, computed if not given; equal pieces are encoded once and
             share their positions.
     """
 
@@ -91,7 +91,7 @@ class Prompt(Protocol):
     """What a model is conditioned on. Only its length and its audio concern the engine.
 
     A family's prompts are msgspec structs with a tag, listed in `Family.prompts`, so that they
-    cross processes.
+    can be sent between processes.
     """
 
     @property
@@ -118,7 +118,7 @@ PromptT = TypeVar("PromptT", bound=Prompt, default=Prompt, covariant=True)
 
 
 class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=True):
-    """One thing asked of one model.
+    """One request to one model.
 
     Attributes:
         request_id: Unique among live requests.
@@ -130,22 +130,22 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
         max_entries: Tokens and frames after which the request ends with "length".
         min_entries: Stop tokens are suppressed before this many entries.
         stop_ids: A first codebook's token among these ends the request and is not emitted.
-        other_tracks: The same of the model's tracks after the first, which the four above are for.
+        other_tracks: The same for the model's tracks after the first, which the four above are for.
         encode_only: End after encoding; the encoded arrays are the answer.
         output_positions: Positions of the prompt, ascending, whose outputs give the entries, one
             each; entries then take no positions. Empty: entries follow the prompt.
-        priority: Larger runs first where the policy looks at it.
+        priority: Larger runs first, if the policy uses it.
         streams: The audio is played while it is made, so its playback clock counts.
         open_input: Text may still be written to it with `Engine.write`.
-        listener: Who hears it: requests of one listener are played one after the other, in the
+        listener: Who plays it: requests of one listener are played one after the other, in the
             order in which they were submitted. Empty: a listener of its own.
-        continues: Its listener was given earlier requests of the same answer, so it is not refused
-            where the queue is full: the answer would break off in the middle.
+        continues: Its listener has received earlier requests of the same answer, so a full queue
+            does not refuse it: that would cut the answer off.
         cacheable: Its prompt may be shared by later requests, so its pages are kept while there is
             room. False for audio that is transcribed once.
-        logprobs: Chunks say how likely each entry was.
-        top_logprobs: With it, so many of the likeliest ids and how likely they were.
-        grammar: What its entries must follow; None: they are free.
+        logprobs: Chunks have the log probability of each entry.
+        top_logprobs: With `logprobs`: how many of the most likely ids are reported as well.
+        grammar: Its entries must match it; None: any entries.
         ask: What it was prepared from, kept for recordings.
     """
 
@@ -187,7 +187,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
         return constrained or self.params(track).sampling.adjusts
 
     def params(self, track: int) -> Request | TrackParams:
-        """How entries of a track are drawn; the model's default for one that is not described."""
+        """How entries of a track are drawn; the model's default for a track without parameters."""
         if track == 0:
             return self
         return self.other_tracks[track - 1] if track <= len(self.other_tracks) else _DEFAULT

@@ -40,11 +40,11 @@ class ChunkSink(Protocol):
         ...
 
     def ended(self, broken: BaseException | None) -> None:
-        """Hear that the thread ends: nothing is taken and no chunk follows.
+        """Called when the thread ends: it takes no more commands and sends no more chunks.
 
         Args:
-            broken: What the engine could not recover from; None where it was asked to stop, and
-                every request has got its last chunk.
+            broken: The error that the engine could not recover from; None if it was asked to stop,
+                after every request got its last chunk.
         """
         ...
 
@@ -53,8 +53,8 @@ class SteppingThread:
     """Owns the engine. All methods but `start` are safe to call from any thread.
 
     Args:
-        engine: Used by this thread alone, but for its figures.
-        sink: Hears of everything.
+        engine: Used by this thread only, except for its figures.
+        sink: Receives the output.
     """
 
     def __init__(self, engine: Engine, sink: ChunkSink):
@@ -82,7 +82,7 @@ class SteppingThread:
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def observe(self, observer: Observer) -> None:
-        """Tell an observer of every request and chunk; before `start`."""
+        """Set an observer, called for every request and chunk. Call it before `start`."""
         self._observer = observer
 
     def start(self) -> None:
@@ -147,7 +147,7 @@ class SteppingThread:
         return done
 
     def tell(self, command: Callable[[], None]) -> bool:
-        """Leave a command for the thread; False if it looks at none any more."""
+        """Queue a command for the thread; False if the thread takes no more."""
         with self._wake:
             if not self._closed:
                 self._commands.append(command)
@@ -159,7 +159,7 @@ class SteppingThread:
 
         Args:
             requests: To queue.
-            logs: Where another engine has begun them: one each. They are in no trace.
+            logs: The log of each, if another engine has begun them. They are not recorded.
         """
         ids = [request.request_id for request in requests]
         new = [request_id for request_id in dict.fromkeys(ids) if request_id not in self._live]
@@ -182,7 +182,7 @@ class SteppingThread:
         self._dispatch(self._engine.abort(request_id))
 
     def _settle_changes(self) -> None:
-        """Tell who waits for it that a model has come or gone."""
+        """Complete the waits for models that were added or removed."""
         for change in list(self._changes):
             name, done = change
             if name not in self._engine.leaving:
@@ -243,11 +243,11 @@ class SteppingThread:
         self._dispatch(self._engine.step())
 
     def _next_commands(self, timeout_s: float | None, is_early: bool) -> deque[Callable[[], None]]:
-        """Wait for work, and take the commands that are there; none after the timeout.
+        """Wait for work, and take the queued commands; none after the timeout.
 
         Args:
-            timeout_s: None waits for ever.
-            is_early: A step that could run is no reason to wait no longer.
+            timeout_s: None waits forever.
+            is_early: Go on waiting even if a step could run.
         """
         engine = self._engine
         with self._wake:
@@ -259,7 +259,7 @@ class SteppingThread:
         return commands
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Do something; if it fails, fail every request and go on.
+        """Call a function; if it fails, fail every request and continue.
 
         A failure here is a bug outside any one row; no request may hang because of it. If failing
         the requests fails as well, the thread ends.

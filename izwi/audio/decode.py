@@ -135,7 +135,7 @@ def decode_blocks(
             param="file",
         ) from error
     if is_silent:
-        raise InvalidAudio("the audio holds no sound: its length is zero", param="file")
+        raise InvalidAudio("the audio is empty: its length is zero", param="file")
 
 
 def _read(path: Path) -> bytes:

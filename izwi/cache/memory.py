@@ -83,11 +83,11 @@ class PagedMemory:
         return self._tree.positions_hit
 
     def find(self, keys: Sequence[int]) -> Match:
-        """Look up the longest known prefix; holds nothing."""
+        """Look up the longest known prefix, without claiming its pages."""
         return self._tree.match(keys, peek=True)
 
     def num_shared_by_others(self, match: Match) -> int:
-        """Pages of a match that sequences use now, so that sharing them takes none away."""
+        """Pages of a match that sequences use now, so sharing them uses up none."""
         pages = match.pages + [page for _, page in match.beyond]
         return len(pages) - self._pool.count_idle(pages)
 
@@ -96,7 +96,7 @@ class PagedMemory:
         return sum(self._pool.num_users(page) > 1 for page in pages)
 
     def claim(self, keys: Sequence[int]) -> tuple[list[int], int]:
-        """Hold the longest known prefix, brought back from lower tiers where it is there.
+        """Claim the longest known prefix, and bring its pages back from lower tiers.
 
         Returns:
             Its pages, the caller's to release, and the positions that they hold. The last page
@@ -119,14 +119,14 @@ class PagedMemory:
         return pages, num_positions
 
     def flush(self) -> None:
-        """Carry out the copies that claims left; before anything writes to pages."""
+        """Carry out the copies that `claim` deferred. Call it before anything writes to pages."""
         self._mover.flush()
 
     def allocate(self, count: int) -> list[int]:
         """Hand out pages; unused prefixes may be evicted or demoted for them.
 
         Raises:
-            ValueError: Fewer are available, see `num_available`; it is our own bug.
+            ValueError: Fewer are available (`num_available`): a bug of ours.
         """
         missing = count - self._pool.num_free
         if missing > 0:
@@ -135,12 +135,12 @@ class PagedMemory:
         return self._pool.allocate(count)
 
     def publish(self, keys: Sequence[int], pages: Sequence[int]) -> None:
-        """Make whole pages findable; the caller goes on holding them."""
+        """Add whole pages to the prefix tree; the caller keeps its references."""
         self._tree.insert(keys, pages)
         self._settle()
 
     def release(self, pages: Sequence[int]) -> None:
-        """Let pages go. What was published stays findable while memory lasts."""
+        """Release pages. Published ones stay in the prefix tree while memory lasts."""
         self._pool.release(pages)
 
     def _demote(self, page: int, num_positions: int) -> int | None:

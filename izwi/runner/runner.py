@@ -97,7 +97,7 @@ class Runner:
 
     @property
     def works_beside(self) -> bool:
-        """Whether what is launched runs while the host does something else."""
+        """Whether launched work runs while the host does something else."""
         return self._graphs is not None
 
     @property
@@ -109,7 +109,7 @@ class Runner:
     def num_compiled(self) -> int:
         """Kernels compiled or loaded and graphs recorded since the start.
 
-        A step during which it grows never takes as long again, so its time says nothing.
+        A step during which it grows takes longer than others, so its time is not used.
         """
         return self.compilations.kernels + self.compilations.graphs
 
@@ -148,7 +148,7 @@ class Runner:
         return self._model.tracks[track].num_codebooks
 
     def learn(self, cost: StepCost) -> None:
-        """Take measured prices over: what rebuilding costs decides where evicted pages go."""
+        """Update measured prices: the cost of rebuilding decides where evicted pages go."""
         if cost.prefill_token_s > 0.0:
             self.store.costs = replace(
                 self.store.costs, rebuild_s_per_position=cost.prefill_token_s
@@ -181,10 +181,10 @@ class Runner:
     @counted
     @in_backend
     def launch(self, rows: Seq[Row]) -> Forward | None:
-        """Launch a forward pass, where the device runs it by itself.
+        """Launch a forward pass, if the device can run it asynchronously.
 
         Returns:
-            What waits for what `forward` returns; None where nothing was launched.
+            Waits for what `forward` returns; None if nothing was launched.
         """
         if not rows or self._graphs is None or not self._graphs.takes(rows):
             return None
@@ -317,7 +317,7 @@ class Runner:
         return [partial(np.asarray, samples) for samples in made]
 
     def _warm(self, sequence: Sequence) -> None:
-        """Let the codec hear the reference clip that an in-context clone continues."""
+        """Run the codec over the reference clip that an in-context clone continues."""
         row = self._row(sequence)
         warm = self.codec.warm_codes(sequence)
         if warm is not None and warm.shape[0]:

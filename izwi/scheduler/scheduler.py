@@ -1,4 +1,4 @@
-"""The scheduler of one model: its queues, and plans carried out. Asks the policy what is next.
+"""The scheduler of one model: keeps its queues, asks the policy for a plan, and executes it.
 
 Knows no tensors: pages and codec rows are numbers here.
 """
@@ -103,7 +103,7 @@ class Scheduler:
         self._waiting.add(sequence)
 
     def pause(self, sequence: Sequence, now_s: float) -> None:
-        """Take a sequence out until `resume`. Its pages stay findable while memory lasts."""
+        """Stop scheduling a sequence until `resume`. Its pages stay known while memory lasts."""
         if sequence.arrival in self._paused or sequence.status.phase is Phase.FINISHED:
             return
         self._take_out(sequence)
@@ -125,7 +125,7 @@ class Scheduler:
         self.counts.resumed += 1
 
     def finish(self, sequence: Sequence, reason: Reason) -> None:
-        """Take a sequence out for good and free all it holds."""
+        """Remove a sequence and free all its memory."""
         self._paused.pop(sequence.arrival, None)
         sequence.status.ended = True  # so that nothing is kept for its going on
         self._take_out(sequence)
@@ -135,7 +135,7 @@ class Scheduler:
         status.phase, status.reason, status.paused = Phase.FINISHED, reason, None
 
     def overdue(self, now_s: float) -> list[Sequence]:
-        """Requests that have waited so long without a start that they are refused.
+        """Requests to refuse, because they have waited too long to start.
 
         A stream that is playing is not cut off.
         """
@@ -178,7 +178,7 @@ class Scheduler:
         return work
 
     def computed(self, sequence: Sequence, num_positions: int) -> None:
-        """Take note that a row has run, and share the whole pages of its prompt."""
+        """Record that a row has run, and publish the whole pages of its prompt."""
         kv = sequence.kv
         kv.num_computed = max(kv.num_computed, num_positions)
         if kv.num_published >= sequence.num_prompt // self._page_size:
@@ -192,7 +192,7 @@ class Scheduler:
             self._in_flight.reached(sequence, prompt_pages)
 
     def end(self, sequence: Sequence, reason: Reason) -> None:
-        """Take note that a sequence emits no more; its pages go, its codec row stays."""
+        """Record that a sequence emits no more: free its pages, keep its codec row."""
         sequence.status.ended, sequence.status.reason = True, reason
         if sequence.tracks is not None:
             sequence.tracks.end()
@@ -213,7 +213,7 @@ class Scheduler:
         self._clocks.delivered(sequence, frames, now_s)
 
     def _goes_on(self, sequence: Sequence) -> bool:
-        """Whether its listener was given a part of the answer already."""
+        """Whether its listener has received part of the answer."""
         return sequence.request.continues or self._clocks.knows(sequence)
 
     # -- the snapshot ------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class Scheduler:
         return Urgency(slack_s=slack_s, started=started, idle_steps=idle, priority=priority)
 
     def _lacks_text(self, sequence: Sequence, num_positions: int) -> bool:
-        """Whether the next entry of one with open input needs text that is not written yet."""
+        """Whether the next entry needs text that has not been written yet."""
         starved = self._facts.positions_ready(sequence) < num_positions
         sequence.status.paused = PauseReason.INPUT if starved else None
         return starved
@@ -266,7 +266,7 @@ class Scheduler:
         return not (sequence.input.is_open and self._lacks_text(sequence, sequence.num_positions))
 
     def _candidates(self, room: int, now_s: float) -> list[View]:
-        """Views of those that may start: as many as there is room for, and a few that may push."""
+        """Views of sequences that may start: as many as fit, and a few that may preempt others."""
         if not self._waiting:
             return []
         views, pending = [], set[int]()
@@ -371,7 +371,7 @@ class Scheduler:
             self._rows.rest(sequence)
 
     def _give_back(self, sequence: Sequence) -> None:
-        """Let go of the pages. The log stays; what the pages hold is found again while it lasts.
+        """Release the pages. The log stays; the pages can be found again while memory lasts.
 
         What steps in flight have of the sequence is dropped, and drawn again if it goes on.
         """
