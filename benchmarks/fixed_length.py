@@ -22,12 +22,14 @@ def fix_lengths(registry: Registry, frames: int) -> None:
     """Fix what all models of a registry give.
 
     What they are asked to say lasts so many frames, if the request does not name another number;
-    what they write down has as many tokens as speech of that length usually does.
+    what they write down has as many tokens as speech of that length usually does. Models that do
+    neither stay as they are.
     """
     for name in registry.names():
-        if Capability.SPEAK in registry.model(name).capabilities:
+        capabilities = registry.model(name).capabilities
+        if Capability.SPEAK in capabilities:
             fix_frames(registry.speech(name), frames)
-        else:
+        elif Capability.TRANSCRIBE in capabilities:
             _fix_tokens(registry.transcription(name))
 
 

@@ -29,14 +29,14 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import httpx
 import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 
-from benchmarks.live_server import CHAT, SIZES
+from benchmarks.live_models import CHAT, SIZES
 from benchmarks.measure import AUDIBLE, write_result
 from izwi.arrays import Float32
 from izwi.audio.pcm import from_s16le, to_s16le
@@ -288,6 +288,7 @@ def served(options: argparse.Namespace) -> Iterator[str]:
     command = [sys.executable, "-m", "benchmarks.live_server", "--size", options.size]
     command += ["--device", options.device, "--port", str(options.port)]
     command += ["--streams", str(4 * max(options.sessions))]
+    command += ["--api-servers", str(options.api_servers)]
     if options.chat:
         command += ["--chat", options.chat]
     process = subprocess.Popen(command)
@@ -297,15 +298,17 @@ def served(options: argparse.Namespace) -> Iterator[str]:
         while True:
             if process.poll() is not None or time.monotonic() > until_s:
                 raise RuntimeError("the server did not start")
-            try:
+            with suppress(httpx.TransportError):
                 if httpx.get(f"{url}/readyz").status_code == 200:
                     break
-            except httpx.TransportError:
-                time.sleep(0.2)
+            time.sleep(0.2)
         yield url
     finally:
         process.terminate()
-        process.wait(20)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def main() -> None:
@@ -317,20 +320,21 @@ def main() -> None:
     parser.add_argument("--model", default=CHAT, help="the chat model at --url")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--port", type=int, default=8190)
+    parser.add_argument("--api-servers", type=int, default=1, help="processes")
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5, help="turns of each session")
     parser.add_argument("--turns", choices=["server_vad", "semantic_vad"], default="server_vad")
     options = parser.parse_args()
     most = max(options.sessions) * options.rounds
     said = voices(min(most, 40), min(most, 10))
-    rows = []
+    rows: list[dict[str, Any]] = []
+    fixed = {name: getattr(options, name) for name in ("size", "turns", "api_servers")}
     with served(options) as url:
         warm = argparse.Namespace(**{**vars(options), "rounds": 2})
         asyncio.run(run_level(warm, url, 1, said))
         for count in options.sessions:
             rows.append(asyncio.run(run_level(options, url, count, said)))
-            print(rows[-1], flush=True)
-    write_result(f"live_{options.size}", rows, size=options.size, turns=options.turns)
+            write_result(f"live_{options.size}", rows, **fixed)  # a later level may fail
 
 
 if __name__ == "__main__":
