@@ -6,8 +6,8 @@ everything between the samples and the last token counts. With --http, clients a
 clips as WAV to a server in a process of its own.
 
 With --profile it says where the loop's time goes: steps that encode, steps with prompts, and steps
-that only decode. The device is waited for after encoders, so that they are told from what follows;
-the levels come out a little lower and are not written down.
+that only decode. It waits for the device after the encoders, to separate them from what follows;
+the levels come out a little lower and are not written to a file.
 """
 
 from __future__ import annotations

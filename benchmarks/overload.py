@@ -120,7 +120,7 @@ async def run_setting(
     tasks = {asyncio.create_task(background.read(next(long))) for _ in range(options.queue)}
     await asyncio.sleep(options.settle_s)
     audio_s, began_s = background.audio_s, time.perf_counter()
-    while time.perf_counter() - began_s < options.capacity_s:  # whoever ends is followed
+    while time.perf_counter() - began_s < options.capacity_s:  # each that ends is replaced
         await asyncio.sleep(0.02)
         done = {task for task in tasks if task.done()}
         tasks = tasks - done | {asyncio.create_task(background.read(next(long))) for _ in done}

@@ -350,7 +350,7 @@ def _block_of(channels: int) -> tuple[int, int]:
 
 
 def _sizes(x: Tensor, state: Tensor) -> tuple[int, ...]:
-    """Rows, columns and strides that the kernels which join are told."""
+    """Rows, columns and strides for the kernels that join."""
     batch, _, time = x.shape
     length = state.shape[2] + time
     strides = (x.stride(0), x.stride(2), x.stride(1), *state.stride())
@@ -358,7 +358,7 @@ def _sizes(x: Tensor, state: Tensor) -> tuple[int, ...]:
 
 
 def _loop(tiles: Tiles, channels: int) -> dict[str, int]:
-    """What a kernel with a loop over the depth is told about it."""
+    """Arguments of a kernel with a loop over the depth."""
     depth = min(tiles.depth, even_part(channels))
     return {"DEPTH": depth, "STAGES": tiles.stages, "num_warps": tiles.warps}
 

@@ -103,7 +103,7 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     limit_s = budgets.step_s * (ALONE_STRETCH if alone else 1.0)
     new_requests = [*crowd.pressing, *crowd.patient, *crowd.idle]
     num_rows = sum(map(is_decode, running)) if new_requests else 0
-    pays = not all(map(is_stuck, crowd.prompts))  # for a pass with prompts, whoever joins it
+    pays = not all(map(is_stuck, crowd.prompts))  # a pass with prompts runs in any case
     if not pays and should_delay_requests(new_requests, num_rows, budgets, limit_s):
         crowd = crowd._replace(pressing=[], patient=[], idle=[], backpressured=[])
     for view in crowd.prompts:

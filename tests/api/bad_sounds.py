@@ -1,4 +1,4 @@
-"""Files that are made to hurt whoever decodes them."""
+"""Files that are made to harm their decoder."""
 
 from __future__ import annotations
 

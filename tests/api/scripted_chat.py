@@ -60,7 +60,7 @@ class ScriptedChat:
 
 
 class ScriptedRegistry:
-    """A registry whose chat model says what it is told to."""
+    """A registry whose chat model says what the test gives it."""
 
     def __init__(self, registry, name, write):
         self.registry = registry

@@ -16,7 +16,7 @@ from tests.api.test_request_pace import read
 
 
 class FakeLoop:
-    """A loop whose timers are as late as it is told."""
+    """A loop whose timers are late by a given time."""
 
     def __init__(self, lateness):
         self.now_s, self.lateness, self.due = 0.0, lateness, []

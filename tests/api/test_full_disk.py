@@ -125,7 +125,7 @@ def test_voices_are_read_and_heard_and_new_ones_refused(disk, tone_wav):
                 assert "me" in listed.text
                 assert speak(one).status_code == 200
                 check(upload(one, "you"), 507, "storage_full")
-                # one that is there is told first
+                # an existing name is reported before the full disk
                 check(upload(one, "me"), 400, "voice_exists", "name")
         disk.free()
         assert upload(client, "you").status_code == 200

@@ -1,4 +1,4 @@
-"""Keys: the file, the servers that ask for them, and what is written down about whoever came."""
+"""Keys: the file, the servers that ask for them, and what the audit log says of callers."""
 
 from __future__ import annotations
 
@@ -344,7 +344,7 @@ def test_a_key_has_so_many_requests_a_minute(guarded):
     assert third.headers["x-ratelimit-remaining-requests"] == "0"
     assert "x-should-retry" not in third.headers  # the SDK may wait so long
     assert third.headers["x-ratelimit-reset-requests"] in ("59s", "1m0s")
-    # nobody else is held up
+    # other keys are not delayed
     assert guarded.client.get("/v1/models", headers=bearer(SECRET)).status_code == 200
     with openai.OpenAI(
         base_url=f"{guarded.url}/v1", api_key=guarded.keys["rare"], max_retries=0

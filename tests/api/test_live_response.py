@@ -11,7 +11,7 @@ from izwi_api.http.live_response import unless_left
 
 
 class Client:
-    """Sends a message that means nothing, and leaves when it is told."""
+    """Sends a message that means nothing, and leaves on request."""
 
     def __init__(self):
         self.left = asyncio.Event()

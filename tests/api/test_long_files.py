@@ -70,7 +70,7 @@ def client(world):
 
 @pytest.fixture
 def in_file(monkeypatch, world):
-    """Makes every sound lie in a file; what is told says whether one did."""
+    """Puts every sound into a file; the returned function says whether one was."""
     monkeypatch.setattr(sound_module, "MAX_MEMORY_SAMPLES", 100)
     world.model.most_files = 0
     return lambda: world.model.most_files > 0

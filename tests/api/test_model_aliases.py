@@ -1,4 +1,4 @@
-"""Names of models over HTTP: those that the operator gives, and what an unknown one is told."""
+"""Names of models over HTTP: those that the operator gives, and the error for an unknown one."""
 
 from __future__ import annotations
 

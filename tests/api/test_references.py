@@ -182,7 +182,7 @@ def test_a_session_waits_for_its_clip(hasty, remote, monkeypatch):
 # -- what the other side may do --------------------------------------------------------------------
 SLOW, TOO_LARGE = "it took too long", "it has more than 10485760 bytes"
 BROKEN = "RemoteProtocolError"
-MISCHIEF = {  # path -> what the operator is told
+MISCHIEF = {  # path -> what the operator's log says
     **{f"/{status}": f"it answered {status}" for status in (300, 301, 302, 303, 307, 308)},
     "/inside": "it answered 302",
     "/missing": "it answered 404",
@@ -396,7 +396,7 @@ async def test_names_of_what_is_inside_are_not_connected_to(connected, caplog, a
     assert connected.seen == []
     assert address not in str(reported.value)
     assert reported.value.__cause__ is None
-    assert "not public" in caplog.text  # the operator is told
+    assert "not public" in caplog.text  # in the operator's log
     assert "a-secret-path" not in caplog.text
 
 

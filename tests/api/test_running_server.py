@@ -99,7 +99,7 @@ def test_a_port_of_another_program_is_not_used(monkeypatch, models):
     with stranger(answers) as (url, asked):
         monkeypatch.setattr(module, "DEFAULT_URL", url)
         assert running_server(None, "a key", serves={Capability.SPEAK: None}) is None
-        assert asked == [("/readyz", None), ("/v1/models", None)]  # and is told no key
+        assert asked == [("/readyz", None), ("/v1/models", None)]  # and gets no key
 
 
 def test_a_key_is_not_sent_after_a_redirect(monkeypatch):

@@ -93,7 +93,7 @@ def test_a_stream_tells_segments_as_they_end_and_all_in_the_end(
     ]
     assert [events[place]["id"] for place in ends] == ["seg_0", "seg_1", "seg_2"]
     assert all(events[place]["duration"] == 22.0 for place in ends)
-    for number, place in enumerate(ends):  # each is told before the text of the next
+    for number, place in enumerate(ends):  # each is sent before the text of the next
         sent_text = "".join(event["delta"] for event in events[:place] if "delta" in event)
         assert sent_text == " ".join(events[end]["text"] for end in ends[: number + 1])
     assert kinds[-1] == "done"
@@ -155,7 +155,7 @@ def test_spellings_that_are_refused(client, tone_wav, fields, param):
     ("sent", "forced"), [(["en"], "en"), (["en", "de"], None), (["de", "fr"], None)]
 )
 def test_candidates_of_languages(client, server, tone_wav, monkeypatch, sent, forced):
-    """One is assumed; of several none is, and what was heard is told, expected or not."""
+    """One is assumed; of several none is, and the response names the one heard, expected or not."""
     asked = []
     model = server.registry.models["org/asr"]
     prepare = model.prepare_transcription

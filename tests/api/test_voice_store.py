@@ -1,4 +1,4 @@
-"""Stored voices on disk: whole or not at all, whoever asks at once, whoever is killed when."""
+"""Stored voices on disk: whole or not at all, with concurrent callers and killed processes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_prompt_is_kept_in_memory_and_on_disk(tmp_path):
     np.savez(path, speaker_embedding=np.array([{}]), allow_pickle=True)
     assert VoiceStore(tmp_path).load_prompt(made, "m") is None  # pickles are not read
     store.delete("v")
-    store.save_prompt(made, "m", PROMPT)  # whoever was encoding goes on
+    store.save_prompt(made, "m", PROMPT)  # a request that was encoding goes on
     assert folders(tmp_path) == []
 
 

@@ -18,7 +18,7 @@ def edges() -> tuple[Edge, Edge, Edge]:
 
 
 def test_keys_are_followed_from_the_midst_of_an_edge() -> None:
-    """As by whoever holds the first pages of a run already: the rest is compared, not the start."""
+    """As for a sequence that has the first pages of a run: the rest is compared, not the start."""
     root, first, second = edges()
     keys = [1, 2, 3, 4, 5, 6, 7, 8, 9, 9]
     assert follow(root, 0, keys, 5) == (second, 5)

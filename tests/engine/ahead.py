@@ -1,4 +1,4 @@
-"""A device on paper that is one step ahead of the host: what it drew is told a step later."""
+"""A simulated device that is one step ahead of the host: its draws are known a step later."""
 
 from __future__ import annotations
 

@@ -343,7 +343,7 @@ def test_keys_tell_sounds_and_places_apart(model):
     assert not (prompt.content_keys[sounds] == other.content_keys[sounds]).any()
 
 
-# -- what is told ------------------------------------------------------------------------------
+# -- what is reported --------------------------------------------------------------------------
 class Speaker:
     """Says a character every 200 ms of sound; the last four of an answer are unsure."""
 

@@ -75,7 +75,7 @@ def test_a_pause_is_in_neither_entries_nor_sound(
     world.run(steps=8)
     world.engine.pause("1")
     sequence = world.engine._live["1"][1]
-    # frames are told with their sound, and a device may be a step ahead
+    # frames are delivered with their sound, and a device may be a step ahead
     drawn = len(sequence.emitted) + sequence.pending.entries
     for other in (0, 2):
         world.submit(other)

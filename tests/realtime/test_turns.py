@@ -433,7 +433,7 @@ HAPPENS = st.one_of(
 
 
 class Played:
-    """A driver and a client that do as they are told, and check that they may."""
+    """A driver and a client that follow the actions, and check that each is allowed."""
 
     def __init__(self, detection: Detection | None, answers_words: bool):
         self.session = Session(State(detection, Rules(answers_words=answers_words)))

@@ -128,7 +128,7 @@ def test_a_long_new_prompt_does_not_make_a_listener_wait() -> None:
     assert comfortable.forward[-1].stop > 1000
     poor = plan([decode(1, 0.03)], [new], SPEND)
     assert LEAST_CHUNK_TOKENS <= poor.forward[-1].stop <= 200
-    assert plan([], [new], SPEND).forward == (Forward(7, 0, 1500),), "nobody else listens"
+    assert plan([], [new], SPEND).forward == (Forward(7, 0, 1500),), "there is no other listener"
 
 
 def test_a_new_stream_takes_the_place_of_the_latest_background() -> None:

@@ -117,7 +117,7 @@ class Toy:
             self.advance()
 
     def churn(self, steps: int, next_timeline: Callable[[int], Timeline]) -> None:
-        """Run so many steps; whoever ends is followed by another."""
+        """Run so many steps; each sequence that ends is replaced by another."""
         for _ in range(steps):
             ended = len(self.done)
             self.advance()

@@ -1,4 +1,4 @@
-"""What the supervisor is told of an engine that goes on, and of one that does not."""
+"""What the supervisor learns of an engine that makes progress, and of one that does not."""
 
 from __future__ import annotations
 

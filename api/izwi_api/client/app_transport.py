@@ -141,7 +141,7 @@ class _Exchange:
         if not self.started.done():
             lost = self.error or RuntimeError("the app returned without a response")
             self.started.set_exception(lost)
-            self.started.exception()  # whoever asked may have left
+            self.started.exception()  # the caller may have left; mark it as retrieved
         self._unread.close()
 
 

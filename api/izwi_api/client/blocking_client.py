@@ -192,7 +192,7 @@ class Client:
 
 
 async def _asynchronous(pieces: Iterable[str]) -> AsyncIterator[str]:
-    """Take pieces in a thread, since whoever makes them may block."""
+    """Take pieces in a thread, since the iterator may block."""
     rest, end = iter(pieces), object()
     while (piece := await asyncio.to_thread(next, rest, end)) is not end:
         yield str(piece)

@@ -109,7 +109,7 @@ class AppConnection:
     """An app in this process whose lifespan has begun."""
 
     shown = "this process"
-    max_tries = 1  # nobody else uses it, so it would be as full the next time
+    max_tries = 1  # it has no other callers, so a retry would find it as full
 
     def __init__(self, app: App):
         self._app, self._transport = app, AppTransport(app)

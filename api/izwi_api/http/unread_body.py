@@ -11,14 +11,14 @@ from izwi_api.http.request_pace import RequestPace
 
 
 class CloseUnread:
-    """ASGI middleware: what is left of a refused body is not read.
+    """ASGI middleware: the rest of a refused body is not read.
 
-    The server would otherwise take in, and throw away, whatever a client goes on sending. Whoever
-    reads a body that is too slow gets RequestTimeout.
+    The server would otherwise read and discard everything that the client goes on sending. An app
+    that reads a body which is too slow gets RequestTimeout.
 
     Args:
-        app: What reads.
-        pace: How fast bodies must come.
+        app: Reads the bodies.
+        pace: How fast bodies must arrive.
     """
 
     def __init__(self, app: ASGIApp, pace: RequestPace):

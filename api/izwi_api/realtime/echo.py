@@ -1,9 +1,9 @@
-"""Recognise the server's own sound when it comes back through the client's microphone.
+"""Recognize the server's own sound when it comes back through the client's microphone.
 
-An echo is what was just played, later and quieter. So the last fifth of a second of the microphone
-is compared with all of what was sent in the last second and a half: where one place of it explains
-most of the microphone's energy, nobody else is speaking. A person who speaks over the answer is
-nearly always louder than its echo, and then no place explains it.
+An echo is the sound just played, later and quieter. So the last fifth of a second of the microphone
+is compared with the sound sent in the last second and a half. If one place in it explains most of
+the microphone's energy, the user is not speaking. A user who speaks over the answer is nearly
+always louder than its echo, and then no place explains the energy.
 """
 
 from __future__ import annotations

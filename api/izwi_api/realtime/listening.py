@@ -210,6 +210,6 @@ class Listener:
 
 
 def _note_failure(work: asyncio.Task[str]) -> None:
-    """Log why words are missing; whoever waits for the transcript gets the error, too."""
+    """Log why words are missing; readers of the transcript get the error, too."""
     if not work.cancelled() and (error := work.exception()) is not None:
         logger.warning("a turn could not be transcribed: %s", error)

@@ -30,7 +30,7 @@ class Speaker:
         self._queue: deque[tuple[str, bytearray]] = deque()  # response id, its sound
         self._played: dict[str, int] = {}  # bytes
         self._complete: set[str] = set()
-        self._sounding = ""  # the response that was told to be heard
+        self._sounding = ""  # the response last reported as sounding
         self._is_paused = False
 
     @property

@@ -84,7 +84,7 @@ async def call(request: Request) -> Response:
 
 @router.post("/v1/realtime/calls/{call_id}/hangup", response_class=Response)
 async def hang_up(request: Request, call_id: str) -> Response:
-    """End a call; its caller is told by the connection alone."""
+    """End a call; its caller sees the connection close."""
     usage = current_usage.get() or Usage()
     sessions = state_of(request).sessions
     if not _CALL_ID.fullmatch(call_id) or not sessions.end_named(call_id, usage.key_name):

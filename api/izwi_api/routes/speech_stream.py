@@ -70,7 +70,9 @@ class _SpeechSession:
         self._session, self._services, self._limits = session, services, limits
         self._setting: Setting | None = None
         self._open: Utterance | None = None  # whose text is being written
-        self._unsaid: deque[Utterance] = deque()  # not told to be done; the first is being said
+        self._unsaid: deque[Utterance] = (
+            deque()
+        )  # not yet reported as done; the first is being spoken
         self._num_utterances = 0
         self._is_closing = self._is_configuring = False
         self._news, self._room = asyncio.Event(), asyncio.Event()

@@ -79,11 +79,11 @@ Event = PartialText | SegmentText
 
 
 class LiveTranscription(AsyncIterator[Event]):
-    """Sound that is written down while it is fed. Made by `open_live_transcription`.
+    """Sound that is transcribed while it is fed. Made by `open_live_transcription`.
 
-    `feed` and `finish` belong to one task, reading the events to any. Whoever leaves early must
-    `abort`; `async with` does. It holds one segment of sound and what waits, and of the events
-    all final ones that were not read and the last partial one.
+    One task calls `feed` and `finish`; any task may read the events. A caller that stops early must
+    `abort`; `async with` does. It keeps one segment of sound and what waits, all final events that
+    were not read, and the last partial one.
     """
 
     def __init__(

@@ -256,7 +256,7 @@ async def _ending(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _rank(error: Exception) -> int:
-    """Order reasons for an end: whoever has left needs no other."""
+    """Rank reasons for an end: a client that has left needs no other."""
     if isinstance(error, ClientLeft):
         return 0
     if isinstance(error, SessionOver):

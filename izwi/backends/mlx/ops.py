@@ -1,7 +1,7 @@
 """The operations in MLX: Metal, and any CPU by the same code.
 
-Arrays are lazy: an operation adds to a graph, and what copies to the host runs it. Whoever drives
-the models lets one step be one graph.
+Arrays are lazy: an operation adds to a graph, and a copy to the host runs the graph. The engine
+keeps each step in one graph.
 """
 
 from __future__ import annotations
