@@ -137,6 +137,16 @@ def test_null_and_empty_values_clear():
     assert updated(full, {**changes, "instructions": None, "tools": None}) == BEGIN
 
 
+def test_a_transcription_is_sent_with_the_keys_that_were_set():
+    changed = updated(BEGIN, {"audio": {"input": {"transcription": {"model": "a"}}}})
+    assert as_json(changed)["audio"]["input"]["transcription"] == {"model": "a"}
+    more = {"language": "en", "languages": ["en", "de"], "keywords": None, "prompt": "Trains."}
+    changed = updated(changed, {"audio": {"input": {"transcription": more}}})
+    assert as_json(changed)["audio"]["input"]["transcription"] == {
+        "model": "a", "language": "en", "languages": ["en", "de"], "prompt": "Trains."
+    }  # fmt: skip
+
+
 def test_ids_and_the_model_are_not_changed():
     changes = {"type": "realtime", "id": "x", "model": "other", "expires_at": 5, "object": "y"}
     assert updated(BEGIN, changes) == BEGIN

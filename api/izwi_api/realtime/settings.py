@@ -44,8 +44,11 @@ class PcmaFormat(_Part, tag_field="type", tag="audio/pcma"):
 AudioFormat = PcmFormat | PcmuFormat | PcmaFormat
 
 
-class Transcription(_Part):
-    """How the user's sound is transcribed."""
+class Transcription(_Part, omit_defaults=True):
+    """How the user's sound is transcribed.
+
+    What is not set is not sent: pipecat knows three of these keys and fails at others, even null.
+    """
 
     model: str | None = None
     language: str | None = None
