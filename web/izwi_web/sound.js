@@ -163,14 +163,14 @@ export class Microphone {
   }
 }
 
-// A recording until `stop`, as a WAV file.
+// A recording until `stop`, as a WAV file; `onSamples` gets its pieces as they come.
 export class Recorder {
-  static async start(onLevel) {
+  static async start(onSamples) {
     const recorder = new Recorder();
     recorder.pieces = [];
     recorder.microphone = await Microphone.open((samples) => {
       recorder.pieces.push(samples);
-      onLevel?.(level(samples));
+      onSamples?.(samples);
     });
     return recorder;
   }

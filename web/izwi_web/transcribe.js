@@ -1,14 +1,19 @@
-// Transcribe: a file or a recording becomes text whose words light up as the sound plays.
+// Transcribe: a file or a recording becomes text whose words light up as the sound plays. What is
+// recorded has captions while it is spoken.
 
+import { Captions } from "./captions.js";
 import { events, modelsOf, onLists, request } from "./server.js";
-import { Recorder, drawLevels } from "./sound.js";
+import { Recorder, drawLevels, level } from "./sound.js";
 import { byId, clock, copyText, fill, h, note, saveFile, takesFiles } from "./ui.js";
 
-let recorder = null, leaving = null, answer = null, spans = [], source = null;
+let recorder = null, captions = null, leaving = null, answer = null, spans = [], source = null;
 const levels = [];
 
 export function start() {
-  takesFiles(byId("drop"), byId("choose"), byId("file"), transcribe);
+  takesFiles(byId("drop"), byId("choose"), byId("file"), (file) => {
+    if (recorder) note("transcribe-note", "Stop the recording first.", true);
+    else transcribe(file);
+  });
   byId("record").addEventListener("click", record);
   byId("transcribe-cancel").addEventListener("click", () => leaving?.abort());
   for (const button of document.querySelectorAll("[data-save]")) {
@@ -19,37 +24,78 @@ export function start() {
   onLists(() => fill(byId("transcribe-model"), modelsOf("transcription").map(({ id }) => ({ value: id }))));
 }
 
+// A microphone that nobody sees is not left open.
 export function hide() {
   byId("transcript-audio").pause();
+  if (recorder) stopRecording();
 }
 
 async function record() {
   if (recorder) {
-    const file = recorder.stop();
-    recorder = null;
-    showRecording(false);
-    transcribe(file);
+    stopRecording();
     return;
   }
+  leaving?.abort();
+  byId("record").disabled = true;
   try {
-    recorder = await Recorder.start((value) => {
-      levels.push(value);
-      drawLevels(byId("record-meter"), levels, "--amber");
-    });
+    levels.length = 0;
+    recorder = await Recorder.start(hear);
+    if (byId("transcribe").hidden) { // left meanwhile
+      recorder.stop();
+      recorder = null;
+      return;
+    }
     showRecording(true);
     note("transcribe-note", "Recording. Press Stop when you have finished.");
+    showCard(false);
+    captions = new Captions(byId("transcript"), wanted(), (why) => {
+      note("transcribe-note", `Recording without captions (${why}). The text comes after Stop.`);
+    });
   } catch (error) {
     note("transcribe-note", error.message, true);
+  } finally {
+    byId("record").disabled = false;
   }
+}
+
+function hear(samples) {
+  levels.push(level(samples));
+  drawLevels(byId("record-meter"), levels, "--amber");
+  captions?.hear(samples);
+}
+
+function stopRecording() {
+  const file = recorder.stop(), spoken = captions;
+  recorder = captions = null;
+  showRecording(false);
+  transcribe(file, spoken);
 }
 
 function showRecording(on) {
   byId("record").textContent = on ? "Stop" : "Record";
   byId("record").setAttribute("aria-pressed", String(on));
   byId("record-meter").hidden = !on;
+  byId("choose").disabled = on;
 }
 
-async function transcribe(file) {
+// The card of the text; the player and the buttons come with the sound.
+function showCard(whole) {
+  byId("transcript-card").hidden = false;
+  byId("transcript-audio").hidden = !whole;
+  byId("transcript-save").hidden = !whole;
+}
+
+// What was chosen, without what was left empty.
+function wanted() {
+  const values = {
+    model: byId("transcribe-model").value, language: byId("transcribe-language").value.trim(),
+    prompt: byId("transcribe-prompt").value.trim(),
+  };
+  return Object.fromEntries(Object.entries(values).filter(([, value]) => value));
+}
+
+// `spoken` are the captions of a recording: they stay until its text has come, or instead of it.
+async function transcribe(file, spoken = null) {
   leaving?.abort();
   const left = new AbortController();
   leaving = left;
@@ -57,13 +103,11 @@ async function transcribe(file) {
   byId("transcribe-progress").hidden = false;
   byId("transcribe-progress").value = 0;
   showSource(file);
+  if (!spoken) showText("");
   note("transcribe-note", `Transcribing ${file.name}`);
   const form = new FormData();
-  const values = {
-    model: byId("transcribe-model").value, stream: "true", response_format: "verbose_json",
-    language: byId("transcribe-language").value.trim(), prompt: byId("transcribe-prompt").value.trim(),
-  };
-  for (const [name, value] of Object.entries(values)) if (value) form.append(name, value);
+  const values = { ...wanted(), stream: "true", response_format: "verbose_json" };
+  for (const [name, value] of Object.entries(values)) form.append(name, value);
   for (const kind of ["segment", "word"]) form.append("timestamp_granularities[]", kind);
   form.append("file", file);
   const begunMs = performance.now();
@@ -73,7 +117,7 @@ async function transcribe(file) {
     for await (const event of events(response)) {
       if (event.type === "transcript.text.delta") {
         text += event.delta;
-        showText(text);
+        if (!spoken) showText(text);
       } else if (event.type === "transcript.text.segment" && event.duration) {
         byId("transcribe-progress").value = event.end / event.duration;
       } else if (event.type === "transcript.text.done") {
@@ -86,8 +130,13 @@ async function transcribe(file) {
     note("transcribe-note", `${empty}${(answer.duration ?? 0).toFixed(1)} s of audio in ${tookS.toFixed(2)} s${answer.language ? ` · ${answer.language}` : ""}`);
   } catch (error) {
     if (error.name === "AbortError") note("transcribe-note", "Cancelled");
-    else note("transcribe-note", error.message, true);
+    else {
+      const kept = await spoken?.finish();
+      if (kept?.text) answer = kept;
+      note("transcribe-note", `${error.message}${kept?.text ? " The captions are kept." : ""}`, true);
+    }
   } finally {
+    spoken?.close();
     if (leaving === left) {
       byId("transcribe-cancel").disabled = true;
       byId("transcribe-progress").hidden = true;
@@ -101,8 +150,7 @@ function showSource(file) {
   byId("transcript-audio").src = source;
   answer = null;
   spans = [];
-  showText("");
-  byId("transcript-card").hidden = false;
+  showCard(true);
 }
 
 function showText(text) { byId("transcript").textContent = text; }
