@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from itertools import count
 from typing import Any
 
 import torch
@@ -66,11 +67,15 @@ def graph_rows(engine: Engine, sizes: list[int]) -> list[dict[str, Any]]:
     return rows
 
 
+_numbers = count()
+
+
 def loop_row(engine: Engine, model: SpeechModel, name: str, streams: int) -> dict[str, Any]:
     """Run so many streams from beginning to end; all start together."""
     for number in range(streams):
         ask = SpeechInput(text=TEXTS[number % len(TEXTS)], voice=model.speakers[0], seed=number)
-        engine.submit(model.prepare_speech(f"{streams}-{number}", name, ask))
+        # a name that was heard before is the next piece of a listener who still plays the last
+        engine.submit(model.prepare_speech(f"stream-{next(_numbers)}", name, ask))
     began, first, samples, steps = time.perf_counter(), 0.0, 0, []
     while engine.has_work:
         step_began = time.perf_counter()
