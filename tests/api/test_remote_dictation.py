@@ -72,6 +72,22 @@ async def test_sound_comes_before_the_text_is_complete(there):
     assert not engine.live
 
 
+async def test_ignored_instructions_are_reported(there):
+    server, _ = there
+
+    async def written():
+        yield "Hi."
+
+    async def ignored(**fields):
+        async with server.stream_speech(written(), **FIELDS, **fields) as speech:
+            assert [audio async for audio in speech]
+        return speech.result.ignored
+
+    async with server:
+        assert await ignored(instructions="Sing.") == ["instructions"]
+        assert await ignored() == []
+
+
 async def test_the_voice_is_the_one_that_was_asked_for(there):
     server, _ = there
     ann, bob = [

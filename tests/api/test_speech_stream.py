@@ -222,6 +222,17 @@ async def test_it_is_heard_before_it_is_written(world):
     ]
 
 
+async def test_ignored_instructions_are_reported(world, monkeypatch):
+    client = await world.open(instructions="Sing.")
+    assert (await client.say("hi"))[-1]["ignored"] == ["instructions"]
+    assert (await client.say("hi"))[-1]["ignored"] == ["instructions"]
+    client.configure()
+    assert "ignored" not in (await client.say("hi"))[-1]
+    monkeypatch.setattr(FakeWritableSpeech, "follows_instructions", True, raising=False)
+    client.configure(instructions="Sing.")
+    assert "ignored" not in (await client.say("hi"))[-1]
+
+
 @pytest.mark.parametrize("encoding", ["binary", "base64"])
 @pytest.mark.parametrize("audio_format", FORMATS)
 async def test_every_format(world, audio_format, encoding):

@@ -175,7 +175,7 @@ async def spoken_while_written(
         requests: To who says it.
         fields: As `spoken` takes them.
         pieces: Cut anywhere.
-        details: Is filled where the text is said whole.
+        details: Is filled; words and codes only where the text is said whole.
 
     Raises:
         IzwiError: As `spoken`.
@@ -187,7 +187,9 @@ async def spoken_while_written(
     else:
         written = _Written()
         try:
-            async with aclosing(_dictated(requests, _body(fields), pieces, written)) as audio:
+            async with aclosing(
+                _dictated(requests, _body(fields), pieces, written, details)
+            ) as audio:
                 async for piece in audio:
                     yield piece
             return
@@ -199,7 +201,11 @@ async def spoken_while_written(
 
 
 async def _dictated(
-    requests: Requests, body: Fields, pieces: AsyncIterable[str], written: _Written
+    requests: Requests,
+    body: Fields,
+    pieces: AsyncIterable[str],
+    written: _Written,
+    details: SpeechDetails,
 ) -> AsyncGenerator[Audio]:
     config = {"type": "session.config", **body}
     config.pop("input", None)
@@ -218,9 +224,10 @@ async def _dictated(
                 is_heard = True
                 written.pieces.clear()
                 yield reader.read(message)
-            elif not _is_last(json.loads(message)):
+            elif not _is_last(event := json.loads(message)):
                 continue
             elif is_heard:
+                details.ignored = event.get("ignored", [])
                 return
             else:
                 raise InvalidRequest("there is no text to say", param="text")

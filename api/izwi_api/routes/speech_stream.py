@@ -26,7 +26,7 @@ from izwi.input_stream import WritableModel
 from izwi_api.http.errors import body_of, error_body, invalid_body, is_internal
 from izwi_api.http.live_socket import serve_socket
 from izwi_api.http.usage import current_usage
-from izwi_api.routes.speech import check_texts, find_voice, speech_input
+from izwi_api.routes.speech import check_texts, find_voice, ignored_fields, speech_input
 from izwi_api.schemas.speech_stream import (
     InputCancel,
     InputDone,
@@ -144,7 +144,8 @@ class _SpeechSession:
                 )
             # What it refuses is said now, not after the first text.
             await asyncio.to_thread(model.text_stream, "check", model_name, ask)
-        self._setting = Setting(config, model_name, ask, timing)
+        ignored = tuple(ignored_fields(services, config))
+        self._setting = Setting(config, model_name, ask, timing, ignored)
 
     def _word_aligner(self, config: SessionConfig) -> tuple[Aligner, str | None]:
         if config.audio_encoding != "base64" or config.split_granularity == "none":
@@ -206,6 +207,7 @@ class _SpeechSession:
             if not utterance.is_cancelled:
                 await utterance.until_said(asyncio.create_task(self._say(utterance)))
             num_read, num_made = utterance.usage
+            ignored = utterance.setting.ignored
             self._unsaid.popleft()
             self._room.set()
             await self._send(
@@ -219,6 +221,7 @@ class _SpeechSession:
                         "output_tokens": num_made,
                         "total_tokens": num_read + num_made,
                     },
+                    **({"ignored": ignored} if ignored else {}),
                 }
             )
 

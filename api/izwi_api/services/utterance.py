@@ -21,12 +21,14 @@ class Setting:
 
     Attributes:
         timing: Aligner and language for word times; None if not requested.
+        ignored: Fields of the configuration that the model cannot follow.
     """
 
     config: SessionConfig
     model_name: str
     ask: SpeechInput
     timing: tuple[Aligner, str | None] | None = None
+    ignored: tuple[str, ...] = ()
 
 
 class Utterance:
