@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from izwi.cache.state_rows import StateRows
 from izwi.layers import StateSpec
 from izwi.ops.transfer import to_device, to_host
 
@@ -30,8 +31,8 @@ class SavedState:
         return sum(array.nbytes for array in self.arrays.values())
 
 
-class StateArena:
-    """Rows of state with a free list. A row that is handed out is the start of a stream.
+class StateArena(StateRows):
+    """Rows of state in torch.
 
     All arrays of one dtype lie side by side, so that a row is cleared, gathered and scattered
     with one copy instead of one an array: on a GPU each is a launch.
@@ -58,6 +59,7 @@ class StateArena:
             dtype: Of what is "float".
             beside: Rows are written and read in this context: on the side stream of a device.
         """
+        super().__init__(num_rows)
         self.device, self.beside = device, beside
         self._places: dict[torch.dtype, dict[str, tuple[int, int, tuple[int, ...]]]] = {}
         widths: dict[torch.dtype, int] = {}
@@ -79,50 +81,18 @@ class StateArena:
         }
         self._arrays = {name: views[name] for name in specs}
         self.spare_row = num_rows
-        self._free = list(range(num_rows - 1, -1, -1))
-        self._uncommitted: set[int] = set()
 
     def _split(self, kind: torch.dtype, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Views of (rows, width) by name, (rows, *shape) each."""
         for name, (start, stop, shape) in self._places[kind].items():
             yield name, flat[:, start:stop].view(len(flat), *shape)
 
-    @property
-    def num_free(self) -> int:
-        """Free rows."""
-        return len(self._free)
-
-    def allocate(self) -> int:
-        """Hand out a zeroed row. The caller checks `num_free` first."""
-        row = self._free[-1]
-        self.clear(row)
-        self._free.pop()
-        return row
-
     def clear(self, row: int) -> None:
-        """Make a row the start of a stream again."""
+        """Zero a row, which starts a stream again, and commit it."""
         with self.beside():
             for flat in self._flat.values():
                 flat[row].zero_()
-        self._uncommitted.discard(row)
-
-    def release(self, row: int) -> None:
-        """Take a row back."""
-        if row in self._free:
-            raise ValueError(f"state row {row} is released twice")
-        self._free.append(row)
-
-    def writing(self, rows: Iterable[int]) -> None:
-        """Note that rows are about to be overwritten by work that may fail; see `commit`."""
-        self._uncommitted.update(rows)
-
-    def commit(self, rows: Iterable[int]) -> None:
-        """Note that what wrote rows has succeeded: their state is that of their streams."""
-        self._uncommitted.difference_update(rows)
-
-    def is_committed(self, row: int) -> bool:
-        """Whether the row's state is known: nothing that wrote it has failed."""
-        return row not in self._uncommitted
+        self.commit((row,))
 
     def gather(self, rows: Sequence[int] | Tensor) -> dict[str, Tensor]:
         """Copy rows out, (len(rows), *shape) each; (rows,) int64 on the device works as well.
@@ -167,7 +137,7 @@ class StateArena:
         with self.beside():
             for name, array in self._arrays.items():
                 array[row].copy_(saved.arrays[name], non_blocking=True)
-        self._uncommitted.discard(row)
+        self.commit((row,))
 
     def _index(self, rows: Sequence[int] | Tensor) -> Tensor:
         if isinstance(rows, Tensor):

@@ -29,7 +29,7 @@ _SCHEDULER = (
     *("cost", "playback", "batching_delay", "shadow", "ordered", "deadline", "step_builder"),
     *("scheduler", "waiting_queue", "playback_clocks", "codec_rows"),
 )
-_CACHE = ("pages", "radix", "edge", "memory", "tiers", "kv", "state")
+_CACHE = ("pages", "radix", "edge", "memory", "tiers", "kv", "state", "state_rows")
 _PROCESSES = (
     *("control", "engine_process", "api_server_process", "resumable_request"),
     *("remote_engine", "supervisor", "wire"),

@@ -11,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from izwi.cache.state_rows import StateRows
 from izwi.layers import StateSpec
 
 
@@ -30,7 +31,7 @@ class SavedState:
         return sum(array.nbytes for array in self.arrays.values())
 
 
-class MlxStateArena:
+class MlxStateArena(StateRows):
     """Implements `izwi.backends.protocol.StateArena`."""
 
     def __init__(self, specs: Mapping[str, StateSpec], num_rows: int, dtype: mx.Dtype):
@@ -41,6 +42,7 @@ class MlxStateArena:
             num_rows: Streams that can be held.
             dtype: Of what is "float".
         """
+        super().__init__(num_rows)
         self._arrays = {
             name: mx.zeros(
                 (num_rows, *spec.shape), dtype=mx.int64 if spec.dtype == "int64" else dtype
@@ -48,49 +50,21 @@ class MlxStateArena:
             for name, spec in specs.items()
         }
         mx.eval(self.arrays)
-        self._free = list(range(num_rows - 1, -1, -1))
-        self._uncommitted: set[int] = set()
 
     @property
     def arrays(self) -> list[mx.array]:
         """All that is kept, as it is after what was asked for so far."""
         return list(self._arrays.values())
 
-    @property
-    def num_free(self) -> int:
-        """Free rows."""
-        return len(self._free)
-
     def beside(self) -> AbstractContextManager[None]:
         """Nothing runs beside the model's steps."""
         return nullcontext()
 
-    def allocate(self) -> int:
-        """Hand out a zeroed row. The caller checks `num_free` first."""
-        row = self._free[-1]
-        self.clear(row)
-        self._free.pop()
-        return row
-
     def clear(self, row: int) -> None:
-        """Make a row the start of a stream again."""
+        """Zero a row, which starts a stream again, and commit it."""
         for name in self._arrays:
             self._arrays[name][row] = 0
-        self._uncommitted.discard(row)
-
-    def release(self, row: int) -> None:
-        """Take a row back."""
-        if row in self._free:
-            raise ValueError(f"state row {row} is released twice")
-        self._free.append(row)
-
-    def commit(self, rows: Iterable[int]) -> None:
-        """Note that what wrote rows has succeeded: their state is that of their streams."""
-        self._uncommitted.difference_update(rows)
-
-    def is_committed(self, row: int) -> bool:
-        """Whether the row's state is known: nothing that wrote it has failed."""
-        return row not in self._uncommitted
+        self.commit((row,))
 
     def gather(self, rows: Sequence[int]) -> dict[str, mx.array]:
         """Copy rows out, (len(rows), *shape) each."""
@@ -103,7 +77,7 @@ class MlxStateArena:
         # what fails does so here, before a row is written: an array that holds what cannot be
         # computed would take every stream's state with it
         mx.eval([state[name] for name in self._arrays])
-        self._uncommitted.update(rows)
+        self.writing(rows)
         for name in self._arrays:
             self._arrays[name][index] = state[name].astype(self._arrays[name].dtype)
 
@@ -124,7 +98,7 @@ class MlxStateArena:
         for name, array in list(self._items()):
             part = mx.view(mx.array(saved.arrays[name]), array.dtype)
             self._arrays[name][row] = part.reshape(array.shape[1:])
-        self._uncommitted.discard(row)
+        self.commit((row,))
 
     def _items(self) -> Iterable[tuple[str, mx.array]]:
         return self._arrays.items()
