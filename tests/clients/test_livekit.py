@@ -158,10 +158,17 @@ async def test_speech_of_text_as_it_is_written(speaker):
     assert sum(frame.duration for frame in frames) > 4
 
 
-async def test_realtime_transcription_is_not_served(listen):
-    """Their streaming transcriber needs /v1/realtime; without it, it says so and does not hang."""
+async def test_realtime_transcription(listen, spoken):
+    """Their streaming transcriber is a transcription session of /v1/realtime."""
+    samples, text = spoken
+    sound = np.concatenate([samples, np.zeros(24_000, np.int16)])
     async with agents.utils.http_context.open():
         stream = listen(use_realtime=True).stream(conn_options=NO_RETRY)
-        with pytest.raises(aiohttp.WSServerHandshakeError):
-            await anext(stream)
+        for start in range(0, len(sound), 2400):
+            piece = sound[start : start + 2400]
+            stream.push_frame(rtc.AudioFrame(piece.tobytes(), 24_000, 1, len(piece)))
+        event = await anext(stream)
+        while event.type != FINAL:
+            event = await anext(stream)
         await stream.aclose()
+    assert event.alternatives[0].text == text

@@ -30,6 +30,7 @@ from pipecat.processors.aggregators.llm_response_universal import (
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.openai.realtime import events
 from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
+from pipecat.services.openai.stt import OpenAIRealtimeSTTService
 from pipecat.tests.utils import QueuedFrameProcessor
 from pipecat.workers.runner import WorkerRunner
 
@@ -41,45 +42,21 @@ def user(text):
     return {"role": "user", "content": text}
 
 
-class Talk:
-    """A pipeline with the service between its aggregators, and what came out of it."""
+class Running:
+    """A pipeline around a service, and what came out of it."""
 
-    def __init__(self, url, messages=()):
-        timer = FunctionSchema(
-            "set_timer", "Start a timer.", {"seconds": {"type": "integer"}}, ["seconds"]
-        )
-        self.context = LLMContext(messages=list(messages), tools=ToolsSchema([timer]))
-        listening = events.AudioInput(transcription=events.InputAudioTranscription())
-        properties = events.SessionProperties(
-            instructions="You are a helpful assistant.",
-            audio=events.AudioConfiguration(input=listening),
-        )
-        self.service = OpenAIRealtimeLLMService(
-            base_url=url.partition("?")[0],
-            api_key="none",
-            settings=OpenAIRealtimeLLMService.Settings(
-                model="izwi-tiny-chat", session_properties=properties
-            ),
-        )
-        self.service.register_function("set_timer", self._set_timer)
-        self.called, self.frames = [], []
+    def __init__(self, service, before=(), after=()):
+        self.frames = []
         self._come = asyncio.Queue()
-        pair = LLMContextAggregatorPair(self.context)
         up, down = (
             QueuedFrameProcessor(queue=self._come, queue_direction=direction)
             for direction in (FrameDirection.UPSTREAM, FrameDirection.DOWNSTREAM)
         )
         self._worker = PipelineWorker(
-            Pipeline([pair.user(), up, self.service, down, pair.assistant()]),
+            Pipeline([*before, up, service, down, *after]),
             cancel_on_idle_timeout=False,
-            params=PipelineParams(
-                audio_in_sample_rate=24_000, audio_out_sample_rate=24_000, enable_metrics=True
-            ),
+            params=PipelineParams(audio_in_sample_rate=24_000, audio_out_sample_rate=24_000),
         )
-
-    async def _set_timer(self, params):
-        self.called.append(dict(params.arguments))
-        await params.result_callback({"ok": True})
 
     async def __aenter__(self):
         started = asyncio.Event()
@@ -114,6 +91,36 @@ class Talk:
             assert not isinstance(frame, ErrorFrame), frame
             if isinstance(frame, kind):
                 return frame
+
+
+class Talk(Running):
+    """The service between its aggregators."""
+
+    def __init__(self, url, messages=()):
+        timer = FunctionSchema(
+            "set_timer", "Start a timer.", {"seconds": {"type": "integer"}}, ["seconds"]
+        )
+        self.context = LLMContext(messages=list(messages), tools=ToolsSchema([timer]))
+        listening = events.AudioInput(transcription=events.InputAudioTranscription())
+        properties = events.SessionProperties(
+            instructions="You are a helpful assistant.",
+            audio=events.AudioConfiguration(input=listening),
+        )
+        self.service = OpenAIRealtimeLLMService(
+            base_url=url.partition("?")[0],
+            api_key="none",
+            settings=OpenAIRealtimeLLMService.Settings(
+                model="izwi-tiny-chat", session_properties=properties
+            ),
+        )
+        self.service.register_function("set_timer", self._set_timer)
+        self.called = []
+        pair = LLMContextAggregatorPair(self.context)
+        super().__init__(self.service, [pair.user()], [pair.assistant()])
+
+    async def _set_timer(self, params):
+        self.called.append(dict(params.arguments))
+        await params.result_callback({"ok": True})
 
     async def until_heard(self, num_bytes):
         come = 0
@@ -186,3 +193,18 @@ async def test_an_item_that_is_not_there_ends_nothing(live_url):
             await talk.service.retrieve_conversation_item("nothing")
         await talk.send(LLMRunFrame())
         assert await talk.answer() == "The capital of France is Paris."
+
+
+async def test_live_transcription(live_url, said):
+    settings = OpenAIRealtimeSTTService.Settings(model="izwi-tiny-asr")
+    service = OpenAIRealtimeSTTService(
+        base_url=live_url.partition("?")[0],
+        api_key="none",
+        turn_detection={"type": "server_vad"},
+        settings=settings,
+    )
+    async with Running(service) as pipe:
+        await pipe.speak(said("What is the capital of France?"))
+        assert "capital of france" in (await pipe.until(TranscriptionFrame)).text.lower()
+        await pipe.speak(said("Please set a timer for five minutes."))
+        assert "timer" in (await pipe.until(TranscriptionFrame)).text.lower()
