@@ -111,6 +111,7 @@ class Supervisor:
                 for child in self._children():
                     child.process.kill()
                     child.process.wait()
+                    child.control.close()
         if self._failure is not None:
             raise self._failure
         return self._code
