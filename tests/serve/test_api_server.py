@@ -20,19 +20,19 @@ from izwi_api.serve.process_log import tell_memory
 
 
 class Engine:
-    """Writes down what it is told."""
+    """Writes down what is done with it."""
 
     def __init__(self):
-        self.told = []
+        self.notes = []
 
     def connect(self, address):
-        self.told.append(address)
+        self.notes.append(address)
 
     def disconnect(self):
-        self.told.append("disconnect")
+        self.notes.append("disconnect")
 
     def give_up(self):
-        self.told.append("give up")
+        self.notes.append("give up")
 
 
 @pytest.fixture
@@ -66,16 +66,16 @@ async def test_it_hears_which_engine_there_is_once_it_listens(world, monkeypatch
     monkeypatch.setattr(Server, "startup", listen)
     world.supervisor.send(EngineUp("ipc://one"))
     await turns()
-    assert world.engine.told == []
+    assert world.engine.notes == []
     await world.server.startup(["listening"])
     assert begun == [["listening"]]
     assert world.supervisor.receive() == [Ready()]
     await turns()
-    assert world.engine.told == ["ipc://one"]
+    assert world.engine.notes == ["ipc://one"]
     world.supervisor.send(EngineGone())
     world.supervisor.send(EngineUp("ipc://two"))
     await turns()
-    assert world.engine.told == ["ipc://one", "disconnect", "ipc://two"]
+    assert world.engine.notes == ["ipc://one", "disconnect", "ipc://two"]
     assert not world.server.should_exit
 
 
@@ -84,7 +84,7 @@ async def test_requests_wait_for_another_engine_unless_the_server_leaves(world, 
     world.drain.is_begun = is_begun
     world.supervisor.send(EngineGone())
     world.server._hear()
-    assert world.engine.told == ["disconnect", *["give up"] * is_begun]
+    assert world.engine.notes == ["disconnect", *["give up"] * is_begun]
 
 
 async def test_without_its_supervisor_it_ends_at_once(world, monkeypatch):
