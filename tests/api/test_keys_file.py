@@ -161,3 +161,57 @@ def test_a_log_that_shows_a_key_does_not_show_its_hash():
     (key,) = keys.parse_keys(f'[a]\nsha256 = "{"a" * 64}"', "keys.toml")
     assert "a" in repr(key)
     assert "digest" not in repr(key)
+
+
+def test_a_key_has_256_random_bits():
+    one, other = keys.new_key(), keys.new_key()
+    assert one != other
+    assert one.startswith("izwi_")
+    assert len(one) == len("izwi_") + 43  # 32 bytes in base64, without its padding
+
+
+@pytest.mark.parametrize(
+    ("mode", "refused"), [(0o600, False), (0o644, False), (0o620, True), (0o602, True)]
+)
+def test_a_file_that_others_may_write_opens_nothing(file, mode, refused):
+    file.chmod(mode)
+    if refused:
+        with pytest.raises(InvalidRequest, match="others may write"):
+            keys.KeyRing(file, None)
+    else:
+        assert keys.KeyRing(file, None).named("third").digest == b"\xcc" * 32
+
+
+def test_while_the_file_is_broken_or_away_the_keys_stay_as_they_were(file, caplog):
+    now_s = 1000.0
+    single = keys.digest_of("single")
+    ring = keys.KeyRing(file, single, lambda: now_s)
+    names = (keys.SINGLE_KEY_NAME, "first", "second", "third")
+
+    def named():
+        return tuple(key.name for key in map(ring.named, names) if key is not None)
+
+    def look(text):
+        nonlocal now_s
+        if text is None:
+            file.unlink(missing_ok=True)
+        elif not file.exists() or file.read_text() != text:
+            file.write_text(text)
+        now_s += 1.0
+        return named()
+
+    assert named() == names
+    for broken in ("[first", '[first]\nsha256 = "short"\n', None):
+        caplog.clear()
+        assert look(broken) == names
+        assert "the keys stay as they were" in caplog.text
+        caplog.clear()
+        assert look(broken) == names
+        assert caplog.text == ""  # it says so once
+    assert look(TABLES["second"]) == (keys.SINGLE_KEY_NAME, "second")
+    assert ring.find("single").name == keys.SINGLE_KEY_NAME
+    file.write_text(TEXT)
+    now_s += 0.99
+    assert named() == (keys.SINGLE_KEY_NAME, "second")  # it was looked at a moment ago
+    now_s += 0.01
+    assert named() == names

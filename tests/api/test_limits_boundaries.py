@@ -94,3 +94,16 @@ def test_a_refund_without_the_shared_file_is_added_later(tmp_path, monkeypatch):
     one.charge({"characters": 1})
     other.charge({"characters": 1})
     assert other.headers()[f"{LEFT}characters"] == "68"
+
+
+def test_a_limit_that_was_lowered_below_what_was_used_waits_for_one_request_only(tmp_path):
+    clock = Clock()
+    before = shared_meter(tmp_path, clock, KeyLimits(60))
+    for _ in range(30):
+        before.admit()
+    after = shared_meter(tmp_path, clock, KeyLimits(6))
+    with pytest.raises(RateLimited) as refused:
+        after.admit()
+    assert refused.value.retry_after_s == 10
+    clock.now_s += 10.0
+    assert after.headers()[f"{LEFT}requests"] == "1"

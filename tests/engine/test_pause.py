@@ -102,6 +102,27 @@ def test_with_memory_left_a_pause_costs_no_more_than_the_last_page() -> None:
     assert world.logs["a"].pcm == alone(request).pcm
 
 
+def test_a_pause_is_counted_once_and_is_no_time_without_sound() -> None:
+    world = World()
+    world.submit(spoken("a", 6, seed=3, frames=200))
+    while len(world.logs["a"].chunks) < 2:
+        world.step()
+    worker = world.engine._workers["toy"]
+    before_s, started = worker.scheduler._clocks.urgency(sequence_of(world, "a"), world.clock.now_s)
+    assert started
+    for _ in range(2):  # twice is as once
+        world.engine.pause("a")
+    world.step()
+    world.clock.now_s += TEN_MINUTES_S
+    paused_s = world.clock.now_s
+    for _ in range(2):
+        world.engine.resume("a")
+    slack_s, _ = worker.scheduler._clocks.urgency(sequence_of(world, "a"), paused_s)
+    assert slack_s >= before_s - 0.1, "the pause counted as lateness"
+    load = world.engine.load["toy"]
+    assert (load["pauses"], load["resumes"]) == (1, 1)
+
+
 def test_one_that_only_owes_sound_can_be_paused_too() -> None:
     request = spoken("a", 6, seed=3, frames=30)
     world = World(chunk_ramp=(2,), max_step_vocodes=1, policy="fcfs")

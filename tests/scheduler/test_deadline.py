@@ -9,6 +9,7 @@ from izwi.scheduler.deadline import (
     FIRST_SOUND_STRETCH,
     LEAST_CHUNK_TOKENS,
     PATIENCE_STEPS,
+    rank_deadline,
 )
 from izwi.scheduler.playback import underrun_s
 from izwi.scheduler.policy import POLICIES, Budgets, Forward, View
@@ -184,6 +185,22 @@ def test_background_that_waited_too_long_starts_before_new_streams() -> None:
     assert plan(streams, [new, changed(late, idle_steps=1)], spend).admit == (7,)
     # one at a time: where background runs already, the others wait for its end
     assert plan([*streams[:1], decode(3)], [new, late], spend).admit == (7,)
+
+
+def test_background_that_waited_too_long_comes_before_every_listener() -> None:
+    late, early = view_of(5, 20, idle_steps=PATIENCE_STEPS), view_of(6, 20, idle_steps=1)
+    listeners = [decode(1, -5.0), decode(2, 0.0), decode(3, 5.0)]
+    ranked = sorted([early, *reversed(listeners), late], key=rank_deadline)
+    assert [view.key for view in ranked] == [5, 1, 2, 3, 6]
+
+
+def test_nothing_overtakes_a_new_stream_that_has_no_room_yet() -> None:
+    spend = SPEND._replace(free_pages=4, step_s=1.0)
+    large = view_of(7, 16 * 20, slack_s=0.05, chunk=1)
+    small = view_of(8, 20, slack_s=0.2, chunk=1)
+    away = view_of(9, 20, backpressured=True)
+    assert plan([], [small, away], spend).admit == (8, 9)
+    assert plan([], [large, small, away], spend).admit == ()
 
 
 def test_sound_goes_to_the_poorest_listeners_first() -> None:

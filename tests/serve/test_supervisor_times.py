@@ -302,27 +302,33 @@ def test_an_error_of_the_supervisor_leaves_no_process(monkeypatch):
         raise MemoryError
 
     world.later(3.0, fail)
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    with pytest.raises(MemoryError):
-        world.run()
+    before = signal.signal(signal.SIGTERM, mine := lambda *_: None)
+    try:
+        with pytest.raises(MemoryError):
+            world.run()
+        assert signal.getsignal(signal.SIGTERM) is mine
+        assert signal.set_wakeup_fd(-1) == -1
+    finally:
+        signal.signal(signal.SIGTERM, before)
     started = [*world.engines, *world.api_servers]
     assert [process.status for process in started] == [-9, -9]
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
 def test_a_folder_that_was_tidied_away_is_made_again(monkeypatch):
-    world = World(monkeypatch)
+    world = World(monkeypatch, num_api_servers=2)
     found = []
 
-    def tidy():
+    def tidy(process):
         shutil.rmtree(world.engines[0].spec.folder)
-        world.engines[0].die(7)
+        process.die(7)
 
-    world.later(5.0, tidy)
-    world.later(8.0, lambda: found.append(world.engines[1].spec.folder.is_dir()))
+    world.later(5.0, lambda: tidy(world.engines[0]))
+    world.later(6.0, lambda: found.append(world.engines[1].spec.folder.is_dir()))
+    world.later(6.5, lambda: tidy(world.api_servers[0]))
+    world.later(8.0, lambda: found.append(world.api_servers[2].spec.metrics.is_dir()))
     world.later(9.0, leave)
     assert world.run() == 0
-    assert found == [True]
+    assert found == [True, True]
 
 
 def test_paths_of_sockets_stay_short(monkeypatch, tmp_path):
@@ -350,3 +356,8 @@ def test_a_port_that_is_taken_and_a_name_that_is_given_twice_are_refused(monkeyp
     monkeypatch.setattr(supervisor, "open_listen_sockets", lambda *_: [])
     with pytest.raises(InvalidRequest, match="two models are called 'b'"):
         supervisor.serve_in_processes(options, "127.0.0.1", 0)
+    found = iter([("a", Path("1")), ("b", Path("2")), ("c", Path("3"))])
+    monkeypatch.setattr(supervisor, "url_of", lambda *_: "http://here")
+    world.later(1.0, leave)
+    assert supervisor.serve_in_processes(options, "127.0.0.1", 0) == 0
+    assert dict(world.engines[0].spec.models) == {"a": Path("1"), "b": Path("2"), "c": Path("3")}
