@@ -47,12 +47,6 @@ def change(path, **fields):
     return line
 
 
-def test_what_gives_the_same_exits_with_0(recording):
-    result = izwi("replay", recording, "--alone", "--dtype", "float32", code=0)
-    assert "same" in result.stdout
-    assert SPEAKER in result.stdout
-
-
 def test_what_differs_exits_with_1_and_is_named(recording):
     line = change(recording, reason=Reason.LENGTH)
     result = izwi("replay", recording, "--json", code=1)
@@ -123,4 +117,7 @@ async def test_what_a_running_engine_records_is_replayed(tmp_path):
     whole, cut = read_recording(path)
     assert (len(whole.entries), whole.reason) == (num_frames, Reason.STOP)
     assert cut.reason is Reason.ABORTED
-    izwi("replay", path, "--alone", "--dtype", "float32", code=0)
+    # recorded here: another processor may round the last bit of the sound otherwise
+    result = izwi("replay", path, "--alone", "--dtype", "float32", code=0)
+    assert "same" in result.stdout
+    assert SPEAKER in result.stdout

@@ -88,9 +88,18 @@ class Listener:
         assert not self.thread.is_alive(), "it hangs"
 
 
+def links_of(pid):
+    """What a process's descriptors are."""
+    links = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since it was listed
+            links.append(str(entry.readlink()))
+    return links
+
+
 def connections_of(pid):
     """How many clients a process serves."""
-    links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    links = links_of(pid)
     rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(row[3] == ESTABLISHED and f"socket:[{row[9]}]" in links for row in rows)
 
@@ -272,7 +281,7 @@ def test_a_trace_is_written_and_with_its_parent_gone_nothing_stays(tmp_path):
 
 
 def folder_of_sockets(pid):
-    links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    links = links_of(pid)
     rows = [row.split() for row in Path("/proc/net/unix").read_text().splitlines()[1:]]
     mine = [row[7] for row in rows if len(row) > 7 and f"socket:[{row[6]}]" in links]
     return Path(next(path for path in mine if "/izwi-" in path)).parent
