@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from izwi.errors import InvalidRequest
-from izwi_api.settings import MEGABYTE, Access, Settings, check_origin, key_digest
+from izwi_api.settings import MEGABYTE, Access, Settings, check_lead_ms, check_origin, key_digest
 from izwi_api.voices.reference_hosts import parse_host
 
 Parse = Callable[[str, str], Any]
@@ -69,6 +69,10 @@ def _megabytes(text: str, name: str) -> int:
 def _whole(parse: Parse) -> Parse:
     """Numbers, rounded up to whole ones."""
     return lambda text, name: math.ceil(parse(text, name))
+
+
+def _lead_ms(text: str, name: str) -> int:
+    return check_lead_ms(_from_zero(text, name), name)
 
 
 def _switch(text: str, name: str) -> bool:
@@ -167,6 +171,10 @@ VARIABLES = (
     Variable(
         *("IZWI_SESSION_UNREAD_S", "session_limits.unread_s", _above_zero, _SECONDS),
         "a live session ends when its client reads nothing for this long",
+    ),
+    Variable(
+        *("IZWI_LIVE_LEAD_MS", "live_lead_ms", _lead_ms, "milliseconds; 0: as fast as made"),
+        "audio that live voice sends ahead of its playback, unless the session asks for another",
     ),
     Variable(
         *("IZWI_MAX_HEAD_S", "pace.max_head_s", _above_zero, _SECONDS),

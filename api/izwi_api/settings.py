@@ -13,6 +13,12 @@ from izwi.errors import InvalidRequest
 from izwi_api.http.keys import check_key, digest_of
 from izwi_api.http.request_pace import FetchPace, RequestPace
 from izwi_api.http.tls_files import TlsFiles
+from izwi_api.realtime.playback import (
+    DEFAULT_LEAD_MS,
+    LEAST_LEAD_MS,
+    MOST_LEAD_MS,
+    is_lead_ms,
+)
 from izwi_api.sessions.limits import SessionLimits
 from izwi_api.sessions.open_sessions import SessionCounts
 from izwi_api.voices.reference_hosts import ReferenceHost
@@ -88,6 +94,8 @@ class Settings:
             `izwi_api.schemas.speech_stream` has.
         sessions: How many live sessions there may be.
         session_limits: Of one of them, at `/v1/realtime`.
+        live_lead_ms: Milliseconds of sound that a live session is sent ahead of its playback, if it
+            asks for no other lead; 0: as fast as it is made.
         hung_after_s: Seconds after which an API server or an engine that does not go on is ended.
         resume_within_s: Seconds that requests wait for another engine to go on with when theirs
             has died; 0: they fail.
@@ -117,6 +125,7 @@ class Settings:
     stream_utterance_chars: int | None = None
     sessions: SessionCounts = field(default_factory=SessionCounts)
     session_limits: SessionLimits = field(default_factory=SessionLimits)
+    live_lead_ms: int = DEFAULT_LEAD_MS
     hung_after_s: float = 300.0
     resume_within_s: float = 60.0
     offline: bool = False
@@ -141,6 +150,16 @@ def key_digest(key: str, param: str) -> bytes:
     if len(key) < _SHORT_KEY_CHARS:
         logger.warning("%s is so short that it can be guessed", param)
     return digest_of(key)
+
+
+def check_lead_ms(lead_ms: float, param: str) -> int:
+    """Return a lead over playback in whole milliseconds. Raises InvalidRequest."""
+    if not is_lead_ms(lead_ms):
+        raise InvalidRequest(
+            f"{param} must be 0 or from {LEAST_LEAD_MS} to {MOST_LEAD_MS}, got {lead_ms:g}",
+            param=param,
+        )
+    return round(lead_ms)
 
 
 def check_origin(text: str, param: str) -> str:

@@ -56,8 +56,12 @@ class World:
         request = self.models.speech(TTS).prepare_speech(name, TTS, ask)
         return replace(request, stop_ids=(), max_entries=40)
 
-    def talk(self, script, *, session=None, limits=None, step_s=STEP_S, **phone):
+    def talk(self, script, *, session=None, limits=None, step_s=STEP_S, server=None, **phone):
         """Hold a session in virtual time; `script(phone, engine)` is what the caller does.
+
+        Args:
+            session: What the client sets.
+            server: Settings of the server, without its home.
 
         Returns:
             The phone, with all that happened.
@@ -66,7 +70,7 @@ class World:
 
         async def main():
             engine = SteppedEngine(self.engine, step_s)
-            settings = Settings(home=self.home)
+            settings = Settings(home=self.home, **(server or {}))
             services = Services(engine, self.registry, settings, VoiceStore(self.home))
             made = Phone(**phone)
             asked = updated(RealtimeSettings(model="chat"), session or {})

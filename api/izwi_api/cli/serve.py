@@ -21,7 +21,14 @@ from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.options import ServeOptions, StartFailed
 from izwi_api.serve.process_log import log_as_the_server
 from izwi_api.services.model_aliases import parse_aliases
-from izwi_api.settings import DEFAULT_MODELS, Access, check_origin, key_digest
+from izwi_api.settings import (
+    DEFAULT_MODELS,
+    Access,
+    Settings,
+    check_lead_ms,
+    check_origin,
+    key_digest,
+)
 from izwi_api.voices.reference_hosts import OPTION, parse_host
 
 PolicyOption = Annotated[str, typer.Option(help="Scheduling policy: deadline, priority or fcfs.")]
@@ -101,6 +108,13 @@ MaxModelsOption = Annotated[
 AuditLogOption = Annotated[
     Path | None, typer.Option(help="Append a JSON line for each request, without its content.")
 ]
+LiveLeadOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Milliseconds of audio that live voice sends ahead of its playback; 0: as fast as "
+        "made. Sessions may ask for another. Default: 250, or IZWI_LIVE_LEAD_MS.",
+    ),
+]
 ApiServersOption = Annotated[
     int,
     typer.Option(
@@ -164,6 +178,7 @@ def serve(
     reference_host: ReferenceHostOption = None,
     manage_models: ManageModelsOption = False,
     max_models: MaxModelsOption = 5,
+    live_lead_ms: LiveLeadOption = None,
     drain_s: DrainOption = 30.0,
     api_servers: ApiServersOption = 1,
     in_process: InProcessOption = False,
@@ -187,7 +202,7 @@ def serve(
             disk_bytes=disk_mib << 20,
             max_models=max_models if manage_models else 1,
         )
-        settings = replace(read_settings(os.environ), access=access, offline=offline)
+        settings = replace(_settings(live_lead_ms), access=access, offline=offline)
         settings = replace(settings, require_consent=require_consent, manage_models=manage_models)
         settings = replace(settings, reference_hosts=hosts or settings.reference_hosts)
         settings = replace(settings, model_aliases=parse_aliases(alias or ()))
@@ -237,6 +252,14 @@ def check_exposure(host: str, access: Access, *, insecure: bool) -> None:
         "--api-keys, or --insecure",
         param="host",
     )
+
+
+def _settings(live_lead_ms: int | None) -> Settings:
+    """What the environment says, where this option does not say otherwise."""
+    settings = read_settings(os.environ)
+    if live_lead_ms is None:
+        return settings
+    return replace(settings, live_lead_ms=check_lead_ms(live_lead_ms, "--live-lead-ms"))
 
 
 def _access(

@@ -18,7 +18,6 @@ from izwi_api.realtime.client_events import ResponseOptions
 from izwi_api.realtime.hearing_models import LiveConversation, spoken_turns
 from izwi_api.realtime.items import Item, chat_messages, parse_item
 from izwi_api.realtime.live_answer import LiveAnswer
-from izwi_api.realtime.playback import DEFAULT_LEAD_MS
 from izwi_api.realtime.response import ResponseSetting
 from izwi_api.realtime.settings import (
     FunctionChoice,
@@ -58,11 +57,14 @@ class ResponseMaker:
         output = settings.audio.output
         with_sound = settings.output_modalities == ["audio"]
         max_tokens = settings.max_output_tokens
+        lead_ms = output.lead_ms
+        if lead_ms is None:
+            lead_ms = self._services.settings.live_lead_ms
         return ResponseSetting(
             wire=wire_format(output.format) if with_sound else None,
             voice=output.voice,
             speed=output.speed,
-            lead_ms=DEFAULT_LEAD_MS if output.lead_ms is None else output.lead_ms or None,
+            lead_ms=lead_ms or None,
             in_conversation=options is None or options.conversation != "none",
             max_tokens=None if max_tokens == "inf" else max_tokens,
             metadata=None if options is None else options.metadata,

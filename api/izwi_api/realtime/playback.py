@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 DEFAULT_LEAD_MS = 250
+# A shorter lead than a piece of sound that is sent at once would leave gaps.
+LEAST_LEAD_MS, MOST_LEAD_MS = 40, 60_000
+
+
+def is_lead_ms(value: float) -> bool:
+    """Whether a lead may be set so; 0 stands for none: sound is sent as fast as it is made."""
+    return value == 0 or LEAST_LEAD_MS <= value <= MOST_LEAD_MS
 
 
 @dataclass(frozen=True, slots=True)

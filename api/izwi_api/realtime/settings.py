@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from izwi.errors import InvalidRequest
 from izwi_api.realtime.errors import describe
 from izwi_api.realtime.formats import FORMATS, WireFormat
+from izwi_api.realtime.playback import LEAST_LEAD_MS, MOST_LEAD_MS, is_lead_ms
 from izwi_api.realtime.turn_rules import Detection, Eagerness, SemanticVad, ServerVad
 
 _MAX_TEXT = 64 << 10
@@ -99,12 +100,21 @@ class AudioInput(_Part):
 
 
 class AudioOutput(_Part):
-    """The answers' sound. `lead_ms` is an extension: see `playback.PlaybackClock`."""
+    """The answers' sound.
+
+    `lead_ms` is an extension: see `playback.PlaybackClock`. 0 sends sound as fast as it is made,
+    None takes the server's lead.
+    """
 
     format: AudioFormat = msgspec.field(default_factory=PcmFormat)
     voice: str | None = None
     speed: Annotated[float, Meta(ge=0.25, le=1.5)] = 1.0
-    lead_ms: Annotated[int, Meta(ge=40, le=60_000)] | None = None
+    lead_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if the lead is none that may be set."""
+        if self.lead_ms is not None and not is_lead_ms(self.lead_ms):
+            raise ValueError(f"lead_ms must be 0 or from {LEAST_LEAD_MS} to {MOST_LEAD_MS}")
 
 
 class Audio(_Part):
