@@ -21,11 +21,11 @@ from benchmarks.measure import TEXTS, arguments, write_result
 from izwi.arrays import Float32
 from izwi.async_engine import AsyncEngine
 from izwi.audio.decode import decode_audio
+from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.registry import Registry
-from izwi.runner.device import TorchBackend, torch_backend
 from izwi_api.services.live_transcribe import (
     LiveTranscription,
     SegmentText,

@@ -21,10 +21,10 @@ import numpy as np
 from benchmarks.chat_profile import host_rows, loop_row, prompt_rows, token_rows
 from benchmarks.measure import write_result
 from benchmarks.random_checkpoint import RandomBackend
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.request import Request, SamplingParams
-from izwi.runner.device import torch_backend
 from izwi_models.qwen3_chat.config import read_config, tensor_shapes
 from izwi_models.qwen3_chat.model import FAMILY, ChatPrompt
 from tests.models.tiny_chat import GENERATION, TEMPLATES, TINY, write_tokenizer

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from benchmarks.device_time import device_ms, host_ms, kernel_rows
+from izwi.backends.torch.recorded.decode_graphs import FEW_KEYS, DecodeGraphs, Variant
+from izwi.backends.torch.recorded.prompt_graphs import PromptGraphs
+from izwi.backends.torch.transfer import HostCopy
 from izwi.engine import Engine
-from izwi.ops.transfer import HostCopy
-from izwi.runner.decode_graphs import FEW_KEYS, DecodeGraphs, Variant
-from izwi.runner.prompt_graphs import PromptGraphs
 
 _PAGE = 16
 _STEPS = 64

@@ -2,7 +2,7 @@
 
 Every layer with the Snakes around it, against torch's operations for the same, inside CUDA graphs.
 `--tune` tries other cuts and prints those that beat the usual ones, ready for the tables in
-izwi/ops/triton_conv_tiles.py.
+izwi/backends/torch/triton/conv_tiles.py.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels import time_us
-from izwi.ops import triton_conv
-from izwi.ops.torch_ops import TorchOps
-from izwi.ops.triton_conv_tiles import TILES, UNIT_TILES, Tiles, bucket_of
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.triton import conv as triton_conv
+from izwi.backends.torch.triton.conv_tiles import TILES, UNIT_TILES, Tiles, bucket_of
 
 BATCHES, FRAMES = (1, 8, 64), (1, 8)
 CALLS = 8

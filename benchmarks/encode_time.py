@@ -18,13 +18,13 @@ import torch
 
 from benchmarks.measure import write_result
 from benchmarks.random_checkpoint import NAMES, load
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.recorded.encoder_graphs import EncoderGraphs
+from izwi.backends.torch.recorded.recorder import GraphRecorder
 from izwi.encoders import EncodesPadded, PaddedEncoder
 from izwi.model import Model
-from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput
-from izwi.runner.encoder_graphs import EncoderGraphs
 from izwi.runner.padded import encode_together
-from izwi.runner.recorder import GraphRecorder
 
 _REPEATS = 20
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from izwi.backends.torch.ops import TorchOps
 from izwi.model import Model, Row
-from izwi.ops.torch_ops import TorchOps
 from izwi.sequence import Sequence
 
 

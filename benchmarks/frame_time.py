@@ -16,13 +16,13 @@ import torch
 from benchmarks.device_time import device_ms, kernel_rows
 from benchmarks.measure import TEXTS, write_result
 from benchmarks.random_checkpoint import EMBEDDED, SPEAKING, load
+from izwi.backends.torch.backend import TorchBackend
+from izwi.backends.torch.recorded.codec_graphs import CodecGraphs
+from izwi.backends.torch.recorded.decode_graphs import DecodeGraphs, Variant
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
-from izwi.runner.codec_graphs import CodecGraphs
-from izwi.runner.decode_graphs import DecodeGraphs, Variant
-from izwi.runner.device import TorchBackend
 
 _CONTEXT = 100  # positions before the new one
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from benchmarks.random_checkpoint import backend_of
 from benchmarks.timeline import engine_timeline
+from izwi.backends.torch.backend import TorchBackend
 from izwi.registry import Registry
-from izwi.runner.device import TorchBackend
 from izwi_api.serve.control import EngineSpec
 from izwi_api.serve.engine_process import main
 

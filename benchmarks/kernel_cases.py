@@ -10,14 +10,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from izwi.ops import triton_linear, triton_rows
-from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, ScratchDecode, rope_tables
+from izwi.backends.torch.ops import divide, rms_norm
+from izwi.backends.torch.quantized import Weight, quantized_weight, widen
+from izwi.backends.torch.triton import linear as triton_linear
+from izwi.backends.torch.triton import rows as triton_rows
+from izwi.backends.torch.triton.attention_decode import (
+    DecodeCache,
+    PagedDecode,
+    ScratchDecode,
+    rope_tables,
+)
+from izwi.backends.torch.triton.linear import Tiles
+from izwi.backends.torch.triton.ops import TritonOps
+from izwi.backends.torch.triton.sampling import MAX_STOP_IDS, RowSampling, SamplingColumns, draw
 from izwi.ops.protocol import AttentionSpec
-from izwi.ops.quantized import Weight, quantized_weight, widen
-from izwi.ops.torch_ops import divide, rms_norm
-from izwi.ops.triton_linear import Tiles
-from izwi.ops.triton_ops import TritonOps
-from izwi.ops.triton_sampling import MAX_STOP_IDS, RowSampling, SamplingColumns, draw
 from izwi.request import SamplingParams
 
 DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16

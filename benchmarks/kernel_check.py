@@ -19,15 +19,15 @@ from benchmarks.kernel_cases import (
     normal,
     row_sampling,
 )
-from izwi.ops.attention.torch_paged import PagedContext
-from izwi.ops.attention.torch_slots import PlainSlots
-from izwi.ops.attention.triton_decode import ScratchDecode
-from izwi.ops.quantized import FOUR_BITS
-from izwi.ops.torch_ops import TorchOps, divide
-from izwi.ops.triton_rows import rms_norm, snake, swiglu
-from izwi.ops.triton_sampling import draw
+from izwi.backends.torch import sampler
+from izwi.backends.torch.attention.paged import PagedContext
+from izwi.backends.torch.attention.slots import PlainSlots
+from izwi.backends.torch.ops import TorchOps, divide
+from izwi.backends.torch.quantized import FOUR_BITS
+from izwi.backends.torch.triton.attention_decode import ScratchDecode
+from izwi.backends.torch.triton.rows import rms_norm, snake, swiglu
+from izwi.backends.torch.triton.sampling import draw
 from izwi.request import SamplingParams
-from izwi.runner import sampler
 
 ROWS = (1, 2, 8, 32, 64)
 QUANTIZED_ROWS = (1, 8, 64)  # of each kernel

@@ -2,7 +2,8 @@
 
 Everything is timed inside CUDA graphs of many calls, over as many copies of the weights as do not
 stay in the cache between calls, since in a model other layers come between. `--tune` tries other
-cuts of the products and prints the fastest, ready for `TILES` in izwi/ops/triton_linear.py.
+cuts of the products and prints the fastest, ready for `TILES` in
+izwi/backends/torch/triton/linear.py.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from benchmarks.kernel_cases import (
     sampling_case,
 )
 from benchmarks.kernel_check import check_everything
+from izwi.backends.torch.quantized import quantized_dtype
+from izwi.backends.torch.triton import attention_decode as triton_decode
+from izwi.backends.torch.triton import launch as triton_launch
+from izwi.backends.torch.triton import sampling as triton_sampling
+from izwi.backends.torch.triton.attention_decode import DecodeTiles
+from izwi.backends.torch.triton.linear import Tiles, bucket_of
 from izwi.config import WEIGHTS
-from izwi.ops import triton_launch, triton_sampling
-from izwi.ops.attention import triton_decode
-from izwi.ops.attention.triton_decode import DecodeTiles
-from izwi.ops.quantized import quantized_dtype
-from izwi.ops.triton_linear import Tiles, bucket_of
 
 ROWS = (1, 8, 32, 64)
 CALLS, REPLAYS = 100, 7

@@ -15,13 +15,13 @@ import soxr
 
 from benchmarks.measure import TEXTS, arguments, write_result
 from izwi.async_engine import AsyncEngine
-from izwi.cache.kv import bytes_per_page
+from izwi.backends.torch.backend import DTYPES, torch_backend
+from izwi.backends.torch.kv import bytes_per_page
 from izwi.config import KV_DTYPES, EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.layers import KVSpec
 from izwi.registry import Registry
-from izwi.runner.device import DTYPES, torch_backend
 from izwi_api.services.speech import open_speech
 from izwi_api.services.transcribe import open_transcription
 

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from benchmarks.measure import write_result
-from izwi.cache.state import StateArena
-from izwi.ops.torch_ops import TorchOps
-from izwi.runner.device import torch_backend
-from izwi.runner.recorder import GraphRecorder
+from izwi.backends.torch.backend import torch_backend
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.recorded.recorder import GraphRecorder
+from izwi.backends.torch.state import StateArena
 from izwi_models.lfm2_audio.audio_config import (
     DetokenizerConfig,
     EncoderConfig,

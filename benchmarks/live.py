@@ -40,11 +40,11 @@ from benchmarks.live_models import CHAT, SIZES
 from benchmarks.measure import AUDIBLE, write_result
 from izwi.arrays import Float32
 from izwi.audio.pcm import from_s16le, to_s16le
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.registry import Registry
-from izwi.runner.device import torch_backend
 
 RATE = 24_000
 _BLOCK_S = 0.02

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 
 from izwi.async_engine import AsyncEngine
+from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
 from izwi.registry import Registry
 from izwi.request import Reason
-from izwi.runner.device import TorchBackend, torch_backend
 
 RESULTS = Path(__file__).parent / "results"
 AUDIBLE = 10 ** (-50 / 20)  # -50 dBFS; what is below counts as silence

@@ -24,13 +24,13 @@ from benchmarks.pictures import Curve, Panel, draw, shares
 from benchmarks.simulation.arrivals import Arrival, Playback, percentile_ms, poisson
 from benchmarks.simulation.live import play
 from izwi.async_engine import AsyncEngine
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
 from izwi.registry import Registry
 from izwi.request import Chunk, Request
-from izwi.runner.device import torch_backend
 
 LEAST_S = 10.0  # of speech in a long request
 OVERLOAD = 2.0

@@ -26,12 +26,12 @@ from benchmarks.fixed_length import fix_frames
 from benchmarks.frame_time import graph_rows
 from benchmarks.measure import TEXTS, write_result
 from benchmarks.random_checkpoint import RandomBackend, write_folder
+from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
 from izwi.registry import Registry
-from izwi.runner.device import TorchBackend, torch_backend
 from tests.models.tiny_tts import write_tiny_tts
 
 SIZES = ("tts-1.7b", "tts-0.6b", "tiny")

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import arguments, write_result
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import TranscriptionInput
 from izwi.model import TranscriptionModel
 from izwi.registry import Registry
 from izwi.request import Request
-from izwi.runner.device import torch_backend
 
 POSITIONS = 500
 WORDS = ("the", "train", "river", "leaves", "seven", "comes", "back", "late", "evening", "and")

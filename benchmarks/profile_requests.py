@@ -22,13 +22,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from izwi.alignment import AlignmentModel
 from izwi.audio.resample import resample
+from izwi.backends.torch.backend import torch_backend
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import AlignmentInput, SpeechInput, TranscriptionInput
 from izwi.registry import Registry
 from izwi.request import Request
-from izwi.runner.device import torch_backend
 from tests.models.tiny_chat import write_tiny_chat
 
 SPEECH, TRANSCRIPTION, ALIGNMENT = "izwi-tiny-tts", "izwi-tiny-asr", "izwi-tiny-aligner"

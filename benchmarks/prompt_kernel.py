@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.kernel_cases import DEVICE, PAGE, normal
 from benchmarks.kernels import shown, time_us
-from izwi.ops.attention.triton_prompt import attend_tile
+from izwi.backends.torch.triton.attention_prompt import attend_tile
 from izwi.ops.protocol import AttentionSpec
 
 # rows of a tile, keys of a pass, warps, stages

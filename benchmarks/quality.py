@@ -22,11 +22,11 @@ import torch
 from benchmarks.measure import RESULTS, write_result
 from izwi.arrays import Float32
 from izwi.async_engine import AsyncEngine
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import AlignmentInput, ReferenceClip, SpeechInput, TextMode, TranscriptionInput
 from izwi.registry import Registry
-from izwi.runner.device import torch_backend
 from izwi_api.services.align import find_aligner
 from izwi_api.services.context import chunks_of
 from izwi_api.services.speech import open_speech

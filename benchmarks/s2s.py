@@ -25,11 +25,11 @@ from benchmarks.measure import write_result
 from benchmarks.s2s_sessions import first_audio_row, session_row
 from benchmarks.s2s_sizes import CODECS, EndlessBackend, step_bytes, write_folder
 from benchmarks.s2s_steps import step_rows
+from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.chat import Role
 from izwi.config import EngineConfig
 from izwi.conversation import ConversationInput, SpokenTurn
 from izwi.engine import Engine
-from izwi.runner.device import TorchBackend, torch_backend
 from izwi_models.lfm2_audio import FAMILY
 from tests.models.tiny_lfm2_audio import CALM, write_tiny_lfm2_audio
 

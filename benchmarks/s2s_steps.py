@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from benchmarks.device_time import device_ms
+from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
 from izwi.engine import Engine
-from izwi.runner.tracked_graphs import TrackedDecodeGraphs
 
 _CONTEXT = 300  # positions before the new one
 _PAGE = 16

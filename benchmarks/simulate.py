@@ -28,10 +28,10 @@ from benchmarks.simulation.cluster import Cluster
 from benchmarks.simulation.device import PaperModel, PaperPrompt, Script
 from benchmarks.simulation.live import play
 from benchmarks.simulation.machine import Machine
+from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.config import EngineConfig
 from izwi.registry import Registry
 from izwi.request import Request
-from izwi.runner.device import TorchBackend, torch_backend
 from izwi.scheduler.policy import POLICIES
 
 # Shares of the rate at which the engine is full; the last is close to it.

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 
 from benchmarks.measure import arguments, write_result
+from izwi.backends.torch.backend import TorchBackend
+from izwi.backends.torch.ops import TorchOps
 from izwi.capability import Capability
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.layers import PagedAttention, StateSpec
 from izwi.model import Pick, Row
-from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput, Request, SamplingParams
-from izwi.runner.device import TorchBackend
 from izwi.sequence import Sequence
 from izwi.tracks import Track
 

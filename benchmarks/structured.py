@@ -18,11 +18,11 @@ from typing import Any
 
 import jsonschema_rs
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.request import Reason
-from izwi.runner.device import torch_backend
 from izwi_models.qwen3_chat.model import FAMILY, Qwen3Chat
 from tests.api.test_structured import SCHEMA
 from tests.models.tiny_chat import write_tiny_chat

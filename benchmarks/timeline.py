@@ -62,15 +62,15 @@ def engine_timeline() -> None:
     timeline = _opened()
     if timeline is None:
         return
+    from izwi.backends.torch.recorded.codec_graphs import CodecGraphs
+    from izwi.backends.torch.recorded.decode_graphs import DecodeGraphs
+    from izwi.backends.torch.recorded.encoder_graphs import EncoderGraphs
+    from izwi.backends.torch.recorded.graphs import Graphs
+    from izwi.backends.torch.recorded.prompt_graphs import PromptGraphs
+    from izwi.backends.torch.transfer import HostCopy
     from izwi.model_worker import ModelWorker
-    from izwi.ops.transfer import HostCopy
     from izwi.runner import compilations
-    from izwi.runner.codec_graphs import CodecGraphs
-    from izwi.runner.decode_graphs import DecodeGraphs
-    from izwi.runner.encoder_graphs import EncoderGraphs
     from izwi.runner.encoding import Encoders
-    from izwi.runner.graphs import Graphs
-    from izwi.runner.prompt_graphs import PromptGraphs
     from izwi.runner.runner import Runner
     from izwi.step_thread import SteppingThread
     from izwi_api.serve import wire

@@ -13,11 +13,11 @@ import soxr
 from benchmarks.measure import TEXTS, arguments, write_result
 from izwi.async_engine import AsyncEngine
 from izwi.audio.decode import decode_audio
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.registry import Registry
-from izwi.runner.device import torch_backend
 from izwi_api.services.speech import open_speech
 
 

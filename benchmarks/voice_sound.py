@@ -19,11 +19,11 @@ from matplotlib.figure import Figure
 from benchmarks.measure import write_result
 from benchmarks.quality import spoken
 from izwi.arrays import Float32
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.registry import Registry
-from izwi.runner.device import torch_backend
 from izwi_models.tiny.recipes.speech import Espeak
 from izwi_models.tiny.recipes.text import HELDOUT
 from izwi_models.tiny.recipes.voices import NAMED

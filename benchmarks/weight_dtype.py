@@ -25,13 +25,13 @@ from benchmarks.frame_time import graph_rows
 from benchmarks.kv_dtype import Voice
 from benchmarks.measure import TEXTS, arguments, write_result
 from benchmarks.random_checkpoint import load
+from izwi.backends.torch.backend import torch_backend
+from izwi.backends.torch.ops import TorchOps
 from izwi.config import WEIGHTS, EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
-from izwi.ops.torch_ops import TorchOps
 from izwi.registry import Registry
-from izwi.runner.device import torch_backend
 from izwi.sequence import Sequence
 
 Log = Seq[Seq[int]]

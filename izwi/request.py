@@ -215,9 +215,9 @@ class Chunk(Struct, frozen=True, eq=False, omit_defaults=True):
         encoded: The answer of an encode-only request.
         reason: Set on the last chunk.
         error: Why, when the reason is ERROR.
-        logprobs: (n,) float32, one an entry: see `izwi.runner.sampler.Sampler.logprobs`. None where
-            the request did not ask. With `top_logprobs` = k: (n, 1 + 2 k), behind its own an id
-            (exact, below 2^24) and its log probability k times, likeliest first.
+        logprobs: (n,) float32, one an entry: see `izwi.backends.protocol.StepSampler.logprobs`.
+            None where the request did not ask. With `top_logprobs` = k: (n, 1 + 2 k), behind its
+            own an id (exact, below 2^24) and its log probability k times, likeliest first.
         tracks: (n,) int64, of each entry; None where the model has one track.
     """
 

@@ -159,7 +159,7 @@ class Drawing:
     Attributes:
         reads_log: As of its request.
         adjusts: Whether logits of any of its tracks are.
-        seen: What the sampler keeps of the log; see `izwi.runner.adjust.SamplerState`.
+        seen: What the sampler keeps of the log; see `izwi.runner.emitted.SamplerState`.
         grammar: An `izwi.runner.grammars.GrammarState`, or None where entries are free.
         limit: Entries after which it ends, once that is known for good.
     """

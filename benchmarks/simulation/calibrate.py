@@ -16,12 +16,12 @@ from benchmarks.simulation.device import PaperModel, Script
 from benchmarks.simulation.machine import Machine
 from benchmarks.simulation.step_log import RecordedEngine
 from izwi.async_engine import AsyncEngine
+from izwi.backends.torch.backend import TorchBackend
 from izwi.config import EngineConfig
 from izwi.inputs import SpeechInput
 from izwi.model import SpeechModel
 from izwi.registry import Registry
 from izwi.request import Chunk, Request
-from izwi.runner.device import TorchBackend
 
 
 @dataclass(slots=True)

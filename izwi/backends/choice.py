@@ -34,7 +34,7 @@ def open_backend(
         from izwi.backends.mlx.backend import mlx_backend
 
         return mlx_backend(dtype, weights, attention)
-    from izwi.runner.device import torch_backend
+    from izwi.backends.torch.backend import torch_backend
 
     return torch_backend(device, dtype, weights, attention)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 logger = logging.getLogger(__name__)
 
@@ -81,30 +81,6 @@ def report(compilation: Compilation) -> None:
         counter.add(compilation)
     for observer in observers:
         observer(compilation)
-
-
-def watch_triton() -> None:
-    """Report what Triton compiles and loads in this process."""
-    import triton
-
-    triton.knobs.compilation.listener = _on_kernel
-
-
-def _on_kernel(*, src: Any, times: Any, cache_hit: bool, **_: Any) -> None:
-    report(Compilation("loaded" if cache_hit else "compiled", _named(src), times.total / 1e6))
-
-
-def _named(source: Any) -> str:
-    """A kernel with its constants and the types of its arguments."""
-    names = getattr(source.fn, "arg_names", [])
-    constants = {
-        names[place[0]] if place[0] < len(names) else str(place[0]): value
-        for place, value in source.constants.items()
-    }
-    shown = ", ".join(f"{name}={value}" for name, value in constants.items())
-    types = ",".join(kind for kind in source.signature.values() if kind != "constexpr")
-    aligned = "".join(str(int((place,) in source.attrs)) for place in range(len(names)))
-    return f"{source.name}({shown}; {types}; {aligned})"
 
 
 def cause() -> list[str]:

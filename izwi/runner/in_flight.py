@@ -11,7 +11,7 @@ S = TypeVar("S")
 
 
 class Copy(Protocol):
-    """A copy to the host; see `izwi.ops.transfer.HostCopy`."""
+    """A copy to the host; see `izwi.backends.torch.transfer.HostCopy`."""
 
     @property
     def is_done(self) -> bool:

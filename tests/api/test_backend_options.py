@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
+from izwi.backends.torch.backend import torch_backend
+from izwi.backends.torch.quantized import QuantizedWeight
 from izwi.model import Model
-from izwi.ops.quantized import QuantizedWeight
 from izwi.recording import platform_of
-from izwi.runner.device import torch_backend
 from izwi_api.cli.main import app
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.local_services import open_services

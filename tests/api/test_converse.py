@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from izwi.async_engine import AsyncEngine
+from izwi.backends.torch.backend import torch_backend
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.registry import Registry
-from izwi.runner.device import torch_backend
 from izwi_api.services.converse import SoundPiece, SpokenAnswer, Voice, open_spoken_answer
 from izwi_api.services.speech import open_speech
 from tests.api.scripted_chat import ScriptedRegistry

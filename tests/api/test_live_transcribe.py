@@ -13,13 +13,13 @@ import pytest
 import soxr
 
 from izwi.async_engine import AsyncEngine
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import InvalidAudio, InvalidRequest, IzwiError, Overloaded
 from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.registry import Registry
 from izwi.request import Chunk, Reason
-from izwi.runner.device import torch_backend
 from izwi_api.services.live_transcribe import (
     PartialText,
     SegmentText,

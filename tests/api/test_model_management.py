@@ -12,10 +12,10 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest
 from izwi.registry import Registry, embedded
-from izwi.runner.device import torch_backend
 from izwi_api.cli.main import app as command_line
 from izwi_api.http.app import create_app
 from izwi_api.runtime_options import RuntimeOptions

@@ -10,12 +10,12 @@ import pytest
 
 from izwi.async_engine import AsyncEngine
 from izwi.audio.pcm import to_s16le
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import InvalidRequest
 from izwi.inputs import SpeechInput
 from izwi.registry import Registry
-from izwi.runner.device import torch_backend
 from izwi_api.services.speech import open_speech
 from izwi_api.services.speech_writer import open_speech_writer
 

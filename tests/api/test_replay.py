@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from izwi.async_engine import AsyncEngine
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.recording import RequestRecorder, platform_of
 from izwi.recording_line import SpeechLine, read_recording
 from izwi.request import Chunk, Reason, Request
-from izwi.runner.device import torch_backend
 from izwi_api.cli.main import app
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.recording import recorded

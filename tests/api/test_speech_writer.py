@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from izwi.async_engine import AsyncEngine
 from izwi.audio.encode import stream_encoder
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import EngineStopped, InvalidRequest, VoiceNotFound
 from izwi.inputs import SpeechInput, TextMode
 from izwi.registry import Registry
 from izwi.request import Chunk
-from izwi.runner.device import torch_backend
 from izwi_api.services.speech import encoded_sound, open_speech
 from izwi_api.services.speech_writer import SpeechWriter, open_speech_writer
 from tests.api.conftest import FakeRegistry, FakeSpeech

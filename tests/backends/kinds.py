@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from izwi.backends.protocol import ArrayBackend
-from izwi.runner.device import torch_backend
+from izwi.backends.torch.backend import torch_backend
 
 HAS_MLX = importlib.util.find_spec("mlx") is not None
 

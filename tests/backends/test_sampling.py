@@ -98,7 +98,7 @@ def test_many_quantiles_give_the_same_ids() -> None:
     import torch
 
     from izwi.backends.mlx.sampler import draw
-    from izwi.runner.sampler import draw as torch_draw
+    from izwi.backends.torch.sampler import draw as torch_draw
 
     logits = 2 * np.random.default_rng(7).standard_normal(VOCAB).astype(np.float32)
     noise = (np.arange(20_000) + 0.5) / 20_000

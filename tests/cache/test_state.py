@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from izwi.cache.state import StateArena
+from izwi.backends.torch.state import StateArena
 from izwi.layers import StateSpec
 
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from izwi.cache.state import StateArena
+from izwi.backends.torch.state import StateArena
 from izwi.cache.tiers import PageStore, Tier, TierCosts, cheapest
 from izwi.layers import StateSpec
 from tests.examples import examples

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from izwi.cache.kv import bytes_per_page
+from izwi.backends.torch.backend import TorchBackend
+from izwi.backends.torch.kv import bytes_per_page
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.layers import KVSpec
 from izwi.log import Log
 from izwi.request import Chunk, Reason, Request
-from izwi.runner.device import TorchBackend
 from tests.engine.toy import ToySpeech, ToyText
 from tests.engine.toy_talk import Logged, ToyTalk
 from tests.engine.world import STEP_S, Clock

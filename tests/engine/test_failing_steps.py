@@ -15,16 +15,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from izwi.cache.kv import PagedKV
+from izwi.backends.torch.backend import TorchBackend
+from izwi.backends.torch.kv import PagedKV
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.recorded.codec_graphs import CodecGraphs
+from izwi.backends.torch.state import StateArena
+from izwi.backends.torch.transfer import HostCopy
 from izwi.cache.memory import PagedMemory
-from izwi.cache.state import StateArena
 from izwi.engine import Engine
 from izwi.model_worker import ModelWorker
-from izwi.ops.torch_ops import TorchOps
-from izwi.ops.transfer import HostCopy
 from izwi.request import Chunk, Reason, Request
-from izwi.runner.codec_graphs import CodecGraphs
-from izwi.runner.device import TorchBackend
 from izwi.runner.runner import Runner
 from izwi.scheduler.scheduler import Scheduler
 from tests.engine.ahead import one_step_ahead

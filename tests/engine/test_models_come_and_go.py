@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from izwi.async_engine import AsyncEngine
+from izwi.backends.torch.backend import TorchBackend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import EngineStopped, InvalidRequest, ModelNotFound
 from izwi.request import Reason
 from izwi.runner.budget import divide, share_of_added_model
-from izwi.runner.device import TorchBackend
 from tests.engine.toy import ToySpeech, toy_request
 from tests.engine.world import World, alone
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from izwi.backends.torch.backend import TorchBackend
 from izwi.engine import Engine
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.request import Reason, Request
-from izwi.runner.device import TorchBackend
 from izwi.sequence import PauseReason, Phase
 from tests.engine.toy import CLONE, ToyCodec, toy_request
 from tests.engine.world import SPEECH, World, alone

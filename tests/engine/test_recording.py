@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from izwi.backends.torch.backend import TorchBackend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import InvalidMessage
@@ -39,7 +40,6 @@ from izwi.recording_line import (
 from izwi.registry import Registry
 from izwi.replay import Difference, replay
 from izwi.request import Chunk, Reason, Request
-from izwi.runner.device import TorchBackend
 from izwi.serialization import decode_line, encode_line
 from tests.golden.make_recordings import RECORDINGS, SPEAKER, loaded, run_alone
 

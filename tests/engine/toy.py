@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from msgspec import Struct
 
+from izwi.backends.torch.ops import TorchOps
 from izwi.capability import Capability
 from izwi.digests import digest_ints
 from izwi.layers import StateSpec
 from izwi.model import Pick, Row
-from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput, Request, SamplingParams
 from izwi.tracks import Track
 from izwi_models.qwen3.decoder import DecoderConfig, decode, tensor_shapes

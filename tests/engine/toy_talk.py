@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from msgspec import Struct
 
+from izwi.backends.torch.ops import TorchOps
 from izwi.digests import digest_ints
 from izwi.layers import PagedAttention, ShortConv, StateSpec
 from izwi.model import Pick, Row
 from izwi.ops.protocol import AttentionSpec
-from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput, Request, SamplingParams, TrackParams
 from izwi.track_log import Entry, Progress
 from izwi.tracks import END, Track

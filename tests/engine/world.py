@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from izwi.backends.torch.backend import TorchBackend
 from izwi.cache.pages import pages_for
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.model_worker import ModelWorker
 from izwi.request import Chunk, Reason, Request
-from izwi.runner.device import TorchBackend
 from izwi.scheduler.work import Work
 from tests.engine.toy import ToySpeech, ToyText
 

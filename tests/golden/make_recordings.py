@@ -15,13 +15,13 @@ import soxr
 import torch
 
 from izwi.arrays import Float32
+from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import ReferenceClip, SpeechInput, TextMode, TranscriptionInput
 from izwi.recording import RequestRecorder, platform_of
 from izwi.registry import Registry
 from izwi.request import Request
-from izwi.runner.device import TorchBackend, torch_backend
 
 RECORDINGS = Path(__file__).parent / "recordings"
 SPEAKER, LISTENER = "izwi-tiny-tts", "izwi-tiny-asr"

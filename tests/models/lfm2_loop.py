@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from izwi.ops.attention.torch_dense import attend, rope_table
+from izwi.backends.torch.attention.dense import attend, rope_table
 
 
 class LoopContext:

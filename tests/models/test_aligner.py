@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.capability import Capability
 from izwi.checkpoint import parse_config
 from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge
 from izwi.inputs import AlignmentInput
 from izwi.model import Row, step
 from izwi.request import Request
-from izwi.runner.device import torch_backend
 from izwi.sequence import Sequence
 from izwi_models import FAMILIES
 from izwi_models.qwen3_aligner import FAMILY, Qwen3Aligner

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.capability import Capability
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import AlignmentInput
 from izwi.registry import Registry
 from izwi.request import Reason
-from izwi.runner.device import torch_backend
 from izwi_models.qwen3_aligner import FAMILY, Qwen3Aligner
 from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import sound, write_tiny_asr

@@ -14,11 +14,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from izwi.audio.mel import whisper_log_mel
+from izwi.backends.torch.attention.dense import attend, rope_table
+from izwi.backends.torch.backend import torch_backend
 from izwi.checkpoint import parse_config
 from izwi.inputs import TranscriptionInput
 from izwi.model import Pick, Row, step
-from izwi.ops.attention.torch_dense import attend, rope_table
-from izwi.runner.device import torch_backend
 from izwi.sequence import Sequence
 from izwi_models import FAMILIES
 from izwi_models.qwen3_asr import encoder

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import TranscriptionInput
 from izwi.model import TranscriptionModel
 from izwi.request import Reason
-from izwi.runner.device import torch_backend
 from izwi_models.qwen3_asr.model import FAMILY
 from tests.models.tiny_asr import sound, write_tiny_asr
 

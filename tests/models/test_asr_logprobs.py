@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import TranscriptionInput
 from izwi.model import Row, step
-from izwi.runner.device import torch_backend
 from izwi.sequence import Sequence
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.text import TEXT_TAG, parse_answer

@@ -16,13 +16,13 @@ from msgspec import structs
 
 from izwi.audio.mel import whisper_log_mel
 from izwi.audio.split import split_at_silence
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import InvalidRequest, TooLarge
 from izwi.input_stream import PartialTranscript
 from izwi.inputs import TranscriptionInput
 from izwi.request import Request
-from izwi.runner.device import torch_backend
 from izwi.sequence import Sequence
 from izwi_models.qwen3_asr.features import SegmentFeatures
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR

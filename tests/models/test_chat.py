@@ -13,15 +13,15 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
+from izwi.backends.torch.backend import torch_backend
+from izwi.backends.torch.quantized import QuantizedWeight
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.checkpoint import parse_config
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import CheckpointError, ContextTooLong, InvalidRequest
 from izwi.model import Row, step
-from izwi.ops.quantized import QuantizedWeight
 from izwi.request import Reason, Request, SamplingParams
-from izwi.runner.device import torch_backend
 from izwi.sequence import Sequence
 from izwi_models import FAMILIES
 from izwi_models.qwen3.tokenizer import QwenTokenizer

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.log import Log
 from izwi.request import Reason
-from izwi.runner.device import torch_backend
 from izwi_models.qwen3_chat.model import FAMILY
 from tests.models.tiny_chat import write_tiny_chat
 

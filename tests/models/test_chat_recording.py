@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
 from izwi.engine import Engine
@@ -14,7 +15,6 @@ from izwi.recording import RequestRecorder
 from izwi.recording_line import ChatLine, read_recording
 from izwi.registry import Registry
 from izwi.replay import replay
-from izwi.runner.device import torch_backend
 from tests.golden.make_recordings import run_alone
 from tests.models.tiny_chat import write_tiny_chat
 

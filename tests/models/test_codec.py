@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.weights import load_weights
 from izwi.errors import CheckpointError
-from izwi.ops.torch_ops import TorchOps
-from izwi.runner.weights import load_weights
 from izwi_models.qwen3_codec import (
     CodecConfig,
     codec_config,

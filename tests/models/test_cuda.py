@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from izwi.backends.torch.backend import TorchBackend, torch_backend
+from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import WEIGHTS, EngineConfig
 from izwi.conversation import ConversationInput, Heard, SpokenTurn
@@ -22,8 +24,6 @@ from izwi.inputs import ReferenceClip, SpeechInput, TranscriptionInput
 from izwi.model import Family
 from izwi.request import EncodeInput, Reason, Request
 from izwi.runner.compilations import Compilation, cause, observers
-from izwi.runner.device import TorchBackend, torch_backend
-from izwi.runner.tracked_graphs import TrackedDecodeGraphs
 from izwi_models.lfm2_audio import FAMILY as S2S
 from izwi_models.lfm2_audio.audio_config import MimiConfig
 from izwi_models.qwen3_chat.model import FAMILY as CHAT

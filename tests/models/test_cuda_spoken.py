@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from benchmarks.s2s_sizes import CODECS, EndlessBackend, write_folder
+from izwi.backends.torch.backend import torch_backend
 from izwi.chat import Role
 from izwi.config import EngineConfig
 from izwi.conversation import ConversationInput, Heard, SpokenTurn
 from izwi.engine import Engine
 from izwi.errors import ContextTooLong, TooLarge
 from izwi.request import Reason
-from izwi.runner.device import torch_backend
 from izwi_models.lfm2_audio import FAMILY
 
 pytestmark = [

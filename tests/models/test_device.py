@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from benchmarks.forced import logits_of
+from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.model import Family
-from izwi.runner.device import TorchBackend, torch_backend
 from izwi.sequence import Sequence
 from tests.models.kinds import KINDS, TEXTS, request_of
 

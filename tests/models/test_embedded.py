@@ -11,12 +11,12 @@ import soxr
 
 from izwi.arrays import Float32
 from izwi.async_engine import AsyncEngine
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import InvalidRequest
 from izwi.inputs import ReferenceClip, SpeechInput, TextMode, TranscriptionInput
 from izwi.registry import Registry, embedded
-from izwi.runner.device import torch_backend
 from izwi_api.services.speech import open_speech
 from izwi_api.services.transcribe import open_transcription
 

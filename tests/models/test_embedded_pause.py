@@ -7,13 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from izwi.arrays import Float32
+from izwi.backends.torch.backend import TorchBackend, torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.layers import KVSpec
 from izwi.registry import Registry
 from izwi.request import Request
-from izwi.runner.device import TorchBackend, torch_backend
 
 MODEL = "izwi-tiny-tts"
 FRAMES = 30  # of a sentence that is about as long

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.errors import CheckpointError
-from izwi.runner.device import torch_backend
 from izwi_models.lfm2_audio import backbone, depthformer, embedding
 from izwi_models.lfm2_audio.config import (
     LFM2AudioConfig,

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from izwi.backends.torch.ops import TorchOps
 from izwi.errors import CheckpointError
 from izwi.layers import StateSpec
-from izwi.ops.torch_ops import TorchOps
 from izwi_models.lfm2_audio import detokenizer, mimi
 from izwi_models.lfm2_audio.audio_config import DetokenizerConfig, MimiConfig, detokenizer_config
 from izwi_models.lfm2_audio.audio_tensors import detokenizer_shapes, mimi_shapes

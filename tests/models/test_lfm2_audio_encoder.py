@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from izwi.audio.sinc import sinc_resample
+from izwi.backends.torch.ops import TorchOps
 from izwi.errors import CheckpointError, InvalidAudio
-from izwi.ops.torch_ops import TorchOps
 from izwi_models.lfm2_audio import encoder as module
 from izwi_models.lfm2_audio.audio_config import (
     EncoderConfig,

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from izwi.cache.state import StateArena
-from izwi.ops.torch_ops import TorchOps
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.state import StateArena
 from izwi.request import EncodeInput
 from izwi_models.lfm2_audio.audio_config import MimiConfig, detokenizer_config, encoder_config
 from izwi_models.lfm2_audio.audio_tensors import detokenizer_shapes, encoder_shapes, mimi_shapes

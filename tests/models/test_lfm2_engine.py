@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from izwi.cache.kv import bytes_per_page
+from izwi.backends.torch.backend import torch_backend
+from izwi.backends.torch.kv import bytes_per_page
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
 from izwi.conversation import ConversationInput, Heard, Said, SpokenTurn
@@ -18,7 +19,6 @@ from izwi.engine import Engine
 from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.layers import KVSpec
 from izwi.request import Chunk, EncodeInput, Reason, Request
-from izwi.runner.device import torch_backend
 from izwi_models.lfm2_audio import FAMILY
 from izwi_models.lfm2_audio.embedding import NOTHING
 from izwi_models.lfm2_audio.model import LFM2Audio

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.errors import CheckpointError
 from izwi.registry import Registry
-from izwi.runner.device import torch_backend
 from izwi.weightless import WeightlessBackend
 from izwi_models import FAMILIES
 from izwi_models.lfm2_audio import FAMILY, loader

@@ -15,7 +15,8 @@ import torch
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from izwi.cache.kv import bytes_per_page
+from izwi.backends.torch.backend import torch_backend
+from izwi.backends.torch.kv import bytes_per_page
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
 from izwi.conversation import ConversationInput, Heard, Said, SpokenTurn
@@ -23,7 +24,6 @@ from izwi.engine import Engine
 from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.layers import KVSpec
 from izwi.request import Request
-from izwi.runner.device import torch_backend
 from izwi_models.lfm2_audio import FAMILY
 from izwi_models.qwen3_asr.model import FAMILY as ASR
 from izwi_models.qwen3_chat.model import FAMILY as CHAT

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from izwi.backends.torch.backend import TorchBackend
+from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
 from izwi.config import EngineConfig
 from izwi.conversation import Heard
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.request import Request
-from izwi.runner.device import TorchBackend
-from izwi.runner.tracked_graphs import TrackedDecodeGraphs
 from izwi_models.lfm2_audio import FAMILY
 from tests.models.test_lfm2_engine import Given, run, talk, turn
 from tests.models.tiny_asr import sound

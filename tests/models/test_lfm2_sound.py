@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
 from izwi.conversation import ConversationInput, SpokenTurn
@@ -19,7 +20,6 @@ from izwi.recording_line import read_recording
 from izwi.registry import Registry
 from izwi.replay import replay
 from izwi.request import Chunk, Request
-from izwi.runner.device import torch_backend
 from izwi.tracks import END
 from izwi_models.lfm2_audio import FAMILY
 from izwi_models.lfm2_audio.model import LFM2Audio

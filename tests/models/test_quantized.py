@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from izwi.backends.torch.backend import TorchBackend, torch_backend
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.quantized import QuantizedWeight
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.model import Model, Row
-from izwi.ops.quantized import QuantizedWeight
-from izwi.ops.torch_ops import TorchOps
 from izwi.registry import Registry
 from izwi.request import Request
-from izwi.runner.device import TorchBackend, torch_backend
 from izwi.sequence import Sequence
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.errors import CheckpointError, InvalidAudio, InvalidRequest, TooLarge, VoiceNotFound
 from izwi.inputs import ReferenceClip, SpeechInput, TextMode, VoicePrompt
 from izwi.request import Request
-from izwi.runner.device import torch_backend
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.cutting import split_text
 from izwi_models.qwen3_tts.model import Qwen3TTS

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from izwi.backends.torch.backend import torch_backend
+from izwi.backends.torch.sampler import Sampler, Suppressed
 from izwi.errors import InvalidRequest, TooLarge, VoiceNotFound
 from izwi.input_stream import TextPart
 from izwi.inputs import ReferenceClip, SpeechInput, TextMode, VoicePrompt
 from izwi.model import Row, step
 from izwi.request import Request
-from izwi.runner.device import torch_backend
-from izwi.runner.sampler import Sampler, Suppressed
 from izwi.sequence import Sequence
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS

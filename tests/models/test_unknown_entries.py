@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.model import UNKNOWN, Row
-from izwi.runner.device import torch_backend
 from izwi.sequence import Sequence
 from tests.models.kinds import KINDS, request_of
 

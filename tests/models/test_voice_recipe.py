@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from izwi.ops.torch_ops import TorchOps
+from izwi.backends.torch.ops import TorchOps
 from izwi.registry import embedded
 from izwi_models.qwen3_asr.config import read_config
 from izwi_models.tiny.recipes.augment import (

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from izwi.backends.torch.attention.dense import attend, rope_table
 from izwi.model import Row, step
-from izwi.ops.attention.torch_dense import attend, rope_table
 from izwi.ops.protocol import AttentionSpec
 from izwi.request import Request
 from izwi.sequence import Sequence

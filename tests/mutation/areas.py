@@ -15,7 +15,7 @@ def _tests(*folders: str) -> tuple[str, ...]:
     return tuple(sorted(str(path.relative_to(_ROOT)) for path in found))
 
 
-_LOOP = _tests("scheduler", "cache", "engine", "runner")
+_LOOP = _tests("scheduler", "cache", "engine", "runner", "backends", "backends/torch")
 _SERVE = _tests("serve")
 _KEYS = (
     "tests/api/test_limits_boundaries.py",
@@ -29,7 +29,8 @@ _SCHEDULER = (
     *("cost", "playback", "batching_delay", "shadow", "ordered", "deadline", "step_builder"),
     *("scheduler", "waiting_queue", "playback_clocks", "codec_rows"),
 )
-_CACHE = ("pages", "radix", "edge", "memory", "tiers", "kv", "state", "state_rows")
+_CACHE = ("pages", "radix", "edge", "memory", "tiers", "state_rows")
+_TORCH = ("kv", "state", "sampler", "recorded/staging")
 _PROCESSES = (
     *("control", "engine_process", "api_server_process", "resumable_request"),
     *("remote_engine", "supervisor", "wire"),
@@ -39,7 +40,8 @@ AREAS: dict[str, tuple[str, ...]] = {
     **{f"izwi/scheduler/{name}.py": _LOOP for name in _SCHEDULER},
     **{f"izwi/cache/{name}.py": _LOOP for name in _CACHE},
     **{f"izwi/{name}.py": _LOOP for name in ("model_worker", "in_flight")},
-    **{f"izwi/runner/{name}.py": _LOOP for name in ("runner", "sampler", "staging")},
+    "izwi/runner/runner.py": _LOOP,
+    **{f"izwi/backends/torch/{name}.py": _LOOP for name in _TORCH},
     "izwi/step_thread.py": (*_LOOP, *_SERVE),
     "izwi/serialization.py": ("tests/serve/test_wire.py", "tests/engine/test_recording.py"),
     **{f"api/izwi_api/http/{name}.py": _KEYS for name in ("limits", "auth", "keys")},

@@ -15,18 +15,23 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+from izwi.backends.torch.conv_trailers import ConvTrailers
+from izwi.backends.torch.quantized import FOUR_BITS, quantized_weight
+from izwi.backends.torch.triton import launch as triton_launch
+from izwi.backends.torch.triton.attention_decode import (
+    DecodeCache,
+    PagedDecode,
+    ScratchDecode,
+    rope_tables,
+)
+from izwi.backends.torch.triton.attention_prompt import PagedPrompt
+from izwi.backends.torch.triton.linear import gated_linear, linear
+from izwi.backends.torch.triton.packed import widen_packed
+from izwi.backends.torch.triton.rows import PendingNorm, rms_norm, snake, swiglu, widen
+from izwi.backends.torch.triton.sampling import MAX_STOP_IDS, RowSampling, SamplingColumns, draw
+from izwi.backends.torch.triton.short_conv import StagedConv
 from izwi.layers import ConvSpec
-from izwi.ops import triton_launch
-from izwi.ops.attention.triton_decode import DecodeCache, PagedDecode, ScratchDecode, rope_tables
-from izwi.ops.attention.triton_prompt import PagedPrompt
-from izwi.ops.conv_trailers import ConvTrailers
 from izwi.ops.protocol import AttentionSpec
-from izwi.ops.quantized import FOUR_BITS, quantized_weight
-from izwi.ops.triton_linear import gated_linear, linear
-from izwi.ops.triton_packed import widen_packed
-from izwi.ops.triton_rows import PendingNorm, rms_norm, snake, swiglu, widen
-from izwi.ops.triton_sampling import MAX_STOP_IDS, RowSampling, SamplingColumns, draw
-from izwi.ops.triton_short_conv import StagedConv
 
 TARGET = GPUTarget("cuda", 90, 32)
 SPEC = AttentionSpec(16, 8, 128, 1e6)

@@ -25,8 +25,8 @@ def table(name: str, dtype: str = "float32") -> Ops:
         from izwi.backends.mlx.ops import MlxOps
 
         return MlxOps(MLX_DTYPES[dtype])
-    from izwi.ops.torch_ops import TorchOps
-    from izwi.runner.device import DTYPES
+    from izwi.backends.torch.backend import DTYPES
+    from izwi.backends.torch.ops import TorchOps
 
     return TorchOps(DEVICE, DTYPES[dtype])
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from izwi.ops import Ops, torch_audio
+from izwi.backends.torch import audio as torch_audio
+from izwi.backends.torch.ops import TorchOps
+from izwi.ops import Ops
 from izwi.ops.protocol import AttentionSpec
-from izwi.ops.torch_ops import TorchOps
 from tests.ops import tables
 from tests.ops.devices import DEVICE, normal
 from tests.ops.tables import each_backend, table

@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from izwi.errors import InvalidRequest
-from izwi.ops import quantized
-from izwi.ops.quantized import (
+from izwi.backends.torch import quantized
+from izwi.backends.torch.backend import torch_backend
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.quantized import (
     FOUR_BITS,
     PackedWeight,
     QuantizedWeight,
     quantized_dtype,
     quantized_weight,
 )
-from izwi.ops.torch_ops import TorchOps
-from izwi.runner.device import torch_backend
+from izwi.errors import InvalidRequest
 from tests.ops.devices import normal
 
 EPS = 1e-3

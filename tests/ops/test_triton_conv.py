@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from izwi.ops import triton_conv, triton_rows
-from izwi.ops.torch_ops import TorchOps
-from izwi.ops.triton_conv_tiles import TILES, Tiles, unit_tiles_for
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.triton import conv as triton_conv
+from izwi.backends.torch.triton import rows as triton_rows
+from izwi.backends.torch.triton.conv_tiles import TILES, Tiles, unit_tiles_for
 from tests.ops.devices import DEVICE, DTYPES, assert_near, normal
 
 F32 = torch.float32

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from izwi.ops.attention.torch_paged import PagedContext
-from izwi.ops.attention.torch_slots import PlainSlots
-from izwi.ops.attention.triton_decode import (
+from izwi.backends.torch.attention.paged import PagedContext
+from izwi.backends.torch.attention.slots import PlainSlots
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.triton.attention_decode import (
     DecodeCache,
     PagedDecode,
     ScratchDecode,
@@ -19,10 +20,9 @@ from izwi.ops.attention.triton_decode import (
     rope_tables,
     takes_heads,
 )
+from izwi.backends.torch.triton.ops import TritonOps
+from izwi.backends.torch.triton.rows import PendingNorm
 from izwi.ops.protocol import AttentionSpec
-from izwi.ops.torch_ops import TorchOps
-from izwi.ops.triton_ops import TritonOps
-from izwi.ops.triton_rows import PendingNorm
 from tests.ops.devices import DEVICE, DTYPES, NEAR, assert_near, normal
 
 SPEC = AttentionSpec(num_heads=6, num_kv_heads=2, head_dim=16, rope_theta=1e4, norm_eps=1e-3)

@@ -13,16 +13,16 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from izwi.backends.torch.backend import TorchBackend
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.recorded.compiling import Rehearsal
+from izwi.backends.torch.recorded.decode_graphs import DecodeGraphs, Variant
+from izwi.backends.torch.triton.attention_decode import PagedDecode
+from izwi.backends.torch.triton.ops import TritonOps
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.model import step
-from izwi.ops.attention.triton_decode import PagedDecode
-from izwi.ops.torch_ops import TorchOps
-from izwi.ops.triton_ops import TritonOps
 from izwi.request import SamplingParams
-from izwi.runner.compiling import Rehearsal
-from izwi.runner.decode_graphs import DecodeGraphs, Variant
-from izwi.runner.device import TorchBackend
 from izwi.sequence import Sequence
 from izwi_models.qwen3.decoder import DecoderConfig
 from tests.engine import toy
@@ -92,7 +92,7 @@ def test_steps_in_which_torch_attends_are_recorded_while_keys_are_few(
 
     monkeypatch.setattr(DecodeGraphs, "decode", counted)
     for few_keys in (512, 8):
-        monkeypatch.setattr("izwi.runner.graphs.FEW_KEYS", few_keys)
+        monkeypatch.setattr("izwi.backends.torch.recorded.graphs.FEW_KEYS", few_keys)
         decoded.clear()
         engine, recorded = run(TritonOps(device, torch.float32, attention="torch"))
         for worker in engine._workers.values():
@@ -112,10 +112,10 @@ def test_all_that_a_request_may_ask_for_is_recorded(
     """Log probabilities, long lists of candidates and many keys say what plain steps say."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for module in ("graphs", "decode_graphs"):
-        monkeypatch.setattr(f"izwi.runner.{module}.FEW_KEYS", 8)
+        monkeypatch.setattr(f"izwi.backends.torch.recorded.{module}.FEW_KEYS", 8)
     if vocabulary is not None:  # of which more do not fit into one program
-        monkeypatch.setattr("izwi.ops.triton_sampling.MAX_VOCABULARY", vocabulary)
-        monkeypatch.setattr("izwi.ops.triton_sampling._SORTED_ROWS", 2)
+        monkeypatch.setattr("izwi.backends.torch.triton.sampling.MAX_VOCABULARY", vocabulary)
+        monkeypatch.setattr("izwi.backends.torch.triton.sampling._SORTED_ROWS", 2)
     replayed: list[Variant] = []
     choose = DecodeGraphs._variant
 
@@ -233,8 +233,8 @@ def test_a_rehearsal_looks_up_nothing_that_no_kernel_has_written(
 ) -> None:
     """What a kernel was to write is whatever lies in memory: ids beyond every table."""
     wild = lambda logits, *_: torch.full((len(logits),), 1 << 40)  # noqa: E731
-    monkeypatch.setattr("izwi.runner.decode_graphs.draw", wild)
-    monkeypatch.setattr("izwi.runner.decode_graphs.take_last", lambda *_: None)
+    monkeypatch.setattr("izwi.backends.torch.recorded.decode_graphs.draw", wild)
+    monkeypatch.setattr("izwi.backends.torch.recorded.decode_graphs.take_last", lambda *_: None)
     ops = TritonOps("cpu", torch.float32)
     for model in (ToySpeech(ops), ToyText(ops)):
         engine = Engine({"m": model}, TorchBackend(ops), CONFIG)

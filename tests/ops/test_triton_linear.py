@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from izwi.ops import triton_linear, triton_packed, triton_rows
-from izwi.ops.quantized import FOUR_BITS, PackedWeight, quantized_weight
-from izwi.ops.torch_ops import rms_norm
+from izwi.backends.torch.ops import rms_norm
+from izwi.backends.torch.quantized import FOUR_BITS, PackedWeight, quantized_weight
+from izwi.backends.torch.triton import linear as triton_linear
+from izwi.backends.torch.triton import packed as triton_packed
+from izwi.backends.torch.triton import rows as triton_rows
 from tests.ops.devices import DTYPES, assert_near, normal
 
 EPS = 1e-3

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from izwi.backends.torch.attention.dense import ScratchCache
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.quantized import quantized_weight, widen
+from izwi.backends.torch.triton import linear as triton_linear
+from izwi.backends.torch.triton import ops as triton_ops
+from izwi.backends.torch.triton.attention_decode import ScratchDecode
+from izwi.backends.torch.triton.ops import TritonOps
 from izwi.config import WEIGHTS
-from izwi.ops import triton_linear, triton_ops
-from izwi.ops.attention.torch_dense import ScratchCache
-from izwi.ops.attention.triton_decode import ScratchDecode
 from izwi.ops.protocol import AttentionSpec
-from izwi.ops.quantized import quantized_weight, widen
-from izwi.ops.torch_ops import TorchOps
-from izwi.ops.triton_ops import TritonOps
 from tests.ops.devices import DEVICE, assert_near, normal
 
 F32, EPS = torch.float32, 1e-3

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from izwi.ops.attention.torch_paged import PagedContext
-from izwi.ops.attention.triton_decode import rope_tables
-from izwi.ops.attention.triton_prompt import PagedPrompt, PromptTile
+from izwi.backends.torch.attention.paged import PagedContext
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.triton.attention_decode import rope_tables
+from izwi.backends.torch.triton.attention_prompt import PagedPrompt, PromptTile
+from izwi.backends.torch.triton.ops import TritonOps
 from izwi.ops.protocol import AttentionSpec
-from izwi.ops.torch_ops import TorchOps
-from izwi.ops.triton_ops import TritonOps
 from tests.ops.devices import DEVICE, DTYPES, NEAR, assert_near
 from tests.ops.test_triton_decode import MAX_KEYS, PAGE, SPEC, Pages, norms, packed
 
@@ -77,6 +77,6 @@ def test_groups_of_heads(heads: tuple[int, int]) -> None:
 def test_tiles_that_see_whole_blocks(monkeypatch: pytest.MonkeyPatch, queries: int) -> None:
     """Blocks that all of a tile see go without a mask; a tile with more sequences has one."""
     tile = PromptTile(queries, keys=16, warps=4, stages=2)
-    monkeypatch.setattr("izwi.ops.attention.triton_prompt.tile_for", lambda *_: tile)
+    monkeypatch.setattr("izwi.backends.torch.triton.attention_prompt.tile_for", lambda *_: tile)
     check_runs([(50, 79), (3, 40)], SPEC)
     check_runs([(33, 68)], AttentionSpec(10, 2, head_dim=16, rope_theta=1e4, norm_eps=1e-3))

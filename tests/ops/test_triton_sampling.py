@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from izwi.ops import triton_sampling
-from izwi.ops.triton_sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
+from izwi.backends.torch.sampler import Sampler, Suppressed
+from izwi.backends.torch.triton import sampling as triton_sampling
+from izwi.backends.torch.triton.sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
 from izwi.request import Request, SamplingParams
 from izwi.runner.noise import uniforms
-from izwi.runner.sampler import Sampler, Suppressed
 from izwi.sequence import Sequence
 from tests.ops.devices import DEVICE, normal
 

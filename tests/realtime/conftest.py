@@ -16,10 +16,10 @@ from pydantic import TypeAdapter
 
 from izwi.async_engine import AsyncEngine
 from izwi.audio.pcm import from_s16le, to_s16le
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.registry import Registry
-from izwi.runner.device import torch_backend
 from izwi_api.http.app import create_app
 from izwi_api.realtime import making
 from izwi_api.settings import Settings

@@ -9,11 +9,11 @@ import openai
 import pytest
 
 from izwi.async_engine import AsyncEngine
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.conversation import Heard, Said
 from izwi.engine import Engine
 from izwi.registry import Registry
-from izwi.runner.device import torch_backend
 from izwi_api.http.app import create_app
 from izwi_api.realtime import making
 from izwi_api.realtime.hearing_models import played_entries, spoken_turns

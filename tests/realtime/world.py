@@ -9,11 +9,11 @@ import numpy as np
 import soundfile
 from msgspec.structs import replace
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.registry import Registry
-from izwi.runner.device import torch_backend
 from izwi_api.realtime import making
 from izwi_api.realtime.settings import RealtimeSettings, updated
 from izwi_api.services.context import Services

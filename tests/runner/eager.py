@@ -13,11 +13,11 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from izwi.ops import triton_sampling
-from izwi.ops.attention.triton_decode import PagedDecode
-from izwi.ops.torch_ops import TorchOps
-from izwi.ops.triton_sampling import RowSampling
-from izwi.ops.triton_short_conv import StagedConv
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.triton import sampling as triton_sampling
+from izwi.backends.torch.triton.attention_decode import PagedDecode
+from izwi.backends.torch.triton.sampling import RowSampling
+from izwi.backends.torch.triton.short_conv import StagedConv
 
 
 class EagerOps(TorchOps):
@@ -49,9 +49,9 @@ def drawn_by_torch() -> Iterator[None]:
         return triton_sampling._draw_sorted(logits, rows, codebook)
 
     with (
-        patch("izwi.runner.decode_graphs.draw", draw),
-        patch("izwi.runner.decode_graphs.take_last", take_last),
-        patch("izwi.runner.tracked_graphs.take_last", take_last),
+        patch("izwi.backends.torch.recorded.decode_graphs.draw", draw),
+        patch("izwi.backends.torch.recorded.decode_graphs.take_last", take_last),
+        patch("izwi.backends.torch.recorded.tracked_graphs.take_last", take_last),
     ):
         yield
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from izwi.backends.torch.backend import TorchBackend
+from izwi.backends.torch.ops import TorchOps
 from izwi.config import EngineConfig
-from izwi.ops.torch_ops import TorchOps
 from izwi.runner.budget import divide
-from izwi.runner.device import TorchBackend
 from tests.engine.toy import toy_request
 from tests.engine.world import World, alone
 

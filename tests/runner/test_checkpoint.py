@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from izwi.backends.torch.weights import load_weights
 from izwi.checkpoint import parse_config, read_json
 from izwi.errors import CheckpointError
-from izwi.runner.weights import load_weights
 
 SHAPES: dict[str, tuple[int, ...]] = {"a.weight": (2, 3), "b.bias": (4,)}
 TENSORS = {"a.weight": torch.ones(2, 3, dtype=torch.float16), "b.bias": torch.arange(4.0)}

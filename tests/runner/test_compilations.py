@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from izwi.backends.torch.recorded.recorder import GraphRecorder
 from izwi.runner import compilations
 from izwi.runner.compilations import Compilation, Compilations
-from izwi.runner.recorder import GraphRecorder
 
 
 def test_only_what_happens_inside_is_counted() -> None:

@@ -11,13 +11,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from izwi.audio.mel import whisper_log_mel
+from izwi.backends.torch.backend import TorchBackend
+from izwi.backends.torch.ops import TorchOps
 from izwi.config import EngineConfig
 from izwi.encoders import EncodesPadded
 from izwi.engine import Engine
 from izwi.inputs import AlignmentInput, TranscriptionInput
-from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput
-from izwi.runner.device import TorchBackend
 from izwi_models.qwen3_aligner.model import FAMILY as ALIGNER
 from izwi_models.qwen3_asr.model import FAMILY, Qwen3ASR
 from izwi_models.qwen3_asr.prompt import CLIP, cut_windows
@@ -25,8 +25,8 @@ from tests.models.tiny_aligner import write_tiny_aligner
 from tests.models.tiny_asr import sound, write_tiny_asr
 
 pytest.importorskip("triton")  # which staging knows the limits of
-from izwi.runner.encoder_graphs import EncoderGraphs
-from izwi.runner.recorder import GraphRecorder
+from izwi.backends.torch.recorded.encoder_graphs import EncoderGraphs
+from izwi.backends.torch.recorded.recorder import GraphRecorder
 
 SECONDS = (8.0, 1.0, 3.7, 2.0, 2.01, 8.04, 5.55, 1.3, 4.0, 7.99, 12.6)
 GPU = torch.cuda.is_available()

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from izwi.ops.attention.torch_dense import attend
-from izwi.ops.attention.torch_paged import PagedContext
-from izwi.ops.attention.torch_slots import PlainSlots
+from izwi.backends.torch.attention.dense import attend
+from izwi.backends.torch.attention.paged import PagedContext
+from izwi.backends.torch.attention.slots import PlainSlots
+from izwi.backends.torch.ops import TorchOps
 from izwi.ops.protocol import AttentionSpec
-from izwi.ops.torch_ops import TorchOps
 
 SPEC = AttentionSpec(num_heads=6, num_kv_heads=2, head_dim=8, rope_theta=1e4)
 PAGE = 4

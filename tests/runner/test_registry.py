@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.capability import Capability
 from izwi.errors import CheckpointError, InvalidRequest, ModelNotFound
 from izwi.registry import Registry, _fingerprint, families, find
-from izwi.runner.device import torch_backend
 from tests.models.tiny_asr import write_tiny_asr
 
 

@@ -16,8 +16,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from izwi.backends.torch.sampler import Sampler, Suppressed, draw
 from izwi.request import SamplingParams
-from izwi.runner.sampler import Sampler, Suppressed, draw
 from izwi.sequence import Sequence
 from tests.engine.toy import toy_request
 

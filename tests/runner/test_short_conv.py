@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from izwi.cache.kv import PagedKV, bytes_per_page
+from izwi.backends.torch.attention.paged import PagedContext
+from izwi.backends.torch.attention.slots import PlainSlots
+from izwi.backends.torch.conv_trailers import ConvTrailers
+from izwi.backends.torch.kv import PagedKV, bytes_per_page
+from izwi.backends.torch.ops import TorchOps
 from izwi.layers import ConvSpec, KVSpec, PagedAttention, ShortConv
-from izwi.ops.attention.torch_paged import PagedContext
-from izwi.ops.attention.torch_slots import PlainSlots
-from izwi.ops.conv_trailers import ConvTrailers
 from izwi.ops.protocol import AttentionSpec
-from izwi.ops.torch_ops import TorchOps
 
 OPS, CPU = TorchOps(), torch.device("cpu")
 CHANNELS = 5

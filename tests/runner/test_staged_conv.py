@@ -7,12 +7,12 @@ import random
 import pytest
 import torch
 
+from izwi.backends.torch.conv_trailers import ConvTrailers
+from izwi.backends.torch.ops import TorchOps
 from izwi.layers import ConvSpec
-from izwi.ops.conv_trailers import ConvTrailers
-from izwi.ops.torch_ops import TorchOps
 from tests.ops.devices import DEVICE, DTYPES, NEAR, normal
 
-triton_short_conv = pytest.importorskip("izwi.ops.triton_short_conv")
+triton_short_conv = pytest.importorskip("izwi.backends.torch.triton.short_conv")
 CHANNELS, PAGE, LENGTHS = 40, 8, (21, 9, 1, 30)
 
 

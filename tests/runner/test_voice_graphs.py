@@ -14,12 +14,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from izwi.audio.mel import speaker_log_mel
+from izwi.backends.torch.backend import TorchBackend
+from izwi.backends.torch.ops import TorchOps
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.inputs import ReferenceClip, SpeechInput
-from izwi.ops.torch_ops import TorchOps
 from izwi.request import EncodeInput
-from izwi.runner.device import TorchBackend
 from izwi.runner.padded import encode_together, padded_batches
 from izwi_models.qwen3_tts import FAMILY
 from izwi_models.qwen3_tts.model import Qwen3TTS
@@ -28,8 +28,8 @@ from tests.models.tiny_asr import sound
 from tests.models.tiny_tts import write_tiny_tts
 
 pytest.importorskip("triton")  # which staging knows the limits of
-from izwi.runner.encoder_graphs import EncoderGraphs
-from izwi.runner.recorder import GraphRecorder
+from izwi.backends.torch.recorded.encoder_graphs import EncoderGraphs
+from izwi.backends.torch.recorded.recorder import GraphRecorder
 
 RATE = 24_000
 KINDS = (ENCODE_SPEAKER, ENCODE_CODES)

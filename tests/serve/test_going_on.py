@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import EngineStopped
 from izwi.registry import Registry
 from izwi.request import Reason
-from izwi.runner.device import torch_backend
 from izwi.sequence import PauseReason
 from izwi_api.serve.wire import RequestCodec
 from tests.engine.toy import toy_request

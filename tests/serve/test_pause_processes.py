@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from izwi.async_engine import AsyncEngine
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.engine_client import EngineClient, OutputStream
@@ -22,7 +23,6 @@ from izwi.errors import InvalidRequest, ModelNotFound
 from izwi.inputs import SpeechInput
 from izwi.registry import Registry, find
 from izwi.request import Chunk, Reason, Request
-from izwi.runner.device import torch_backend
 from izwi.weightless import WeightlessBackend
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.control import Control, EngineSpec, Ready

@@ -11,13 +11,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from izwi.async_engine import AsyncEngine
+from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.errors import EngineStopped, InvalidRequest
 from izwi.inputs import ReferenceClip, SpeechInput, TextMode, TranscriptionInput
 from izwi.registry import Registry
 from izwi.request import Reason
-from izwi.runner.device import torch_backend
 from izwi_api.serve import wire
 from izwi_api.serve.engine_process import MAX_UNACKNOWLEDGED
 from izwi_api.serve.remote_engine import ACKNOWLEDGE_EVERY, RemoteEngine

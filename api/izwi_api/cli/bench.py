@@ -244,14 +244,13 @@ def _machine(runtime: RuntimeOptions) -> dict[str, object]:
     import os
     import platform
 
-    import torch
-
     from izwi.backends.choice import open_backend
+    from izwi.backends.torch.devices import product_name
 
     backend = open_backend(runtime.device, runtime.dtype)
     device = backend.device_name
     return {
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "device": product_name(device),
         "dtype": backend.dtype_name,
         "machine": platform.machine(),
         "cores": os.cpu_count(),

@@ -162,22 +162,21 @@ def _version(name: str) -> str | None:
 
 
 def _devices(backend: ArrayBackend) -> Iterator[Finding]:
-    import torch
-
+    from izwi.backends.torch.devices import cuda_devices, has_mps
     from izwi.config import EngineConfig
     from izwi.runner.budget import divide
 
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        free, total = torch.cuda.mem_get_info(index)
+    gpus = cuda_devices()
+    for gpu in gpus:
+        major, minor = gpu.capability
         detail = (
-            f"{properties.name}, compute capability {properties.major}.{properties.minor},"
-            f" {_gib(free)} of {_gib(total)} free"
+            f"{gpu.product}, compute capability {major}.{minor},"
+            f" {_gib(gpu.free_bytes)} of {_gib(gpu.total_bytes)} free"
         )
-        yield Finding("device", f"cuda:{index}", Status.OK, detail)
-    if torch.backends.mps.is_available():
+        yield Finding("device", gpu.name, Status.OK, detail)
+    if has_mps():
         yield Finding("device", "mps", Status.OK, "Metal is available")
-    yield from _gpu_gaps()
+    yield from _gpu_gaps(has_cuda=bool(gpus))
     budget = divide(EngineConfig(), backend, 1)
     detail = (
         f"{backend.device_name} in {backend.dtype_name}; {_gib(budget.kv_bytes)} for keys and"
@@ -186,11 +185,11 @@ def _devices(backend: ArrayBackend) -> Iterator[Finding]:
     yield Finding("device", "used", Status.OK, detail)
 
 
-def _gpu_gaps() -> Iterator[Finding]:
+def _gpu_gaps(*, has_cuda: bool) -> Iterator[Finding]:
     """What a GPU still needs, where there is one."""
-    import torch
+    from izwi.backends.torch.devices import is_built_for_gpus
 
-    if torch.cuda.is_available():
+    if has_cuda:
         for name in ("sgl-kernel", "torchaudio", "triton"):
             if (version := _version(name)) is None:
                 detail = "not installed: some kernels run slower; pip install 'izwi[cuda]'"
@@ -201,8 +200,8 @@ def _gpu_gaps() -> Iterator[Finding]:
         return
     if not any(Path(path).exists() for path in _GPU_FILES):
         return
-    if torch.version.cuda is None and torch.version.hip is None:
-        detail = f"a GPU is here, but torch {torch.__version__} was built without CUDA"
+    if not is_built_for_gpus():
+        detail = f"a GPU is here, but torch {_version('torch')} was built without CUDA"
     else:
         detail = "a GPU is here, but torch cannot use it: driver too old, or not allowed"
     yield Finding("device", "cuda", Status.NOTE, detail)
@@ -228,7 +227,7 @@ def _checkpoints(backend: ArrayBackend) -> Iterator[Finding]:
 
 def _kernels() -> Iterator[Finding]:
     """Compiled kernels that are kept: without them a first start takes a minute and more."""
-    from izwi.runner.compiling import kept_kernels
+    from izwi.backends.torch.devices import kept_kernels
 
     kept = kept_kernels()
     if kept is None:

@@ -25,7 +25,7 @@ def warm(
 
     Pass the options that the server will have. TRITON_CACHE_DIR names the folder.
     """
-    from izwi.runner.compiling import kept_kernels
+    from izwi.backends.torch.devices import kept_kernels
     from izwi_api.serve import local_services
 
     with report_failures():

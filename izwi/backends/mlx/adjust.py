@@ -1,4 +1,4 @@
-"""Change the logits of the rows that ask for it; order and formulas as `izwi.runner.adjust`.
+"""Change the logits of rows that ask for it, by the formulas of `izwi.backends.torch.adjust`.
 
 Every change is an array over all rows that is neutral for those that do not ask: x / 1 and x - 0
 have the bits of x.

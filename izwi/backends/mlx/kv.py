@@ -18,8 +18,8 @@ from izwi.backends.mlx.attention import RopeTable, attend, rope_table
 from izwi.errors import InvalidRequest
 from izwi.layers import KVSpec
 from izwi.model import Row
-from izwi.ops.attention.paged_layout import GroupLayout, lay_out
 from izwi.ops.conv_layout import ConvLayout, lay_out_conv, trailer_columns
+from izwi.ops.paged_layout import GroupLayout, lay_out
 from izwi.ops.protocol import AttentionSpec
 
 # One row a page: the exact bits of all that the page holds.

@@ -1,4 +1,4 @@
-"""Draw ids from logits in MLX, by the arithmetic of `izwi.runner.sampler` and with its noise.
+"""Draw ids from logits in MLX: arithmetic and noise are those of `izwi.backends.torch.sampler`.
 
 What is known of the rows on the host (penalties, grammars, stop ids) becomes one array for each
 kind of change, so that a step stays one graph.

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
+from izwi.backends.torch.ops import TorchOps
 from izwi.checkpoint import parse_config
-from izwi.ops.torch_ops import TorchOps
 from izwi_models.qwen3.decoder import decode
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_aligner.config import AlignerConfig, tensor_shapes

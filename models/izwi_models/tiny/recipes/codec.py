@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
-from izwi.ops.torch_ops import TorchOps
+from izwi.backends.torch.ops import TorchOps
 from izwi_models.qwen3_codec.config import CodecConfig, codec_config
 from izwi_models.qwen3_codec.decoder import decode_latents, zero_state
 from izwi_models.qwen3_codec.encoder import encode_latents

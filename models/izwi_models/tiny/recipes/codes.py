@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from izwi.ops.torch_ops import TorchOps
+from izwi.backends.torch.ops import TorchOps
 from izwi_models.qwen3_codec.encoder import encode
 from izwi_models.qwen3_codec.quantizer import prepare
 from izwi_models.tiny.recipes.codec_folder import load_codec

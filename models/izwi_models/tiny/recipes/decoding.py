@@ -14,10 +14,10 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from safetensors.torch import load_file
 from torch import Tensor
 
+from izwi.backends.torch.attention.dense import RopeTable, attend, rope_table
+from izwi.backends.torch.ops import TorchOps
 from izwi.inputs import TextMode, VoicePrompt
-from izwi.ops.attention.torch_dense import RopeTable, attend, rope_table
 from izwi.ops.protocol import AttentionSpec
-from izwi.ops.torch_ops import TorchOps
 from izwi_models.qwen3.decoder import DecoderConfig, decode
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr import config as asr_config

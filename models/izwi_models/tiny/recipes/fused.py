@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
-from izwi.ops.torch_ops import TorchOps
+from izwi.backends.torch.ops import TorchOps
 
 
 def snake(x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    """The activation of `izwi.ops.torch_ops.TorchOps.snake`, for the compiler to fuse."""
+    """The activation of `izwi.backends.torch.ops.TorchOps.snake`, for the compiler to fuse."""
     frequency = torch.exp(alpha)[:, None]
     amplitude = 1.0 / (torch.exp(beta) + 1e-9)[:, None]
     return x + amplitude * torch.sin(x * frequency).square()

@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from safetensors.torch import load_file
 from torch import Tensor
 
-from izwi.ops.torch_ops import TorchOps
+from izwi.backends.torch.ops import TorchOps
 from izwi_models.qwen3.decoder import decode
 from izwi_models.qwen3_chat.config import EMBEDDING, PREFIX, ChatConfig, read_config
 from izwi_models.tiny.recipes.chat import settings

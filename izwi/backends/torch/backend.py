@@ -1,0 +1,189 @@
+"""Choose a device and a dtype, and bind the operations to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from izwi.backends.torch.kv import PagedKV, bytes_per_page
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.sampler import TorchSampling
+from izwi.backends.torch.side_stream import SideStream
+from izwi.backends.torch.state import StateArena
+from izwi.backends.torch.weights import load_weights
+from izwi.config import EngineConfig
+from izwi.errors import InvalidRequest
+from izwi.layers import KVSpec, StateSpec
+from izwi.model import Model
+from izwi.runner.budget import DEVICE_SHARE, free_host_kv_bytes
+from izwi.tracks import Track
+
+if TYPE_CHECKING:
+    from izwi.backends.torch.recorded.graphs import Graphs
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+# Below this many bytes of weights a product is shorter than handing half of it to another core.
+# Measured on 2 cores, one stream of the embedded voice: one thread 17.7 ms a step, two 17.7 to 20,
+# and 66 to 290 with one other busy process, because each of some 250 products waits for the other
+# core. At 8 streams: 45 against 33.
+_SMALL_BYTES = 256 << 20
+
+
+class TorchBackend:
+    """Torch on one device in one dtype. Implements `izwi.backends.protocol.ArrayBackend`."""
+
+    def __init__(self, ops: TorchOps):
+        self.ops = ops
+        # on a CPU pads cost what company saves, and no piece should depend on its batch (ADR 5)
+        self.pads_encoders = ops.device.type != "cpu"
+        self._loaded_bytes = 0
+        self._all_threads = torch.get_num_threads()
+
+    def load_weights(
+        self, folder: Path, shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, Tensor]:
+        """Read a folder's safetensors; see `izwi.backends.torch.weights.load_weights`.
+
+        On a CPU, small models run on one thread from here on, large ones on all.
+        """
+        with self.reporting_full_device():
+            weights = load_weights(folder, shapes, device=self.ops.device, dtype=self.ops.dtype)
+        self._loaded_bytes += sum(weight.nbytes for weight in weights.values())
+        if self.ops.device.type == "cpu":
+            small = self._loaded_bytes < _SMALL_BYTES
+            torch.set_num_threads(1 if small else self._all_threads)
+        return weights
+
+    @property
+    def device_name(self) -> str:
+        """The device, as torch names it."""
+        return str(self.ops.device)
+
+    @property
+    def dtype_name(self) -> str:
+        """Of activations."""
+        return str(self.ops.dtype).removeprefix("torch.")
+
+    @property
+    def library(self) -> str:
+        """Torch, its kernels on a CPU, and its threads."""
+        kernels, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+        return f"torch {torch.__version__}, {kernels}, threads: {threads}"
+
+    def running(self) -> AbstractContextManager[Any]:
+        """What all work of a model runs in: nothing is kept for gradients."""
+        return torch.inference_mode()
+
+    def own_stream(self) -> AbstractContextManager[None]:
+        """Let this thread's launches not wait for other work on the device."""
+        return self.ops.own_stream()
+
+    @contextmanager
+    def reporting_full_device(self) -> Iterator[None]:
+        """Turn torch's error for a device that is full into InvalidRequest."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            message = "the device has no room for the model"
+            raise InvalidRequest(message, param="model") from error
+
+    def free_kv_bytes(self) -> int:
+        """Bytes that keys and values may take on the device as it is now."""
+        if self.ops.device.type != "cuda":
+            return free_host_kv_bytes()
+        torch.cuda.empty_cache()  # what models left that are gone; torch would keep it
+        free, _ = torch.cuda.mem_get_info(self.ops.device)
+        return int(free * DEVICE_SHARE)
+
+    def page_bytes(self, spec: KVSpec, page_size: int, kv_dtype: str) -> int:
+        """Bytes that one page takes. Raises InvalidRequest: `kv_dtype` is unknown."""
+        return bytes_per_page(spec, page_size, self.ops.dtype, kv_dtype)
+
+    def paged_kv(self, spec: KVSpec, num_pages: int, page_size: int, kv_dtype: str) -> PagedKV:
+        """Allocate pages. Raises InvalidRequest: the device cannot hold `kv_dtype`."""
+        ops = self.ops
+        return PagedKV(spec, num_pages, page_size, ops.device, ops.dtype, kv_dtype)
+
+    def state_arena(self, specs: Mapping[str, StateSpec], num_rows: int) -> StateArena:
+        """Allocate rows of state, whose work goes beside the model's steps on CUDA."""
+        ops = self.ops
+        return StateArena(specs, num_rows, ops.device, ops.dtype, SideStream(ops.device))
+
+    def sampling(self, tracks: Seq[Track]) -> TorchSampling:
+        """Prepare what draws entries of a model's tracks."""
+        return TorchSampling(tracks, self.ops.device)
+
+    def own_copy(self, x: Tensor) -> Tensor:
+        """Copy of an array that keeps no other memory alive."""
+        return x.clone()
+
+    def record(
+        self,
+        model: Model,
+        kv: PagedKV,
+        arena: StateArena,
+        sampling: TorchSampling,
+        config: EngineConfig,
+    ) -> Graphs | None:
+        """Record the steps of a model that repeat, on CUDA with Triton."""
+        if not self.ops.records:
+            return None
+        from izwi.backends.torch.recorded.graphs import (
+            Graphs,  # its kernels need triton, which is there on CUDA
+        )
+
+        return Graphs.of(model, kv, arena, sampling.suppressed, self.ops, config)
+
+
+def torch_backend(
+    device: str = "auto", dtype: str = "auto", weights: str = "auto", attention: str = "auto"
+) -> TorchBackend:
+    """Bind torch to a device.
+
+    Args:
+        device: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there.
+        dtype: A key of DTYPES, or "auto": bfloat16 on CUDA, float32 elsewhere.
+        weights: Of the decoders' products: "auto" (of that dtype), "int8", "fp8" or "int4".
+        attention: What they attend with: "torch", "triton", or "auto" for the faster that is there.
+
+    Raises:
+        InvalidRequest: The device, the dtype, `weights` or `attention` is unknown or not available.
+    """
+    if device == "auto":
+        if torch.cuda.is_available():
+            device = "cuda"
+        else:
+            device = "mps" if torch.backends.mps.is_available() else "cpu"
+    kind = device.split(":")[0]
+    available = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not available.get(kind, False):
+        raise InvalidRequest(f"device {device!r} is not available here", param="device")
+    if dtype == "auto":
+        dtype = "bfloat16" if kind == "cuda" else "float32"
+    if dtype not in DTYPES:
+        raise InvalidRequest(
+            f"dtype {dtype!r} is not one of auto, {', '.join(sorted(DTYPES))}", param="dtype"
+        )
+    return TorchBackend(_table(kind)(device, DTYPES[dtype], weights, attention))
+
+
+def _table(kind: str) -> type[TorchOps]:
+    """The operations of a kind of device: with our own kernels where they run."""
+    if kind != "cuda" or find_spec("triton") is None:
+        return TorchOps
+    from izwi.backends.torch.triton.ops import TritonOps  # triton comes with torch for CUDA alone
+
+    return TritonOps

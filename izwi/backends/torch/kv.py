@@ -1,0 +1,193 @@
+"""Paged keys and values in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from izwi.backends.torch.attention.paged import PagedContext
+from izwi.backends.torch.attention.slots import (
+    KVSlots,
+    PlainSlots,
+    QuantizedSlots,
+    bytes_per_slot,
+    stored_dtype,
+)
+from izwi.backends.torch.conv_trailers import ConvTrailers
+from izwi.backends.torch.transfer import to_device, to_host
+from izwi.layers import KVSpec
+from izwi.model import Row
+
+# One row a page: the exact bits of all that the page holds.
+PageBytes = npt.NDArray[np.uint8]
+
+_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+
+
+class PagedKV:
+    """Keys and values of every layer of one model, in slots of one position.
+
+    Page p owns slots [p * page_size, (p + 1) * page_size). Attention writes and reads them
+    through the block tables of its context; others move whole pages. Inputs of short convolutions
+    are kept with each page, as its trailer (`ConvTrailers`).
+    """
+
+    def __init__(
+        self,
+        spec: KVSpec,
+        num_pages: int,
+        page_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        kv_dtype: str = "auto",
+    ):
+        """Allocate.
+
+        Args:
+            spec: What one position keeps.
+            num_pages: Pages.
+            page_size: Positions of one page.
+            device: Where.
+            dtype: Of the model's keys and values.
+            kv_dtype: How they are kept: "auto" (as they are), "int8" or "fp8" (8 bits and a scale).
+
+        Raises:
+            InvalidRequest: `kv_dtype` is unknown, or the device cannot hold it.
+        """
+        stored = stored_dtype(kv_dtype, dtype, device)
+        self.spec, self.num_pages = spec, num_pages
+        shape = (spec.num_layers, num_pages, spec.num_kv_heads, spec.head_dim)
+        self.page_size = page_size
+        self.page_bytes = bytes_per_page(spec, page_size, dtype, kv_dtype)
+        self._device = device
+        self._slots: KVSlots = (
+            PlainSlots(shape, page_size, device, dtype)
+            if kv_dtype == "auto"
+            else QuantizedSlots(shape, page_size, device, dtype, stored)
+        )
+        planes = [(_words(plane), page_size) for plane in self._slots.planes]
+        self._trailers: ConvTrailers | None = None
+        if spec.conv is not None:
+            self._trailers = ConvTrailers(spec.conv, num_pages, page_size, device, dtype)
+            planes.append((_words(self._trailers.plane), spec.conv.width))
+        self._planes = planes  # and the slots of a page in each
+
+    def context(self, rows: Sequence[Row]) -> PagedContext:
+        """Attention of packed rows, each seeing its own pages."""
+        size = self.page_size
+        spans = [(row.start, row.stop) for row in rows]
+        # ceil(stop / size) pages; written out, since this runs for every row of every step
+        tables = [row.sequence.kv.pages[: -(-row.stop // size)] for row in rows]
+        return PagedContext(self._slots, spans, tables, self.spec.windows, self._trailers)
+
+    @property
+    def plain(self) -> tuple[Tensor, Tensor] | None:
+        """Keys and values, (layers, slots, kv_heads, head_dim) each, if they are kept as they are.
+
+        Position i of page p is slot p * page_size + i.
+        """
+        if not isinstance(self._slots, PlainSlots):
+            return None
+        keys, values = self._slots.planes
+        return keys, values
+
+    @property
+    def trailers(self) -> ConvTrailers | None:
+        """Inputs of short convolutions, of a model that has any."""
+        return self._trailers
+
+    @torch.inference_mode()
+    def copy(self, moves: Sequence[tuple[int, int, int]]) -> None:
+        """Copy the first slots of pages to the same places of other pages, in all layers.
+
+        Args:
+            moves: (source page, destination page, slots). Every source is read before any
+                destination is written. Destinations differ from each other.
+        """
+        if not moves:
+            return
+        table = np.array(moves, dtype=np.int64)
+        sources, targets, counts = table.T
+        in_page = np.arange(self.page_size)
+        wanted = in_page < counts[:, None]
+        slots = [(p[:, None] * self.page_size + in_page)[wanted] for p in (sources, targets)]
+        index = to_device(torch.from_numpy(np.stack(slots)), self._device)
+        assert self._trailers is None, "a part of a page has no trailer"
+        for plane, _ in self._planes:
+            plane[:, index[1]] = plane.index_select(1, index[0])
+
+    @torch.inference_mode()
+    def read_pages(self, pages: Sequence[int]) -> PageBytes:
+        """Copy pages to the host, (pages, page_bytes): what `write_pages` puts back, bit for bit.
+
+        Returns when the bytes are there. Rows are views of one array; copy what you keep.
+        """
+        parts = []
+        for plane, slots in self._planes:
+            index = self._slot_index(pages, slots)
+            part = plane.index_select(1, index)  # (layers, pages * slots, words)
+            part = part.view(len(plane), len(pages), -1).transpose(0, 1).flatten(1)
+            parts.append(part.view(torch.uint8))
+        packed = torch.cat(parts, dim=1)
+        return to_host([packed])[0].numpy() if packed.is_cuda else packed.cpu().numpy()
+
+    @torch.inference_mode()
+    def write_pages(self, pages: Sequence[int], data: PageBytes) -> None:
+        """Put back what `read_pages` gave, into these or other pages.
+
+        Args:
+            pages: Where.
+            data: (pages, page_bytes).
+
+        Raises:
+            ValueError: The data is of another shape or dtype.
+        """
+        if data.shape != (len(pages), self.page_bytes) or data.dtype != np.uint8:
+            raise ValueError(
+                f"{len(pages)} pages take {self.page_bytes} bytes each, got {data.shape} "
+                f"{data.dtype}"
+            )
+        host = torch.empty(data.shape, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+        host.numpy()[:] = data
+        packed = host.to(self._device, non_blocking=True)
+        start = 0
+        for plane, slots in self._planes:
+            layers, _, words = plane.shape
+            stop = start + layers * slots * words * plane.dtype.itemsize
+            part = packed[:, start:stop].contiguous().view(plane.dtype)
+            part = part.view(len(pages), layers, slots, words).transpose(0, 1)
+            plane[:, self._slot_index(pages, slots)] = part.flatten(1, 2)
+            start = stop
+
+    def _slot_index(self, pages: Sequence[int], slots: int) -> Tensor:
+        """Slots of pages in a plane that has so many for each."""
+        first = np.array(pages, dtype=np.int64)[:, None] * slots
+        index = torch.from_numpy((first + np.arange(slots)).ravel())
+        return to_device(index, self._device)
+
+
+def bytes_per_page(spec: KVSpec, page_size: int, dtype: torch.dtype, kv_dtype: str = "auto") -> int:
+    """Bytes that one page takes: keys and values of all layers, scales, and its trailer.
+
+    Raises:
+        InvalidRequest: `kv_dtype` is unknown.
+    """
+    stored = stored_dtype(kv_dtype, dtype, torch.device("cpu"))
+    conv = spec.conv
+    trailer = conv.num_layers * conv.width * conv.channels * dtype.itemsize if conv else 0
+    slot = bytes_per_slot(spec.num_layers, spec.num_kv_heads, spec.head_dim, stored)
+    return page_size * slot + trailer
+
+
+def _words(plane: Tensor) -> Tensor:
+    """View (layers, slots, ...) as (layers, slots, words) of the widest integers that fit.
+
+    Moving integers keeps every bit of any dtype, and wide ones are moved faster.
+    """
+    row_bytes = plane[0, 0].numel() * plane.dtype.itemsize
+    width = next(size for size in _WORDS if row_bytes % size == 0)
+    return plane.flatten(2).view(_WORDS[width])

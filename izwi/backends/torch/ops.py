@@ -1,0 +1,375 @@
+"""The operations in plain torch: CPU, CUDA and Metal (MPS) by the same code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
+from torch import Tensor
+
+from izwi.backends.torch.attention.choice import choose
+from izwi.backends.torch.attention.dense import (
+    DenseContext,
+    ScratchCache,
+    TorchContext,
+    WindowView,
+    attend,
+    rotate,
+    split_heads,
+)
+from izwi.backends.torch.audio import TorchAudioOps
+from izwi.backends.torch.conv import conv1d, conv_transpose1d, linear_in_fours
+from izwi.backends.torch.quantized import Weight, quantized_dtype, quantized_weight, widen
+from izwi.backends.torch.transfer import to_device
+from izwi.ops.protocol import AttentionContext, AttentionSpec, Snake
+
+
+class TorchOps(TorchAudioOps):
+    """Implements `izwi.ops.protocol.Ops` with torch functions.
+
+    Everything is differentiable and free of side effects but for the caches of attention
+    contexts, so the recipes that train the embedded checkpoints run the very same models.
+    """
+
+    records = False  # whether steps can be recorded and replayed
+    attentions: tuple[str, ...] = ("torch",)  # that it has, the usual one first
+
+    def __init__(
+        self,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        weights: str = "auto",
+        attention: str = "auto",
+    ):
+        """Bind the operations.
+
+        Args:
+            device: Where arrays are.
+            dtype: Of activations, and of weights that nothing narrows.
+            weights: How `quantize` keeps them: one of WEIGHTS; "auto" as they are.
+            attention: What decoders attend with: one of ATTENTIONS.
+
+        Raises:
+            InvalidRequest: `weights` or `attention` is unknown, or not for this device.
+        """
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self._quantized_dtype = quantized_dtype(weights, self.device)
+        self.attends_with = choose(attention, self.attentions)
+        self._last_view: WindowView | None = None
+
+    @contextmanager
+    def own_stream(self) -> Iterator[None]:
+        """Let this thread's launches not wait for other work on the device."""
+        if self.device.type != "cuda":
+            yield
+            return
+        torch.cuda.synchronize(self.device)  # the weights were written from another stream
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            yield
+
+    # -- making and moving -------------------------------------------------------------------
+    def array(self, values: npt.ArrayLike) -> Tensor:
+        host = np.asarray(values)
+        dtype = self.dtype if host.dtype.kind == "f" else torch.int64
+        return to_device(torch.tensor(host, dtype=dtype), self.device)
+
+    def numpy(self, x: Tensor) -> npt.NDArray[np.generic]:
+        if x.dtype in (torch.bfloat16, torch.float16):
+            x = x.float()
+        return x.detach().cpu().numpy()
+
+    def zeros(self, shape: Sequence[int]) -> Tensor:
+        return torch.zeros(tuple(shape), dtype=self.dtype, device=self.device)
+
+    def arange(self, stop: int) -> Tensor:
+        return torch.arange(stop, device=self.device)
+
+    def concat(self, arrays: Sequence[Tensor], axis: int) -> Tensor:
+        return torch.cat(list(arrays), dim=axis)
+
+    def stack(self, arrays: Sequence[Tensor], axis: int) -> Tensor:
+        return torch.stack(list(arrays), dim=axis)
+
+    def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        return x.permute(tuple(axes))
+
+    def take(self, x: Tensor, index: Tensor) -> Tensor:
+        return F.embedding(index, x)
+
+    def take_columns(self, x: Tensor, index: Tensor) -> Tensor:
+        return x.gather(2, index[:, None].expand(-1, x.shape[1], -1))
+
+    def where(self, mask: Tensor, x: Tensor, other: float) -> Tensor:
+        return x.masked_fill(~mask, other)  # torch.where would copy the number from the host
+
+    def pad(self, x: Tensor, left: int, right: int, mode: str = "constant") -> Tensor:
+        return F.pad(x, (left, right), mode=mode)
+
+    def quantize(self, weight: Tensor) -> Weight:
+        return (
+            weight
+            if self._quantized_dtype is None
+            else quantized_weight(weight, self._quantized_dtype)
+        )
+
+    def fold_norm(self, norm: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
+        return norm, weight  # here a norm is small beside its product
+
+    def _wide(self, weight: Weight, dtype: torch.dtype) -> Tensor:
+        return widen(weight, dtype)
+
+    # -- arithmetic --------------------------------------------------------------------------
+    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        weight = self._wide(weight, x.dtype)
+        if x.device.type != "cpu":
+            # columns of a transposed array are read one by one otherwise, at a fifth of the speed
+            return F.linear(x if x.stride(-1) == 1 else x.contiguous(), weight, bias)
+        # as a matrix: torch adds the bias elsewhere where a batch is not contiguous
+        flat = linear_in_fours(x.reshape(-1, x.shape[-1]), weight, bias)
+        return flat.view(*x.shape[:-1], -1)
+
+    def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        return rms_norm(x, weight, eps)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+    def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
+        return F.silu(gate) * up
+
+    def normed_linear(self, x: Tensor, norm: Tensor | None, eps: float, weight: Weight) -> Tensor:
+        return self.linear(self.rms_norm(x, norm, eps), weight)
+
+    def linear_add(self, x: Tensor, weight: Weight, residual: Tensor) -> Tensor:
+        return residual + self.linear(x, weight)
+
+    def gated_linear(self, x: Tensor, norm: Tensor | None, eps: float, weight: Weight) -> Tensor:
+        gate, up = self.normed_linear(x, norm, eps, weight).chunk(2, dim=-1)
+        return self.swiglu(gate, up)
+
+    def silu(self, x: Tensor) -> Tensor:
+        return F.silu(x)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        return F.gelu(x)
+
+    def elu(self, x: Tensor) -> Tensor:
+        return F.elu(x)
+
+    def relu(self, x: Tensor) -> Tensor:
+        return F.relu(x)
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(x)
+
+    def tanh(self, x: Tensor) -> Tensor:
+        return torch.tanh(x)
+
+    def sqrt(self, x: Tensor) -> Tensor:
+        return torch.sqrt(x)
+
+    def softmax(self, x: Tensor) -> Tensor:
+        return torch.softmax(x, dim=-1)
+
+    def clip(self, x: Tensor, low: float | None, high: float | None) -> Tensor:
+        return torch.clamp(x, low, high)
+
+    def mean(self, x: Tensor, axis: int) -> Tensor:
+        return x.mean(dim=axis, keepdim=True)
+
+    def masked_mean(self, x: Tensor, mask: Tensor) -> Tensor:
+        total = self.where(mask, x, 0.0).sum(-1, keepdim=True, dtype=torch.float32)
+        return (total / mask.sum(-1, keepdim=True)).to(x.dtype)
+
+    def sum(self, x: Tensor, axis: int) -> Tensor:
+        return x.sum(dim=axis)
+
+    def snake(self, x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+        frequency = torch.exp(alpha)[:, None]
+        amplitude = 1.0 / (torch.exp(beta) + 1e-9)[:, None]
+        if torch.is_grad_enabled():
+            return x + amplitude * torch.sin(x * frequency).square()
+        wave = (x * frequency).sin_()  # a codec is mostly this: one buffer instead of four
+        return wave.mul_(wave).mul_(amplitude).add_(x)
+
+    def nearest(self, x: Tensor, codebook: Tensor) -> Tensor:
+        rows = x.float().reshape(-1, x.shape[-1])
+        return torch.cdist(rows[None], codebook.float()[None])[0].argmin(-1).reshape(x.shape[:-1])
+
+    # -- convolutions ------------------------------------------------------------------------
+    def conv1d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        if stride > 1:
+            return F.conv1d(x, weight, bias, stride=stride, dilation=dilation, groups=groups)
+        return conv1d(x, weight, bias, dilation, groups)
+
+    def causal_conv1d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        state: Tensor,
+        *,
+        dilation: int = 1,
+        groups: int = 1,
+        snake: Snake | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        x = x if snake is None else self.snake(x, *snake)
+        past = state.shape[-1]
+        if past == 0:
+            return self.conv1d(x, weight, bias, dilation=dilation, groups=groups), state
+        joined = torch.cat([state, x], dim=-1)
+        out = conv1d(joined, weight, bias, dilation, groups)
+        return out, joined[..., joined.shape[-1] - past :]
+
+    def causal_conv_transpose1d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        state: Tensor,
+        *,
+        stride: int,
+        snake: Snake | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        x = x if snake is None else self.snake(x, *snake)
+        past = state.shape[-1]
+        joined = torch.cat([state, x], dim=-1) if past else x
+        out = conv_transpose1d(joined, weight, bias, stride)
+        start = past * stride
+        return out[..., start : start + x.shape[-1] * stride], joined[
+            ..., joined.shape[-1] - past :
+        ]
+
+    def short_conv(
+        self, x: Tensor, weight: Tensor, *, context: AttentionContext, layer: int
+    ) -> Tensor:
+        width, taps = weight.shape[1], weight.float()
+        y = x.float() * taps[:, -1]
+        before = cast(TorchContext, context).before(layer, x, width)
+        for back, earlier in enumerate(
+            before, 1
+        ):  # one after the other: the same bits in any batch
+            y = y + earlier.float() * taps[:, width - 1 - back]
+        return y.to(x.dtype)
+
+    # -- attention ---------------------------------------------------------------------------
+    def dense_context(
+        self,
+        batch: int,
+        length: int,
+        *,
+        causal: bool = True,
+        key_lengths: Tensor | npt.NDArray[np.int64] | None = None,
+    ) -> DenseContext:
+        return DenseContext(batch, length, causal, key_lengths, self.device)
+
+    def scratch_context(
+        self, batch: int, capacity: int, num_layers: int, spec: AttentionSpec
+    ) -> ScratchCache:
+        return ScratchCache(batch, capacity, num_layers, spec, self.device, self.dtype)
+
+    def attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        spec: AttentionSpec,
+        context: AttentionContext,
+        layer: int,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+    ) -> Tensor:
+        view = cast(TorchContext, context)  # every context that this backend hands out is one
+        q, k, v = split_heads(q, k, v, spec)
+        if q_norm is not None and k_norm is not None:
+            q = self.rms_norm(q, q_norm, spec.norm_eps)
+            k = self.rms_norm(k, k_norm, spec.norm_eps)
+        if spec.rope_theta is not None:
+            table = view.rope(q.shape[-3], spec, q.dtype)
+            q, k = rotate(q, table), rotate(k, table)
+        return view.attend(layer, q, k, v).flatten(-2)
+
+    def normed_attention(
+        self,
+        x: Tensor,
+        norm: Tensor | None,
+        eps: float,
+        weight: Weight,
+        *,
+        spec: AttentionSpec,
+        context: AttentionContext,
+        layer: int,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+    ) -> Tensor:
+        q, k, v = divide(self.normed_linear(x, norm, eps, weight), spec)
+        return self.attention(
+            q, k, v, spec=spec, context=context, layer=layer, q_norm=q_norm, k_norm=k_norm
+        )
+
+    def window_attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        spec: AttentionSpec,
+        window: int,
+        start: Tensor,
+        k_state: Tensor,
+        v_state: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = split_heads(q, k, v, spec)
+        tokens = q.shape[1]
+        view = self._window_view(start, tokens, window, spec)
+        if view.rope is not None:
+            q, k = rotate(q, view.rope), rotate(k, view.rope)
+        keys = torch.cat([k_state, k], dim=1)  # (batch, window - 1 + tokens, kv_heads, head_dim)
+        values = torch.cat([v_state, v], dim=1)
+        out = attend(q, keys, values, view.mask)
+        return out.flatten(-2), keys[:, tokens:], values[:, tokens:]
+
+    def _window_view(
+        self, start: Tensor, tokens: int, window: int, spec: AttentionSpec
+    ) -> WindowView:
+        """Rotation and mask of one chunk, made once for all its layers."""
+        if torch.compiler.is_compiling():  # the compiler merges what repeats by itself
+            return WindowView(start, tokens, window, spec)
+        last = self._last_view
+        # the very same tensor, which the view keeps alive, has the same values
+        if last is None or last.key != (tokens, window, spec) or last.start is not start:
+            self._last_view = last = WindowView(start, tokens, window, spec)
+        return last
+
+
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """Root-mean-square norm with float32 statistics, cast back before the weight is applied."""
+    if x.dtype == torch.float32:
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+    wide = x.float()
+    wide = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+    return wide if weight is None else wide * weight
+
+
+def divide(qkv: Tensor, spec: AttentionSpec) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of the queries, keys and values of one product, (..., their widths together)."""
+    k_start = spec.num_heads * spec.head_dim
+    v_start = k_start + spec.num_kv_heads * spec.head_dim
+    return qkv[..., :k_start], qkv[..., k_start:v_start], qkv[..., v_start:]

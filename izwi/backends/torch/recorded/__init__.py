@@ -1,0 +1,1 @@
+"""Steps that CUDA records once and repeats."""

@@ -1,0 +1,177 @@
+"""Chunks of sound as recorded graphs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from izwi.backends.protocol import PendingAudio
+from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded, fitting
+from izwi.backends.torch.state import StateArena
+from izwi.backends.torch.transfer import HostCopy
+from izwi.tracks import Track
+
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+# Frames of one stream at once whose sound nobody wants: a clip of any length is some of these.
+_HEARD = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """One size of batch: its graph, and what it reads.
+
+    Attributes:
+        sound: (size, samples) float32, of the last replay.
+        host: (size, 1 + frames * codebooks) int64: the state's row, and the frames.
+        device: The same, where the graph reads it.
+    """
+
+    graph: Recorded
+    sound: Tensor
+    host: Tensor
+    device: Tensor
+    sent: torch.cuda.Event | None = None
+
+    def send(self) -> None:
+        """Copy what was filled to the device, behind what its stream runs."""
+        self.device.copy_(self.host, non_blocking=True)
+        if self.device.device.type == "cuda":
+            self.sent = self.sent or torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.sent.record()
+
+    def wait(self) -> None:
+        """Wait until `host` may be filled again: a batch that failed may have left it in flight."""
+        if self.sent is not None:
+            self.sent.synchronize()
+
+
+class CodecGraphs:
+    """Chunks of sound for batches of streams, their state gathered and scattered inside."""
+
+    def __init__(
+        self,
+        track: Track,
+        arena: StateArena,
+        recorder: GraphRecorder,
+        max_rows: int,
+        ramp: Seq[int],
+        device: torch.device,
+    ):
+        assert track.codec is not None
+        self._codec, self._num_codebooks = track.codec, track.num_codebooks
+        self._arena, self._recorder, self._device = arena, recorder, device
+        self._sizes = fitting(_SIZES, max_rows)
+        self._frames = sorted(set(ramp))
+        self._graphs: dict[tuple[int, int], _Batch] = {}
+        self._heard = sorted({1, *ramp, *(_HEARD if track.codec.warms_up else ())}, reverse=True)
+
+    def takes(self, frames: int) -> bool:
+        """Whether chunks of so many frames can be made here."""
+        return frames <= self._frames[-1]
+
+    def vocode(self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]) -> list[PendingAudio]:
+        """Begin to make the next frames of streams, short chunks first.
+
+        The caller commits the rows; what this overwrites is marked before it runs.
+        What was begun before must have been awaited: its buffers are used again.
+
+        Args:
+            chunks: (frames, codebooks) of each stream. A count that is not in the ramp is the end
+                of a stream, whose state is not read again: it is padded.
+            rows: State row of each stream.
+
+        Returns:
+            Of each stream, what waits for its samples.
+        """
+        groups: defaultdict[int, list[int]] = defaultdict(list)
+        for place, chunk in enumerate(chunks):
+            groups[next(n for n in self._frames if n >= len(chunk))].append(place)
+        sounds: dict[int, PendingAudio] = {}
+        for frames, places in sorted(groups.items()):
+            copy = HostCopy([self._replay(frames, places, chunks, rows)])
+            for line, place in enumerate(places):
+                length = len(chunks[place]) * self._codec.frame_samples
+                sounds[place] = partial(_awaited, copy, line, length)
+        return [sounds[place] for place in range(len(chunks))]
+
+    def _replay(
+        self,
+        frames: int,
+        places: Seq[int],
+        chunks: Seq[npt.NDArray[np.int64]],
+        rows: Seq[int],
+    ) -> Tensor:
+        """Run some of the chunks, padded to so many frames; valid until the next replay."""
+        size = next(size for size in self._sizes if size >= len(places))
+        batch = self._graph(size, frames)
+        batch.wait()
+        filled = batch.host.numpy()
+        filled[:] = 0
+        filled[:, 0] = self._arena.spare_row
+        for line, place in zip(filled, places, strict=False):
+            line[0] = rows[place]
+            line[1 : 1 + chunks[place].size] = chunks[place].ravel()
+        batch.send()
+        self._arena.writing([rows[place] for place in places])
+        batch.graph.replay()
+        return batch.sound[: len(places)]
+
+    def hear(self, codes: Tensor, row: int) -> None:
+        """Run frames of one stream through the codec for the state that they leave.
+
+        The largest chunks that fit come first: the state says the same however frames are cut.
+
+        Args:
+            codes: (frames, codebooks) int64 on the device.
+            row: State row of the stream.
+        """
+        if codes.is_cuda:  # made in another stream, where its memory may be free before
+            codes.record_stream(torch.cuda.current_stream(codes.device))
+        done = 0
+        while done < len(codes):
+            frames = next(n for n in self._heard if n <= len(codes) - done)
+            batch = self._graph(1, frames)
+            batch.device[0, 0].fill_(row)
+            batch.device[0, 1:].copy_(codes[done : done + frames].reshape(-1))
+            self._arena.writing([row])
+            batch.graph.replay()
+            done += frames
+
+    def warm_up(self) -> None:
+        """Record all of them."""
+        for frames in self._heard:
+            self._graph(1, frames)
+        for size in reversed(self._sizes):
+            for frames in reversed(self._frames):
+                self._graph(size, frames)
+
+    def _graph(self, size: int, frames: int) -> _Batch:
+        if (size, frames) not in self._graphs:
+            books = self._num_codebooks
+            pinned = self._device.type == "cuda"
+            host = torch.zeros(size, 1 + frames * books, dtype=torch.int64, pin_memory=pinned)
+            host[:, 0] = self._arena.spare_row
+            device = host.to(self._device, copy=True)
+
+            def run() -> Tensor:
+                rows = device[:, 0].contiguous()
+                codes = device[:, 1:].reshape(size, frames, books)
+                sound, state = self._codec.decode(codes, self._arena.gather(rows))
+                self._arena.scatter(rows, state)
+                return sound.float()  # type: ignore[no-any-return]
+
+            self._graphs[size, frames] = _Batch(*self._recorder.capture(run), host, device)
+        return self._graphs[size, frames]
+
+
+def _awaited(copy: HostCopy, line: int, length: int) -> npt.NDArray[np.float32]:
+    """The first samples of one stream of a batch."""
+    samples: npt.NDArray[np.float32] = copy.wait()[0][line, :length].numpy()
+    return samples

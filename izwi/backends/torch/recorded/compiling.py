@@ -1,0 +1,106 @@
+"""Compile the kernels of a model side by side, before any of them is recorded.
+
+One after the other, as recording meets them, the kernels of a model take minutes. So everything is
+gone through once before, with every launch replaced by a compilation on another thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded, Repeated
+from izwi.runner.compilations import Compilation, report
+
+logger = logging.getLogger(__name__)
+
+_MAX_THREADS = 16
+
+
+class Rehearsal(GraphRecorder):
+    """In place of a recorder, inside `compiling_only`: work is run once and not recorded.
+
+    What kernels were to write is then whatever lies in memory, so no index may depend on it.
+    """
+
+    rehearses = True
+
+    @torch.inference_mode()
+    def capture(self, run: Callable[[], Tensor]) -> tuple[Recorded, Tensor]:
+        """Run the work, for what it launches."""
+        out = run()
+        return Repeated(run, out), out
+
+
+@contextmanager
+def compiling_only() -> Iterator[None]:
+    """Compile, side by side, the Triton kernels that this thread launches inside; run none.
+
+    They are compiled when it ends. One that fails says so where it is launched in earnest.
+    """
+    from triton.runtime._async_compile import AsyncCompileMode
+    from triton.runtime.jit import JITFunction
+
+    launch, owner = JITFunction.run, threading.get_ident()
+
+    def compile_or_launch(kernel: Any, *positional: Any, warmup: bool, **named: Any) -> Any:
+        here = threading.get_ident() == owner  # another thread's model may be serving
+        return launch(kernel, *positional, warmup=warmup or here, **named)
+
+    JITFunction.run = compile_or_launch
+    try:
+        with (
+            ThreadPoolExecutor(min(_MAX_THREADS, _num_cores())) as executor,
+            AsyncCompileMode(executor, ignore_errors=True),
+        ):
+            yield
+    finally:
+        JITFunction.run = launch
+
+
+def rehearse(go_through: Callable[[], object]) -> None:
+    """Compile what is launched in a call, if this Triton can; otherwise recording compiles it."""
+    try:
+        with compiling_only():
+            go_through()
+    except Exception:
+        logger.warning("kernels are compiled one after the other", exc_info=True)
+
+
+def watch_triton() -> None:
+    """Report what Triton compiles and loads in this process."""
+    import triton
+
+    triton.knobs.compilation.listener = _on_kernel
+
+
+def _on_kernel(*, src: Any, times: Any, cache_hit: bool, **_: Any) -> None:
+    report(Compilation("loaded" if cache_hit else "compiled", _named(src), times.total / 1e6))
+
+
+def _named(source: Any) -> str:
+    """A kernel with its constants and the types of its arguments."""
+    names = getattr(source.fn, "arg_names", [])
+    constants = {
+        names[place[0]] if place[0] < len(names) else str(place[0]): value
+        for place, value in source.constants.items()
+    }
+    shown = ", ".join(f"{name}={value}" for name, value in constants.items())
+    types = ",".join(kind for kind in source.signature.values() if kind != "constexpr")
+    aligned = "".join(str(int((place,) in source.attrs)) for place in range(len(names)))
+    return f"{source.name}({shown}; {types}; {aligned})"
+
+
+def _num_cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        return os.cpu_count() or 1

@@ -1,0 +1,380 @@
+"""Decode steps as recorded graphs: talker or decoder, the other codebooks, and drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from izwi.backends.torch.adjust import Adjustments, reported_logprobs
+from izwi.backends.torch.kv import PagedKV
+from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded, fitting
+from izwi.backends.torch.recorded.staging import DrawnTrack, StagedPositions, StagedRows
+from izwi.backends.torch.sampler import Suppressed
+from izwi.backends.torch.transfer import HostCopy
+from izwi.backends.torch.triton.attention_decode import DecodeCache, PagedDecode, rope_tables
+from izwi.backends.torch.triton.attention_prompt import PagedPrompt
+from izwi.backends.torch.triton.sampling import RowSampling, draw, log_probabilities, take_last
+from izwi.backends.torch.triton.short_conv import StagedConv
+from izwi.cache.pages import pages_for
+from izwi.model import Model, RecordableModel, Row
+from izwi.sequence import Sequence
+
+# Batch sizes. Between them a step takes as long as the next larger one.
+DECODE_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+# Sequences with more keys go through attention that is split along the keys.
+FEW_KEYS = 512
+# Of few rows those with fewer keys already: undivided, one multiprocessor a head goes through them,
+# which took a row with 300 keys a quarter longer on an H200.
+_FEW_ROWS, _FEW_KEYS_OF_FEW_ROWS = 8, 128
+
+
+def has_few_keys(rows: Seq[Row]) -> bool:
+    """Whether attention of decodes that is not split along the keys is the faster one."""
+    few = _FEW_KEYS_OF_FEW_ROWS if len(rows) <= _FEW_ROWS else FEW_KEYS
+    return max(row.stop for row in rows) <= min(few, FEW_KEYS)
+
+
+def paged_context(
+    kv: PagedKV, staged: StagedPositions, max_keys: int, *, together: bool = False
+) -> PagedDecode:
+    """Attention over the pages that staged rows name; see `PagedDecode`.
+
+    Args:
+        kv: The pages.
+        staged: Positions and tables, read in every replay.
+        max_keys: Bound of the keys that a row has.
+        together: Rows may be positions of one sequence: all are written before any attends.
+    """
+    assert kv.plain is not None
+    (keys, values), spec, rope = kv.plain, kv.spec, None
+    if spec.rope_theta is not None:
+        rope = rope_tables(max_keys, spec.head_dim, spec.rope_theta, keys.device, keys.dtype)
+    cache = DecodeCache(keys, values, kv.page_size)
+    rows = staged.positions, staged.tables, staged.table_width
+    context = (
+        PagedPrompt(cache, *rows, rope, max_keys, staged.runs)
+        if together
+        else PagedDecode(cache, *rows, rope, max_keys)
+    )
+    if kv.trailers is not None:
+        context.conv = StagedConv(kv.trailers, *rows, staged.runs if together else None)
+    return context
+
+
+class Part(NamedTuple):
+    """Some of a step's results.
+
+    Attributes:
+        sequences: Whose entries.
+        copy: Of the entries, (sequences, codebooks) int64, and of their log probabilities.
+    """
+
+    sequences: Seq[Sequence]
+    copy: HostCopy
+
+
+class Variant(NamedTuple):
+    """What a graph was recorded for. Most requests take the first; the last takes any.
+
+    Attributes:
+        few_keys: No row has more than FEW_KEYS.
+        few_candidates: All rows are drawn from short lists of candidates.
+        tells: Log probabilities of what is drawn are written down.
+        draws: Entries are drawn; else the result is the states that they are drawn from.
+    """
+
+    few_keys: bool
+    few_candidates: bool = True
+    tells: bool = False
+    draws: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """One batch size: its buffers, and its graphs by what they were recorded for."""
+
+    staged: StagedRows
+    graphs: dict[Variant, tuple[Recorded, Tensor]]
+    hidden: Tensor | None = None  # what a graph that only draws reads
+
+
+class DecodeGraphs:
+    """Steps of rows with one new position each, drawing included, on the device alone.
+
+    What is drawn stays there for the next step, which may be launched before the host knows it.
+
+    `decode` and `draw` have buffers of their own, so that neither waits for the other's copies.
+    """
+
+    def __init__(
+        self,
+        model: RecordableModel,
+        kv: PagedKV,
+        recorder: GraphRecorder,
+        max_rows: int,
+        suppressed: Suppressed | None,
+        max_keys: int,
+    ):
+        """Set up; nothing is recorded yet.
+
+        Args:
+            model: Whose steps. It has one track.
+            kv: Its pages.
+            recorder: Records them.
+            max_rows: Of a step.
+            suppressed: Ids that are never drawn.
+            max_keys: Keys of the longest sequence that can be decoded here.
+        """
+        self._model, self._track = model, model.tracks[0]
+        self._kv, self._recorder = kv, recorder
+        assert kv.plain is not None
+        self._suppressed, self._device = suppressed, kv.plain[0].device
+        self._max_keys = max_keys
+        # of text alone: nobody asks for those of sound
+        self._can_tell = self._track.num_codebooks == 1
+        self._sizes = fitting(DECODE_SIZES, max_rows)
+        self._decodes: dict[int, _Batch] = {}
+        self._draws: dict[int, _Batch] = {}
+        # entries of the last step: of `decode` in the first half, of `draw` in the second
+        self._half = self._sizes[-1]
+        shape = 2 * self._half, self._track.num_codebooks
+        self._last = torch.zeros(shape, dtype=torch.int64, device=self._device)
+        self._logprobs = torch.zeros(shape[0], device=self._device)  # of their first ids
+        self._places: dict[int, int] = {}  # there, by arrival
+        self._drawn_now: dict[int, int] = {}
+
+    def begin_step(self) -> None:
+        """Let `decode` take what was drawn since the last call as the rows' last entries."""
+        self._places, self._drawn_now = self._drawn_now, {}
+
+    def takes(self, rows: Seq[Row]) -> bool:
+        """Whether the rows can be run, and the next entries of those that emit be drawn here."""
+        asking = any(row.emits and row.sequence.request.logprobs for row in rows)
+        fitting_keys = max((row.stop for row in rows), default=0) <= self._max_keys
+        return fitting_keys and (self._can_tell or not asking)
+
+    def in_place(self, rows: Seq[Row]) -> list[Row]:
+        """The order in which `decode` takes rows with the least to copy."""
+        return self._batch(self._decodes, len(rows)).staged.in_place(rows)
+
+    def decode(self, inputs: npt.NDArray[np.int64], rows: Seq[Row]) -> list[Part]:
+        """Draw entries.
+
+        Args:
+            inputs: `Model.inputs` of the rows.
+            rows: One position each, which emits. Where the entry there is not known yet, the step
+                before has drawn it.
+
+        Returns:
+            One part: of all rows (rows, codebooks) int64; and, if any asks for them, their log
+            probabilities, (rows,) float32 or as `reported_logprobs`, of those that ask.
+        """
+        sequences = [row.sequence for row in rows]
+        # copied before another graph runs, whose memory may lie where this one's result does
+        return [Part(sequences, HostCopy(self._decoded(inputs, rows, sequences)))]
+
+    def _decoded(
+        self, inputs: npt.NDArray[np.int64], rows: Seq[Row], sequences: Seq[Sequence]
+    ) -> list[Tensor]:
+        batch = self._batch(self._decodes, len(rows))
+        batch.staged.stage_rows(inputs, rows)
+        batch.staged.stage_sampling(sequences)
+        places = self._places
+        batch.staged.stage_sources(
+            [places[s.arrival] if s.pending.entries else -1 for s in sequences]
+        )
+        batch.staged.send()
+        self._drawn_now.update({s.arrival: place for place, s in enumerate(sequences)})
+        few_keys = has_few_keys(rows)
+        if self._draws_apart(sequences):
+            graph, hidden = self._decode_graph(batch, self._states_alone)
+            graph.replay()
+            return self._drawn_apart(batch, hidden, sequences, 0)
+        graph, out = self._decode_graph(batch, self._variant(batch, sequences, few_keys))
+        graph.replay()
+        return self._results(out, 0, sequences)
+
+    def draw(self, hidden: Tensor, sequences: Seq[Sequence]) -> list[Part]:
+        """Draw an entry from each state, (rows, width); the result is as that of `decode`."""
+        return [Part(sequences, HostCopy(self._drawn_from(hidden, sequences)))]
+
+    def _drawn_from(self, hidden: Tensor, sequences: Seq[Sequence]) -> list[Tensor]:
+        batch = self._batch(self._draws, len(sequences))
+        batch.staged.stage_sampling(sequences)
+        batch.staged.send()
+        self._drawn_now.update((s.arrival, p) for p, s in enumerate(sequences, self._half))
+        if self._draws_apart(sequences):
+            padded = hidden.new_zeros((batch.staged.size, hidden.shape[1]))
+            padded[: len(sequences)] = hidden
+            return self._drawn_apart(batch, padded, sequences, self._half)
+        graph, out = self._draw_graph(batch, self._variant(batch, sequences, True), hidden)
+        assert batch.hidden is not None
+        batch.hidden[: len(sequences)].copy_(hidden)
+        graph.replay()
+        return self._results(out, self._half, sequences)
+
+    def _draws_apart(self, sequences: Seq[Sequence]) -> bool:
+        """Whether drawing is not recorded: what a row asks for differs in size from row to row."""
+        return any(
+            sequence.request.adjusts(0) or sequence.request.top_logprobs for sequence in sequences
+        )
+
+    def _drawn_apart(
+        self, batch: _Batch, hidden: Tensor, sequences: Seq[Sequence], start: int
+    ) -> list[Tensor]:
+        """Draw from states, unrecorded, with the kernels that the recorded steps draw with.
+
+        The states are as many as there, so that other rows have the same logits.
+        """
+        suppressed = None if self._suppressed is None else self._suppressed.ids
+        adjustments = Adjustments(sequences, suppressed)
+        asking = any(sequence.request.logprobs for sequence in sequences)
+        most = max(sequence.request.top_logprobs for sequence in sequences)
+        reported: list[Tensor] = []
+
+        def pick(logits: Tensor, codebook: int) -> Tensor:
+            adjusted = logits.float()
+            if codebook == 0 and adjustments:
+                adjusted = adjustments.apply(adjusted)
+            few = batch.staged.few_candidates
+            ids = draw(adjusted, batch.staged.sampling, codebook, few)
+            if codebook == 0 and asking:
+                reported.append(reported_logprobs(logits, ids, most))
+            return ids
+
+        count = len(sequences)
+        entries: Tensor = self._model.draw(hidden, pick)
+        self._last[start : start + count].copy_(entries[:count])
+        return [entries[:count], *(values[:count] for values in reported)]
+
+    def _results(self, entries: Tensor, start: int, sequences: Seq[Sequence]) -> list[Tensor]:
+        count = len(sequences)
+        if any(sequence.request.logprobs for sequence in sequences):
+            return [entries[:count], self._logprobs[start : start + count]]
+        return [entries[:count]]
+
+    def _variant(self, batch: _Batch, sequences: Seq[Sequence], few_keys: bool) -> Variant:
+        """The recorded one that does what the rows need, and as little else as there is."""
+        few_candidates = batch.staged.few_candidates
+        tells = any(sequence.request.logprobs for sequence in sequences)
+        if few_candidates and not tells:
+            return Variant(few_keys or self._max_keys <= FEW_KEYS)
+        # rare: recorded for any length, and for both where text is drawn from long lists
+        return Variant(self._max_keys <= FEW_KEYS, few_candidates, self._can_tell)
+
+    @property
+    def _states_alone(self) -> Variant:
+        """For rows whose drawing is not recorded; for any length."""
+        return Variant(self._max_keys <= FEW_KEYS, draws=False)
+
+    @property
+    def _variants(self) -> list[Variant]:
+        """All that `_variant` can return for decodes."""
+        few = self._max_keys <= FEW_KEYS
+        rare = [Variant(few, False, self._can_tell)]
+        if self._can_tell:
+            rare += [Variant(few, True, True), self._states_alone]
+        return [Variant(True), *([] if few else [Variant(False)]), *rare]
+
+    @torch.inference_mode()
+    def warm_up(self) -> Tensor:
+        """Record all of them; returns states, (rows, width), of no meaning."""
+        for size in reversed(self._sizes):  # the largest first: the others fit into its memory
+            batch, draws = self._batch(self._decodes, size), self._batch(self._draws, size)
+            hidden = self._hidden(batch, FEW_KEYS)
+            for variant in self._variants:
+                self._decode_graph(batch, variant)
+                if variant.draws:
+                    self._draw_graph(draws, variant, hidden)
+        if self._can_tell:
+            self._compile_apart(draws, hidden)
+        return hidden
+
+    def _compile_apart(self, batch: _Batch, hidden: Tensor) -> None:
+        """Launch the kernels that `_drawn_apart` draws with once, so that no request waits."""
+
+        def pick(logits: Tensor, codebook: int) -> Tensor:
+            for few_candidates in (True, False):
+                draw(logits.float(), batch.staged.sampling, codebook, few_candidates)
+            return torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+
+        self._model.draw(hidden, pick)
+
+    def _batch(self, batches: dict[int, _Batch], count: int) -> _Batch:
+        size = next(size for size in self._sizes if size >= count)
+        if size not in batches:
+            model = self._model
+            staged = StagedRows(
+                size,
+                num_inputs=self._model.num_inputs,
+                max_pages=most_pages(model, self._kv) if batches is self._decodes else 0,
+                track=DrawnTrack(self._track.vocabulary, self._suppressed),
+                device=self._device,
+            )
+            batches[size] = _Batch(staged, {})
+        return batches[size]
+
+    def _decode_graph(self, batch: _Batch, variant: Variant) -> tuple[Recorded, Tensor]:
+        if variant not in batch.graphs:
+            max_keys = FEW_KEYS if variant.few_keys else self._max_keys
+
+            def run() -> Tensor:
+                hidden = self._hidden(batch, max_keys)
+                return self._drawn(batch, hidden, variant, 0) if variant.draws else hidden
+
+            batch.graphs[variant] = self._recorder.capture(run)
+        return batch.graphs[variant]
+
+    def _draw_graph(self, batch: _Batch, variant: Variant, like: Tensor) -> tuple[Recorded, Tensor]:
+        variant = variant._replace(few_keys=True)  # there are none
+        if variant not in batch.graphs:
+            if batch.hidden is None:
+                batch.hidden = like.new_zeros((batch.staged.size, like.shape[1]))
+            hidden = batch.hidden
+            batch.graphs[variant] = self._recorder.capture(
+                lambda: self._drawn(batch, hidden, variant, self._half)
+            )
+        return batch.graphs[variant]
+
+    def _hidden(self, batch: _Batch, max_keys: int) -> Tensor:
+        staged = batch.staged
+        take_last(self._last, staged.source, staged.inputs, staged.sampling.seen)
+        x = self._model.embed_inputs(staged.inputs)
+        hidden: Tensor = self._model.run(x, paged_context(self._kv, batch.staged, max_keys))
+        return hidden
+
+    def _drawn(self, batch: _Batch, hidden: Tensor, variant: Variant, start: int) -> Tensor:
+        """Draw, and keep what was drawn from `start` on for the next step."""
+        sampling = batch.staged.sampling
+        stop = start + batch.staged.size
+
+        def pick(logits: Tensor, codebook: int) -> Tensor:
+            ids = picked(self._recorder, logits, sampling, codebook, variant.few_candidates)
+            if variant.tells:
+                self._logprobs[start:stop].copy_(log_probabilities(logits, ids))
+            return ids
+
+        entries: Tensor = self._model.draw(hidden, pick)
+        self._last[start:stop].copy_(entries)
+        return entries
+
+
+def picked(
+    recorder: GraphRecorder, logits: Tensor, sampling: RowSampling, codebook: int, few: bool
+) -> Tensor:
+    """Draw ids, (rows,), with what is recorded; see `draw`."""
+    if recorder.rehearses:  # ids of any numbers need not be there to be looked up
+        draw(torch.zeros_like(logits), sampling, codebook, few)
+        return torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+    return draw(logits, sampling, codebook, few)
+
+
+def most_pages(model: Model, kv: PagedKV) -> int:
+    """Pages that one sequence can have."""
+    return min(kv.num_pages, pages_for(model.max_positions, kv.page_size))

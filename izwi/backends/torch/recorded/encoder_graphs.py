@@ -1,0 +1,126 @@
+"""Audio encoders as recorded graphs: pieces padded to a few lengths, in batches of a few sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded, fitting
+from izwi.backends.torch.recorded.staging import StagedBuffer
+from izwi.encoders import PaddedEncoder
+from izwi.request import EncodeInput
+from izwi.runner.padded import Shape, pad_into, padded_batches, padded_shape
+
+_SIZES = (1, 2, 4, 6, 8, 12, 16)
+
+
+@dataclass(slots=True, eq=False)
+class _Bucket:
+    """Pieces of one kind and shape.
+
+    Attributes:
+        encoder: Theirs.
+        sizes: Of the batches, ascending.
+        staged: Room for the largest batch; the others read its first rows.
+        graphs: By size, what runs and what it gives.
+    """
+
+    encoder: PaddedEncoder
+    sizes: list[int]
+    staged: StagedBuffer
+    graphs: dict[int, tuple[Recorded, Tensor]] = field(default_factory=dict)
+
+
+class EncoderGraphs:
+    """Pieces of audio through their encoders in one launch for each length they are padded to."""
+
+    def __init__(
+        self,
+        encoders: Mapping[str, PaddedEncoder],
+        recorder: GraphRecorder,
+        max_pieces: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ):
+        """Set up; nothing is recorded yet.
+
+        Args:
+            encoders: What is recorded, by the kind of its pieces.
+            recorder: Records it.
+            max_pieces: Pieces of the largest batch, where the encoder takes so many.
+            device: Where it runs.
+            dtype: Of its weights.
+        """
+        self._encoders, self._recorder, self._max_pieces = encoders, recorder, max_pieces
+        self._device, self._dtype = device, dtype
+        self._buckets: dict[tuple[str, Shape], _Bucket] = {}
+
+    def takes(self, piece: EncodeInput) -> bool:
+        """Whether the piece can be encoded here."""
+        return padded_shape(self._encoders, piece) is not None
+
+    @torch.inference_mode()
+    def encode(self, pieces: Seq[EncodeInput]) -> list[Tensor]:
+        """Encode pieces that are taken, without waiting for the device.
+
+        Returns:
+            What `Model.encode` gives for each, in order, in memory of its own: another graph's
+            replay may overwrite a graph's result.
+        """
+        encoded: dict[int, Tensor] = {}
+        for kind, shape, places in padded_batches(self._encoders, pieces, self._max_pieces):
+            made = self._replay(self._bucket(kind, shape), [pieces[place] for place in places])
+            encoded.update(zip(places, made, strict=True))
+        return [encoded[place] for place in range(len(pieces))]
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Record all of them, each encoder's largest first: the others fit into its memory."""
+        for kind, encoder in self._encoders.items():
+            for shape in reversed(encoder.shapes):
+                bucket = self._bucket(kind, shape)
+                for size in reversed(bucket.sizes):
+                    self._recorded(bucket, size)
+
+    def _replay(self, bucket: _Bucket, pieces: Seq[EncodeInput]) -> list[Tensor]:
+        encoder, staged = bucket.encoder, bucket.staged
+        graph, out = self._recorded(
+            bucket, next(size for size in bucket.sizes if size >= len(pieces))
+        )
+        staged.wait()
+        values = staged.host["values"]
+        lengths = pad_into(values, pieces, encoder.axis)
+        # places of no piece repeat what was there before
+        staged.host["lengths"][: len(pieces)] = lengths
+        staged.send(staged.starts["values"] + values[: len(pieces)].nbytes)
+        graph.replay()
+        return [encoder.unpadded(out[n], length).clone() for n, length in enumerate(lengths)]
+
+    def _bucket(self, kind: str, shape: Shape) -> _Bucket:
+        if (kind, shape) not in self._buckets:
+            encoder = self._encoders[kind]
+            sizes = fitting(_SIZES, min(self._max_pieces, encoder.max_pieces(shape)))
+            most = sizes[-1]
+            fields = {"lengths": (np.int64, (most,)), "values": (np.float32, (most, *shape))}
+            staged = StagedBuffer(fields, self._device)
+            staged.host["lengths"][:] = shape[encoder.axis]
+            staged.send(staged.starts["values"])
+            self._buckets[kind, shape] = _Bucket(encoder, sizes, staged)
+        return self._buckets[kind, shape]
+
+    def _recorded(self, bucket: _Bucket, size: int) -> tuple[Recorded, Tensor]:
+        if size not in bucket.graphs:
+            values = bucket.staged.device["values"][:size]
+            lengths = bucket.staged.device["lengths"][:size]
+
+            def run() -> Tensor:
+                encoded: Tensor = bucket.encoder.encode_padded(values.to(self._dtype), lengths)
+                return encoded
+
+            bucket.graphs[size] = self._recorder.capture(run)
+        return bucket.graphs[size]

@@ -1,0 +1,258 @@
+"""All that is recorded of one model, and how a step goes through it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from izwi.backends.protocol import PendingAudio
+from izwi.backends.torch.kv import PagedKV
+from izwi.backends.torch.ops import TorchOps
+from izwi.backends.torch.recorded.codec_graphs import CodecGraphs
+from izwi.backends.torch.recorded.compiling import Rehearsal, rehearse, watch_triton
+from izwi.backends.torch.recorded.decode_graphs import FEW_KEYS, DecodeGraphs, Part
+from izwi.backends.torch.recorded.encoder_graphs import EncoderGraphs
+from izwi.backends.torch.recorded.prompt_graphs import PromptGraphs
+from izwi.backends.torch.recorded.recorder import GraphRecorder
+from izwi.backends.torch.recorded.tracked_graphs import TrackedDecodeGraphs
+from izwi.backends.torch.sampler import Suppressed
+from izwi.backends.torch.state import StateArena
+from izwi.backends.torch.triton.attention_decode import takes_heads
+from izwi.config import EngineConfig
+from izwi.encoders import EncodesPadded
+from izwi.model import Model, Recordable, RecordableModel, RecordableTracks, Row, last_positions
+from izwi.request import EncodeInput
+from izwi.runner.in_flight import InFlight
+from izwi.runner.logprobs import Logprobs, logprobs_of
+from izwi.sequence import Sequence
+from izwi.tracks import frame_track
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graphs:
+    """Recorded steps of one model.
+
+    Attributes:
+        decodes: None where keys and values have a width or a form that no recorded step reads, and
+            where entries are drawn at output positions, so that no step repeats.
+        prompts: Likewise, and where torch attends: every position would gather keys of its own.
+        codec: None for a model that writes text.
+        encoders: None for a model without an encoder that can be recorded.
+    """
+
+    model: Model
+    recordable: RecordableModel | None
+    kv: PagedKV
+    ops: TorchOps
+    decodes: DecodeGraphs | TrackedDecodeGraphs | None
+    prompts: PromptGraphs | None
+    codec: CodecGraphs | None
+    encoders: EncoderGraphs | None
+
+    @staticmethod
+    def of(
+        model: Model,
+        kv: PagedKV,
+        arena: StateArena,
+        suppressed: Seq[Suppressed | None],
+        ops: TorchOps,
+        config: EngineConfig,
+    ) -> Graphs:
+        """Record everything that requests can need, so that none of them waits for it."""
+        recordable = _recordable(model, kv, ops.attends_with)
+
+        def made(recorder: GraphRecorder, codec_recorder: GraphRecorder) -> Graphs:
+            encoders = _encoders(model, ops, config, recorder)
+            decodes = prompts = None
+            if recordable is not None:
+                decodes = _decodes(recordable, kv, suppressed, ops, config, recorder)
+                prompts = _prompts(recordable, kv, ops, recorder)
+            codec = _codec(model, arena, config, codec_recorder)
+            return Graphs(model, recordable, kv, ops, decodes, prompts, codec, encoders)
+
+        watch_triton()
+        if ops.device.type == "cuda":
+            rehearse(lambda: made(Rehearsal(ops.device), Rehearsal(ops.device)))
+            arena.clear(arena.spare_row)
+            gc.collect()  # what was gone through refers to itself
+            torch.cuda.empty_cache()  # graphs have memory of their own
+        # the codec has a pool of its own: sound is made beside the next step, which goes first
+        return made(GraphRecorder(ops.device, priority=-1), GraphRecorder(ops.device))
+
+    def encodes(self, piece: EncodeInput) -> bool:
+        """Whether a piece of audio can be encoded here."""
+        return self.encoders is not None and self.encoders.takes(piece)
+
+    def encode(self, pieces: Seq[EncodeInput]) -> list[Tensor]:
+        """Encode pieces of audio; see `EncoderGraphs.encode`."""
+        assert self.encoders is not None
+        return self.encoders.encode(pieces)
+
+    def takes(self, rows: Seq[Row]) -> bool:
+        """Whether the next entries of these rows can be drawn here."""
+        return self.decodes is not None and self.decodes.takes(rows)
+
+    def launch(self, rows: Seq[Row]) -> InFlight[tuple[list[list[int]], dict[int, Logprobs]]]:
+        """Launch the rows; returns what waits for an entry of each that emits, in order.
+
+        With them come `Sampler.logprobs`.
+
+        Prompts would make every decode wait for kernels of their size, so they go apart. But their
+        last positions run with the decodes, if there are any: drawing takes as long for one more.
+
+        What the last call has launched need not have ended: entries that it draws are read there.
+        """
+        assert self.decodes is not None
+        assert self.recordable is not None
+        self.decodes.begin_step()
+        decodes: list[Row] = []
+        prompts: list[Row] = []
+        for row in rows:
+            (decodes if row.decodes else prompts).append(row)
+        last = [Row(row.sequence, row.stop - 1, row.stop) for row in prompts if row.emits]
+        together = self.decodes.in_place([*decodes, *last]) if decodes else []
+        inputs = self.recordable.inputs(together) if together else None
+        if inputs is None:
+            parts = self._drawn_apart(decodes, prompts)
+        else:
+            before = [row._replace(stop=row.stop - row.emits) for row in prompts]
+            if before := [row for row in before if row.stop > row.start]:
+                self._run(before)
+            parts = self.decodes.decode(inputs, together)
+        silent = {row.sequence.arrival for row in prompts if not row.emits}
+        emitting = [row.sequence for row in rows if row.sequence.arrival not in silent]
+        return InFlight(partial(_in_order, parts, emitting), [part.copy for part in parts])
+
+    def _drawn_apart(self, decodes: list[Row], prompts: list[Row]) -> list[Part]:
+        """Draw for decodes, and then for prompts."""
+        assert self.decodes is not None
+        assert self.recordable is not None
+        parts: list[Part] = []
+        if decodes:
+            inputs = self.recordable.inputs(decodes)
+            assert inputs is not None  # what was emitted is ids
+            parts += self.decodes.decode(inputs, decodes)
+        hidden = self._run(prompts)
+        ready = [row for row in prompts if row.emits]
+        if ready:
+            hidden = self.ops.take(hidden, self.ops.array(last_positions(prompts)))
+            parts += self.decodes.draw(hidden, [row.sequence for row in ready])
+        return parts
+
+    def _run(self, rows: Seq[Row]) -> Tensor:
+        """States of the rows' positions, (positions, width)."""
+        if self.prompts is not None and self.prompts.takes(rows):
+            return self.prompts.run(rows)
+        states: Tensor = self.model.run(self.model.embed(rows), self.kv.context(rows))
+        return states
+
+    def takes_chunks(self, most_frames: int) -> bool:
+        """Whether chunks of up to so many frames can be made here."""
+        return self.codec is not None and self.codec.takes(most_frames)
+
+    def hear(self, codes: Tensor, row: int) -> None:
+        """Run frames through the codec for their state alone; see `CodecGraphs.hear`."""
+        assert self.codec is not None
+        self.codec.hear(codes, row)
+
+    def vocode(self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]) -> list[PendingAudio]:
+        """Begin to make the next frames of streams; see `CodecGraphs.vocode`."""
+        assert self.codec is not None
+        return self.codec.vocode(chunks, rows)
+
+
+def _in_order(
+    parts: Seq[Part], emitting: Seq[Sequence]
+) -> tuple[list[list[int]], dict[int, Logprobs]]:
+    """Wait for what was drawn of each row, and sort it; see `Graphs.launch`."""
+    entries: dict[int, list[int]] = {}
+    likely: dict[int, float | list[float]] = {}
+    for sequences, copy in parts:
+        arrivals = [sequence.arrival for sequence in sequences]
+        drawn, *logprobs = copy.wait()
+        entries.update(zip(arrivals, drawn.tolist(), strict=True))
+        for found in logprobs:
+            likely.update(zip(arrivals, found.tolist(), strict=True))
+    asking = (n for n, sequence in enumerate(emitting) if sequence.request.logprobs)
+    return (
+        [entries[sequence.arrival] for sequence in emitting],
+        {n: logprobs_of(emitting[n], likely[emitting[n].arrival]) for n in asking},
+    )
+
+
+def _encoders(
+    model: Model, ops: TorchOps, config: EngineConfig, recorder: GraphRecorder
+) -> EncoderGraphs | None:
+    if not isinstance(model, EncodesPadded) or not model.padded_encoders:
+        return None
+    most = config.max_step_encodes
+    encoders = EncoderGraphs(model.padded_encoders, recorder, most, ops.device, ops.dtype)
+    if recorder.records:
+        encoders.warm_up()
+    return encoders
+
+
+def _decodes(
+    model: RecordableModel,
+    kv: PagedKV,
+    suppressed: Seq[Suppressed | None],
+    ops: TorchOps,
+    config: EngineConfig,
+    recorder: GraphRecorder,
+) -> DecodeGraphs | TrackedDecodeGraphs:
+    most = config.max_running
+    decodes: DecodeGraphs | TrackedDecodeGraphs
+    if len(model.tracks) > 1:
+        assert isinstance(model, RecordableTracks)
+        decodes = TrackedDecodeGraphs(model, model, kv, recorder, most, suppressed)
+    else:
+        # torch would gather as many keys as a sequence can come to have
+        most_keys = model.max_positions if ops.attends_with == "triton" else FEW_KEYS
+        decodes = DecodeGraphs(model, kv, recorder, most, suppressed[0], most_keys)
+    if recorder.records:
+        decodes.warm_up()
+    return decodes
+
+
+def _prompts(
+    model: RecordableModel, kv: PagedKV, ops: TorchOps, recorder: GraphRecorder
+) -> PromptGraphs | None:
+    if ops.attends_with != "triton":
+        return None
+    prompts = PromptGraphs(model, kv, recorder, ops.device)
+    if recorder.records:
+        prompts.warm_up()
+    return prompts
+
+
+def _codec(
+    model: Model, arena: StateArena, config: EngineConfig, recorder: GraphRecorder
+) -> CodecGraphs | None:
+    frames = frame_track(model.tracks)
+    if frames is None:
+        return None
+    most, track = min(config.max_running, config.max_step_vocodes), model.tracks[frames]
+    codec = CodecGraphs(track, arena, recorder, most, config.chunk_ramp, arena.device)
+    if recorder.records:
+        with arena.beside():
+            codec.warm_up()
+    return codec
+
+
+def _recordable(model: Model, kv: PagedKV, attends_with: str) -> RecordableModel | None:
+    """The model, if its steps repeat and recorded attention reads its keys and values.
+
+    Those with windows run unrecorded so far, and those with several tracks where torch attends.
+    """
+    plain = kv.plain is not None and takes_heads(kv.spec.head_dim) and not kv.spec.windows
+    repeats = not model.tracks[0].in_prompt
+    if len(model.tracks) > 1:
+        repeats = isinstance(model, RecordableTracks) and attends_with == "triton"
+    return model if plain and repeats and isinstance(model, Recordable) else None

@@ -1,0 +1,373 @@
+"""Staged inputs of recorded steps: filled on the host, copied to the device at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from izwi.backends.torch.sampler import Suppressed
+from izwi.backends.torch.triton.sampling import MAX_STOP_IDS, RowSampling, SamplingColumns
+from izwi.model import Row
+from izwi.request import Request, TrackParams
+from izwi.runner.emitted import is_greedy, seen_ids
+from izwi.sequence import Sequence
+
+_ALIGN = 16  # bytes; what a kernel's vector loads want
+_TABLE_STEP = 8  # pages; widths of tables are multiples of it
+
+
+class StagedBuffer:
+    """Named arrays in one piece of memory, on the host and on the device."""
+
+    def __init__(
+        self, fields: Mapping[str, tuple[type[Any], tuple[int, ...]]], device: torch.device
+    ):
+        """Allocate zeros.
+
+        Args:
+            fields: numpy type and shape by name, in order.
+            device: Where the other side is.
+        """
+        self.starts: dict[str, int] = {}
+        total = 0
+        for name, (kind, shape) in fields.items():
+            self.starts[name] = total
+            total += -(-math.prod(shape) * np.dtype(kind).itemsize // _ALIGN) * _ALIGN
+        self._host = torch.zeros(total, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self._device = torch.zeros(total, dtype=torch.uint8, device=device)
+        self.host: dict[str, npt.NDArray[Any]] = {}
+        self.device: dict[str, Tensor] = {}
+        for name, (kind, shape) in fields.items():
+            start = self.starts[name]
+            stop = start + math.prod(shape) * np.dtype(kind).itemsize
+            self.host[name] = self._host.numpy()[start:stop].view(kind).reshape(shape)
+            self.device[name] = self._device[start:stop].view(_DTYPES[kind]).view(shape)
+
+        self._sent: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def send(self, stop: int) -> None:
+        """Copy the first bytes to the device, behind what its stream runs."""
+        self._device[:stop].copy_(self._host[:stop], non_blocking=True)
+        if self._sent is not None:
+            self._sent.record()
+
+    def wait(self) -> None:
+        """Wait until what was sent has left the host's side, which may be filled again."""
+        if self._sent is not None:
+            self._sent.synchronize()
+
+
+Fields = Mapping[str, tuple[type[Any], tuple[int, ...]]]
+
+
+class StagedPositions:
+    """Rows of one position each, in a batch of fixed size.
+
+    A recorded graph reads the device's side at the same addresses in every replay. What is filled
+    goes over in one copy, without waiting for it.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        num_inputs: int,
+        max_pages: int,
+        device: torch.device,
+        more: Fields | None = None,
+        *,
+        together: bool = False,
+    ):
+        """Allocate.
+
+        Args:
+            size: Rows.
+            num_inputs: Numbers a row in `Model.inputs`.
+            max_pages: Pages that a row can have.
+            device: Where.
+            more: Fields of the kind at hand.
+            together: Rows of a sequence share one page table, the one that `runs` numbers.
+        """
+        self._together = together
+        self._tables_there: dict[int, list[int]] = {}  # of rows that stand alone, by place
+        fields: dict[str, tuple[type[Any], tuple[int, ...]]] = {
+            "positions": (np.int64, (size,)),
+            "inputs": (np.int64, (size, num_inputs)),
+            "embedded": (np.int32, (1,)),
+            "runs": (np.int32, (size,)),
+            **(more or {}),
+            "table_width": (np.int32, (1,)),
+            "tables": (np.int32, (size * max_pages,)),  # the last, since little of it is used
+        }
+        self.size = size
+        self._buffer = StagedBuffer(fields, device)
+        self._used = self._buffer.starts["tables"]
+        self.host, on_device = self._buffer.host, self._buffer.device
+        self.host["positions"][:] = -1
+        self.positions, self.inputs = on_device["positions"], on_device["inputs"]
+        self.runs = on_device["runs"]
+        self._embedded = on_device["embedded"]
+        self.tables, self.table_width = on_device["tables"], on_device["table_width"]
+        self.send()
+
+    @property
+    def embedded(self) -> Tensor:
+        """(1,) bool on the device: whether the rows' inputs come from elsewhere."""
+        return self._embedded != 0
+
+    def stage_rows(self, inputs: npt.NDArray[np.int64] | None, rows: Seq[Row]) -> None:
+        """Fill in what attention and `Model.embed_inputs` read; `send` takes it over.
+
+        Args:
+            inputs: `Model.inputs` of the rows, None where they are embedded already.
+            rows: Which positions.
+        """
+        self._buffer.wait()
+        self.host["embedded"][0] = inputs is None
+        if inputs is not None:
+            self.host["inputs"][: len(inputs)] = inputs
+            self.host["inputs"][len(inputs) :] = 0  # valid ids, since they may be embedded
+        self.stage_runs([(row.start, row.stop, row.sequence.kv.pages) for row in rows])
+
+    def stage_runs(self, runs: Seq[tuple[int, int, Seq[int]]]) -> None:
+        """Fill in rows; `send` takes them over.
+
+        Args:
+            runs: Positions [start, stop) of one sequence, a row each, and its pages.
+        """
+        starts, stops, pages = zip(*runs, strict=True)
+        if not self._together and sum(stops) - sum(starts) == len(runs):
+            self._stage_alone(starts, pages)
+            return
+        # in as many numpy calls for many runs as for one
+        self._tables_there.clear()
+        firsts = np.array(starts, dtype=np.int64)
+        counts = np.array(stops, dtype=np.int64) - firsts
+        widths = np.array([len(run) for run in pages])
+        count, width = int(counts.sum()), int(widths.max())
+        table = np.zeros((len(runs), width), dtype=np.int32)
+        table[np.arange(width) < widths[:, None]] = np.fromiter(chain(*pages), np.int32)
+        self._buffer.wait()
+        positions, tables = self.host["positions"], self.host["tables"]
+        places = np.cumsum(counts) - counts  # of each run's first row
+        positions[:count] = np.arange(count) + np.repeat(firsts - places, counts)
+        self.host["runs"][:count] = np.repeat(np.arange(len(runs)), counts)
+        positions[count:] = -1
+        if not self._together:
+            table = np.repeat(table, counts, axis=0)
+        tables[: table.size] = table.ravel()
+        self.host["table_width"][0] = width
+        self._used = self._buffer.starts["tables"] + table.size * tables.itemsize
+
+    def _stage_alone(self, starts: Seq[int], pages: Seq[Seq[int]]) -> None:
+        """`stage_runs` of one position each: of the tables, those that are not there yet."""
+        self._buffer.wait()
+        positions, tables, there = self.host["positions"], self.host["tables"], self._tables_there
+        count, most = len(starts), len(tables) // self.size
+        positions[:count] = starts
+        positions[count:] = -1
+        # seldom another one, or all would have to move
+        width = min(most, -(-max(map(len, pages)) // _TABLE_STEP) * _TABLE_STEP)
+        if self.host["table_width"][0] != width:
+            there.clear()
+            self.host["table_width"][0] = width
+        for place, own in enumerate(pages):
+            if there.get(place) != own:
+                tables[place * width : place * width + len(own)] = own
+                there[place] = list(own)
+        self._used = self._buffer.starts["tables"] + count * width * tables.itemsize
+
+    def send(self) -> None:
+        """Copy what was filled to the device."""
+        self._buffer.send(self._used)
+        self._used = self._buffer.starts["tables"]
+
+
+class DrawnTrack(NamedTuple):
+    """The track that rows are drawn on.
+
+    Attributes:
+        vocabulary: Ids of codebook 0.
+        suppressed: Ids of it that are never drawn.
+        number: Of the track among those of the model.
+    """
+
+    vocabulary: int
+    suppressed: Suppressed | None = None
+    number: int = 0
+
+
+class StagedRows(StagedPositions):
+    """Rows of one emitted entry each, with what drawing the next entry depends on."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        num_inputs: int,
+        max_pages: int,
+        track: DrawnTrack,
+        device: torch.device,
+    ):
+        """Allocate.
+
+        Args:
+            size: Rows.
+            num_inputs: Numbers a row in `Model.inputs`.
+            max_pages: Pages that a row can have.
+            track: Of the entries that are drawn.
+            device: Where.
+        """
+        columns = {
+            f"{which}.{name}": (kind, (size,))
+            for which in ("first", "rest")
+            for name, kind in _COLUMNS
+        }
+        fields: Fields = {
+            "source": (np.int32, (size,)),
+            "seed": (np.int64, (size,)),
+            "step": (np.int64, (size,)),
+            "stop_ids": (np.int32, (size, MAX_STOP_IDS)),
+            "stop_allowed": (np.int32, (size,)),
+            "seen": (np.int32, (size, -(-track.vocabulary // 32))),
+            **columns,
+        }
+        super().__init__(size, num_inputs, max_pages, device, fields)
+        self._vocabulary, self._track = track.vocabulary, track.number
+        self._drawn: list[Sequence] = []
+        self._num_staged = 0
+        # of the requests drawn for: entries that the bits tell of, and what does not change
+        self._num_seen, self._min_entries = np.zeros((2, size), dtype=np.int64)
+        self._penalised, self._few_candidates = np.zeros((2, size), dtype=np.bool_)
+        for which in ("first", "rest"):
+            self.host[f"{which}.penalty"][:] = 1.0
+        self.host["source"][:] = -1
+        on_device = self._buffer.device
+        self.source = on_device["source"]
+        first, rest = (
+            SamplingColumns(**{name: on_device[f"{which}.{name}"] for name, _ in _COLUMNS})
+            for which in ("first", "rest")
+        )
+        self.sampling = RowSampling(
+            seed=on_device["seed"],
+            step=on_device["step"],
+            first=first,
+            rest=rest,
+            stop_ids=on_device["stop_ids"],
+            stop_allowed=on_device["stop_allowed"],
+            seen=on_device["seen"],
+            suppressed=None if track.suppressed is None else track.suppressed.mask,
+        )
+        self.send()
+
+    def in_place(self, rows: Seq[Row]) -> list[Row]:
+        """The rows in an order in which those of the last step keep their places.
+
+        Most of what drawing reads lies there already.
+        """
+        pending = {row.sequence.arrival: row for row in rows}
+        kept = [pending.pop(sequence.arrival, None) for sequence in self._drawn[: len(rows)]]
+        rest = iter(pending.values())
+        return [row or next(rest) for row in kept] + list(rest)
+
+    def stage_sources(self, places: Seq[int]) -> None:
+        """Fill in where on the device each row's last entry lies, -1 where `inputs` has it."""
+        self._buffer.wait()
+        self.host["source"][: len(places)] = places
+        self.host["source"][len(places) :] = -1
+
+    def stage_sampling(self, sequences: Seq[Sequence]) -> None:
+        """Fill in what drawing reads; `send` takes it over.
+
+        Of `seen` what the host knows; an entry that is being drawn is added on the device.
+        """
+        views, count = self.host, len(sequences)
+        self._buffer.wait()
+        known = np.array([len(sequence.emitted) for sequence in sequences])
+        steps = known + [sequence.pending.entries for sequence in sequences]
+        before = self._drawn
+        pairs = enumerate(zip(before, sequences, strict=False))
+        changed = [place for place, (old, new) in pairs if old is not new]
+        changed += range(len(before), count)
+        self._drawn, self._num_staged = [*sequences, *before[count:]], count
+        if changed:
+            self._stage_requests([sequences[place].request for place in changed], changed)
+        views["step"][:count] = steps
+        views["stop_allowed"][:count] = steps >= self._min_entries[:count]
+        self._stage_seen(sequences, known)
+
+    @property
+    def few_candidates(self) -> bool:
+        """Whether the kernel for short lists can draw for all that were staged last."""
+        return bool(self._few_candidates[: self._num_staged].all())
+
+    def _stage_requests(self, requests: list[Request], places: list[int]) -> None:
+        """What stays the same for a request from its first entry to its last."""
+        views = self.host
+        asked = [request.params(self._track) for request in requests]
+        self._min_entries[places] = [params.min_entries for params in asked]
+        self._penalised[places] = [p.sampling.repetition_penalty != 1.0 for p in asked]
+        self._few_candidates[places] = [has_few_candidates(params) for params in asked]
+        self._num_seen[places] = _UNKNOWN
+        seeds = np.array([request.seed & ((1 << 64) - 1) for request in requests], dtype=np.uint64)
+        views["seed"][places] = seeds.view(np.int64)
+        views["stop_ids"][places] = -1
+        for place, one in zip(places, asked, strict=True):
+            views["stop_ids"][place, : len(one.stop_ids)] = one.stop_ids
+        for which, params in (
+            ("first", [one.sampling for one in asked]),
+            ("rest", [one.codebook_sampling for one in asked]),
+        ):
+            views[f"{which}.scale"][places] = [
+                0.0 if is_greedy(p) else p.temperature for p in params
+            ]
+            views[f"{which}.top_k"][places] = [p.top_k for p in params]
+            views[f"{which}.top_p"][places] = [p.top_p for p in params]
+            views[f"{which}.penalty"][places] = [p.repetition_penalty for p in params]
+        pairs = zip(places, requests, strict=True)
+        adjusted = [place for place, request in pairs if request.adjusts(self._track)]
+        views["first.penalty"][adjusted] = 1.0  # they were penalised before
+
+    def _stage_seen(self, sequences: Seq[Sequence], known: npt.NDArray[np.int64]) -> None:
+        """Ids emitted in codebook 0, a bit each; what is there already only grows."""
+        bits = self.host["seen"]
+        count = len(sequences)
+        if not self._penalised[:count].any():  # nothing looks at them
+            self._num_seen[:count] = known
+            return
+        missing = np.where(self._penalised[:count], known - self._num_seen[:count], 0)
+        self._num_seen[:count] = known
+        grown = np.flatnonzero(missing == 1).tolist()
+        new = np.array([sequences[place].emitted[-1][0] for place in grown], dtype=np.int64)
+        bits[grown, new >> 5] |= _BIT[new & 31]
+        for place in np.flatnonzero((missing != 0) & (missing != 1)).tolist():
+            packed = np.packbits(seen_ids(sequences[place], self._vocabulary), bitorder="little")
+            padded = np.zeros(4 * bits.shape[1], dtype=np.uint8)
+            padded[: len(packed)] = packed
+            bits[place] = padded.view(np.int32)
+
+
+_COLUMNS = (
+    ("scale", np.float32),
+    ("top_k", np.int32),
+    ("top_p", np.float32),
+    ("penalty", np.float32),
+)
+_UNKNOWN = -2  # what lies there belongs to another
+_DTYPES = {np.int64: torch.int64, np.int32: torch.int32, np.float32: torch.float32}
+_BIT = (np.uint32(1) << np.arange(32, dtype=np.uint32)).view(np.int32)
+
+
+def has_few_candidates(params: Request | TrackParams) -> bool:
+    """Whether the kernel for short lists of candidates can draw for it."""
+    both = params.sampling, params.codebook_sampling
+    return all(is_greedy(one) or 1 <= one.top_k <= 64 for one in both)

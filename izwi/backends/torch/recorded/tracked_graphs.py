@@ -1,0 +1,333 @@
+"""Decode steps of a model with several tracks as recorded graphs.
+
+The rows of a step may draw on different tracks, so the decoder and the draws of each track are
+graphs of their own: the decoder for all rows, then each track's draws from the states of its rows,
+which stand together. Where a few rows draw on one track, as a lone session's do, both are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from izwi.backends.torch.kv import PagedKV
+from izwi.backends.torch.recorded.decode_graphs import (
+    DECODE_SIZES,
+    FEW_KEYS,
+    Part,
+    has_few_keys,
+    most_pages,
+    paged_context,
+    picked,
+)
+from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded, fitting
+from izwi.backends.torch.recorded.staging import DrawnTrack, StagedRows
+from izwi.backends.torch.sampler import Suppressed
+from izwi.backends.torch.transfer import HostCopy, to_device
+from izwi.backends.torch.triton.sampling import take_last
+from izwi.model import Model, RecordableTracks, Row
+from izwi.sequence import Sequence
+
+# Rows up to which decoder and draws are one graph where all are on one track. With more they seldom
+# are, and the second launch is a smaller part of the step.
+_ONE_GRAPH_ROWS = 8
+
+
+@dataclass(slots=True, eq=False)
+class _Rows:
+    """So many rows of the decoder: what it reads, and its graphs.
+
+    Attributes:
+        staged: Positions, inputs and sources; nothing of its sampling is used.
+        graphs: By whether keys are few, and by the track that is drawn on, None for the states.
+    """
+
+    staged: StagedRows
+    graphs: dict[tuple[bool, int | None], tuple[Recorded, Tensor]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Draws:
+    """So many draws on one track: what they read, and their graphs.
+
+    Attributes:
+        staged: Its sampling alone.
+        hidden: (rows, width) states, where the graphs read them.
+        graphs: By whether lists of candidates are short.
+    """
+
+    staged: StagedRows
+    hidden: Tensor | None = None
+    graphs: dict[bool, tuple[Recorded, Tensor]] = field(default_factory=dict)
+
+
+class TrackedDecodeGraphs:
+    """As `DecodeGraphs`, of a model with several tracks."""
+
+    def __init__(
+        self,
+        model: Model,
+        recordable: RecordableTracks,
+        kv: PagedKV,
+        recorder: GraphRecorder,
+        max_rows: int,
+        suppressed: Seq[Suppressed | None],
+    ):
+        """Set up; nothing is recorded yet.
+
+        Args:
+            model: Whose steps.
+            recordable: The same model.
+            kv: Its pages.
+            recorder: Records them.
+            max_rows: Of a step.
+            suppressed: Ids of each track that are never drawn.
+        """
+        self._model, self._recordable, self._kv = model, recordable, kv
+        self._recorder, self._suppressed = recorder, suppressed
+        assert kv.plain is not None
+        self._device = kv.plain[0].device
+        self._sizes = fitting(DECODE_SIZES, max_rows)
+        self._decodes: dict[int, _Rows] = {}
+        self._draws: dict[tuple[int, int], _Draws] = {}
+        # rows of `inputs` of the entries of the last step, some for each track
+        self._most = self._sizes[-1]
+        shape = len(model.tracks) * self._most, recordable.num_inputs
+        self._last = torch.full(shape, -1, dtype=torch.int64, device=self._device)
+        for track, _ in enumerate(model.tracks):
+            self._entries(track, self._most).zero_()  # valid ids
+        self._places: dict[int, int] = {}  # there, by arrival
+        self._drawn_now: dict[int, int] = {}
+
+    def begin_step(self) -> None:
+        """Let `decode` take what was drawn since the last call as the rows' last entries."""
+        self._places, self._drawn_now = self._drawn_now, {}
+
+    def takes(self, rows: Seq[Row]) -> bool:
+        """Whether the rows can be run, and the next entries of those that emit be drawn here.
+
+        What few requests of such models ask for is not recorded: log probabilities, penalties.
+        """
+        if any(row.emits and _asks_more(row.sequence) for row in rows):
+            return False
+        ready = [row for row in rows if row.emits and not row.decodes]
+        if not ready or not any(row.decodes for row in rows):
+            return True
+        # the last positions of prompts run with the decodes, so they must be ids
+        return self._recordable.inputs([_last(row) for row in ready]) is not None
+
+    def in_place(self, rows: Seq[Row]) -> list[Row]:
+        """The order in which `decode` takes rows: track by track, with the least to copy."""
+        by_track = sorted(rows, key=_track_of)
+        ordered: list[Row] = []
+        for track, group in groupby(by_track, _track_of):
+            mine = list(group)
+            ordered += self._drawing(track, len(mine)).staged.in_place(mine)
+        return ordered
+
+    def decode(self, inputs: npt.NDArray[np.int64], rows: Seq[Row]) -> list[Part]:
+        """Draw entries.
+
+        Args:
+            inputs: `Model.inputs` of the rows.
+            rows: One position each, which emits, in the order of `in_place`. Where the entry there
+                is not known yet, the step before has drawn it.
+
+        Returns:
+            A part for each track that is drawn on.
+        """
+        batch = self._rows(len(rows))
+        staged, places = batch.staged, self._places
+        staged.stage_rows(inputs, rows)
+        staged.stage_sources([places[s.arrival] if s.pending.entries else -1 for s, _, _ in rows])
+        staged.send()
+        few_keys = has_few_keys(rows)
+        groups: list[tuple[int, list[Sequence]]] = []
+        for track, group in groupby(rows, _track_of):
+            groups.append((track, [row.sequence for row in group]))
+            self._stage(*groups[-1])
+        if len(groups) == 1 and staged.size <= _ONE_GRAPH_ROWS:
+            track, sequences = groups[0]
+            if self._drawing(track, len(sequences)).staged.few_candidates:
+                graph, entries = self._decode_graph(batch, few_keys, track)
+                graph.replay()
+                return [_part(sequences, entries)]
+        graph, hidden = self._decode_graph(batch, few_keys, None)
+        graph.replay()
+        # before a draw runs, whose memory may lie where the states do
+        done = 0
+        for track, sequences in groups:
+            self._take_states(track, hidden[done : done + len(sequences)])
+            done += len(sequences)
+        return [self._draw(track, sequences) for track, sequences in groups]
+
+    def draw(self, hidden: Tensor, sequences: Seq[Sequence]) -> list[Part]:
+        """Draw an entry from each state, (rows, width); the result is as that of `decode`."""
+        members: dict[int, list[int]] = {}
+        for place, sequence in enumerate(sequences):
+            members.setdefault(_next_track(sequence), []).append(place)
+        if len(members) > 1:
+            places = torch.tensor([place for group in members.values() for place in group])
+            hidden = hidden[to_device(places, self._device)]
+        parts, done = [], 0
+        for track, group in members.items():
+            mine = [sequences[place] for place in group]
+            self._stage(track, mine)
+            self._take_states(track, hidden[done : done + len(mine)])
+            done += len(mine)
+            parts.append(self._draw(track, mine))
+        return parts
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Record all of them."""
+        tracks = range(len(self._model.tracks))
+        for size in reversed(self._sizes):  # the largest first: the others fit into its memory
+            batch = self._rows(size)
+            hidden = self._hidden(batch, FEW_KEYS)
+            for track in tracks:
+                draws = self._drawing(track, size)
+                self._room(draws, hidden)
+                for few_candidates in (True, False):
+                    self._draw_graph(track, draws, few_candidates)
+            drawn_on = [None, *(tracks if size <= _ONE_GRAPH_ROWS else ())]
+            for few_keys in {True, self._model.max_positions <= FEW_KEYS}:
+                for on in drawn_on:
+                    self._decode_graph(batch, few_keys, on)
+
+    # -- staging -----------------------------------------------------------------------------
+    def _stage(self, track: int, sequences: Seq[Sequence]) -> None:
+        """Send what drawing for sequences on a track reads, and note where entries will lie."""
+        staged = self._drawing(track, len(sequences)).staged
+        staged.stage_sampling(sequences)
+        staged.send()
+        first = track * self._most
+        self._drawn_now.update((s.arrival, p) for p, s in enumerate(sequences, first))
+
+    def _take_states(self, track: int, hidden: Tensor) -> None:
+        draws = self._drawing(track, len(hidden))
+        self._room(draws, hidden)[: len(hidden)].copy_(hidden)
+
+    @staticmethod
+    def _room(draws: _Draws, like: Tensor) -> Tensor:
+        if draws.hidden is None:
+            draws.hidden = like.new_zeros((draws.staged.size, like.shape[1]))
+        return draws.hidden
+
+    def _draw(self, track: int, sequences: Seq[Sequence]) -> Part:
+        draws = self._drawing(track, len(sequences))
+        graph, entries = self._draw_graph(track, draws, draws.staged.few_candidates)
+        graph.replay()
+        return _part(sequences, entries)
+
+    # -- what is recorded --------------------------------------------------------------------
+    def _rows(self, count: int) -> _Rows:
+        size = self._size(count)
+        if size not in self._decodes:
+            self._decodes[size] = _Rows(self._staged(size, 0, most_pages(self._model, self._kv)))
+        return self._decodes[size]
+
+    def _drawing(self, track: int, count: int) -> _Draws:
+        size = self._size(count)
+        if (track, size) not in self._draws:
+            self._draws[track, size] = _Draws(self._staged(size, track, 0))
+        return self._draws[track, size]
+
+    def _size(self, count: int) -> int:
+        return next(size for size in self._sizes if size >= count)
+
+    def _staged(self, size: int, track: int, max_pages: int) -> StagedRows:
+        return StagedRows(
+            size,
+            num_inputs=self._recordable.num_inputs,
+            max_pages=max_pages,
+            track=DrawnTrack(self._model.tracks[track].vocabulary, self._suppressed[track], track),
+            device=self._device,
+        )
+
+    def _decode_graph(
+        self, batch: _Rows, few_keys: bool, track: int | None
+    ) -> tuple[Recorded, Tensor]:
+        few_keys = few_keys or self._model.max_positions <= FEW_KEYS
+        if (few_keys, track) not in batch.graphs:
+            max_keys = FEW_KEYS if few_keys else self._model.max_positions
+            draws = None if track is None else self._drawing(track, batch.staged.size)
+
+            def run() -> Tensor:
+                hidden = self._hidden(batch, max_keys)
+                if track is None or draws is None:
+                    return hidden
+                return self._drawn(track, draws, hidden, few_candidates=True)
+
+            before = self._last.clone()
+            batch.graphs[few_keys, track] = self._recorder.capture(run)
+            self._last.copy_(before)  # it ran for nothing, over what it is to read
+        return batch.graphs[few_keys, track]
+
+    def _draw_graph(
+        self, track: int, draws: _Draws, few_candidates: bool
+    ) -> tuple[Recorded, Tensor]:
+        if few_candidates not in draws.graphs:
+            hidden = draws.hidden
+            assert hidden is not None
+            draws.graphs[few_candidates] = self._recorder.capture(
+                lambda: self._drawn(track, draws, hidden, few_candidates)
+            )
+        return draws.graphs[few_candidates]
+
+    def _hidden(self, batch: _Rows, max_keys: int) -> Tensor:
+        staged = batch.staged
+        take_last(self._last, staged.source, staged.inputs, None)
+        x = self._recordable.embed_inputs(staged.inputs)
+        hidden: Tensor = self._model.run(x, paged_context(self._kv, staged, max_keys))
+        return hidden
+
+    def _drawn(self, track: int, draws: _Draws, hidden: Tensor, few_candidates: bool) -> Tensor:
+        """Draw, and keep what was drawn for the next step."""
+        sampling = draws.staged.sampling
+
+        def pick(logits: Tensor, codebook: int) -> Tensor:
+            return picked(self._recorder, logits, sampling, codebook, few_candidates)
+
+        entries: Tensor = self._model.draw(hidden, pick, track)
+        self._entries(track, len(entries)).copy_(entries)
+        return entries
+
+    def _entries(self, track: int, count: int) -> Tensor:
+        """Where the first entries of a track lie in `_last`, (count, codebooks)."""
+        first, column = track * self._most, self._recordable.entry_columns[track]
+        codebooks = self._model.tracks[track].num_codebooks
+        return self._last[first : first + count, column : column + codebooks]
+
+
+def _part(sequences: Seq[Sequence], entries: Tensor) -> Part:
+    # copied before another graph runs, whose memory may lie where this one's result does
+    return Part(sequences, HostCopy([entries[: len(sequences)]]))
+
+
+def _next_track(sequence: Sequence) -> int:
+    assert sequence.tracks is not None
+    return sequence.tracks.next
+
+
+def _track_of(row: Row) -> int:
+    return _next_track(row.sequence)
+
+
+def _last(row: Row) -> Row:
+    return row._replace(start=row.stop - 1)
+
+
+def _asks_more(sequence: Sequence) -> bool:
+    """Whether a request asks for what is not recorded."""
+    request = sequence.request
+    if request.logprobs or sequence.drawing.adjusts:
+        return True
+    every = (request.params(track).sampling for track in range(1 + len(request.other_tracks)))
+    return any(params.repetition_penalty != 1.0 for params in every)

@@ -1,0 +1,1 @@
+"""Operations on CUDA, in Triton. Imported only where the package triton is."""

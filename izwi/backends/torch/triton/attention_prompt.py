@@ -1,0 +1,272 @@
+"""Attention of prompts: every position is a row, as in a decode step; tiles of rows share keys.
+
+The rows' keys and values are written by a launch before, so that a position sees those before it
+which run in the same step. Then a program takes some rows that stand together and one head of keys.
+Where they belong to several sequences, it goes through the keys of one after the other.
+"""
+
+from __future__ import annotations
+
+# ruff: noqa: N803 (constants of a kernel are upper case)
+# mypy: allow-untyped-decorators, allow-untyped-calls, allow-untyped-defs, allow-incomplete-defs
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from izwi.backends.torch.triton.attention_decode import DecodeCache, PagedDecode
+from izwi.backends.torch.triton.attention_kernels import LOG2_E, halves, keep_row, whole_heads
+from izwi.backends.torch.triton.launch import overlap_option, start_next, wait_for_previous
+from izwi.backends.torch.triton.rows import PendingNorm
+from izwi.ops.protocol import AttentionSpec
+
+
+class PromptTile(NamedTuple):
+    """How the kernel is cut.
+
+    Attributes:
+        queries: Of one program: positions, times the heads that share one head of keys.
+        keys: Of one pass of its loop.
+        warps: Of one program.
+        stages: Passes whose keys are in flight at once.
+    """
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+# `python -m benchmarks.prompt_kernel` prints what is the fastest: on an H200, of 2,048 positions
+# behind 30,720, these make 138, 334 and 373 TFLOP/s, and torch's attention 346.
+SMALL = PromptTile(queries=32, keys=64, warps=4, stages=2)
+MIDDLE = PromptTile(queries=64, keys=64, warps=4, stages=2)
+# A tile reads all keys before it, so the time behind many positions is that of reading them, and
+# larger tiles read them less often. Of fewer positions there would be too few such tiles.
+LARGE = PromptTile(queries=128, keys=128, warps=8, stages=2)
+_MIDDLE_FROM, _LARGE_FROM = 256, 1024  # positions
+
+
+def tile_for(positions: int, dtype: torch.dtype) -> PromptTile:
+    """How the attention of so many positions of a step is cut, over keys of a dtype."""
+    if dtype.itemsize > 2 or positions < _MIDDLE_FROM:  # wider numbers would not fit
+        return SMALL
+    return LARGE if positions >= _LARGE_FROM else MIDDLE
+
+
+class PagedPrompt(PagedDecode):
+    """As `PagedDecode`, of rows that may be positions of the same sequences."""
+
+    takes_pending = False
+
+    def __init__(
+        self,
+        cache: DecodeCache,
+        positions: Tensor,
+        tables: Tensor,
+        table_width: Tensor,
+        rope: tuple[Tensor, Tensor] | None,
+        max_keys: int,
+        runs: Tensor,
+    ):
+        """Prepare a step.
+
+        Args:
+            cache: As in `PagedDecode`, like what else is said no more of.
+            positions: (rows,) int64.
+            tables: Flat int32, a table a sequence, so that a long prompt's is there once; the page
+                of run r at place p is tables[r * table_width[0] + p].
+            table_width: (1,) int32.
+            rope: Cosine and sine.
+            max_keys: Keys that a row can come to have.
+            runs: (rows,) int32, ascending: rows of one number are positions of one sequence.
+        """
+        super().__init__(cache, positions, tables, table_width, rope, max_keys)
+        self._runs = runs
+
+    @property
+    def _table_of(self) -> Tensor:
+        return self._runs
+
+    def attend_fused(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        spec: AttentionSpec,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+        pending: PendingNorm | None = None,
+    ) -> Tensor:
+        """Keep all keys and values, then attend; see `PagedDecode.attend_fused`.
+
+        Raises:
+            ValueError: A norm is pending.
+        """
+        if pending is not None:
+            raise ValueError("the kernels of prompts divide by no norm")
+        self._keep(layer, k, v, spec, k_norm)
+        cos, sin = self._rope if self._rope is not None else (None, None)
+        options = overlap_option(q.device)
+        rows, group = q.shape[0], spec.num_heads // spec.num_kv_heads
+        out = q.new_empty((rows, spec.num_heads * spec.head_dim))
+        tile = tile_for(rows, self._cache.keys.dtype)
+        tile_rows = max(1, tile.queries // group)
+        attend_tile[(triton.cdiv(rows, tile_rows), spec.num_kv_heads)](
+            *(q, out, self._cache.keys[layer], self._cache.values[layer]),
+            *(self._positions, self._runs, self._tables, self._table_width),
+            *(cos, sin, q_norm, spec.norm_eps, spec.head_dim**-0.5, q.stride(0), rows),
+            KV_HEADS=spec.num_kv_heads,
+            GROUP=group,
+            ROWS=tile_rows,
+            QUERIES=triton.next_power_of_2(tile_rows * group),
+            HEAD_DIM=spec.head_dim,
+            PAGE=self._cache.page_size,
+            BLOCK=tile.keys,
+            STAGES=tile.stages,
+            OVERLAPPED=bool(options),
+            num_warps=tile.warps,
+            **options,
+        )
+        return out
+
+    def _keep(
+        self, layer: int, k: Tensor, v: Tensor, spec: AttentionSpec, k_norm: Tensor | None
+    ) -> None:
+        """Normalise and rotate the keys, and keep them and the values."""
+        cos, sin = self._rope if self._rope is not None else (None, None)
+        options = overlap_option(k.device)
+        keep_prompt[(k.shape[0], spec.num_kv_heads)](
+            k,
+            v,
+            self._cache.keys[layer],
+            self._cache.values[layer],
+            self._positions,
+            self._runs,
+            self._tables,
+            self._table_width,
+            cos,
+            sin,
+            k_norm,
+            spec.norm_eps,
+            k.stride(0),
+            v.stride(0),
+            KV_HEADS=spec.num_kv_heads,
+            HEAD_DIM=spec.head_dim,
+            PAGE=self._cache.page_size,
+            OVERLAPPED=bool(options),
+            num_warps=1,
+            **options,
+        )
+
+
+@triton.jit
+def keep_prompt(
+    k, v, keys, values, positions, runs, tables, table_width, cos, sin, k_norm, eps,
+    k_stride, v_stride,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, OVERLAPPED: tl.constexpr,
+):  # fmt: skip
+    """Normalise, rotate and keep one head of one row; arguments as in `PagedDecode`."""
+    start_next(OVERLAPPED)
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    HALF: tl.constexpr = HEAD_DIM // 2  # noqa: N806
+    wait_for_previous(OVERLAPPED)
+    position = tl.load(positions + row)
+    here = position >= 0
+    count = tl.maximum(position, 0).to(tl.int32)
+    table = tables + tl.load(runs + row) * tl.load(table_width)
+    page = tl.load(table + count // PAGE, mask=here, other=0).to(tl.int64)
+    place = ((page * PAGE + count % PAGE) * KV_HEADS + head) * HEAD_DIM
+    k_head, v_head = k + row * k_stride + head * HEAD_DIM, v + row * v_stride + head * HEAD_DIM
+    angle = count * HALF
+    keep_row(k_head, v_head, keys, values, place, here, angle, cos, sin, k_norm, eps, 1.0, HALF)
+
+
+@triton.jit
+def _attended(
+    queries, keys, values, table, start, stop, head, mine, position, scale, acc, largest, total,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """Go on with one block of keys; those from `stop` on are not there."""
+    kept = keys.dtype.element_ty
+    d, j = tl.arange(0, HEAD_DIM), start + tl.arange(0, BLOCK)
+    there = j < stop
+    pages = (
+        tl.load(table + j // PAGE, mask=there, other=0) if MASKED else tl.load(table + j // PAGE)
+    )
+    places = ((pages.to(tl.int64) * PAGE + j % PAGE) * KV_HEADS + head) * HEAD_DIM
+    if MASKED:
+        # a slot that was never written may hold a NaN, which a weight of 0 would not undo
+        k_tile = tl.load(keys + places[None, :] + d[:, None], there[None, :], other=0.0)
+        v_tile = tl.load(values + places[:, None] + d[None, :], there[:, None], other=0.0)
+    else:
+        k_tile = tl.load(keys + places[None, :] + d[:, None])
+        v_tile = tl.load(values + places[:, None] + d[None, :])
+    scores = tl.dot(queries, k_tile, input_precision="ieee") * (scale * LOG2_E)
+    if MASKED:
+        visible = mine[:, None] & (j[None, :] <= position[:, None])
+        scores = tl.where(visible, scores, -float("inf"))
+    larger = tl.maximum(largest, tl.max(scores, 1))
+    weights, shrunk = tl.exp2(scores - larger[:, None]), tl.exp2(largest - larger)
+    total = total * shrunk + tl.sum(weights, 1)
+    acc = tl.dot(weights.to(kept), v_tile, acc * shrunk[:, None], input_precision="ieee")
+    return acc, larger, total
+
+
+@triton.jit
+def attend_tile(
+    q, out, keys, values, positions, runs, tables, table_width, cos, sin, q_norm,
+    eps, scale, q_stride, num_rows,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, QUERIES: tl.constexpr,
+    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
+):  # fmt: skip
+    """Attend with the queries of `ROWS` rows and one head of keys, all of which are kept.
+
+    Arguments as in `PagedPrompt`; a row whose position is -1 sees nothing and gives zeros.
+    """
+    start_next(OVERLAPPED)
+    head = tl.program_id(1)
+    HALF: tl.constexpr = HEAD_DIM // 2  # noqa: N806
+    kept = keys.dtype.element_ty
+    d, i = tl.arange(0, HEAD_DIM), tl.arange(0, QUERIES)
+    row, g = tl.program_id(0).to(tl.int64) * ROWS + i // GROUP, i % GROUP
+    used = (i < ROWS * GROUP) & (row < num_rows)
+    wait_for_previous(OVERLAPPED)
+    position = tl.load(positions + row, mask=used, other=-1).to(tl.int32)
+    run = tl.load(runs + row, mask=used, other=-1)
+    width = tl.load(table_width)
+    heads = q + row[:, None] * q_stride + (head * GROUP + g[:, None]) * HEAD_DIM
+    angle = (tl.maximum(position, 0) * HALF)[:, None]
+    first, second = halves(heads, used[:, None], angle, cos, sin, q_norm, eps, 1.0, HALF)
+    queries = whole_heads(first.to(kept), second.to(kept), HALF)
+
+    here = position >= 0
+    # never -inf, so that a softmax over no keys is not a NaN
+    largest = tl.full([QUERIES], -1e30, tl.float32)
+    total = tl.zeros([QUERIES], tl.float32)
+    acc = tl.zeros([QUERIES, HEAD_DIM], tl.float32)
+    for one in range(tl.min(tl.where(here, run, 1 << 30)), tl.max(tl.where(here, run, -1)) + 1):
+        mine = here & (run == one)
+        table = tables + one * width
+        stop = tl.max(tl.where(mine, position, -1)) + 1
+        # what all queries of the tile see needs no mask; places of no row see anything
+        every = tl.min((mine | (used == 0)).to(tl.int32))
+        clear = every * (tl.min(tl.where(mine, position, 1 << 30)) + 1) // BLOCK * BLOCK
+        for start in tl.range(0, clear, BLOCK, num_stages=STAGES):
+            acc, largest, total = _attended(
+                queries, keys, values, table, start, stop, head, mine, position, scale,
+                acc, largest, total, KV_HEADS, HEAD_DIM, PAGE, BLOCK, False,
+            )  # fmt: skip
+        for start in tl.range(clear, stop, BLOCK, num_stages=STAGES):
+            acc, largest, total = _attended(
+                queries, keys, values, table, start, stop, head, mine, position, scale,
+                acc, largest, total, KV_HEADS, HEAD_DIM, PAGE, BLOCK, True,
+            )  # fmt: skip
+    acc = acc / tl.where(total > 0, total, 1.0)[:, None]
+    place = (row * KV_HEADS * GROUP + head * GROUP + g)[:, None] * HEAD_DIM + d[None, :]
+    tl.store(out + place, acc.to(out.dtype.element_ty), mask=used[:, None])
