@@ -10,8 +10,13 @@ ROOMS = ("izwi", "models", "api", "web")
 MOST = 6
 # Kernels, and the table of operations that they implement, take what the arithmetic takes.
 # Commands take an argument for each option of theirs. Recipes are scripts.
-KERNELS, COMMANDS, SCRIPTS = "izwi/ops/", "api/izwi_api/cli/", "models/izwi_models/tiny/recipes/"
-TABLES = tuple(f"izwi/backends/mlx/{name}.py" for name in ("ops", "attention", "audio"))
+COMMANDS, SCRIPTS = "api/izwi_api/cli/", "models/izwi_models/tiny/recipes/"
+KERNELS = "izwi/backends/torch/triton/"
+TABLES = (
+    "izwi/ops/",
+    *(f"izwi/backends/mlx/{name}.py" for name in ("ops", "attention", "audio")),
+    *(f"izwi/backends/torch/{name}" for name in ("ops.py", "audio.py", "attention/")),
+)
 
 
 def num_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
