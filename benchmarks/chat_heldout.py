@@ -1,31 +1,28 @@
-"""Does izwi-tiny-chat answer held-out questions? Asked through `izwi chat`, on the CPU.
+"""Does izwi-tiny-chat answer held-out questions? Asked as `izwi chat` asks, on the CPU.
 
-Each conversation is typed at a terminal, line by line, to an `izwi chat` of its own before `izwi
-serve`; what it said before is its own. `izwi chat` has no functions, so conversations that offer
-some go over /v1/chat/completions, with the right answers before the last question. The last answer
-counts, and is right if it is the only right one, to the letter.
+One process loads the model once and asks as `izwi chat` does (`AsyncClient.stream_chat`, without a
+server): a conversation is asked line by line, and its earlier answers are the model's own. `izwi
+chat` has no functions, so conversations that offer some are asked with `AsyncClient.chat`, with the
+right answers before the last question. The last answer counts, and is right if it is the only right
+one, to the letter.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-import os
-import pty
 import random
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import httpx
 import jsonschema_rs
 
 from benchmarks.measure import write_result
+from izwi_api.client import Answer, AsyncClient, RuntimeOptions
 from izwi_models.tiny.recipes.chat.conversations import (
     KINDS,
     called,
@@ -37,10 +34,8 @@ from izwi_models.tiny.recipes.chat.devices import TOOLS
 from izwi_models.tiny.recipes.chat.judge import is_right, up_to_last_question
 from izwi_models.tiny.recipes.chat.turns import Dialogue, Turn
 from izwi_models.tiny.recipes.chat.wording import Draw
-from tests.api.served import served
 
 MODEL = "izwi-tiny-chat"
-_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,60 +71,48 @@ def draw_conversations(number: int, seed: int) -> list[Asked]:
     return drawn
 
 
-def at_a_terminal(url: str, asked: Asked) -> Answered:
-    """Type a conversation to `izwi chat`.
-
-    Raises:
-        RuntimeError: It failed.
-    """
-    ours, theirs = pty.openpty()
-    command = [str(Path(sys.executable).parent / "izwi"), "chat", "--json", "--server", url]
-    command += ["--model", MODEL, "--system", asked.system]
-    lines = [turn.user for turn in asked.dialogue.turns]
-    try:
-        process = subprocess.Popen(
-            command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        os.write(ours, "".join(f"{line}\n" for line in [*lines, "\x04"]).encode())
-        out, errors = process.communicate(timeout=_TIMEOUT_S)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    answers = [json.loads(line)["text"] for line in out.splitlines()]
-    if process.returncode or len(answers) != len(lines):
-        raise RuntimeError(f"izwi chat ended with {process.returncode}: {errors.decode()[-500:]}")
-    return Answered(answers[-1], answers[-1] == said(asked.dialogue.turns[-1], asked.dialogue))
+async def in_a_conversation(client: AsyncClient, asked: Asked) -> Answered:
+    """Ask line by line, as `izwi chat` does at a terminal. Raises IzwiError."""
+    history: list[dict[str, Any]] = [{"role": "system", "content": asked.system}]
+    answer = ""
+    for turn in asked.dialogue.turns:
+        history.append({"role": "user", "content": turn.user})
+        answer = (await client.stream_chat(tuple(history), model=MODEL).whole()).content
+        history.append({"role": "assistant", "content": answer})
+    return Answered(answer, answer == said(asked.dialogue.turns[-1], asked.dialogue))
 
 
-def with_functions(url: str, asked: Asked) -> Answered:
+async def with_functions(client: AsyncClient, asked: Asked) -> Answered:
     """Ask the last question of a conversation that offers functions; follow its calls."""
     dialogue, last = asked.dialogue, asked.dialogue.turns[-1]
     history = [_as_sent(message) for message in up_to_last_question(dialogue, asked.system)]
     _name_calls(history)
-    first = _complete(url, dialogue, history)
-    calls = [
-        (c["function"]["name"], c["function"]["arguments"]) for c in first.get("tool_calls") or ()
-    ]
+    tools = [TOOLS[name] for name in dialogue.tools]
+    first = await client.chat(history, model=MODEL, tools=tools)
+    calls = [(call.name, call.arguments) for call in first.tool_calls]
     valid = [_is_valid(name, arguments, dialogue.tools) for name, arguments in calls]
-    first_is_right = all(valid) and is_right(dialogue, first["content"], calls)
-    if not called(last, dialogue):
-        return Answered(first["content"] or str(calls), first_is_right, valid)
-    if not first_is_right:
-        return Answered(f"{first['content']} {calls}", False, valid)
-    results = [
-        {"role": "tool", "tool_call_id": call["id"], "content": json.dumps(result)}
-        for call, result in zip(first["tool_calls"], last.results, strict=True)
+    first_is_right = all(valid) and is_right(dialogue, first.content, calls)
+    if not called(last, dialogue) or not first_is_right:
+        return Answered(f"{first.content} {calls or ''}".strip(), first_is_right, valid)
+    history.append(_with_calls(first))
+    for call, result in zip(first.tool_calls, last.results, strict=True):
+        history.append({"role": "tool", "tool_call_id": call.id, "content": json.dumps(result)})
+    after = await client.chat(history, model=MODEL, tools=tools)
+    is_last_right = not after.tool_calls and after.content == last.answer
+    return Answered(f"{calls} {after.content}", is_last_right, valid)
+
+
+def _with_calls(answer: Answer) -> dict[str, Any]:
+    """An answer with calls, as a client sends it back."""
+    calls = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in answer.tool_calls
     ]
-    after = _complete(url, dialogue, [*history, first, *results])
-    is_last_right = not after.get("tool_calls") and after["content"] == last.answer
-    return Answered(f"{calls} {after['content']}", is_last_right, valid)
-
-
-def _complete(url: str, dialogue: Dialogue, history: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    body = {"model": MODEL, "messages": history, "tools": [TOOLS[name] for name in dialogue.tools]}
-    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=_TIMEOUT_S)
-    message: dict[str, Any] = answer.raise_for_status().json()["choices"][0]["message"]
-    return message
+    return {"role": "assistant", "content": answer.content, "tool_calls": calls}
 
 
 def _as_sent(message: dict[str, object]) -> dict[str, Any]:
@@ -170,8 +153,22 @@ def _is_valid(name: str, arguments: str, offered: Sequence[str]) -> bool:
         return False
 
 
-def _ask(url: str, asked: Asked) -> Answered:
-    return with_functions(url, asked) if asked.dialogue.tools else at_a_terminal(url, asked)
+async def _ask_all(conversations: Sequence[Asked], at_once: int) -> list[Answered]:
+    places = asyncio.Semaphore(at_once)
+    num_asked = 0
+
+    async def ask(asked: Asked) -> Answered:
+        nonlocal num_asked
+        async with places:
+            how = with_functions if asked.dialogue.tools else in_a_conversation
+            answer = await how(client, asked)
+        num_asked += 1
+        if num_asked % 100 == 0:
+            print(f"{num_asked} of {len(conversations)}", file=sys.stderr)
+        return answer
+
+    async with AsyncClient(models=[MODEL], runtime=RuntimeOptions("cpu", "float32")) as client:
+        return await asyncio.gather(*map(ask, conversations))
 
 
 def main() -> None:
@@ -179,13 +176,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--number", type=int, default=130, help="conversations of each kind")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--at-once", type=int, default=2)
+    parser.add_argument("--at-once", type=int, default=4)
     options = parser.parse_args()
     conversations = draw_conversations(options.number, options.seed)
-    folder = Path("build/chat_heldout")
-    folder.mkdir(parents=True, exist_ok=True)
-    with served(folder, "--model", MODEL) as server, ThreadPoolExecutor(options.at_once) as pool:
-        answers = list(pool.map(lambda asked: _ask(server.url, asked), conversations))
+    answers = asyncio.run(_ask_all(conversations, options.at_once))
     right, counts, calls = Counter[str](), Counter[str](), [v for a in answers for v in a.calls]
     for asked, answer in zip(conversations, answers, strict=True):
         counts[asked.dialogue.kind] += 1
@@ -199,12 +193,12 @@ def main() -> None:
         for kind, count in counts.items()
     ]
     total = {"kind": "all", "asked": len(answers), "right": round(right.total() / len(answers), 4)}
-    at_terminals = sum(not asked.dialogue.tools for asked in conversations)
+    in_conversations = sum(not asked.dialogue.tools for asked in conversations)
     write_result(
         "chat_heldout",
         [*rows, total],
         seed=options.seed,
-        through_izwi_chat=at_terminals,
+        as_izwi_chat_asks=in_conversations,
         calls=len(calls),
         calls_valid=round(sum(calls) / max(len(calls), 1), 4),
     )
