@@ -109,6 +109,20 @@ def pass_to_server(monkeypatch):
     monkeypatch.setattr(MockRouter, "__exit__", lambda *_: None)
 
 
+def error_of(exception):
+    """How a test failed, in terms that no rewording changes."""
+    if isinstance(exception, openai.APIStatusError):
+        return f"{exception.status_code} {exception.code} {exception.param}"
+    return type(exception).__name__
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    report.error = error_of(call.excinfo.value) if call.excinfo and report.failed else ""
+    return report
+
+
 def pytest_runtest_logreport(report):
     if report.when == "call" or report.outcome != "passed":
         crash = getattr(report.longrepr, "reprcrash", None)
@@ -116,6 +130,7 @@ def pytest_runtest_logreport(report):
         line = {
             "test": report.nodeid,
             "outcome": report.outcome,
+            "error": report.error,
             "message": message[:1000],
             "num_sent": num_sent,
             "seconds": round(report.duration, 3),
