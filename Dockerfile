@@ -1,4 +1,4 @@
-# An image that serves the embedded checkpoints, or those that its arguments name (README, Docker).
+# Serves the embedded checkpoints, or those that the arguments name (docs/deploy.md).
 #
 #   docker build -t izwi .                            # CPU
 #   docker build -t izwi:cuda --build-arg DEVICE=cuda .
@@ -10,7 +10,7 @@ RUN python -m venv /opt/izwi
 ENV PATH=/opt/izwi/bin:$PATH
 WORKDIR /src
 COPY constraints.txt .
-# torch in a layer of its own, which stays while the code changes; PyPI's build carries CUDA
+# torch has its own layer, which is cached when only the code changes; PyPI's build includes CUDA
 RUN case "$DEVICE" in \
       cpu) index=https://download.pytorch.org/whl/cpu ;; \
       cuda) index=https://pypi.org/simple ;; \
@@ -31,12 +31,12 @@ RUN useradd --uid 10001 --create-home izwi && mkdir /data && chown izwi:izwi /da
 COPY --from=build /opt/izwi /opt/izwi
 ENV PATH=/opt/izwi/bin:$PATH IZWI_HOME=/data HF_HOME=/data/huggingface
 USER izwi
-# voices, keys, quotas, and checkpoints of the hub
+# voices, keys, quotas and downloaded checkpoints
 VOLUME /data
 EXPOSE 8000
 HEALTHCHECK --start-period=120s CMD ["python", "-c", \
   "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/readyz', timeout=5)"]
-# `docker stop` kills after 10 s: requests in flight get 4, which leaves time to cut the rest off
+# `docker stop` kills after 10 s: requests in flight have 4 s to finish, then they are cut off
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["izwi", "serve", "--host", "0.0.0.0", "--drain-s", "4"]
 CMD []

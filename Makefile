@@ -1,4 +1,4 @@
-# Each recipe says how to do one thing. `make serve` and `make test` work on a fresh clone.
+# `make serve` and `make test` work on a fresh clone.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,12 +9,12 @@ ARGS ?=
 serve: $(VENV)/.runtime
 	$(BIN)/izwi serve $(ARGS)
 
-# everything that CI asks for; `make unit ARGS=tests/engine/test_engine.py` runs one file. Servers of tests
-# that run side by side share the processor: what failed there must pass alone, and is named.
+# Run what CI runs. Tests that fail in parallel, on a shared processor, run once more by themselves and are listed.
 test: check wheel
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS) \
 		|| $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -rA $(ARGS)
 
+# Run all checks except the tests.
 check: lint types arch
 
 lint: $(VENV)/.dev
@@ -31,23 +31,24 @@ types: $(VENV)/.dev
 arch: $(VENV)/.dev
 	$(BIN)/lint-imports
 
+# Run some tests: `make unit ARGS=tests/engine/test_engine.py`.
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest $(ARGS)
 
-# all tests, every property on twenty times as many examples, with the newest of every dependency
+# Run all tests, with 20 times as many examples of each property and the newest dependencies.
 nightly:
 	rm -rf build/nightly && $(PYTHON) -m venv build/nightly
 	build/nightly/bin/pip install --quiet --editable '.[dev]'
 	HYPOTHESIS_PROFILE=nightly build/nightly/bin/python -m pytest -m "" --timeout 7200 $(ARGS)
 
-# write down the newest versions that go together; run it on Linux with Python 3.11
+# Update constraints.txt to the newest compatible versions. Run it on Linux with Python 3.11.
 constraints: $(VENV)/.dev
 	mkdir -p build
 	$(BIN)/pip install --dry-run --quiet --ignore-installed --report build/resolved.json '.[dev,mutants]'
 	$(BIN)/python -m tests.contract.write_constraints build/resolved.json > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 
-# build the wheel, install it where nothing else is, and let it speak and listen
+# Build the wheel, install it in an empty environment, and test speech and transcription there.
 wheel: $(VENV)/.dev
 	rm -rf build/wheel && mkdir -p build/wheel
 	$(BIN)/python -m build --wheel --outdir build/wheel .
@@ -55,7 +56,7 @@ wheel: $(VENV)/.dev
 	build/wheel/venv/bin/pip install --quiet --constraint constraints.txt build/wheel/*.whl
 	cd build/wheel && venv/bin/python ../../tests/contract/check_wheel.py
 
-# what runs anywhere; the loops over HTTP ask a server of the embedded voice where there is no GPU
+# Run the benchmarks that need no GPU. Without one, those over HTTP use the embedded voice.
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.frame_time
 	$(BIN)/python -m benchmarks.engine_loop
@@ -65,7 +66,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.transcribe_speed
 	$(BIN)/python -m benchmarks.asr_throughput --http
 
-# on a machine with a GPU: the kernels are right, recorded steps say what plain ones say, and how fast
+# On a GPU: test the kernels, compare recorded steps with plain ones, and measure speed.
 bench-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "" tests/ops tests/runner/test_encoder_graphs.py tests/runner/test_voice_graphs.py \
 		tests/models/test_cuda.py tests/models/test_device.py
@@ -78,11 +79,11 @@ bench-gpu: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.gpu_table
 
-# trace one request of each kind; ARGS="--device cuda"
+# Trace one request of each kind; for a GPU: ARGS="--device cuda".
 profile: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.profile_requests $(ARGS)
 
-# plant small faults and count those that the tests notice: docs/mutants.md; ARGS="--minutes 240" nightly
+# Plant small faults and count those that the tests notice (docs/mutants.md). Nightly: ARGS="--most 1000".
 mutants: $(VENV)/.mutants
 	$(BIN)/python -m tests.mutation $(ARGS)
 
