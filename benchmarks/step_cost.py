@@ -32,7 +32,6 @@ from izwi.tracks import Track
 CODEBOOKS = 16
 PROMPT = 40
 FRAMES = 120
-FRAME_S = 0.08
 STEP_S = 0.02  # of the engine's clock; the steps themselves take much less
 
 

@@ -417,7 +417,13 @@ def cli(monkeypatch, tmp_path, fake_world):
 @contextmanager
 def listening(app, ws="none"):
     """Serve an app at a free port of this machine, in a thread."""
-    config = uvicorn.Config(app, port=0, log_level="critical", ws=ws)
+    with running(uvicorn.Config(app, port=0, log_level="critical", ws=ws)) as port:
+        yield port
+
+
+@contextmanager
+def running(config):
+    """Run a server in a thread; gives its port."""
     runner = uvicorn.Server(config)
     thread = threading.Thread(target=runner.run)
     thread.start()

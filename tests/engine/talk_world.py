@@ -17,7 +17,7 @@ from izwi.log import Log
 from izwi.request import Chunk, Reason, Request
 from tests.engine.toy import ToySpeech, ToyText
 from tests.engine.toy_talk import Logged, ToyTalk
-from tests.engine.world import STEP_S, Clock
+from tests.engine.world import STEP_S, Clock, check_nothing_is_lost, run_until_idle
 
 TALK, SPEECH, TEXT = ToyTalk(), ToySpeech(), ToyText()
 PAGE = 4
@@ -80,18 +80,10 @@ class TalkWorld:
         self.clock.now_s += STEP_S
 
     def run(self, limit: int = 4000) -> None:
-        for _ in range(limit):
-            if not self.engine.has_work:
-                return
-            self.step()
-        raise AssertionError("the loop stands still")
+        run_until_idle(self.engine, self.step, limit)
 
     def check_nothing_is_lost(self) -> None:
-        for load in self.engine.load.values():
-            assert load["running"] == load["waiting"] == load["paused"] == 0
-            assert load["available_pages"] == load["pages"]
-        worker = self.engine._workers["talk"]
-        assert worker.runner.states.num_free == self.config.max_running
+        check_nothing_is_lost(self.engine, "talk")
 
 
 _ALONE: dict[Any, Heard] = {}

@@ -30,7 +30,6 @@ class _Wake:
     def wait_for(self, predicate: Callable[[], object], timeout_s: float | None) -> None:
         loop, clock = self._loop, self._loop.world.clock
         until_s = None if timeout_s is None else clock.now_s + timeout_s
-        loop.num_waits += 1
         loop.arrive()
         while not predicate() and (until_s is None or clock.now_s < until_s):
             next_s = loop.next_arrival_s
@@ -45,12 +44,11 @@ class VirtualLoop:
     """Runs requests that arrive at given times to their ends, in this thread.
 
     Attributes:
-        num_waits: How often the loop has gone to sleep.
         chunk_s: When each request's chunks left, by request id.
     """
 
     def __init__(self, world: World):
-        self.world, self.num_waits = world, 0
+        self.world = world
         self.chunk_s: dict[str, list[float]] = {}
         self.ended_s: dict[str, float] = {}
         self._arrivals: list[tuple[float, Request]] = []

@@ -93,19 +93,27 @@ class World:
         self.clock.now_s += STEP_S
 
     def run(self, limit: int = 4000) -> None:
-        for _ in range(limit):
-            if not self.engine.has_work:
-                return
-            self.step()
-        raise AssertionError("the loop stands still")
+        run_until_idle(self.engine, self.step, limit)
 
     def check_nothing_is_lost(self) -> None:
-        """With nobody alive, every page is free or kept by the tree alone, every row is free."""
-        for load in self.engine.load.values():
-            assert load["running"] == load["waiting"] == load["paused"] == 0
-            assert load["available_pages"] == load["pages"]
-        worker = self.engine._workers["toy"]
-        assert worker.runner.states.num_free == self.config.max_running
+        check_nothing_is_lost(self.engine, "toy")
+
+
+def run_until_idle(engine: Engine, step: Callable[[], None], limit: int) -> None:
+    """Step until nothing has work, within a limit."""
+    for _ in range(limit):
+        if not engine.has_work:
+            return
+        step()
+    raise AssertionError("the loop stands still")
+
+
+def check_nothing_is_lost(engine: Engine, model: str) -> None:
+    """Check that each page is free or held by the prefix tree only, and that each row is free."""
+    for load in engine.load.values():
+        assert load["running"] == load["waiting"] == load["paused"] == 0
+        assert load["available_pages"] == load["pages"]
+    assert engine._workers[model].runner.states.num_free == engine.config.max_running
 
 
 def run(world: World, requests: list[Request]) -> dict[str, Log]:

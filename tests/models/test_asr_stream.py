@@ -35,7 +35,7 @@ GOLDEN = json.loads(
     (Path(__file__).parent.parent / "golden" / "asr_stream.json").read_text(encoding="utf-8")
 )
 BACKEND = torch_backend("cpu")
-WINDOW_S, SEGMENT_S = 8, 20
+SEGMENT_S = 20
 RULES = StreamRules(segment_s=SEGMENT_S, search_s=2.5)
 
 

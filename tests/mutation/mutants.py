@@ -8,7 +8,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "mutants"
-PLAN = BUILD / "plan.json"
 
 
 @dataclass(frozen=True, slots=True)

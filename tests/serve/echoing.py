@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 
-import uvicorn
 from fastapi import WebSocket
 
 from izwi_api.http.app import create_app
@@ -13,7 +11,7 @@ from izwi_api.http.live_socket import serve_socket
 from izwi_api.http.server import server_config
 from izwi_api.sessions.limits import SessionLimits
 from izwi_api.settings import Settings
-from tests.api.conftest import FakeEngine, FakeRegistry, wait_for
+from tests.api.conftest import FakeEngine, FakeRegistry, running
 
 
 class Echo:
@@ -54,12 +52,5 @@ def echoing(folder):
 
     config = server_config(app, "127.0.0.1", 0, 30.0)
     config.log_level = "critical"
-    runner = uvicorn.Server(config)
-    thread = threading.Thread(target=runner.run)
-    thread.start()
-    wait_for(lambda: runner.started)
-    try:
-        yield runner.servers[0].sockets[0].getsockname()[1]
-    finally:
-        runner.should_exit = True
-        thread.join(60)
+    with running(config) as port:
+        yield port

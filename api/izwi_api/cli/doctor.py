@@ -190,12 +190,11 @@ def _gpu_gaps(*, has_cuda: bool) -> Iterator[Finding]:
     from izwi.backends.torch.devices import is_built_for_gpus
 
     if has_cuda:
-        for name in ("sgl-kernel", "torchaudio", "triton"):
-            if (version := _version(name)) is None:
-                detail = "not installed: some kernels run slower; pip install 'izwi[cuda]'"
-                yield Finding("device", name, Status.NOTE, detail)
-            else:
-                yield Finding("device", name, Status.OK, version)
+        if (version := _version("triton")) is None:
+            detail = "not installed: a GPU is several times slower without it; pip install triton"
+            yield Finding("device", "triton", Status.NOTE, detail)
+        else:
+            yield Finding("device", "triton", Status.OK, version)
         yield from _kernels()
         return
     if not any(Path(path).exists() for path in _GPU_FILES):

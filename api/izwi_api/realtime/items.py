@@ -174,11 +174,6 @@ class Conversation:
         self.conversation_id = f"conv_{uuid4().hex[:24]}"
         self.items: list[Item] = []
 
-    @property
-    def last_id(self) -> str | None:
-        """Id of the last item."""
-        return self.items[-1].item_id if self.items else None
-
     def add(self, item: Item, previous_item_id: str | None = None) -> str | None:
         """Put an item behind another one, or at the end; returns the id of the one before it.
 
