@@ -6,6 +6,7 @@ import ast
 import random
 import re
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -102,33 +103,41 @@ class _Positions(Visitor):  # type: ignore[misc]  # cosmic-ray has no types
 def find_sites(module: str) -> list[Site]:
     """Return every place of a module where a fault can be planted, in an order drawn by lot."""
     text = (ROOT / module).read_text(encoding="utf-8")
-    tree, parsed = ast.parse(text), get_ast(text)
+    tree, parsed, lines = ast.parse(text), get_ast(text), text.splitlines()
     quiet = list(_quiet(tree))
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     found: list[Site] = []
+    numbers: dict[str, int] = {}  # sites of an operator in the same function so far
     for name in operator_names():
         if _KEPT.fullmatch(name):
             positions = _Positions(get_operator(name)())
             positions.walk(parsed)
             for occurrence, (start, end) in enumerate(positions.spans):
-                if not any(a <= start and end <= b for a, b in quiet):
-                    within = _around(text, functions, start)
-                    again = sum(site.operator == name and site.span[0] == start for site in found)
-                    key = f"{module} {name} {again} {within}"
-                    digest = sha256(key.encode()).hexdigest()[:10]
+                is_marker = lines[start[0] - 1][start[1] :].startswith("*,")  # of a signature
+                if not is_marker and not any(a <= start and end <= b for a, b in quiet):
+                    key = f"{module} {name} {_around(text, functions, start)}"
+                    number = numbers[key] = numbers.get(key, -1) + 1
+                    digest = sha256(f"{number} {key}".encode()).hexdigest()[:10]
                     found.append(Site(digest, name, occurrence, (start, end)))
     random.Random(module).shuffle(found)
     return found
 
 
 def _around(text: str, functions: list[Any], start: tuple[int, int]) -> str:
-    """Return the innermost function around a place, with the place; or the line alone."""
+    """Return the innermost function around a place without its prose, or else the line."""
     around = [f for f in functions if f.lineno <= start[0] <= (f.end_lineno or 0)]
     if not around:
-        return f"{start[1]} {text.splitlines()[start[0] - 1]}"
-    inner = max(around, key=lambda function: function.lineno)
-    body = "\n".join(text.splitlines()[inner.lineno - 1 : inner.end_lineno])
-    return f"{start[0] - inner.lineno} {start[1]} {body}"
+        return text.splitlines()[start[0] - 1]
+    return _code_of(max(around, key=lambda function: function.lineno))
+
+
+def _code_of(function: Any) -> str:
+    """Return a function without docstrings and comments, which may change: ids stay the same."""
+    copy = deepcopy(function)
+    for node in ast.walk(copy):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            node.body = node.body[ast.get_docstring(node) is not None :] or [ast.Pass()]
+    return ast.unparse(copy)
 
 
 def plant(module: str, site: Site) -> Mutant | None:
@@ -172,7 +181,7 @@ def _compiles(text: str) -> bool:
 def _quiet(tree: ast.Module) -> Iterator[Span]:
     """Yield the spans in which a change is no fault: annotations, `TYPE_CHECKING`, options, limits.
 
-    Options of `@dataclass` (`frozen`, `slots`) keep others from mistakes and compute nothing. The
+    Options of classes (`frozen`, `slots`) keep others from mistakes and compute nothing. The
     number of a constant (`PATIENCE_STEPS = 1000`) is a choice: a test could only repeat it.
     """
     for node in tree.body:
@@ -187,7 +196,8 @@ def _quiet(tree: ast.Module) -> Iterator[Span]:
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             found = [node]
         elif isinstance(node, ast.ClassDef):
-            found = [*node.decorator_list]
+            options = [keyword.value for keyword in node.keywords if keyword.arg == "frozen"]
+            found = [*node.decorator_list, *options]
         elif isinstance(node, ast.Assign):
             found = [node.value] if _is_type(node) else []
         for part in found:
