@@ -1,1 +1,1 @@
-"""API servers and engine in processes of their own, joined by local sockets."""
+"""API servers and engine in separate processes, connected by local sockets."""

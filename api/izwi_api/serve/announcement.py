@@ -1,4 +1,4 @@
-"""What `izwi serve` tells the person who started it: where the page and the API are."""
+"""The lines that `izwi serve` prints when it is ready: the addresses of the page and the API."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from izwi_api.console import messages
 
-# Addresses that a server listens at and no browser can open.
+# Addresses that a server can listen at but no browser can open.
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 

@@ -35,19 +35,19 @@ from izwi_api.serve.wire import RequestCodec
 
 logger = logging.getLogger(__name__)
 
-# What does not let go after the supervisor's death is left behind.
+# Seconds after the supervisor's death until requests that still run are abandoned.
 _CUT_OFF_S = 2.0
 
 
 class ApiServer(Server):
-    """A server that the supervisor tells which engine there is.
+    """An HTTP server that the supervisor tells which engine is running.
 
     Args:
-        config: Of uvicorn.
-        drain: Of the app.
-        drain_s: Seconds that what runs may take to finish.
-        control: To the supervisor.
-        engine: Of the app.
+        config: uvicorn's configuration.
+        drain: The app's drain.
+        drain_s: Seconds that requests in flight may take to finish.
+        control: The connection to the supervisor.
+        engine: The app's engine client.
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class ApiServer(Server):
     ):
         super().__init__(config, drain, drain_s)
         self._running, self._control, self._engine = drain, control, engine
-        self._num_seen, self._idle_s = 0, 0.0  # requests so far, and when that was last new
+        self._num_seen, self._idle_s = 0, 0.0  # requests so far, and when the last one arrived
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and begin to hear the supervisor."""
+        """Listen, and start to receive the supervisor's messages."""
         await super().startup(sockets)
         asyncio.get_running_loop().add_reader(self._control.fileno(), self._hear)
         self._control.send(Ready())
 
     async def on_tick(self, counter: int) -> bool:
-        """Say that this API server works, and give memory back when it has had nothing to do."""
+        """Send a heartbeat, and release memory after a time without requests."""
         now_s = time.monotonic()
         self._control.beat()
         if self._running.num_running or self.server_state.total_requests != self._num_seen:
@@ -93,7 +93,7 @@ class ApiServer(Server):
                 self._engine.connect(message.address)
             elif isinstance(message, EngineGone):
                 self._engine.disconnect()
-                if self._running.is_begun:  # no other comes while the server leaves
+                if self._running.is_begun:  # a draining server gets no other engine
                     self._engine.give_up()
 
 
@@ -101,7 +101,7 @@ LoadModels = Callable[[ApiServerSpec], Registry]
 
 
 def load_weightless_models(spec: ApiServerSpec) -> Registry:
-    """Read checkpoints without their weights. Raises IzwiError."""
+    """Read checkpoints without weights. Raises IzwiError."""
     registry = Registry(WeightlessBackend())
     for name, folder in spec.models.items():
         registry.load(str(folder), name)
@@ -109,18 +109,18 @@ def load_weightless_models(spec: ApiServerSpec) -> Registry:
 
 
 def api_server_config(app: ASGIApp, spec: ApiServerSpec) -> uvicorn.Config:
-    """Return how uvicorn is to serve an API server's app."""
+    """Return uvicorn's configuration for an API server's app."""
     config = server_config(app, "", 0, spec.settings.pace.max_head_s, spec.settings.tls)
-    if spec.metrics is not None:  # there are several API servers
-        config.backlog = 1  # accepted in one go, so that a crowd spreads over them
-        # uvloop, where it is installed, would listen anew, with a queue of one: who came second
-        # would be lost
+    if spec.metrics is not None:  # several API servers
+        config.backlog = 1  # accept one connection at a time, so that bursts spread
+        # uvloop, if installed, would call listen again with a queue of one, so that the second of
+        # two simultaneous connections would be lost
         config.loop = "asyncio"
     return config
 
 
 def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
-    """Serve until the supervisor asks to leave.
+    """Serve until the supervisor asks to stop.
 
     Raises:
         IzwiError: A setting cannot be used.
@@ -146,7 +146,7 @@ def run(control: Control, spec: ApiServerSpec, registry: Registry) -> None:
 
 
 def main(load: LoadModels = load_weightless_models) -> None:
-    """Do what the supervisor says.
+    """Run as the supervisor specifies.
 
     Args:
         load: Reads the models.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from izwi_api.serve.control import Control
 
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.25, 30.0
-# Who has worked for so long starts again with the shortest back-off.
+# A process that has run for this long restarts with the shortest back-off.
 _SOUND_AFTER_S = 60.0
 
 
@@ -17,9 +17,9 @@ class Child:
     """A process.
 
     Attributes:
-        slot: Which of the API servers, or None for the engine.
+        is_ready: It has reported that it is ready.
         is_ready: It has said that it works.
-        heartbeat_s: When it last said anything.
+        heartbeat_s: When it last sent a message.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Backoff:
     num_deaths: int = 0
 
     def after(self, worked_s: float) -> float:
-        """Seconds to wait after a death of who had worked for so long."""
+        """Return the seconds to wait after the death of a process that had run for so long."""
         self.num_deaths = 0 if worked_s > _SOUND_AFTER_S else self.num_deaths
         self.num_deaths += 1
         return min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** (self.num_deaths - 1))

@@ -1,7 +1,7 @@
 """The engine process: models and the loop. Started by the supervisor; knows no HTTP.
 
-Two threads: this one takes commands off the socket and the supervisor's words, the other one steps,
-and sends what a step gave itself. An event loop with readers and text is in no one's way here.
+Two threads: this one receives commands from the socket and messages of the supervisor; the step
+thread steps the engine and sends the output itself. There is no event loop here.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
 
 logger = logging.getLogger(__name__)
 
-# Seconds between reports of figures while there is work; one more follows when it ends.
+# Seconds between reports of figures while there is work; one more report follows when it ends.
 _FIGURES_EVERY_S = 0.1
-# Messages with chunks that an API server may leave unread before all its requests are
-# backpressured. An API server that reads says so every `ACKNOWLEDGE_EVERY` of them.
+# Messages with chunks that an API server may leave unacknowledged before all its requests get
+# backpressure. A working API server acknowledges every `ACKNOWLEDGE_EVERY` messages.
 MAX_UNACKNOWLEDGED = 256
-# Exit code of an engine whose stepping thread has failed for good.
+# Exit code of an engine whose step thread cannot continue.
 DIED = 70  # EX_SOFTWARE
 
 
@@ -55,10 +55,10 @@ class _ApiServerConnection:
 
     Attributes:
         live: Ids of its requests that have not ended.
-        backpressured: Those whose readers are behind.
-        num_unacknowledged: Messages with chunks that it has not said to have read.
-        is_behind: So many that its requests are backpressured.
-        load: The figures that it was sent last.
+        backpressured: Ids of requests whose readers are behind.
+        num_unacknowledged: Messages with chunks that it has not acknowledged.
+        is_behind: There are so many of these that its requests get backpressure.
+        load: The figures that were last sent to it.
     """
 
     def __init__(self, socket: Socket):
@@ -73,13 +73,13 @@ class _ApiServerConnection:
 class ApiServerConnections:
     """Connections to API servers: sends each the output of its own requests.
 
-    All of it runs on the stepping thread, `receive` and `forget` aside.
+    Everything runs on the step thread, except `receive` and `forget`.
 
     Args:
-        engine: Not started.
-        codec: Of its requests.
-        context: Of the sockets.
-        died: Called when the stepping thread has failed for good, on that thread.
+        engine: The engine, not started.
+        codec: Decodes its requests.
+        context: ZeroMQ's context.
+        died: Called on the step thread when that thread cannot continue.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class ApiServerConnections:
         self._engine, self._codec, self._context, self._died = engine, codec, context, died
         self.thread = SteppingThread(engine, self)
         self._lines: dict[str, _ApiServerConnection] = {}
-        self._gone: set[str] = set()  # API servers that have died; what they sent may still come
+        self._gone: set[str] = set()  # API servers that died; their messages may still arrive
         self._owners: dict[str, _ApiServerConnection] = {}
         self._figures_s = 0.0
 
     # -- from the receiving thread -------------------------------------------------------------
     def receive(self, frames: Sequence[Frame]) -> None:
-        """Take a message in. What cannot be read is logged: API servers are our own."""
+        """Decode a message. An unreadable one is logged, because API servers are our own code."""
         try:
             envelope = self._codec.decode(frames)
         except InvalidMessage as error:
@@ -109,7 +109,7 @@ class ApiServerConnections:
         self.thread.tell(partial(self._do, envelope.api_server, envelope.command))
 
     def forget(self, api_server: str) -> None:
-        """End all that an API server has asked for: it is gone."""
+        """Abort all requests of an API server that died."""
         self.thread.tell(partial(self._forget, api_server))
 
     # -- on the stepping thread ----------------------------------------------------------------
@@ -129,9 +129,9 @@ class ApiServerConnections:
             self._send_chunks(line, share)
 
     def stepped(self) -> None:
-        """Send the figures now and then, and when the last request has ended.
+        """Send figures from time to time, and when the last request has ended.
 
-        An API server that is behind is sent them as soon as it has caught up.
+        An API server that is behind gets them as soon as it has caught up.
         """
         now_s = time.monotonic()
         if self._engine.has_work and now_s - self._figures_s < _FIGURES_EVERY_S:
@@ -146,7 +146,7 @@ class ApiServerConnections:
                 send(line.socket, message)
 
     def ended(self, broken: BaseException | None) -> None:
-        """End this process where the thread has failed: the next one goes on with its requests."""
+        """End this process if the step thread failed; the next engine resumes its requests."""
         if broken is not None:
             self._died()
 
@@ -158,7 +158,7 @@ class ApiServerConnections:
             return
         engine, line = self._engine, self._lines[api_server]
         if isinstance(command, wire.OF_ONE) and command.request_id not in line.live:
-            return  # it has ended, or it is another API server's request of that id
+            return  # the request has ended, or another API server has a request of that id
         match command:
             case wire.Submit():
                 self._submit(line, command.requests, command.logs)
@@ -192,7 +192,7 @@ class ApiServerConnections:
         self.thread.take_in(requests, logs)
 
     def _refuse(self, api_server: str, request_ids: list[str], error: InvalidMessage) -> None:
-        """Fail requests that cannot be read, if they have an id: their callers wait."""
+        """Fail requests that cannot be decoded, if their ids can, so that no caller waits."""
         line = self._lines.get(api_server)
         if line and request_ids:
             self._send_chunks(line, [failure(request_id, error) for request_id in request_ids])
@@ -213,7 +213,7 @@ class ApiServerConnections:
     def _forget(self, api_server: str) -> None:
         self._gone.add(api_server)
         line = self._lines.pop(api_server, None)
-        if line is None:  # it died before it said hello
+        if line is None:  # it died before its `Hello`
             return
         for request_id in list(line.live):
             self._let_go(line, request_id)
@@ -242,12 +242,12 @@ def run(control: Control, spec: EngineSpec, load: LoadModels) -> None:
 
     Raises:
         IzwiError: A model or a setting cannot be used.
-        OSError: The trace cannot be written.
+        OSError: The recording cannot be written.
     """
     registry, backend = load(spec)
     engine = Engine(registry.models, backend, spec.config)
     context: Context = zmq.Context.instance()
-    # at once and whatever state the device is in: the supervisor sees it, as if it had been killed
+    # exit at once, whatever state the device is in: for the supervisor it is as if it was killed
     lines = ApiServerConnections(engine, wire.RequestCodec(), context, partial(os._exit, DIED))
     commands = open_socket(context, zmq.PULL)
     commands.bind(spec.address)
@@ -275,9 +275,9 @@ def load_models(spec: EngineSpec) -> tuple[Registry, ArrayBackend]:
 
 
 def pass_on(control: Control, commands: Socket, lines: ApiServerConnections) -> None:
-    """Pass on what API servers and supervisor say, until the supervisor says no more.
+    """Pass on messages of API servers and of the supervisor, until the supervisor closes its end.
 
-    As long as steps begin and end, heartbeats go to the supervisor.
+    While steps begin and end, heartbeats go to the supervisor.
     """
     poller = zmq.Poller()
     poller.register(commands, zmq.POLLIN)
@@ -299,7 +299,7 @@ def pass_on(control: Control, commands: Socket, lines: ApiServerConnections) -> 
 
 
 def main(load: LoadModels = load_models) -> None:
-    """Do what the supervisor says.
+    """Run as the supervisor specifies.
 
     Args:
         load: Reads the models.
@@ -307,7 +307,7 @@ def main(load: LoadModels = load_models) -> None:
     with child_process() as control:
         spec = control.first(EngineSpec)
         run(control, spec, load)
-        # the supervisor has ended; if it died, its cleanup is done here
+        # the supervisor has exited; if it was killed, remove its folder here
         shutil.rmtree(spec.folder, ignore_errors=True)
 
 

@@ -21,7 +21,7 @@ class _AnnouncedServer(Server):
     """A server that prints the page's address once it accepts connections."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say where."""
+        """Listen, and print the address."""
         await super().startup(sockets)
         if self.started and self.servers:
             host, port = self.config.host, self.servers[0].sockets[0].getsockname()[1]
@@ -35,7 +35,7 @@ def serve_in_process(serve_options: ServeOptions, host: str, port: int) -> int:
 
     Raises:
         IzwiError: A model or a setting cannot be used.
-        OSError: A file that the plan names cannot be used.
+        OSError: A file that the options name cannot be used.
     """
     registry, backend = load_models(serve_options.sources, serve_options.runtime)
     engine = AsyncEngine(Engine(registry.models, backend, serve_options.config))
@@ -45,10 +45,10 @@ def serve_in_process(serve_options: ServeOptions, host: str, port: int) -> int:
         leave_queries_out()
         state: AppState = app.state.izwi
         state.services.decoder.start()
-        if not serve_options.settings.manage_models:  # models that go may leave cycles behind
+        if not serve_options.settings.manage_models:  # unloaded models may leave cycles behind
             settle()
         settings = serve_options.settings
         config = server_config(app, host, port, settings.pace.max_head_s, settings.tls)
         server = _AnnouncedServer(config, state.drain, serve_options.drain_s)
         server.run()
-    return 0 if server.started else ADDRESS_TAKEN  # uvicorn has said so
+    return 0 if server.started else ADDRESS_TAKEN  # uvicorn has logged it

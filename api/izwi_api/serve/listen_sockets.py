@@ -1,4 +1,4 @@
-"""The listening sockets: opened once, shared by all API servers."""
+"""Listening sockets: opened once, shared by all API servers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def open_listen_sockets(host: str, port: int) -> list[socket.socket]:
     """Listen at every address of a host.
 
     Args:
-        host: Name or address; empty for all of this machine.
-        port: 0 takes one that is free, the same at every address.
+        host: Name or address; empty for all addresses of this machine.
+        port: 0 takes a free port, the same at every address.
 
     Raises:
-        OSError: The host has no address here, or the port is taken.
+        OSError: The host has no address on this machine, or the port is taken.
     """
     flags = socket.AI_PASSIVE
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=flags)
@@ -27,7 +27,7 @@ def open_listen_sockets(host: str, port: int) -> list[socket.socket]:
         for family, kind, protocol, _, address in dict.fromkeys(found):
             try:
                 listener = stack.enter_context(socket.socket(family, kind, protocol))
-            except OSError:  # a kernel without IPv6 may name addresses of it
+            except OSError:  # a kernel without IPv6 may still list IPv6 addresses
                 continue
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -44,14 +44,14 @@ def open_listen_sockets(host: str, port: int) -> list[socket.socket]:
 
 
 class ListenSocket(socket.socket):
-    """A socket that listens already, in one of the processes that accept from it."""
+    """A socket that already listens, in one of the processes that accept from it."""
 
     def listen(self, backlog: int = 0, /) -> None:
-        """Nothing: asyncio would make the queue as short as what it accepts in one go."""
+        """Do nothing: asyncio would shorten the queue to what it accepts at once."""
 
 
 def url_of(host: str, listen_sockets: list[socket.socket], tls: TlsFiles | None = None) -> str:
-    """Return the address for people."""
+    """Return the URL of a listening server."""
     scheme = "http" if tls is None else "https"
     name = host or "0.0.0.0"
     port = listen_sockets[0].getsockname()[1]

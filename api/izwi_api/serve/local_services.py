@@ -19,7 +19,7 @@ from izwi_api.voices.store import VoiceStore
 
 
 def load_models(sources: Sequence[str], runtime: RuntimeOptions) -> tuple[Registry, ArrayBackend]:
-    """Load checkpoints onto a device, telling which one it is at.
+    """Load checkpoints onto a device, and log each one.
 
     Raises:
         ModelNotFound: A source is no checkpoint.

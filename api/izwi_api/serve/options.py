@@ -14,12 +14,12 @@ ADDRESS_TAKEN = 3  # the exit code
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What is to be served.
+    """What to serve, and how.
 
     Attributes:
-        sources: Checkpoints: folders, embedded names, hub ids.
-        drain_s: Seconds that what runs may go on for after SIGTERM.
-        num_api_servers: Processes for HTTP; 0 is all in one process.
+        sources: Checkpoints: folders, names of embedded ones, hub ids.
+        drain_s: Seconds that requests in flight may take to finish after SIGTERM.
+        num_api_servers: Processes for HTTP; with 0 everything runs in one process.
         record: File to append to, or None.
     """
 
@@ -33,10 +33,10 @@ class ServeOptions:
 
 
 class StartFailed(Exception):
-    """A process could not begin, so nothing is served.
+    """A process could not start, so nothing is served.
 
     Attributes:
-        code: For the exit.
+        code: The exit code.
     """
 
     def __init__(self, message: str, code: int):

@@ -14,10 +14,10 @@ def log_as_the_server() -> None:
 
 
 class WithoutQueries(logging.Filter):
-    """Cuts queries off logged paths: some clients put a key or a text there."""
+    """Removes query strings from logged paths: some clients put a key or text there."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass, its paths cut at the question mark."""
+        """Let every record pass, with its path cut at the question mark."""
         if isinstance(record.args, tuple):
             record.args = tuple(
                 value.partition("?")[0] if isinstance(value, str) and value[:1] == "/" else value
@@ -27,13 +27,13 @@ class WithoutQueries(logging.Filter):
 
 
 def leave_queries_out() -> None:
-    """Cut queries off what uvicorn logs."""
+    """Remove query strings from uvicorn's log lines."""
     for name in ("uvicorn.access", "uvicorn.error"):
         logging.getLogger(name).addFilter(WithoutQueries())
 
 
 def tell_memory(load: Mapping[str, Mapping[str, float]]) -> None:
-    """Say what each model's keys and values may take."""
+    """Log how much memory each model's keys and values may take."""
     for name, figures in load.items():
         pages, page_bytes = int(figures["pages"]), int(figures["page_bytes"])
         logger.info(

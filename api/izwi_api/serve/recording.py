@@ -13,10 +13,10 @@ from izwi_api.runtime_options import RuntimeOptions
 
 
 class Observable(Protocol):
-    """What tells an observer of requests and chunks."""
+    """An engine that reports requests and chunks to an observer."""
 
     def observe(self, observer: Observer) -> None:
-        """Tell an observer; before the engine starts."""
+        """Set the observer; call it before the engine starts."""
         ...
 
 
@@ -28,14 +28,14 @@ def recorded(
     backend: ArrayBackend,
     runtime: RuntimeOptions,
 ) -> Iterator[None]:
-    """Record an engine that has not started until the block ends.
+    """Record an engine until the block ends; the engine must not have started.
 
     Args:
-        engine: Whose requests and chunks.
+        engine: The engine to record.
         path: File to append to; None records nothing.
-        models: That it serves.
-        backend: That they run on.
-        runtime: As it was asked for.
+        models: The models that it serves.
+        backend: The backend that they run on.
+        runtime: The options that were given.
 
     Raises:
         OSError: The file cannot be written.

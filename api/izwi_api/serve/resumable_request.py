@@ -18,11 +18,11 @@ class ResumableRequest:
     """A request, the log of its output, and the commands sent for it since.
 
     Attributes:
-        stream: A weak reference: a reader that drops its stream leaves the request.
-        is_aborted: Its reader left, so that no other engine may run it.
+        stream: A weak reference: dropping the stream aborts the request.
+        is_aborted: Its reader left, so no other engine may run it.
         written: Text ids that were written to it.
-        closed: Nothing more will be.
-        paused: It was asked to stop where it is.
+        closed: No more text will be written.
+        paused: It was paused.
         backpressured: Its reader is behind.
         num_deaths: Engines that died while they ran it.
     """
@@ -41,7 +41,7 @@ class ResumableRequest:
     _num_chunks: int = 0
 
     def give(self, chunk: Chunk) -> None:
-        """Hand a chunk to the reader, and remember what it brings further."""
+        """Pass a chunk to the reader, and add its output to the log."""
         if len(chunk.entries):
             self._entries.append(chunk.entries)
         if chunk.logprobs is not None and len(chunk.logprobs):
@@ -52,13 +52,13 @@ class ResumableRequest:
         self.tell(chunk)
 
     def tell(self, chunk: Chunk) -> None:
-        """Hand a chunk to the reader, if it is still there."""
+        """Pass a chunk to the reader, if it is still there."""
         stream = self.stream()
         if stream is not None:
             stream.put(chunk)
 
     def log(self) -> Log:
-        """What an engine must know to go on."""
+        """Return the log from which another engine resumes the request."""
         nothing = np.zeros((0, 0), np.int64)
         return Log(
             entries=np.concatenate(self._entries) if self._entries else nothing,

@@ -11,12 +11,12 @@ from izwi.serialization import Frame
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
 
-# Sending without a copy takes some 10 us a frame, in which 16 KiB are copied.
+# Sending without a copy costs some 10 us a frame, the time of copying 16 KiB.
 _LARGE_BYTES = 16 << 10
 
 
 def open_socket(context: Context, kind: int) -> Socket:
-    """Make a PUSH or a PULL that holds any number of messages; who sends bounds them."""
+    """Open a PUSH or PULL socket with an unlimited queue; the sender limits what it queues."""
     socket = context.socket(kind)
     socket.set_hwm(0)
     socket.linger = 0
@@ -25,12 +25,12 @@ def open_socket(context: Context, kind: int) -> Socket:
 
 
 def send(socket: Socket, frames: Sequence[Frame]) -> None:
-    """Send a message. Its large frames must not be written to any more."""
+    """Send a message. Its large frames must not be modified afterwards."""
     socket.send_multipart(frames, copy=max(map(len, frames)) < _LARGE_BYTES)
 
 
 def receive(socket: Socket) -> list[Frame] | None:
-    """Take a message that has come, without a copy; None if there is none."""
+    """Return a message that has arrived, without a copy, or None."""
     try:
         return [frame.buffer for frame in socket.recv_multipart(zmq.NOBLOCK, copy=False)]
     except zmq.Again:

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 PROGRAMS = ("izwi_api.serve.engine_process", "izwi_api.serve.api_server_process")
 
-# After what was asked for nicely.
+# Seconds until a process that was asked to stop is killed.
 _GRACE_S = 10.0
 _SECOND_GRACE_S = 3.0
 # Names of sockets may have 104 bytes on macOS; ours need 32.

@@ -28,10 +28,10 @@ class Hello(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Submit(msgspec.Struct, Generic[PromptT], tag=True, array_like=True, frozen=True):
-    """Take requests in, all or none.
+    """Submit requests, all or none.
 
     Attributes:
-        logs: Where the last engine has begun them: one each; else none.
+        logs: One for each request if the previous engine has begun them; else empty.
     """
 
     requests: list[Request[PromptT]]
@@ -45,7 +45,7 @@ class Abort(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Pause(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """Stop a request where it is, or let it go on."""
+    """Pause a request, or resume it."""
 
     request_id: str
     paused: bool
@@ -121,26 +121,26 @@ class _AnySubmit(msgspec.Struct, tag="Submit", array_like=True, frozen=True):
 
 
 class RequestCodec:
-    """Encodes and decodes commands, with the prompts that requests may have.
+    """Encodes and decodes commands; knows the prompt types that requests may have.
 
     Args:
-        prompts: Tagged structs of prompts; None: those of the installed families.
+        prompts: Tagged structs of prompts; None stands for those of the installed families.
 
     Raises:
-        TypeError: Two prompts have one tag, or one has none.
+        TypeError: Two prompt types have the same tag, or one has none.
     """
 
     def __init__(self, prompts: Iterable[type[msgspec.Struct]] | None = None):
         if prompts is None:
             known = (family for same in families().values() for family in same)
             prompts = (prompt for family in known for prompt in family.prompts)
-        # types that are known only here, so none for a type checker
+        # these types are known only at run time, so a type checker cannot know them
         union: Any = typing.Union
         submit: Any = Submit
         envelope: Any = Envelope
         prompt = union[tuple(dict.fromkeys(prompts))]
         self._cls = envelope[union[Hello, submit[prompt], *OF_ONE, Acknowledge]]
-        msgspec.msgpack.Decoder(self._cls)  # tells of prompts that it cannot tell apart
+        msgspec.msgpack.Decoder(self._cls)  # raises if two prompt types cannot be told apart
 
     def submit(
         self,
@@ -153,10 +153,10 @@ class RequestCodec:
         """Encode a `Submit`.
 
         Args:
-            api_server: Who asks.
-            requests: To take in.
-            logs: Where the last engine has begun them: one each.
-            with_ask: Send what they were prepared from, for recordings.
+            api_server: The sender.
+            requests: The requests.
+            logs: One for each request if the previous engine has begun them.
+            with_ask: Include the input that they were prepared from, for recordings.
         """
         sent = [request if with_ask else _without_ask(request) for request in requests]
         return encode_command(api_server, Submit(sent, list(logs)))
@@ -168,7 +168,7 @@ class RequestCodec:
 
 
 def named_requests(frames: Sequence[Frame]) -> tuple[str, list[str]]:
-    """Return the sender and the request ids of a `Submit` that cannot be read otherwise.
+    """Return the sender and the request ids of a `Submit` that cannot be decoded completely.
 
     Returns:
         An API server, and the ids that could be read; none if it is not a `Submit`.
@@ -188,7 +188,7 @@ def encode_command(api_server: str, command: Command) -> list[Frame]:
 
 
 def encode_engine_message(message: EngineMessage) -> list[Frame]:
-    """Encode what the engine says."""
+    """Encode a message of the engine."""
     return encode(_EngineEnvelope(message))
 
 
@@ -198,12 +198,12 @@ def encode_chunks(chunks: Iterable[Chunk]) -> list[Frame]:
 
 
 def decode_engine_message(frames: Sequence[Frame]) -> EngineMessage:
-    """Decode what the engine says. Raises InvalidMessage."""
+    """Decode a message of the engine. Raises InvalidMessage."""
     return decode(frames, _EngineEnvelope).message
 
 
 def _without_ask(request: Request) -> Request:
-    """Leave out what the engine does not look at: the clip and the text again.
+    """Leave out what the engine does not use: the input of the request.
 
     Where text is still written, the model works out the last frame by the limits that were asked.
     """
