@@ -68,7 +68,7 @@ bench: $(VENV)/.dev
 
 # On a GPU: test the kernels, compare recorded steps with plain ones, and measure speed.
 bench-gpu: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "" tests/ops tests/runner/test_encoder_graphs.py tests/runner/test_voice_graphs.py \
+	$(BIN)/python -m pytest -m "" tests/ops tests/backends/torch \
 		tests/models/test_cuda.py tests/models/test_device.py
 	$(BIN)/python -m benchmarks.frame_time
 	$(BIN)/python -m benchmarks.closed_loop

@@ -19,10 +19,10 @@ from izwi.engine import Engine
 from izwi.inputs import SpeechInput
 from izwi.request import Request
 from izwi_models.lfm2_audio import FAMILY
+from tests.backends.torch.eager import EagerOps, drawn_by_torch
 from tests.models.test_lfm2_engine import Given, run, talk, turn
 from tests.models.tiny_asr import sound
 from tests.models.tiny_lfm2_audio import CALM, LOUD, write_tiny_lfm2_audio
-from tests.runner.eager import EagerOps, drawn_by_torch
 
 pytest.importorskip("triton")
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.ops.devices import GPU
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.skipif(GPU, reason="the other tests compile what they launch")
@@ -19,7 +19,7 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path: Path) -> None:
     # read when triton is imported, so it takes a process of its own
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.ops.compile_kernels"],
+        [sys.executable, "-m", "tests.backends.torch.compile_kernels"],
         env={**environment, "TRITON_CACHE_DIR": str(tmp_path)},
         cwd=ROOT,
         capture_output=True,

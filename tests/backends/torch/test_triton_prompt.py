@@ -11,8 +11,8 @@ from izwi.backends.torch.triton.attention_decode import rope_tables
 from izwi.backends.torch.triton.attention_prompt import PagedPrompt, PromptTile
 from izwi.backends.torch.triton.ops import TritonOps
 from izwi.ops.protocol import AttentionSpec
+from tests.backends.torch.test_triton_decode import MAX_KEYS, PAGE, SPEC, Pages, norms, packed
 from tests.ops.devices import DEVICE, DTYPES, NEAR, assert_near
-from tests.ops.test_triton_decode import MAX_KEYS, PAGE, SPEC, Pages, norms, packed
 
 
 def check_runs(

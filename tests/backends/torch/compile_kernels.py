@@ -1,4 +1,4 @@
-"""Compile the kernels for a GPU where there is none: `python -m tests.ops.compile_kernels`.
+"""Compile the kernels for a GPU without one: `python -m tests.backends.torch.compile_kernels`.
 
 The interpreter takes what the compiler refuses. So the calls of the models are made on a CPU, with
 every launch replaced by a compilation for compute capability 9.0; one line for each is printed.
