@@ -131,6 +131,7 @@ def test_python_example(environment: dict[str, str], home: Path) -> None:
     assert "24000" in done.stdout
 
 
+@pytest.mark.timeout(900)  # a dozen processes that start one after the other
 def test_command_line_examples(port: int, environment: dict[str, str], home: Path) -> None:
     examples = [block for block in blocks("bash") if block.startswith("izwi")]
     assert len(examples) == 3
