@@ -74,6 +74,48 @@ async def test_memory_is_bounded(clock):
     assert [await kept.find("", "s2s", name) for name in names[15:]] == [ANSWER] * 10
 
 
+async def test_a_caller_who_keeps_much_displaces_only_its_own(clock):
+    items = KeptItems(clock=clock, max_bytes=1000)
+    for owner in ("anna", "ben"):
+        clock.now += 1
+        await items.put("audio", owner, Item(owner, "m", b"x" * 200))
+    for n in range(50):
+        clock.now += 1
+        await items.put("audio", f"greedy-{n}", Item("greedy", "m", b"x" * 100))
+    assert items.num_bytes("audio") == 1000
+    found = [n for n in range(50) if await items.get("audio", f"greedy-{n}")]
+    assert found == list(range(44, 50))
+    # who has less gets room from who has most, and the oldest of it goes
+    await items.put("audio", "anna-2", Item("anna", "m", b"x" * 100))
+    assert await items.get("audio", "greedy-44") is None
+    for name in ("anna", "ben", "anna-2", "greedy-45"):
+        assert await items.get("audio", name), name
+
+
+async def test_what_is_larger_than_its_share_is_not_kept(clock):
+    items = KeptItems(clock=clock, max_bytes=1000)
+    for owner in ("anna", "ben"):
+        await items.put("audio", owner, Item(owner, "m", b"x" * 400))
+    await items.put("audio", "small", Item("greedy", "m", b"x" * 100))
+    assert await items.put("audio", "large", Item("greedy", "m", b"x" * 700)) == clock.now
+    for name in ("anna", "ben", "small"):
+        assert await items.get("audio", name), name
+
+
+async def test_room_is_divided_evenly_among_those_who_want_it_all(clock):
+    items = KeptItems(clock=clock, max_bytes=1200)
+    owners = ("anna", "ben", "carl")
+    for owner in owners:
+        for n in range(40):
+            clock.now += 1
+            await items.put("audio", f"{owner}-{n}", Item(owner, "m", b"x" * 100))
+    kept = {o: [n for n in range(40) if await items.get("audio", f"{o}-{n}")] for o in owners}
+    assert kept == {owner: [36, 37, 38, 39] for owner in owners}
+    clock.now += 3600
+    assert await items.get("audio", "anna-39") is None
+    assert items.num_bytes("audio") == 0
+
+
 async def test_an_id_that_never_was(clock):
     for name in ("", "audio_x", "x" * 10_000, "\ud800", "\0"):
         with pytest.raises(InvalidRequest, match="no answer") as reported:

@@ -27,20 +27,26 @@ MAX_BYTES = 64 << 20
 # Who writes holds the file for milliseconds.
 _BUSY_S = 5.0
 _PAUSE_S = 0.01
-# The total is kept by triggers, so that room is made without reading all sizes.
+# Totals are kept by triggers, so that room is made without reading all sizes.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS items (
     kind TEXT NOT NULL, id TEXT NOT NULL, owner TEXT NOT NULL, model TEXT NOT NULL,
     content BLOB NOT NULL, expires_at REAL NOT NULL, PRIMARY KEY (kind, id)
 );
 CREATE INDEX IF NOT EXISTS by_age ON items (kind, expires_at);
-CREATE TABLE IF NOT EXISTS totals (kind TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS by_owner ON items (kind, owner, expires_at);
+CREATE TABLE IF NOT EXISTS totals (
+    kind TEXT NOT NULL, owner TEXT NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (kind, owner)
+);
 CREATE TRIGGER IF NOT EXISTS added AFTER INSERT ON items BEGIN
-    INSERT OR IGNORE INTO totals VALUES (new.kind, 0);
-    UPDATE totals SET bytes = bytes + length(new.content) WHERE kind = new.kind;
+    INSERT OR IGNORE INTO totals VALUES (new.kind, new.owner, 0);
+    UPDATE totals SET bytes = bytes + length(new.content)
+        WHERE kind = new.kind AND owner = new.owner;
 END;
 CREATE TRIGGER IF NOT EXISTS removed AFTER DELETE ON items BEGIN
-    UPDATE totals SET bytes = bytes - length(old.content) WHERE kind = old.kind;
+    UPDATE totals SET bytes = bytes - length(old.content)
+        WHERE kind = old.kind AND owner = old.owner;
+    DELETE FROM totals WHERE kind = old.kind AND owner = old.owner AND bytes <= 0;
 END;
 """
 
@@ -59,7 +65,9 @@ class Item(NamedTuple):
 
 
 class KeptItems:
-    """Items of the last hour; the oldest of a kind go first where there is no room for more.
+    """Items of the last hour; where there is no room for more, the owner of most loses the oldest.
+
+    So an owner who keeps much never displaces what others with less have kept.
 
     Args:
         path: Of the file, which is made with its first item; None: the memory of this process.
@@ -96,8 +104,7 @@ class KeptItems:
     def num_bytes(self, kind: str) -> int:
         """Return the size of all contents of a kind."""
         with self._transaction() as db:
-            row = db.execute("SELECT bytes FROM totals WHERE kind = ?", (kind,)).fetchone()
-        return int(row[0]) if row else 0
+            return self._total(db, kind)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -110,8 +117,8 @@ class KeptItems:
         now = self._clock()
         try:
             with self._transaction() as db:
-                self._drop(db, kind, now, len(item.content))
-                if len(item.content) <= self._max_bytes:
+                self._expire(db, kind, now)
+                if self._make_room(db, kind, item):
                     values = (kind, name, *item, now + self.kept_s)
                     db.execute("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", values)
                     return now + self.kept_s
@@ -122,7 +129,7 @@ class KeptItems:
     def _get(self, kind: str, name: str) -> Item | None:
         try:
             with self._transaction() as db:
-                self._drop(db, kind, self._clock(), 0)
+                self._expire(db, kind, self._clock())
                 row = db.execute(
                     "SELECT owner, model, content FROM items WHERE kind = ? AND id = ?",
                     (kind, name),
@@ -134,19 +141,40 @@ class KeptItems:
             return None
         return None if row is None else Item(*row)
 
-    def _drop(self, db: sqlite3.Connection, kind: str, now: float, num_coming: int) -> None:
-        """Forget what has expired, and the oldest until so many bytes have room."""
+    @staticmethod
+    def _expire(db: sqlite3.Connection, kind: str, now: float) -> None:
         db.execute("DELETE FROM items WHERE kind = ? AND expires_at <= ?", (kind, now))
-        while self._total(db, kind) + num_coming > self._max_bytes:
-            oldest = "SELECT rowid FROM items WHERE kind = ? ORDER BY expires_at, rowid LIMIT 1"
-            removed = db.execute(f"DELETE FROM items WHERE rowid IN ({oldest})", (kind,))
-            if not removed.rowcount:
-                return
+
+    def _make_room(self, db: sqlite3.Connection, kind: str, item: Item) -> bool:
+        """Forget items of whoever has most, the new one counted, until it has room.
+
+        Returns:
+            Whether it has; if not, nothing is forgotten.
+        """
+        size = len(item.content)
+        most = "SELECT owner, bytes FROM totals WHERE kind = ? ORDER BY bytes DESC LIMIT 1"
+        own = "SELECT bytes FROM totals WHERE kind = ? AND owner = ?"
+        oldest = (
+            "DELETE FROM items WHERE rowid IN (SELECT rowid FROM items "
+            "WHERE kind = ? AND owner = ? ORDER BY expires_at, rowid LIMIT 1)"
+        )
+        db.execute("SAVEPOINT room")
+        while self._total(db, kind) + size > self._max_bytes:
+            row = db.execute(own, (kind, item.owner)).fetchone()
+            own_bytes = row[0] if row else 0
+            loser = (item.owner, own_bytes)
+            if (found := db.execute(most, (kind,)).fetchone()) and found[1] > own_bytes + size:
+                loser = found
+            if not loser[1]:  # it would take what others with less have kept
+                db.execute("ROLLBACK TO room")
+                return False
+            db.execute(oldest, (kind, loser[0]))
+        return True
 
     @staticmethod
     def _total(db: sqlite3.Connection, kind: str) -> int:
-        row = db.execute("SELECT bytes FROM totals WHERE kind = ?", (kind,)).fetchone()
-        return int(row[0]) if row else 0
+        row = db.execute("SELECT SUM(bytes) FROM totals WHERE kind = ?", (kind,)).fetchone()
+        return int(row[0] or 0)
 
     @contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection]:
