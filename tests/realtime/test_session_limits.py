@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,10 +21,14 @@ from izwi_api.realtime.session import RealtimeSession
 from izwi_api.realtime.settings import RealtimeSettings, wire_format
 from izwi_api.sessions.core import Message, Session
 from izwi_api.sessions.limits import SessionLimits
+from izwi_api.settings import Settings
 
 
 class _Nothing:
     """A registry without models."""
+
+    def names(self) -> list[str]:
+        return []
 
     def default(self, capability: object) -> str:
         raise ModelNotFound("nothing is served")
@@ -40,6 +44,7 @@ WIRE = wire_format(RealtimeSettings(model="chat").audio.input.format)
 class _Services:
     registry: _Nothing
     engine: SimpleNamespace
+    settings: Settings = field(default_factory=Settings)
 
 
 SERVICES = _Services(_Nothing(), SimpleNamespace())
@@ -165,7 +170,7 @@ async def test_turns_in_transcription_are_limited(monkeypatch) -> None:
     monkeypatch.setattr(dialogue_module, "transcription_of", lambda *_: object())
     sound = base64.b64encode(bytes(9600)).decode()
     off = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
-    monkeypatch.setattr("izwi_api.realtime.session.check_settings", _no_check)
+    monkeypatch.setattr("izwi_api.realtime.session.check_settings", no_check)
     turn = [
         {"type": "input_audio_buffer.append", "audio": sound},
         {"type": "input_audio_buffer.commit"},
@@ -182,4 +187,4 @@ async def test_turns_in_transcription_are_limited(monkeypatch) -> None:
     running.cancel()
 
 
-async def _no_check(*_: object) -> None: ...
+async def no_check(*_: object) -> None: ...

@@ -3,14 +3,55 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+
+from izwi_api.http.limits import TokenBucket
 
 logger = logging.getLogger(__name__)
+
+# Warnings and errors of one line of code that are written at once, and then in a minute.
+_REPEATS_PER_MINUTE = 20
 
 
 def log_as_the_server() -> None:
     """Write log lines to stderr."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    for handler in logging.getLogger().handlers:
+        if not any(isinstance(known, LimitRepeats) for known in handler.filters):
+            handler.addFilter(LimitRepeats())
+
+
+class LimitRepeats(logging.Filter):
+    """Leaves out warnings and errors that one line of code repeats, so that no client fills a disk.
+
+    The next one that is written says how many were left out.
+
+    Args:
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        super().__init__()
+        self._clock = clock
+        # By place in the code, of which there are few; messages hold what clients have sent.
+        self._buckets: dict[tuple[str, int], TokenBucket] = {}
+        self._left_out: dict[tuple[str, int], int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is written."""
+        if record.levelno < logging.WARNING:
+            return True
+        place, now_s = (record.pathname, record.lineno), self._clock()
+        bucket = self._buckets.get(place) or TokenBucket.full(_REPEATS_PER_MINUTE, now_s)
+        if (taken := bucket.take(now_s)) is None:
+            self._left_out[place] = self._left_out.get(place, 0) + 1
+            return False
+        self._buckets[place] = taken
+        if num_left_out := self._left_out.pop(place, 0):
+            record.msg = f"{record.getMessage()} ({num_left_out} more like this were left out)"
+            record.args = None
+        return True
 
 
 class WithoutQueries(logging.Filter):
