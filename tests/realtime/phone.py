@@ -59,6 +59,8 @@ class Phone:
     echo: Echo | None = None
     background: np.ndarray | None = None  # what sounds in the room all the time, at 24 kHz
     events: list[Happened] = field(default_factory=list)
+    # of each answer that was prepared before its turn ended: whether it was given
+    prepared: list[bool] = field(default_factory=list)
 
     def __post_init__(self):
         self._sent: asyncio.Queue[str] = asyncio.Queue()

@@ -28,6 +28,7 @@ class Scene:
         echo: Of the loudspeaker in the microphone.
         behind: A recorded sound in the background, and how far it is below speech in dB.
         turns: Settings of turn detection.
+        prepared: Of each answer that was prepared early, whether it was given; None: not looked at.
     """
 
     script: tuple[Any, ...]
@@ -37,6 +38,7 @@ class Scene:
     echo: Echo | None = None
     behind: tuple[str, float] | None = None
     turns: dict[str, Any] = field(default_factory=dict)
+    prepared: list[bool] | None = None
 
     @property
     def background(self):
@@ -67,11 +69,15 @@ def cut(*sounds, at_s=0.6):
 
 
 SCENES = {
-    "a question": Scene(ANSWERED, "SERD", True),
+    "a question": Scene(ANSWERED, "SERD", True, prepared=[True]),
     "two questions": Scene((*ANSWERED, "follow-up", "done", 0.5), "SERDSERD", True),
     "a long turn": Scene((0.4, "long", "done", 0.5), "SERD", True),
     "a longer pause, by its words": Scene(
-        (0.4, "would-like", 1.2, "when-leaves", "done"), "SERD", True, turns=SEMANTIC
+        (0.4, "would-like", 1.2, "when-leaves", "done"),
+        "SERD",
+        True,
+        turns=SEMANTIC,
+        prepared=[False, True],
     ),
     "a longer pause, by silence": Scene(
         (0.4, "would-like", 1.2, "when-leaves", "another"), "SERSXER"
@@ -89,7 +95,7 @@ SCENES = {
     "another person asks": Scene(cut("woman"), "SERSXER", pauses=True),
     "people talk far away": Scene(ANSWERED, "SERD", True, behind=("woman-talks", 25.0)),
     "music begins over the answer": Scene(over("pad"), "SERD", True),
-    "music": Scene((0.4, "music", 1.0, "pad", 2.0), "SE"),
+    "music": Scene((0.4, "music", 1.0, "pad", 2.0), "SE", prepared=[False]),
     "a dialling tone": Scene((0.4, "dial", 2.0), ""),
     "music behind a question": Scene(ANSWERED, "SERD", True, behind=("pad", 10.0)),
     "noise at 10 dB": Scene(ANSWERED, "SERD", True, behind=("noise", 10.0)),
@@ -97,6 +103,7 @@ SCENES = {
     "babble behind a question": Scene((2.0, *ANSWERED), "SERD", True, behind=("babble", 15.0)),
     "echo at -10 dB after 50 ms": Scene(ANSWERED, "SERD", True, echo=Echo(-10, 0.05)),
     "echo at -10 dB after 400 ms": Scene(ANSWERED, "SERD", True, echo=Echo(-10, 0.4)),
+    "echo at -20 dB after 50 ms": Scene(ANSWERED, "SERD", True, echo=Echo(-20, 0.05)),
     "echo at -20 dB after 150 ms": Scene(ANSWERED, "SERD", True, echo=Echo(-20, 0.15)),
     "echo at -20 dB after 400 ms": Scene(ANSWERED, "SERD", True, echo=Echo(-20, 0.4)),
     "no, wait over an echo": Scene(cut("no-wait"), "SERSXER", echo=Echo(-10, 0.12)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.realtime.scenes import ASKED, SCENES, Scene, happened, perform
-from tests.realtime.world import World
+from tests.realtime.world import World, recorded
 
 DELTA = "conversation.item.input_audio_transcription.delta"
 # Sound comes in pieces of 40 ms, and 250 ms ahead of its playback.
@@ -50,10 +50,24 @@ def test_a_conversation(world, undisturbed, name):
         assert [phone.sound(answer) == undisturbed for answer in answers] == [True] * len(answers)
     if scene.pauses is not None:
         assert (phone.longest_wait_s > PAUSED_S) == scene.pauses
+    if scene.prepared is not None:
+        assert phone.prepared == scene.prepared
     for answer in phone.of("response.done"):
         sent = [e.at_s for e in phone.of("response.output_audio.delta")
                 if e.event["response_id"] == answer.event["response"]["id"]]  # fmt: skip
         assert max(sent, default=0.0) <= answer.at_s, "sound behind the end of an answer"
+
+
+def test_an_answer_that_is_prepared_when_its_client_leaves_was_in_vain(world):
+    async def leaving(phone, engine):
+        await phone.be_silent(0.4)
+        await phone.hear(recorded("question"))
+        while not engine.live:
+            await phone.be_silent(0.04)
+
+    phone = world.talk(leaving)
+    assert phone.prepared == [False]
+    assert not phone.of("response.created")
 
 
 def test_words_are_sent_while_the_user_speaks(world):

@@ -71,8 +71,9 @@ class World:
         async def main():
             engine = SteppedEngine(self.engine, step_s)
             settings = Settings(home=self.home, **(server or {}))
-            services = Services(engine, self.registry, settings, VoiceStore(self.home))
-            made = Phone(**phone)
+            made, voices = Phone(**phone), VoiceStore(self.home)
+            count = made.prepared.append
+            services = Services(engine, self.registry, settings, voices, count_prepared=count)
             asked = updated(RealtimeSettings(model="chat"), session or {})
             await call(services, asked, made, script(made, engine), limits)
             made.num_left = len(engine.live)

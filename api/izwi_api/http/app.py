@@ -98,8 +98,8 @@ def create_app(
     voices = VoiceStore(settings.home / "voices")
     models = AliasedRegistry(registry, settings.model_aliases, checks=not settings.manage_models)
     aliased = AliasedEngine(counted, models)
-    earlier = KeptAnswers(items), KeptResponses(items)
-    services = Services(aliased, models, settings, voices, decoder, references, *earlier)
+    rest = KeptAnswers(items), KeptResponses(items), metrics.count_prepared
+    services = Services(aliased, models, settings, voices, decoder, references, *rest)
     client_secrets = ClientSecrets(settings.home, time.time)
     sessions = OpenSessions(settings.sessions, metrics_folder, settings.home / "sessions")
     drain = Drain(sessions)

@@ -142,6 +142,22 @@ def next_day_in_s(now_s: float) -> float:
     return DAY_S - now_s % DAY_S
 
 
+class Level(NamedTuple):
+    """How much of one limit is left.
+
+    Attributes:
+        what: "requests", "characters" or "audio-seconds".
+        limit: Of it.
+        left: Of it.
+        reset_s: Seconds until all of it is back.
+    """
+
+    what: str
+    limit: float
+    left: float
+    reset_s: float
+
+
 class Meter:
     """What one key has used.
 
@@ -286,16 +302,23 @@ class Meter:
         used |= {what: quota.at(wall_s).used for what, quota in self._quotas.items()}
         return Counts(spent_at_s, spent, day, used)
 
-    def headers(self) -> dict[str, str]:
-        """Return OpenAI's x-ratelimit-* headers for every limit that the key has."""
-        headers: dict[str, str] = {}
+    def levels(self) -> list[Level]:
+        """Return how much is left of every limit that the key has."""
         now_s, wall_s = self._clock(), self._wall_clock()
+        levels = []
         if self._bucket is not None:
             bucket = self._bucket.at(now_s)
             left, full_in_s = bucket.level + _ROUNDING, bucket.full_in_s(now_s)
-            headers |= _headers(_REQUESTS, bucket.capacity, left, full_in_s)
+            levels.append(Level(_REQUESTS, bucket.capacity, left, full_in_s))
         for what, quota in self._quotas.items():
-            headers |= _headers(what, quota.limit, quota.left(wall_s), next_day_in_s(wall_s))
+            levels.append(Level(what, quota.limit, quota.left(wall_s), next_day_in_s(wall_s)))
+        return levels
+
+    def headers(self) -> dict[str, str]:
+        """Return OpenAI's x-ratelimit-* headers for every limit that the key has."""
+        headers: dict[str, str] = {}
+        for level in self.levels():
+            headers |= _headers(level)
         return headers
 
 
@@ -307,11 +330,11 @@ def _quotas_of(limits: KeyLimits) -> dict[str, float]:
     return {what: limit for what, limit in known.items() if limit is not None}
 
 
-def _headers(what: str, limit: float, left: float, reset_s: float) -> dict[str, str]:
+def _headers(level: Level) -> dict[str, str]:
     return {
-        f"x-ratelimit-limit-{what}": str(math.floor(limit)),
-        f"x-ratelimit-remaining-{what}": str(math.floor(left)),
-        f"x-ratelimit-reset-{what}": _duration(reset_s),
+        f"x-ratelimit-limit-{level.what}": str(math.floor(level.limit)),
+        f"x-ratelimit-remaining-{level.what}": str(math.floor(level.left)),
+        f"x-ratelimit-reset-{level.what}": _duration(level.reset_s),
     }
 
 

@@ -82,6 +82,17 @@ class HttpMetrics:
             ["route", "direction"],
             registry=counts,
         )
+        self.prepared = Counter(
+            "izwi_live_prepared_answers",
+            "Answers that live sessions prepared before the turn had ended: given, or discarded "
+            "because the speaker went on.",
+            ["outcome"],
+            registry=counts,
+        )
+
+    def count_prepared(self, is_given: bool) -> None:
+        """Count an answer that was prepared before the turn had ended."""
+        self.prepared.labels("given" if is_given else "discarded").inc()
 
 
 class EngineFigures(Collector):
@@ -102,7 +113,7 @@ class EngineFigures(Collector):
 
 
 class CountRequests:
-    """ASGI middleware that keeps DoorMetrics."""
+    """ASGI middleware that counts requests and WebSockets in `HttpMetrics`."""
 
     def __init__(self, app: ASGIApp, metrics: HttpMetrics):
         self._app = app

@@ -17,13 +17,13 @@ from izwi.engine_client import EngineClient, ForwardingEngine, OutputStream
 from izwi.errors import Overloaded
 from izwi.inputs import AlignmentInput, SpeechInput, TranscriptionInput
 from izwi.request import Chunk, Request
-from izwi_api.http.limits import Meter
+from izwi_api.http.limits import Level, Meter
 from izwi_api.services.context import Registry
 
 _HEARD_RATE = 16_000  # of TranscriptionInput.samples, and AlignmentInput's
 # Text that is written while it is said reaches the engine as ids; a word piece of English is about
 # this long. An API server that knows the characters sets `Usage.counts_itself`.
-_CHARACTERS_PER_ID = 4
+CHARACTERS_PER_ID = 4
 
 
 class Usage:
@@ -75,6 +75,10 @@ class Usage:
         """Return the x-ratelimit-* headers of its key."""
         return self._meter.headers() if self._meter is not None else {}
 
+    def levels(self) -> list[Level]:
+        """Return how much is left of each limit of its key."""
+        return self._meter.levels() if self._meter is not None else []
+
 
 # The usage of the call in whose context this runs; tasks that it starts inherit it.
 current_usage: ContextVar[Usage | None] = ContextVar("current_usage", default=None)
@@ -122,7 +126,7 @@ class CountedEngine(ForwardingEngine):
         """Charge for text ids and add them to a request with open input. Raises QuotaExceeded."""
         usage = current_usage.get()
         if usage is not None and not usage.counts_itself:
-            usage.charge(characters=_CHARACTERS_PER_ID * len(text_ids))
+            usage.charge(characters=CHARACTERS_PER_ID * len(text_ids))
         self._engine.write(request_id, text_ids, closed)
 
     def _sample_rate(self, request: Request) -> int:

@@ -6,15 +6,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from uuid import uuid4
 
 import numpy as np
 
 from izwi.errors import IzwiError
 from izwi_api.realtime.beside import ResponsesBeside
 from izwi_api.realtime.errors import REFUSALS, EventError
-from izwi_api.realtime.items import Content, Conversation, Item
-from izwi_api.realtime.listening import InputBuffer, Listener
+from izwi_api.realtime.items import Content, Conversation, Item, new_item_id
+from izwi_api.realtime.listening import InputBuffer, Listener, nothing_heard
 from izwi_api.realtime.making import ResponseMaker, hears_itself, transcription_of
 from izwi_api.realtime.overlap import OverlapCheck
 from izwi_api.realtime.response import Emit, Hooks, Response, ResponseSetting
@@ -177,6 +176,8 @@ class Dialogue:
 
     def close(self) -> None:
         """Stop everything."""
+        if self._state.speculation is not None:
+            self._services.count_prepared(False)
         self.beside.close()
         for response in self._responses.values():
             response.discard()
@@ -200,7 +201,7 @@ class Dialogue:
     def _do(self, action: Action) -> None:
         match action:
             case SpeechStarted(start_ms):
-                self._turn_id = _new_item_id()
+                self._turn_id = new_item_id()
                 self._emit(
                     "input_audio_buffer.speech_started",
                     audio_start_ms=start_ms,
@@ -213,7 +214,7 @@ class Dialogue:
             case CommitInput(start_ms, end_ms, awaits_words):
                 self._commit(start_ms, end_ms, awaits_words=awaits_words)
             case TimedOut(start_ms, end_ms):
-                self._turn_id = _new_item_id()
+                self._turn_id = new_item_id()
                 self._emit(
                     "input_audio_buffer.timeout_triggered",
                     audio_start_ms=start_ms,
@@ -226,6 +227,7 @@ class Dialogue:
             case Discard(number):
                 self._prepared.pop(number, None)
                 self._responses.pop(number).discard()
+                self._services.count_prepared(False)
                 self._listen_again()
             case Respond(number):
                 self._respond(number)
@@ -294,9 +296,7 @@ class Dialogue:
         if listener is None:
             setting = transcription_of(self._services, self.settings)
             if setting is None:
-                nothing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-                nothing.set_result("")
-                return nothing
+                return nothing_heard()
             listener = Listener(self._services, setting, lambda *_: None)
             listener.feed(self._buffer.samples(start_ms, end_ms))
         return listener.finish()
@@ -306,12 +306,10 @@ class Dialogue:
     ) -> None:
         """Make an item of the sound between two places."""
         content = self._heard(start_ms, end_ms)
-        item = Item("message", self._turn_id or _new_item_id(), "user", [content])
+        item = Item("message", self._turn_id or new_item_id(), "user", [content])
         self._turn_id = ""
-        transcript: asyncio.Future[str]
         if is_silent:
-            transcript = asyncio.get_running_loop().create_future()
-            transcript.set_result("")
+            transcript = nothing_heard()
         elif self._prepared:
             _, transcript = self._prepared.popitem()
         else:
@@ -359,7 +357,9 @@ class Dialogue:
             self._hear(transcript.result(), "")
 
     def _respond(self, number: int) -> None:
-        if number not in self._responses:
+        if number in self._responses:
+            self._services.count_prepared(True)
+        else:
             self._make(number, list(self.conversation.items))
         self._overlap.begin_answer()
         self._responses[number].release()
@@ -394,7 +394,3 @@ class Dialogue:
         if (answer := self._state.answer) is not None:
             response = self._responses[answer.number]
             self._tell(Playback(answer.number, response.played_ms, response.sent_ms))
-
-
-def _new_item_id() -> str:
-    return f"item_{uuid4().hex[:24]}"

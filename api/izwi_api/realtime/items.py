@@ -78,12 +78,17 @@ class Content:
         return self.text[start:stop].rstrip()
 
 
+def new_item_id() -> str:
+    """Return an id for an item that the client has not named."""
+    return f"item_{uuid4().hex[:24]}"
+
+
 @dataclass(slots=True)
 class Item:
     """A message, a call of a function, or its output."""
 
     kind: Literal["message", "function_call", "function_call_output"]
-    item_id: str = field(default_factory=lambda: f"item_{uuid4().hex[:24]}")
+    item_id: str = field(default_factory=new_item_id)
     role: str = ""
     content: list[Content] = field(default_factory=list)
     status: str = "completed"

@@ -209,6 +209,13 @@ class Listener:
                     self._hear(self._joined(f"{stable}{unstable}"), self._joined(stable))
 
 
+def nothing_heard() -> asyncio.Future[str]:
+    """Return the transcript of silence."""
+    transcript: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    transcript.set_result("")
+    return transcript
+
+
 def _note_failure(work: asyncio.Task[str]) -> None:
     """Log why words are missing; readers of the transcript get the error, too."""
     if not work.cancelled() and (error := work.exception()) is not None:

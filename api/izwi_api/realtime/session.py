@@ -70,6 +70,7 @@ class RealtimeSession:
         total_s: After how many seconds it will end.
         tracks: Returns what carries sound both ways, given what takes the user's: 16-bit PCM at
             24 kHz. None where events carry it.
+        rate_limits: Returns what is left of the caller's limits, as events tell it.
 
     Attributes:
         speaker: What is played over the tracks.
@@ -82,10 +83,12 @@ class RealtimeSession:
         settings: Settings,
         total_s: float,
         tracks: Callable[[Hear], Sequence[Work]] | None = None,
+        rate_limits: Callable[[], list[dict[str, object]]] = list,
     ):
         services = replace(services, engine=LiveEngine(services.engine))
         self._session, self._services = session, services
         self._maker = ResponseMaker(services)
+        self._rate_limits = rate_limits
         self._event_id: str | None = None  # of the event that is taken
         settings = named(settings, int(time.time() + total_s))
         self._tracks = tracks
@@ -231,6 +234,10 @@ class RealtimeSession:
 
     # -- what goes out ---------------------------------------------------------------------------
     def _emit(self, kind: str, **fields: object) -> None:
+        # once the question is counted, and before anything of the answer
+        is_first = kind == "response.output_item.added" and fields["output_index"] == 0
+        if is_first and (limits := self._rate_limits()):
+            self._emit("rate_limits.updated", rate_limits=limits)
         event = {"type": kind, "event_id": f"event_{uuid4().hex[:24]}", **fields}
         self._session.put(msgspec.json.encode(event).decode())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -16,8 +17,9 @@ from izwi_api.http.app_state import AppState, state_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.client_secrets import ClientSecret
 from izwi_api.http.errors import response_to
+from izwi_api.http.live_limits import rate_limits
 from izwi_api.http.live_socket import serve_socket
-from izwi_api.http.usage import current_usage
+from izwi_api.http.usage import Usage, current_usage
 from izwi_api.realtime.errors import describe
 from izwi_api.realtime.making import check_settings, hears_itself
 from izwi_api.realtime.session import RealtimeSession
@@ -71,8 +73,11 @@ async def converse(socket: WebSocket) -> None:
         return
     limits = state.services.settings.session_limits
 
+    usage = current_usage.get() or Usage()
+
     def open_service(session: Session) -> RealtimeSession:
-        return RealtimeSession(session, state.services, settings, limits.total_s)
+        left = partial(rate_limits, usage)
+        return RealtimeSession(session, state.services, settings, limits.total_s, rate_limits=left)
 
     await serve_socket(socket, limits, open_service, "realtime")
 

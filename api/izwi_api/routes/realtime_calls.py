@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -21,6 +22,7 @@ from izwi_api.http.app_state import AppState, state_of
 from izwi_api.http.bodies import read_form, read_raw
 from izwi_api.http.client_secrets import ClientSecret
 from izwi_api.http.errors import error_body
+from izwi_api.http.live_limits import rate_limits
 from izwi_api.http.usage import Usage, current_usage
 from izwi_api.realtime.making import check_settings
 from izwi_api.realtime.session import RealtimeSession
@@ -70,7 +72,8 @@ async def call(request: Request) -> Response:
         stack.enter_context(state.sessions.place(usage.key_name, usage.max_sessions))
         caller = Call()
         session = Session(caller, limits)
-        service = RealtimeSession(session, state.services, settings, limits.total_s, caller.works)
+        total_s, left = limits.total_s, partial(rate_limits, usage)
+        service = RealtimeSession(session, state.services, settings, total_s, caller.works, left)
         assert service.speaker is not None
         answer = await caller.answer(offer, SpeakerTrack(service.speaker))
         call_id = f"rtc_{uuid4().hex}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -87,6 +87,8 @@ class Services:
         references: For clips that are given by their address.
         answers: Spoken answers of the last hour, by id.
         responses: Conversations up to the responses of the last hour.
+        count_prepared: Counts an answer of a live session that was prepared before its turn ended,
+            and whether it was given.
     """
 
     engine: EngineClient
@@ -97,6 +99,7 @@ class Services:
     references: References = field(default_factory=References)
     answers: KeptAnswers = field(default_factory=KeptAnswers)
     responses: KeptResponses = field(default_factory=KeptResponses)
+    count_prepared: Callable[[bool], None] = lambda _: None
 
 
 # The track of text tokens, of every model that has one.
