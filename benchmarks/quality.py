@@ -1,8 +1,8 @@
 """Do the embedded checkpoints speak, listen, time words and follow a voice? Held-out, on the CPU.
 
-Needs espeak-ng's library. Everything goes through the same services as `izwi say`,
-`izwi transcribe` and `izwi align`. The judge of the speech is izwi-tiny-asr, which never heard it
-in training, and that of the times is espeak-ng, which tells them as it speaks.
+Needs espeak-ng's library. The judge of the speech is izwi-tiny-asr, which never heard it in
+training, that of the times is espeak-ng, which tells them as it speaks, and a second one of the
+named voices is pocketsphinx where it is installed.
 """
 
 from __future__ import annotations
@@ -10,110 +10,35 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import soxr
 import torch
 
+from benchmarks.embedded import World, gather, spoken, uttered, word_error_rate, words
 from benchmarks.measure import RESULTS, write_result
+from benchmarks.quality_hearing import disturbed_rows, pair_rows, silence_rows
+from benchmarks.quality_voices import known_to_both, short_rows, voice_rows
 from izwi.arrays import Float32
 from izwi.async_engine import AsyncEngine
 from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
 from izwi.engine import Engine
-from izwi.inputs import AlignmentInput, ReferenceClip, SpeechInput, TextMode, TranscriptionInput
+from izwi.inputs import ReferenceClip, TextMode
 from izwi.registry import Registry
-from izwi_api.services.align import find_aligner
-from izwi_api.services.context import chunks_of
-from izwi_api.services.speech import open_speech
-from izwi_api.services.transcribe import open_transcription
 from izwi_models.tiny.recipes.aligner import known_times
-from izwi_models.tiny.recipes.speech import LONGEST_SECONDS, SAMPLE_RATE, Espeak, Utterance
+from izwi_models.tiny.recipes.speech import LONGEST_SECONDS, SAMPLE_RATE, Espeak
 from izwi_models.tiny.recipes.text import HELDOUT
-from izwi_models.tiny.recipes.voices import NAMED, Voice, all_voices
+from izwi_models.tiny.recipes.voices import NAMED, all_voices
 from izwi_models.tiny.recipes.voicing import log_correlation, track_pitch
 
-IN_FLIGHT = 8
+MEASURES = (
+    *("transcription", "speech", "cloning", "alignment"),
+    *("voices", "short", "disturbed", "silence", "pairs"),
+)
 _PAUSE_S = 1.0  # silence before a sentence that is aligned, or between two
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """The three embedded models behind one engine."""
-
-    engine: AsyncEngine
-    registry: Registry
-    tts: str
-    asr: str
-    aligner: str
-
-    async def time(self, samples: Float32, text: str) -> list[float]:
-        """Start and end of each word in 24 kHz sound, in ms."""
-        aligner = find_aligner(self.engine, self.registry, self.aligner)
-        (words,) = await aligner.align([AlignmentInput(at_16k(samples), text)])
-        return [1000 * time_s for word in words for time_s in (word.start_s, word.end_s)]
-
-    async def hear(self, samples: Float32) -> str:
-        """Transcribe 24 kHz sound."""
-        ask = TranscriptionInput(at_16k(samples))
-        transcription = await open_transcription(self.engine, self.registry, self.asr, ask)
-        await transcription.finish()
-        return transcription.text
-
-    async def say(self, text: str, **ask: Any) -> Float32:
-        """Speak; 24 kHz sound."""
-        speech = await open_speech(
-            self.engine, self.registry, self.tts, SpeechInput(text=text, **ask)
-        )
-        parts = [chunk.pcm async for chunk in speech.chunks() if chunk.pcm is not None]
-        return np.concatenate(parts) if parts else np.zeros(SAMPLE_RATE // 10, np.float32)
-
-    async def embed(self, samples: Float32, name: str) -> Float32:
-        """Speaker embedding of a clip."""
-        model = self.registry.speech(self.tts)
-        request = model.prepare_voice(name, self.tts, samples, None)
-        encoded = [
-            array
-            async for chunk in chunks_of(self.engine.submit(request))
-            for array in chunk.encoded
-        ]
-        return model.read_voice(encoded, None).speaker_embedding
-
-
-def at_16k(samples: Float32) -> Float32:
-    """Resample 24 kHz sound to 16 kHz."""
-    resampled: Float32 = soxr.resample(samples, SAMPLE_RATE, 16000).astype(np.float32)
-    return resampled
-
-
-def words(text: str) -> list[str]:
-    """Lower case, letters and apostrophes only."""
-    return re.sub(r"[^a-z' ]", " ", text.lower()).split()
-
-
-def errors(truth: Sequence[str], heard: Sequence[str]) -> int:
-    """Edit distance in words."""
-    row = list(range(len(heard) + 1))
-    for i, expected in enumerate(truth, 1):
-        diagonal, row[0] = row[0], i
-        for j, found in enumerate(heard, 1):
-            diagonal, row[j] = (
-                row[j],
-                min(row[j] + 1, row[j - 1] + 1, diagonal + (expected != found)),
-            )
-    return row[-1]
-
-
-def word_error_rate(pairs: Iterable[tuple[str, str]]) -> float:
-    """Per cent over all words of (truth, heard) pairs."""
-    split = [(words(truth), words(heard)) for truth, heard in pairs]
-    total = sum(len(truth) for truth, _ in split)
-    return round(100 * sum(errors(truth, heard) for truth, heard in split) / total, 2)
 
 
 def pitch_row(clips: Sequence[Float32], outputs: Sequence[Float32]) -> dict[str, float]:
@@ -144,30 +69,6 @@ def pitch_row(clips: Sequence[Float32], outputs: Sequence[Float32]) -> dict[str,
 
 def _at_least(samples: Float32, count: int = SAMPLE_RATE // 4) -> Float32:
     return np.pad(samples, (0, max(0, count - len(samples))))
-
-
-async def gather(items: Sequence[T], work: Callable[[int, T], Awaitable[Any]]) -> list[Any]:
-    """Run work over items, IN_FLIGHT at a time; results in order."""
-    gate = asyncio.Semaphore(IN_FLIGHT)
-
-    async def one(index: int, item: T) -> Any:
-        async with gate:
-            return await work(index, item)
-
-    return await asyncio.gather(*(one(index, item) for index, item in enumerate(items)))
-
-
-def uttered(espeak: Espeak, text: str, voice: Voice) -> Utterance:
-    """One sentence by the synthesiser, with the times of its words."""
-    made = espeak.utterance(text, voice, {})
-    if made is None:
-        raise RuntimeError(f"espeak-ng could not say {text!r}")
-    return made
-
-
-def spoken(espeak: Espeak, text: str, voice: Voice) -> Float32:
-    """One sentence by the synthesiser, 24 kHz."""
-    return uttered(espeak, text, voice).samples.astype(np.float32) / 32768
 
 
 async def transcription_rows(
@@ -339,9 +240,14 @@ async def main(options: argparse.Namespace) -> None:
         "speech": (speech_rows, texts[: options.tts_sentences]),
         "cloning": (cloning_rows, texts),
         "alignment": (alignment_rows, texts[: options.asr_sentences]),
+        "voices": (voice_rows, known_to_both(texts, options.voice_sentences)),
+        "short": (short_rows, []),
+        "disturbed": (disturbed_rows, texts[: options.asr_sentences]),
+        "silence": (silence_rows, []),
+        "pairs": (pair_rows, texts),
     }
     rows = []
-    for name in [options.only] if options.only else measures:
+    for name in options.only or measures:
         measure, its_texts = measures[name]
         rows += await measure(world, espeak, its_texts)
     await engine.stop()
@@ -355,9 +261,11 @@ if __name__ == "__main__":
     parser.add_argument("--aligner", default="izwi-tiny-aligner")
     parser.add_argument("--asr-sentences", type=int, default=300, help="aligned ones, too")
     parser.add_argument("--tts-sentences", type=int, default=200)
+    parser.add_argument("--voice-sentences", type=int, default=24, help="by each named voice")
     parser.add_argument(
         "--only",
-        choices=("transcription", "speech", "cloning", "alignment"),
-        help="measure this; the other rows of the results stay, each with its commit",
+        nargs="+",
+        choices=MEASURES,
+        help="measure these; the other rows of the results stay, each with its commit",
     )
     asyncio.run(main(parser.parse_args()))

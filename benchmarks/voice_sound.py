@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from benchmarks.embedded import spoken
 from benchmarks.measure import write_result
-from benchmarks.quality import spoken
 from izwi.arrays import Float32
 from izwi.backends.torch.backend import torch_backend
 from izwi.config import EngineConfig
