@@ -33,6 +33,17 @@ _DOTTED = re.compile(r"\b(\d{1,2})\.(\d{1,2})\.(\d{4})\b")
 _MONTH_FIRST = re.compile(rf"\b({_MONTH}) {_DAY}\b(?![:/%])(?:,? {_YEAR})?")
 _DAY_FIRST = re.compile(rf"\b{_DAY} (?:of )?({_MONTH})(?!\w)(?:,? {_YEAR})?")
 _MONTH_YEAR = re.compile(rf"\b({_MONTH}),? {_YEAR}")
+_DAYS = {"Sat": "Saturday", "Sun": "Sunday"} | _WEEKDAYS
+_DAY_SPAN = re.compile(rf"\b({'|'.join(_DAYS)})(\.?)([-–/])({'|'.join(_DAYS)})\b")
+_MONTH_SPAN = re.compile(rf"\b({'|'.join(_SHORT_MONTHS)})[-–]({'|'.join(_SHORT_MONTHS)})\b")
+_WEEKEND = re.compile(r"\b(Sat|Sun)\.(?=,)")
+_MOMENT = re.compile(
+    r"\b(\d{4}-\d{2}-\d{2})T(\d{2}:\d{2})(?::\d{2}(?:\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?(?!\w)"
+)
+_AMERICAN = re.compile(r"(?<![\d-])(\d{1,2})-(\d{1,2})-(\d{4})\b(?!-)")
+_CUT_YEAR = re.compile(r"(?<!\w)'(?=\d\d\b(?!s))")
+_DOTTED_CLOCK = re.compile(r"(?<![\d.])(\d{1,2})\.([0-5]\d)(?= ?[AaPp]\.? ?[Mm]\b)")
+_HUNDRED_HOURS = re.compile(r"\b([01]\d|2[0-3])00(?= (?:hours|hrs)\b)")
 _SHORT_DAY = re.compile(rf"\b({'|'.join(_WEEKDAYS)})\b(?:\.(?!\n)|(?=,))")
 _DECADE = re.compile(r"(?<![\d,.$£€])'?\b(\d0|\d{3}0)'?s\b")
 _SPAN = re.compile(r"\b(1\d{3}|20\d{2}) ?[-–] ?(1\d{3}|20\d{2}|\d{2})\b(?![-/.]\d)")
@@ -61,11 +72,17 @@ DATE_WORDS = frozenset(
 
 def say_dates(text: str) -> str:
     """Write dates, years and times of day as words, and leave everything else."""
-    text = _SHORT_DAY.sub(_weekday, text)
+    text = _DAY_SPAN.sub(_day_span, text)
+    text = _MONTH_SPAN.sub(lambda m: f"{_SHORT_MONTHS[m[1]]} to {_SHORT_MONTHS[m[2]]}", text)
+    text = _WEEKEND.sub(lambda m: _DAYS[m[1]], _SHORT_DAY.sub(_weekday, text))
+    text = _DOTTED_CLOCK.sub(r"\1:\2", text)
     # where a sentence begins behind it, its last point ended one
     text = _HALF_DAY.sub(lambda m: f"{m[1]} m" + (" to " if m[2] else "." if m[3] else ""), text)
     if not any(character.isdigit() for character in text):
         return text
+    text = _HUNDRED_HOURS.sub(lambda m: f"{_hour(m[1])} hundred", _CUT_YEAR.sub("", text))
+    text = _MOMENT.sub(lambda m: f"{m[1]}, {m[2]}{' UTC' * (m[3] == 'Z')}", text)
+    text = _AMERICAN.sub(_numeric_date, text)
     text = _ISO.sub(lambda m: _date(m, int(m[3]), int(m[4]), m[1]), text)
     text = _SLASHED.sub(_numeric_date, text)
     text = _DOTTED.sub(lambda m: _date(m, int(m[2]), int(m[1]), m[3]), text)
@@ -82,6 +99,15 @@ def say_dates(text: str) -> str:
 
 def _weekday(match: Match[str]) -> str:
     return _WEEKDAYS[match[1]]
+
+
+def _day_span(match: Match[str]) -> str:
+    joint = ", " if match[3] == "/" else " to "
+    return f"{_DAYS[match[1]]}{joint}{_DAYS[match[4]]}"
+
+
+def _hour(text: str) -> str:
+    return f"oh {cardinal(text[1])}" if text[0] == "0" else cardinal(text)
 
 
 def _month(name: str) -> int:

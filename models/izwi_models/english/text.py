@@ -11,8 +11,9 @@ import unicodedata
 from re import Match
 
 from izwi_models.english.dates import DATE_WORDS, say_dates
-from izwi_models.english.numbers import cardinal
+from izwi_models.english.numbers import cardinal, ordinal
 from izwi_models.english.quantities import say_quantities
+from izwi_models.english.signs import part_names, say_code, say_signs
 
 # Their point ends no sentence.
 _TITLES = {
@@ -28,6 +29,12 @@ _TITLES = {
     "Gov": "Governor",
     "Sen": "Senator",
     "Rev": "Reverend",
+    "Fr": "Father",
+    "Hon": "Honorable",
+    "Col": "Colonel",
+    "Maj": "Major",
+    "Drs": "Doctors",
+    "Ft": "Fort",
     "Mt": "Mount",
     "vs": "versus",
     "Approx": "Approximately",
@@ -41,6 +48,8 @@ _TITLES = {
 }
 # Their point ends one where a capital follows, or the line ends.
 _ENDINGS = {
+    "Bros": "Brothers",
+    "Esq": "Esquire",
     "Jr": "Junior",
     "Sr": "Senior",
     "etc": "et cetera",
@@ -56,9 +65,35 @@ _ENDINGS = {
 _DOTTED_WORDS = {
     "e.g.": "for example",
     "i.e.": "that is",
+    "E.g.": "For example",
+    "I.e.": "That is",
     "a.k.a.": "also known as",
     "Ph.D.": "P H D",
 }
+# As written without a point, and short ones whose point belongs to the number behind.
+_BARE = {
+    "Mr": "Mister",
+    "Mrs": "Missus",
+    "Dr": "Doctor",
+    "Prof": "Professor",
+    "approx": "approximately",
+    "PhD": "P H D",
+    "PhDs": "P H D's",
+    "WWI": "World War one",
+    "WWII": "World War two",
+    "b/c": "because",
+}
+_BEFORE_NUMBER = {
+    "min": "minimum",
+    "max": "maximum",
+    "tel": "telephone",
+    "ext": "extension",
+    "est": "established",
+    "apt": "apartment",
+    "ste": "suite",
+    "nos": "numbers",
+}
+_RULERS = "Louis Henry Elizabeth Charles George James Edward William Richard Philip Benedict"
 _SHARP_NAMES = {"C#": "C sharp", "F#": "F sharp"}
 _SYMBOLS = {
     "&": " and ",
@@ -75,6 +110,8 @@ _SYMBOLS = {
     "≤": " at most ",
     "≥": " at least ",
     "→": ", ",
+    "±": " plus or minus ",
+    "√": " square root of ",
 }
 _SMALL_WORDS = frozenset(
     re.findall(
@@ -90,26 +127,34 @@ _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50}
 
 _UNSEEN = re.compile("[\u00ad\u200b-\u200f\u2060\ufe00-\ufe0f\ufeff™®©]")
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)\S*", re.MULTILINE)
-_BULLETS = re.compile(r"^(?:[ \t]*(?:#{1,6}|>+|[-*•+])[ \t]+)+", re.MULTILINE)
+_BULLETS = re.compile(r"^(?:[ \t]*(?:#{1,6}|>+|[-*•+](?:[ \t]+\[[ xX]\])?)[ \t]+)+", re.MULTILINE)
 _NUMBERED = re.compile(r"^[ \t]*(\d{1,3})[.)][ \t]+", re.MULTILINE)
-_SPACED_RANGE = re.compile(r"(?<=\d) [-–] (?=\d)")
+_SPACED_RANGE = re.compile(r"(?<=[\d%]) [-–] (?=\d)")
 _DASH = re.compile(r"(?:(?<=\s)|^)-+(?=\s)|-{2,}")
 _LINK = re.compile(r"!?\[([^\[\]\n]{0,80})\]\([^)\s]{0,200}\)")
 # a link, or the beginning of one, whose last word is not written yet
 _OPEN_LINK = re.compile(r"!?\[[^\[\]\n]{0,80}(?:\](?:\([^)\s]{0,200}(?:\)\S*)?)?)?$")
-_TAG = re.compile(r"</?[A-Za-z][\w-]{0,20}/?>")
+_ATTRIBUTE = r"[\w-]{1,40}=(?:\"[^\"<>]{0,200}\"|'[^'<>]{0,200}')"
+_TAG = re.compile(rf"</?[A-Za-z][\w-]{{0,20}}(?:\s+{_ATTRIBUTE}){{0,20}}\s*/?>")
+_SCHEME = re.compile(r"\bmailto:(?=\S+@)")
 _EMAIL = re.compile(r"\b([\w.+-]+)@([\w-]+(?:\.[\w-]+)+)\b")
 _TOP_LEVEL = "com|org|net|edu|gov|io|dev|ai|co|uk|us|ca|de|fr|info|app|example|test"
 _URL = re.compile(
-    r"\b(?:https?://|www\.)[^\s<>\"]+"
-    rf"|\b(?:[a-z\d-]+\.)+(?:{_TOP_LEVEL})\b(?!\.?\w)(?:/[^\s<>\"]*)?"
+    r"\b(?:(?:https?|ftp)://|www\.)[^\s<>\"]+"
+    rf"|\b(?:[a-z\d-]+\.)+(?:{_TOP_LEVEL})\b(?!\.?\w)(?::\d{{2,5}}\b)?(?:/[^\s<>\"]*)?"
 )
-_FILE = re.compile(r"(?<=[a-z\d])\.(?=[a-z])")
+_FILE = re.compile(r"(?<=[A-Za-z\d])\.(?=[a-z])")
 _SNAKE = re.compile(r"(?<=[^\W_])_+(?=[^\W_])")
 _LETTERS = re.compile(r"\b(?:[A-Za-z]\.){2,}(?!\w)(?=(\n)?)")
 _TITLE = re.compile(rf"\b({'|'.join(_TITLES)})\.(?=[^\S\n])")
 _ENDING = re.compile(rf"\b({'|'.join(_ENDINGS)})\.(?=(\s+[A-Z]|\n)?)")
 _STREET = re.compile(r"\bSt\.(?= ([A-Z][a-z])?|\n)")
+_BARE_WORD = re.compile(rf"(?<![\w/])({'|'.join(_BARE)})\b(?!\.)")
+_COUNTED_WORD = re.compile(rf"\b({'|'.join(_BEFORE_NUMBER)})\.(?= ?\d)", re.IGNORECASE)
+_CIRCA = re.compile(r"\bc\. ?(?=1\d{3})")
+_RULER = re.compile(rf"\b({_RULERS.replace(' ', '|')}) (?=[IVX]{{2}})(X?(?:IX|IV|V?I{{0,3}}))\b")
+# "IV", "VI" and "XI" may be something else
+_LONE_ROMAN = re.compile(r"\b(?:I{2,3}|VI{2,3}|IX|XI{2,3}|XIV|XVI{0,3}|XIX)\b")
 _NUMERO = re.compile(r"\b[Nn]o\. *(?=\d)")
 _ROMAN_NUMBER = re.compile(
     r"\b((?:[Cc]hapter|[Pp]art|[Ss]ection|[Aa]ct|[Vv]olume|[Ww]orld [Ww]ar|[Pp]hase|[Ll]evel) )"
@@ -123,13 +168,19 @@ _COMPARED = re.compile(r"(?:(?<=\s)|^)([<>])(=?)(?=\s)")
 _HASHTAG = re.compile(r"#(?=[A-Za-z])")
 
 # Words of which, or beside which, the next word may be read differently: "5 km", "(555) 123-4567".
-_OPEN = re.compile(r"[\d$£€¥~№]|[-–+<>=(]$|^[B-HJ-Z]\.$|^[^\w\s]{1,3}$|^x$")
+_OPEN = re.compile(
+    r"[\d$£€¥₹₩₿~№]|[-–+<>=(]$|^[B-HJ-Z]\.$|^[^\w\s]{1,3}$|^x$"
+    rf"|<[A-Za-z][\w-]*$|^{_ATTRIBUTE}$"  # a tag that goes on
+)
 _OPENERS = (
     DATE_WORDS
     | frozenset(_ENDINGS)
     | frozenset(("No", "no", "St", "USD", "EUR", "GBP", "JPY", "w/", "w/o"))
     | {"Chapter", "chapter", "Part", "part", "Section", "section", "Act", "act", "Volume", "volume"}
     | {"ft", "lb", "lbs", "oz", "hr", "hrs", "min", "sec"}  # with a point behind
+    | {"sq", "fl"}
+    | {"c", *_BEFORE_NUMBER, *map(str.title, _BEFORE_NUMBER), *_RULERS.split()}
+    | {"CHF", "INR", "CAD", "AUD"}
     | {"World", "world", "War", "war", "Phase", "phase", "Level", "level"}
 )
 # A run of such words longer than this is read in parts.
@@ -147,21 +198,22 @@ def say_english(text: str, *, begins_line: bool = True) -> str:
         Letters, white space and marks. What is no English stays, without its accents.
     """
     text = text.replace("’", "'").replace("‘", "'").replace("№", "No. ")
-    text = _UNSEEN.sub("", text)
+    text = say_signs(_UNSEEN.sub("", text))
     text = unicodedata.normalize("NFKD", text)
     text = re.sub(r"[^\S\n]", " ", text)
     text = _without_markup(text, begins_line)
+    text = say_code(_SCHEME.sub("", text))
     text = _EMAIL.sub(lambda m: f"{_address(m[1])} at {_address(m[2])}", text)
     text = _URL.sub(_url, text)
     text = _say_abbreviations(text)
     text = say_dates(text)
     text = _HASHTAG.sub(" hashtag ", text)
-    text = say_quantities(text)
+    text = say_quantities(_FILE.sub(" dot ", text))
     text = _COMPARED.sub(_compared, text)
     for symbol, words in _SYMBOLS.items():
         text = text.replace(symbol, words)
-    text = _FILE.sub(" dot ", _SNAKE.sub(" ", text))
-    return _CAPITALS.sub(_read_capitals, text)
+    text = part_names(_SNAKE.sub(" ", text))
+    return re.sub(r" +(?='s\b)", "", _CAPITALS.sub(_read_capitals, text))
 
 
 def settled(text: str) -> int:
@@ -211,12 +263,22 @@ def _say_abbreviations(text: str) -> str:
     for short, words in (*_DOTTED_WORDS.items(), *_SHARP_NAMES.items()):
         text = text.replace(short, words)
     text = _STREET.sub(lambda m: "Saint" if m[1] else "Street", text)
+    text = _CIRCA.sub("circa ", text)
+    text = _COUNTED_WORD.sub(_counted_word, text)
+    text = _RULER.sub(lambda m: f"{m[1]} the {ordinal(_roman(m[2]))}", text)
     text = _ROMAN_NUMBER.sub(lambda m: f"{m[1]}{cardinal(str(_roman(m[2])))}", text)
+    text = _LONE_ROMAN.sub(lambda m: cardinal(str(_roman(m[0]))), text)
+    text = _BARE_WORD.sub(lambda m: _BARE[m[1]], text)
     text = _TITLE.sub(lambda m: _TITLES[m[1]], text)
     text = _ENDING.sub(lambda m: _ENDINGS[m[1]] + ("." if m[2] else ""), text)
     text = _WITH.sub(lambda m: "without " if m[1] else "with ", text)
     text = _JOINED_LETTERS.sub(lambda m: f"{' '.join(m[1])} and {' '.join(m[2])}", text)
     return _INITIAL.sub(r"\1", _LETTERS.sub(_dotted_letters, text))
+
+
+def _counted_word(match: Match[str]) -> str:
+    words = _BEFORE_NUMBER[match[1].lower()]
+    return words.capitalize() if match[1][0].isupper() else words
 
 
 def _dotted_letters(match: Match[str]) -> str:
@@ -234,7 +296,7 @@ def _address(text: str) -> str:
 def _url(match: Match[str]) -> str:
     url = match[0].rstrip(".,;:!?)'")
     rest = match[0][len(url) :]
-    bare = re.sub(r"^(?:https?://)?(?:www\.)?", "", url)
+    bare = re.sub(r"^(?:(?:https?|ftp)://)?(?:www\.)?", "", url)
     place = re.split(r"[?#]", bare)[0].rstrip("/")
     return _address(place).replace("/", " slash ").replace(":", " colon ") + rest
 
