@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from izwi.ops import Ops
+from izwi.ops.protocol import CoreOps
 from tests.ops.devices import DEVICE
 
 HAS_MLX = importlib.util.find_spec("mlx") is not None
@@ -34,6 +35,19 @@ def table(name: str, dtype: str = "float32") -> Ops:
 def normal(*shape: int, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Normal numbers, float32."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+CORE = [name for name in dir(CoreOps) if not name.startswith("_")]
+
+
+class Composed(Ops):
+    """A backend that has the core alone: that of another one."""
+
+
+def composed(ops: Ops) -> Ops:
+    """The compositions over a backend's core."""
+    kinds = {name: staticmethod(getattr(ops, name)) for name in CORE}
+    return type("Composed", (Composed,), kinds)()  # type: ignore[no-any-return]
 
 
 each_backend: Callable[..., Any] = pytest.mark.parametrize("backend", NAMES)

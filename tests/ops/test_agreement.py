@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from izwi.ops import AttentionSpec, Ops
-from izwi.ops.fused import residual_unit
 from izwi.ops.protocol import Ops as OpsProtocol
-from tests.ops.tables import normal, table
+from tests.ops.tables import CORE, composed, each_backend, normal, table
 
 SPEC = AttentionSpec(4, 2, 8, 10_000.0)
 PLAIN = AttentionSpec(4, 4, 8, None)
@@ -32,7 +31,10 @@ def array(ops, x):
 @case
 def making(ops, x):
     joined = ops.concat([x(2, 3), ops.zeros((1, 3))], 0)
-    return [ops.arange(5), joined, ops.stack([x(2, 3), x(2, 3, seed=1)], 1)]
+    stacked = [ops.stack([x(2, 3), x(2, 3, seed=1)], axis) for axis in (0, 1, -1)]
+    wide = ops.array(normal(3, seed=5), wide=True)
+    casts = [ops.cast(x(3, 4)), ops.cast(wide, x(3)), ops.cast(ops.arange(3)), wide]
+    return [ops.arange(5), joined, *stacked, *casts]
 
 
 @case
@@ -81,7 +83,7 @@ def norms(ops, x):
 
 @case
 def pointwise(ops, x):
-    names = ("silu", "gelu", "elu", "relu", "sigmoid", "tanh", "softmax")
+    names = ("silu", "gelu", "elu", "relu", "sigmoid", "tanh", "softmax", "exp", "sin")
     many = [getattr(ops, name)(3 * x(4, 9)) for name in names]
     square = x(3, 4) * x(3, 4)
     return [
@@ -207,15 +209,20 @@ def spectral_frames(ops, x):
 
 
 @case
-def fused(ops, x):
+def gated_short_conv(ops, x):
+    context = ops.dense_context(2, 9)
+    return ops.gated_short_conv(x(2, 9, 18), x(6, 3, seed=1), context=context, layer=0)
+
+
+@case
+def residual_unit(ops, x):
     # slow waves: what rounding changes is not to be multiplied
     snakes = ((0.2 * x(6, seed=1), x(6, seed=2)), (0.2 * x(6, seed=3), x(6, seed=4)))
     convs = ((x(6, 6, 3, seed=5), x(6, seed=6)), (x(6, 6, 1, seed=7), x(6, seed=8)))
-    return residual_unit(ops, x(2, 6, 9), snakes, convs, x(2, 6, 6, seed=9), dilation=3)
+    return ops.residual_unit(x(2, 6, 9), snakes, convs, x(2, 6, 6, seed=9), dilation=3)
 
 
-def outcome(name: str, backend: str, dtype: str) -> list[Any]:
-    ops = table(backend, dtype)
+def outcome(name: str, ops: Ops) -> list[Any]:
 
     def x(*shape: int, seed: int = 0) -> Any:
         return ops.array(normal(*shape, seed=seed))
@@ -227,8 +234,26 @@ def outcome(name: str, backend: str, dtype: str) -> list[Any]:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_mlx_gives_what_torch_gives(name: str, dtype: str) -> None:
-    expected = outcome(name, "torch", dtype)
-    found = outcome(name, "mlx", dtype)
+    expected = outcome(name, table("torch", dtype))
+    assert_close(outcome(name, table("mlx", dtype)), expected, dtype)
+
+
+@each_backend
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_a_backend_fuses_is_what_the_core_composes(
+    name: str, dtype: str, backend: str
+) -> None:
+    ops = table(backend, dtype)
+    assert_close(outcome(name, composed(ops)), outcome(name, ops), dtype)
+
+
+def test_the_core_is_small() -> None:
+    assert len(CORE) <= 20
+
+
+def assert_close(found: list[Any], expected: list[Any], dtype: str) -> None:
+    """Compare to what a dtype can tell apart."""
     assert len(found) == len(expected)
     # a bfloat16 has eight bits, and what is summed rounds in another order
     near = {"float32": 2e-5, "bfloat16": 6e-2}[dtype]

@@ -8,7 +8,6 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from izwi.backends.mlx.quantized import MlxWeight, product
 from izwi.ops.protocol import AttentionContext, AttentionSpec
 
 RopeTable = tuple[mx.array, mx.array]
@@ -74,28 +73,6 @@ class MlxAttention:
             table = view.rope(q.shape[-3], spec, q.dtype)
             q, k = rotate(q, table), rotate(k, table)
         return mx.flatten(view.attend(layer, q, k, v), -2)
-
-    def normed_attention(
-        self,
-        x: mx.array,
-        norm: mx.array | None,
-        eps: float,
-        weight: MlxWeight,
-        *,
-        spec: AttentionSpec,
-        context: AttentionContext,
-        layer: int,
-        q_norm: mx.array | None = None,
-        k_norm: mx.array | None = None,
-    ) -> mx.array:
-        """As `Ops.normed_attention`."""
-        qkv = product(mx.fast.rms_norm(x, norm, eps), weight, None)
-        k_start = spec.num_heads * spec.head_dim
-        v_start = k_start + spec.num_kv_heads * spec.head_dim
-        q, k, v = mx.split(qkv, [k_start, v_start], axis=-1)
-        return self.attention(
-            q, k, v, spec=spec, context=context, layer=layer, q_norm=q_norm, k_norm=k_norm
-        )
 
     def window_attention(
         self,

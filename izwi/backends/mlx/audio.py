@@ -1,4 +1,4 @@
-"""The operations of `izwi.ops.protocol_audio` in MLX."""
+"""Operations of audio encoders and codecs in MLX."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from izwi.ops.protocol import AttentionSpec
 
 
 class MlxAudioOps:
-    """Implements `izwi.ops.protocol_audio.AudioOps`."""
+    """What `MlxOps` takes instead of compositions."""
 
     def conv2d(
         self,

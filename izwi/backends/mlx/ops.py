@@ -17,12 +17,13 @@ from izwi.backends.mlx.attention import MlxAttention, MlxContext
 from izwi.backends.mlx.audio import MlxAudioOps
 from izwi.backends.mlx.conv import conv1d, conv_transpose1d
 from izwi.backends.mlx.quantized import MlxWeight, product, quantized_weight
-from izwi.ops.protocol import AttentionContext, Snake
+from izwi.ops.arithmetic import padded_columns
+from izwi.ops.protocol import AttentionContext, Ops, Snake
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
-class MlxOps(MlxAttention, MlxAudioOps):
+class MlxOps(MlxAttention, MlxAudioOps, Ops):
     """Implements `izwi.ops.protocol.Ops` with MLX functions.
 
     Nothing has a side effect but the caches of attention contexts.
@@ -39,14 +40,20 @@ class MlxOps(MlxAttention, MlxAudioOps):
         self._weight_bits = weight_bits
 
     # -- making and moving -------------------------------------------------------------------
-    def array(self, values: npt.ArrayLike) -> mx.array:
+    def array(self, values: npt.ArrayLike, *, wide: bool = False) -> mx.array:
         host = np.asarray(values)
-        return mx.array(host, dtype=self.dtype if host.dtype.kind == "f" else mx.int64)
+        dtype = mx.int64
+        if host.dtype.kind == "f":
+            dtype = mx.float32 if wide else self.dtype
+        return mx.array(host, dtype=dtype)
 
     def numpy(self, x: mx.array) -> npt.NDArray[np.generic]:
         if x.dtype in (mx.bfloat16, mx.float16):
             x = x.astype(mx.float32)
         return np.array(x)
+
+    def cast(self, x: mx.array, like: mx.array | None = None) -> mx.array:
+        return x.astype(mx.float32 if like is None else like.dtype)
 
     def zeros(self, shape: Sequence[int]) -> mx.array:
         return mx.zeros(tuple(shape), dtype=self.dtype)
@@ -79,18 +86,10 @@ class MlxOps(MlxAttention, MlxAudioOps):
             return x
         if mode == "constant":
             return mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(left, right)])
-        at, last = np.arange(-left, x.shape[-1] + right), x.shape[-1] - 1
-        if mode == "replicate":
-            at = at.clip(0, last)
-        else:  # reflect: the end itself is not repeated
-            at = last - np.abs(last - np.abs(at))
-        return mx.take(x, mx.array(at), axis=-1)
+        return mx.take(x, mx.array(padded_columns(x.shape[-1], left, right, mode)), axis=-1)
 
     def quantize(self, weight: mx.array) -> MlxWeight:
         return weight if self._weight_bits is None else quantized_weight(weight, self._weight_bits)
-
-    def fold_norm(self, norm: mx.array, weight: mx.array) -> tuple[mx.array | None, mx.array]:
-        return norm, weight
 
     # -- arithmetic --------------------------------------------------------------------------
     def linear(self, x: mx.array, weight: MlxWeight, bias: mx.array | None = None) -> mx.array:
@@ -104,40 +103,23 @@ class MlxOps(MlxAttention, MlxAudioOps):
     ) -> mx.array:
         return mx.fast.layer_norm(x, weight, bias, eps)
 
-    def swiglu(self, gate: mx.array, up: mx.array) -> mx.array:
-        return self.silu(gate) * up
-
-    def normed_linear(
-        self, x: mx.array, norm: mx.array | None, eps: float, weight: MlxWeight
-    ) -> mx.array:
-        return self.linear(self.rms_norm(x, norm, eps), weight)
-
-    def linear_add(self, x: mx.array, weight: MlxWeight, residual: mx.array) -> mx.array:
-        return residual + self.linear(x, weight)
-
-    def gated_linear(
-        self, x: mx.array, norm: mx.array | None, eps: float, weight: MlxWeight
-    ) -> mx.array:
-        gate, up = mx.split(self.normed_linear(x, norm, eps, weight), 2, axis=-1)
-        return self.swiglu(gate, up)
-
-    def silu(self, x: mx.array) -> mx.array:
-        return x * mx.sigmoid(x)
-
     def gelu(self, x: mx.array) -> mx.array:
         return x * (1.0 + mx.erf(x * 2**-0.5)) * 0.5
 
     def elu(self, x: mx.array) -> mx.array:
         return mx.where(x > 0, x, mx.expm1(mx.minimum(x, 0)))
 
-    def relu(self, x: mx.array) -> mx.array:
-        return mx.maximum(x, 0)
-
     def sigmoid(self, x: mx.array) -> mx.array:
         return mx.sigmoid(x)
 
     def tanh(self, x: mx.array) -> mx.array:
         return mx.tanh(x)
+
+    def exp(self, x: mx.array) -> mx.array:
+        return mx.exp(x)
+
+    def sin(self, x: mx.array) -> mx.array:
+        return mx.sin(x)
 
     def sqrt(self, x: mx.array) -> mx.array:
         return mx.sqrt(x)
@@ -151,17 +133,8 @@ class MlxOps(MlxAttention, MlxAudioOps):
     def mean(self, x: mx.array, axis: int) -> mx.array:
         return mx.mean(x, axis=axis, keepdims=True)
 
-    def masked_mean(self, x: mx.array, mask: mx.array) -> mx.array:
-        total = mx.sum(self.where(mask, x, 0.0).astype(mx.float32), axis=-1, keepdims=True)
-        count = mx.sum(mask.astype(mx.float32), axis=-1, keepdims=True)
-        return (total / count).astype(x.dtype)
-
     def sum(self, x: mx.array, axis: int) -> mx.array:
         return mx.sum(x, axis=axis)
-
-    def snake(self, x: mx.array, alpha: mx.array, beta: mx.array) -> mx.array:
-        amplitude = 1.0 / (mx.exp(beta) + 1e-9)[:, None]
-        return x + amplitude * mx.square(mx.sin(x * mx.exp(alpha)[:, None]))
 
     def nearest(self, x: mx.array, codebook: mx.array) -> mx.array:
         rows, codes = x.astype(mx.float32), codebook.astype(mx.float32)
@@ -181,23 +154,6 @@ class MlxOps(MlxAttention, MlxAudioOps):
         groups: int = 1,
     ) -> mx.array:
         return conv1d(x, weight, bias, stride=stride, dilation=dilation, groups=groups)
-
-    def causal_conv1d(
-        self,
-        x: mx.array,
-        weight: mx.array,
-        bias: mx.array | None,
-        state: mx.array,
-        *,
-        dilation: int = 1,
-        groups: int = 1,
-        snake: Snake | None = None,
-    ) -> tuple[mx.array, mx.array]:
-        x = x if snake is None else self.snake(x, *snake)
-        past = state.shape[-1]
-        joined = mx.concatenate([state, x], axis=-1) if past else x
-        out = conv1d(joined, weight, bias, dilation=dilation, groups=groups)
-        return out, joined[..., joined.shape[-1] - past :]
 
     def causal_conv_transpose1d(
         self,

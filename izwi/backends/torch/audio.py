@@ -1,4 +1,4 @@
-"""The operations of `izwi.ops.protocol_audio` in plain torch."""
+"""Operations of audio encoders and codecs in plain torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_SCORES = 1 << 24
 
 
 class TorchAudioOps:
-    """Implements `izwi.ops.protocol_audio.AudioOps`."""
+    """What `TorchOps` takes instead of compositions."""
 
     def conv2d(
         self,

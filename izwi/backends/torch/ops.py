@@ -26,10 +26,10 @@ from izwi.backends.torch.audio import TorchAudioOps
 from izwi.backends.torch.conv import conv1d, conv_transpose1d, linear_in_fours
 from izwi.backends.torch.quantized import Weight, quantized_dtype, quantized_weight, widen
 from izwi.backends.torch.transfer import to_device
-from izwi.ops.protocol import AttentionContext, AttentionSpec, Snake
+from izwi.ops.protocol import AttentionContext, AttentionSpec, Ops, Snake
 
 
-class TorchOps(TorchAudioOps):
+class TorchOps(TorchAudioOps, Ops):
     """Implements `izwi.ops.protocol.Ops` with torch functions.
 
     Everything is differentiable and free of side effects but for the caches of attention
@@ -75,15 +75,20 @@ class TorchOps(TorchAudioOps):
             yield
 
     # -- making and moving -------------------------------------------------------------------
-    def array(self, values: npt.ArrayLike) -> Tensor:
+    def array(self, values: npt.ArrayLike, *, wide: bool = False) -> Tensor:
         host = np.asarray(values)
-        dtype = self.dtype if host.dtype.kind == "f" else torch.int64
+        dtype = torch.int64
+        if host.dtype.kind == "f":
+            dtype = torch.float32 if wide else self.dtype
         return to_device(torch.tensor(host, dtype=dtype), self.device)
 
     def numpy(self, x: Tensor) -> npt.NDArray[np.generic]:
         if x.dtype in (torch.bfloat16, torch.float16):
             x = x.float()
         return x.detach().cpu().numpy()
+
+    def cast(self, x: Tensor, like: Tensor | None = None) -> Tensor:
+        return x.to(torch.float32 if like is None else like.dtype)
 
     def zeros(self, shape: Sequence[int]) -> Tensor:
         return torch.zeros(tuple(shape), dtype=self.dtype, device=self.device)
@@ -119,9 +124,6 @@ class TorchOps(TorchAudioOps):
             else quantized_weight(weight, self._quantized_dtype)
         )
 
-    def fold_norm(self, norm: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
-        return norm, weight  # here a norm is small beside its product
-
     def _wide(self, weight: Weight, dtype: torch.dtype) -> Tensor:
         return widen(weight, dtype)
 
@@ -141,19 +143,6 @@ class TorchOps(TorchAudioOps):
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         return F.layer_norm(x, weight.shape, weight, bias, eps)
 
-    def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
-        return F.silu(gate) * up
-
-    def normed_linear(self, x: Tensor, norm: Tensor | None, eps: float, weight: Weight) -> Tensor:
-        return self.linear(self.rms_norm(x, norm, eps), weight)
-
-    def linear_add(self, x: Tensor, weight: Weight, residual: Tensor) -> Tensor:
-        return residual + self.linear(x, weight)
-
-    def gated_linear(self, x: Tensor, norm: Tensor | None, eps: float, weight: Weight) -> Tensor:
-        gate, up = self.normed_linear(x, norm, eps, weight).chunk(2, dim=-1)
-        return self.swiglu(gate, up)
-
     def silu(self, x: Tensor) -> Tensor:
         return F.silu(x)
 
@@ -171,6 +160,12 @@ class TorchOps(TorchAudioOps):
 
     def tanh(self, x: Tensor) -> Tensor:
         return torch.tanh(x)
+
+    def exp(self, x: Tensor) -> Tensor:
+        return torch.exp(x)
+
+    def sin(self, x: Tensor) -> Tensor:
+        return torch.sin(x)
 
     def sqrt(self, x: Tensor) -> Tensor:
         return torch.sqrt(x)
@@ -217,25 +212,6 @@ class TorchOps(TorchAudioOps):
         if stride > 1:
             return F.conv1d(x, weight, bias, stride=stride, dilation=dilation, groups=groups)
         return conv1d(x, weight, bias, dilation, groups)
-
-    def causal_conv1d(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        state: Tensor,
-        *,
-        dilation: int = 1,
-        groups: int = 1,
-        snake: Snake | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        x = x if snake is None else self.snake(x, *snake)
-        past = state.shape[-1]
-        if past == 0:
-            return self.conv1d(x, weight, bias, dilation=dilation, groups=groups), state
-        joined = torch.cat([state, x], dim=-1)
-        out = conv1d(joined, weight, bias, dilation, groups)
-        return out, joined[..., joined.shape[-1] - past :]
 
     def causal_conv_transpose1d(
         self,
@@ -306,24 +282,6 @@ class TorchOps(TorchAudioOps):
             q, k = rotate(q, table), rotate(k, table)
         return view.attend(layer, q, k, v).flatten(-2)
 
-    def normed_attention(
-        self,
-        x: Tensor,
-        norm: Tensor | None,
-        eps: float,
-        weight: Weight,
-        *,
-        spec: AttentionSpec,
-        context: AttentionContext,
-        layer: int,
-        q_norm: Tensor | None = None,
-        k_norm: Tensor | None = None,
-    ) -> Tensor:
-        q, k, v = divide(self.normed_linear(x, norm, eps, weight), spec)
-        return self.attention(
-            q, k, v, spec=spec, context=context, layer=layer, q_norm=q_norm, k_norm=k_norm
-        )
-
     def window_attention(
         self,
         q: Tensor,
@@ -366,10 +324,3 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     wide = x.float()
     wide = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
     return wide if weight is None else wide * weight
-
-
-def divide(qkv: Tensor, spec: AttentionSpec) -> tuple[Tensor, Tensor, Tensor]:
-    """Views of the queries, keys and values of one product, (..., their widths together)."""
-    k_start = spec.num_heads * spec.head_dim
-    v_start = k_start + spec.num_kv_heads * spec.head_dim
-    return qkv[..., :k_start], qkv[..., k_start:v_start], qkv[..., v_start:]

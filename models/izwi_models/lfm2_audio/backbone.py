@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from izwi.ops import Array, AttentionContext, Ops, Weights
-from izwi.ops.fused import gated_short_conv
 from izwi_models.lfm2_audio.config import BackboneConfig
 
 PREFIX = "lfm."
@@ -124,5 +123,5 @@ def _short_conv(layer: _Layer, x: Array, context: AttentionContext, number: int)
     ops, eps = layer.ops, layer.config.norm_eps
     projected = ops.normed_linear(x, layer.norm(_NORM), eps, layer["conv.in_proj.weight"])
     taps = layer["conv.conv.weight"]
-    mixed = gated_short_conv(ops, projected, taps, context=context, layer=number)
+    mixed = ops.gated_short_conv(projected, taps, context=context, layer=number)
     return ops.linear_add(mixed, layer["conv.out_proj.weight"], x)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from izwi.layers import StateSpec
-from izwi.ops.fused import residual_unit
 from izwi.ops.protocol import Array, AttentionSpec, Conv, Ops, Snake, Weights
 from izwi_models.qwen3_codec.config import CodecConfig, DecoderConfig
 from izwi_models.qwen3_codec.quantizer import dequantise
@@ -207,8 +206,7 @@ def _block(stream: _Stream, name: str, x: Array, rate: int) -> Array:
     for index, dilation in enumerate(DILATIONS, start=2):
         unit = f"{name}.{index}"
         conv = f"{unit}.conv1"  # the one with a past
-        x, stream.after[conv] = residual_unit(
-            stream.ops,
+        x, stream.after[conv] = stream.ops.residual_unit(
             x,
             (stream.snake(f"{unit}.act1"), stream.snake(f"{unit}.act2")),
             (stream.weight_and_bias(conv), stream.weight_and_bias(f"{unit}.conv2")),

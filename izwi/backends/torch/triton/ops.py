@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from izwi.backends.torch.attention.dense import ScratchCache
-from izwi.backends.torch.ops import TorchOps, divide
+from izwi.backends.torch.ops import TorchOps
 from izwi.backends.torch.quantized import PackedWeight, QuantizedWeight, Weight
 from izwi.backends.torch.triton import conv as triton_conv
 from izwi.backends.torch.triton import linear as triton_linear
@@ -19,7 +19,7 @@ from izwi.backends.torch.triton.attention_decode import (
     takes_heads,
 )
 from izwi.backends.torch.triton.rows import PendingNorm
-from izwi.ops.fused import composed_gated_short_conv, composed_residual_unit
+from izwi.ops.attention import divide
 from izwi.ops.protocol import AttentionContext, AttentionSpec, Conv, Snake
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -67,7 +67,8 @@ class TritonOps(TorchOps):
 
     def normed_linear(self, x: Tensor, norm: Tensor | None, eps: float, weight: Weight) -> Tensor:
         if not _takes_product(x, weight):
-            return super().normed_linear(x, norm, eps, weight)
+            plain: Tensor = super().normed_linear(x, norm, eps, weight)
+            return plain
         out = triton_linear.linear(_rows(x), weight, norm=norm, eps=eps)
         return out.view(*x.shape[:-1], -1)
 
@@ -80,7 +81,8 @@ class TritonOps(TorchOps):
             or not _takes(x, weight)
             or not residual.is_contiguous()
         ):
-            return super().linear_add(x, weight, residual)
+            plain: Tensor = super().linear_add(x, weight, residual)
+            return plain
         # in place, or the library would copy the residual first
         added = residual.view(-1, residual.shape[-1]).addmm_(_rows(x), weight.T)
         return added.view(residual.shape)
@@ -89,7 +91,8 @@ class TritonOps(TorchOps):
         if _takes_product(x, weight):
             out = triton_linear.gated_linear(_rows(x), weight, norm=norm, eps=eps)
         elif norm is not None or not _takes(x, x):
-            return super().gated_linear(x, norm, eps, weight)
+            plain: Tensor = super().gated_linear(x, norm, eps, weight)
+            return plain
         else:
             rows = _rows(x)
             gate, up = self.linear(rows, weight).chunk(2, dim=-1)
@@ -103,7 +106,8 @@ class TritonOps(TorchOps):
 
     def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
         if not _takes(gate, up):
-            return super().swiglu(gate, up)
+            plain: Tensor = super().swiglu(gate, up)
+            return plain
         return triton_rows.swiglu(_rows(gate), _rows(up)).view(gate.shape)
 
     def snake(self, x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
@@ -155,10 +159,9 @@ class TritonOps(TorchOps):
     ) -> tuple[Tensor, Tensor]:
         weight = convs[0][0]
         if not _takes(x, weight) or not triton_conv.takes(x, weight):
-            made: tuple[Tensor, Tensor] = composed_residual_unit(
-                self, x, snakes, convs, state, dilation=dilation
-            )
-            return made
+            plain: tuple[Tensor, Tensor]
+            plain = super().residual_unit(x, snakes, convs, state, dilation=dilation)
+            return plain
         return triton_conv.residual_unit(
             x, snakes[0], convs[0], snakes[1], convs[1], state, dilation=dilation
         )
@@ -175,10 +178,9 @@ class TritonOps(TorchOps):
         self, projected: Tensor, weight: Tensor, *, context: AttentionContext, layer: int
     ) -> Tensor:
         if not isinstance(context, PagedDecode):
-            made: Tensor = composed_gated_short_conv(
-                self, projected, weight, context=context, layer=layer
-            )
-            return made
+            plain: Tensor
+            plain = super().gated_short_conv(projected, weight, context=context, layer=layer)
+            return plain
         assert context.conv is not None
         gate_in, gate_out, x = projected.chunk(3, dim=-1)
         return context.conv.convolve(layer, x, weight, (gate_in, gate_out))
@@ -240,7 +242,7 @@ class TritonOps(TorchOps):
             q, k, v = divide(self.linear(x, weight), spec)
             pending = PendingNorm(_rows(x), eps)
             return context.attend_fused(layer, q, k, v, spec, q_norm, k_norm, pending)
-        return super().normed_attention(
+        plain: Tensor = super().normed_attention(
             x,
             norm,
             eps,
@@ -251,6 +253,7 @@ class TritonOps(TorchOps):
             q_norm=q_norm,
             k_norm=k_norm,
         )
+        return plain
 
 
 def _takes(x: Tensor, weight: Tensor) -> bool:

@@ -1,0 +1,160 @@
+"""Arithmetic that is composed of the core until a backend has something faster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from izwi.ops.core import Array, CoreOps
+
+
+class ArithmeticOps(CoreOps, Protocol):
+    """Making arrays, norms, activations, means, and products with what stands beside them."""
+
+    # -- making and moving -------------------------------------------------------------------
+    def zeros(self, shape: Sequence[int]) -> Array:
+        """Zeros in the dtype of the weights."""
+        return self.array(np.zeros(tuple(shape)))
+
+    def arange(self, stop: int) -> Array:
+        """0 .. stop - 1 as int64. A backend that records steps makes it on the device."""
+        return self.array(np.arange(stop))
+
+    def stack(self, arrays: Sequence[Array], axis: int) -> Array:
+        """Join along a new axis."""
+        shape = list(arrays[0].shape)
+        axis %= len(shape) + 1
+        shape.insert(axis, 1)
+        return self.concat([one.reshape(shape) for one in arrays], axis)
+
+    def pad(self, x: Array, left: int, right: int, mode: str = "constant") -> Array:
+        """Pad the last axis with zeros ("constant"), "reflect" or "replicate"."""
+        if mode == "constant":
+            ends = (self.cast(self.zeros((*x.shape[:-1], width)), x) for width in (left, right))
+            before, after = ends
+            return self.concat([before, x, after], -1)
+        at = padded_columns(x.shape[-1], left, right, mode)
+        columns = self.transpose(x.reshape(-1, x.shape[-1]), (1, 0))
+        padded = self.transpose(self.take(columns, self.array(at)), (1, 0))
+        return padded.reshape(*x.shape[:-1], len(at))
+
+    def take_columns(self, x: Array, index: Array) -> Array:
+        """Columns of (batch, channels, time), each row its own: `index` is (batch, n) int64."""
+        batch, channels, columns = x.shape
+        rows = self.transpose(x, (0, 2, 1)).reshape(batch * columns, channels)
+        first = self.array(np.arange(batch)[:, None] * columns)
+        return self.transpose(self.take(rows, index + first), (0, 2, 1))
+
+    def quantize(self, weight: Array) -> Array:
+        """Make a (out, in) weight ready for products: in 8 or 4 bits if the backend quantizes.
+
+        Only products (also those behind a norm) take what it returns, and no gradient goes there.
+        """
+        return weight
+
+    def fold_norm(self, norm: Array, weight: Array) -> tuple[Array | None, Array]:
+        """Put an RMS norm's weight into the (out, in) weight behind it, if that saves time.
+
+        Rows are then multiplied as they are, and divided by their root mean square afterwards.
+
+        Returns:
+            Both for `normed_linear`, `normed_attention` and `gated_linear`, which take a norm of
+            None where the weight has it. No gradient goes through them.
+        """
+        return norm, weight
+
+    # -- norms -------------------------------------------------------------------------------
+    def rms_norm(self, x: Array, weight: Array | None, eps: float) -> Array:
+        """Normalise by the root mean square in float32, cast back, then scale."""
+        wide = self.cast(x)
+        normed = self.cast(wide * (self.mean(wide * wide, -1) + eps) ** -0.5, x)
+        return normed if weight is None else normed * weight
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+        """Normalise mean and variance over the last axis, in float32."""
+        wide = self.cast(x)
+        centred = wide - self.mean(wide, -1)
+        scaled = centred * (self.mean(centred * centred, -1) + eps) ** -0.5 * self.cast(weight)
+        return self.cast(scaled if bias is None else scaled + self.cast(bias), x)
+
+    # -- products ----------------------------------------------------------------------------
+    # What a decode step is mostly made of, as operations of their own: on a GPU each is one pass
+    # over its weight, and its small neighbours cost no launch.
+    def normed_linear(self, x: Array, norm: Array | None, eps: float, weight: Array) -> Array:
+        """rms_norm(x, norm, eps) @ weight.T; a norm of None is in the weight."""
+        return self.linear(self.rms_norm(x, norm, eps), weight)
+
+    def linear_add(self, x: Array, weight: Array, residual: Array) -> Array:
+        """Residual + x @ weight.T. The residual is given up: the sum may lie in its memory."""
+        return residual + self.linear(x, weight)
+
+    def gated_linear(self, x: Array, norm: Array | None, eps: float, weight: Array) -> Array:
+        """Norm, gate and up projection, and their product.
+
+        Args:
+            x: (..., in).
+            norm: (in,) weight of the RMS norm; None if it is in `weight`.
+            eps: Epsilon of the norm.
+            weight: (2 * inner, in), the rows of the gate first.
+
+        Returns:
+            silu(gate) * up, (..., inner).
+        """
+        both = self.normed_linear(x, norm, eps, weight)
+        inner = both.shape[-1] // 2
+        return self.swiglu(both[..., :inner], both[..., inner:])
+
+    # -- activations -------------------------------------------------------------------------
+    def swiglu(self, gate: Array, up: Array) -> Array:
+        """silu(gate) * up."""
+        return self.silu(gate) * up
+
+    def silu(self, x: Array) -> Array:
+        return x * self.sigmoid(x)
+
+    def elu(self, x: Array) -> Array:
+        return self.relu(x) + self.exp(self.clip(x, None, 0.0)) - 1.0
+
+    def relu(self, x: Array) -> Array:
+        return self.clip(x, 0.0, None)
+
+    def sigmoid(self, x: Array) -> Array:
+        return 1.0 / (1.0 + self.exp(-x))
+
+    def tanh(self, x: Array) -> Array:
+        return 2.0 * self.sigmoid(2.0 * x) - 1.0
+
+    def sqrt(self, x: Array) -> Array:
+        return x**0.5
+
+    # -- means -------------------------------------------------------------------------------
+    def mean(self, x: Array, axis: int) -> Array:
+        """Mean over one axis, which stays with length 1."""
+        shape = list(x.shape)
+        count, shape[axis] = shape[axis], 1
+        return self.sum(x, axis).reshape(shape) / count
+
+    def masked_mean(self, x: Array, mask: Array) -> Array:
+        """Mean over the last axis of what the mask keeps; the axis stays with length 1.
+
+        The mask broadcasts to `x` and keeps something of every row. Sums are float32.
+        """
+        total = self.sum(self.cast(self.where(mask, x, 0.0)), -1)
+        mean = self.cast(total / self.sum(self.cast(mask), -1), x)
+        return mean.reshape(*mean.shape, 1)
+
+
+def padded_columns(length: int, left: int, right: int, mode: str) -> npt.NDArray[Any]:
+    """Which column stands at each place of a row that is padded.
+
+    Args:
+        length: Columns of the row.
+        left: Columns added before it.
+        right: Columns added behind it.
+        mode: "replicate", or "reflect", which does not repeat the ends.
+    """
+    at, last = np.arange(-left, length + right), length - 1
+    return at.clip(0, last) if mode == "replicate" else last - np.abs(last - np.abs(at))
