@@ -141,6 +141,8 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
             order in which they were submitted. Empty: a listener of its own.
         continues: Its listener has received earlier requests of the same answer, so a full queue
             does not refuse it: that would cut the answer off.
+        awaits_engine: Where its engine has died, it waits for the next one, as what was in flight
+            does, instead of being refused.
         cacheable: Its prompt may be shared by later requests, so its pages are kept while there is
             room. False for audio that is transcribed once.
         logprobs: Chunks have the log probability of each entry.
@@ -166,6 +168,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
     open_input: bool = False
     listener: str = ""
     continues: bool = False
+    awaits_engine: bool = False
     cacheable: bool = True
     logprobs: bool = False
     top_logprobs: int = 0

@@ -124,7 +124,8 @@ class SteppedEngine:
         return self.submit_all([request])[0]
 
     def submit_all(self, requests: Sequence[Request]):
-        if self.engine is None and not all(request.continues for request in requests):
+        waits = all(request.continues or request.awaits_engine for request in requests)
+        if self.engine is None and not waits:
             raise EngineStopped("the engine has stopped")  # as `RemoteEngine` does
         streams = [Stream(request.request_id, self, self._loop) for request in requests]
         for request, stream in zip(requests, streams, strict=True):

@@ -203,25 +203,26 @@ async def test_who_gave_up_waits_as_long_for_the_engine_after_that(world):
     assert isinstance(end_of(second).error, EngineStopped)
 
 
-async def test_the_rest_of_an_answer_waits_for_an_engine_and_a_new_one_is_refused(world):
+@pytest.mark.parametrize("waits", [{"continues": True}, {"awaits_engine": True}])
+async def test_the_rest_of_an_answer_waits_for_an_engine_and_a_new_one_is_refused(world, waits):
     await world.follow()
     world.api_server.disconnect()
     world.pass_time(PATIENCE_S / 2)
     with pytest.raises(EngineStopped):
         world.api_server.submit(request_of("a"))
-    both = [request_of("b", continues=True), request_of("c")]
+    both = [request_of("b", **waits), request_of("c")]
     with pytest.raises(EngineStopped):
         world.api_server.submit_all(both)
-    rest = world.api_server.submit(request_of("d", continues=True))
+    rest = world.api_server.submit(request_of("d", **waits))
     world.pass_time(PATIENCE_S / 2 - 1.0)
     assert end_of(rest) is None
     world.pass_time(1.0)  # counted from the engine's death
     assert isinstance(end_of(rest).error, EngineStopped)
     with pytest.raises(EngineStopped):  # that was long enough
-        world.api_server.submit(request_of("e", continues=True))
+        world.api_server.submit(request_of("e", **waits))
     await world.follow()
     world.api_server.disconnect()
-    rest = world.api_server.submit(request_of("f", continues=True))
+    rest = world.api_server.submit(request_of("f", **waits))
     await world.follow()
     (submit,) = await world.heard(1)
     assert [request.request_id for request in submit.requests] == ["f"]

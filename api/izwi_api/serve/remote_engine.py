@@ -143,8 +143,8 @@ class RemoteEngine:
         """Take all requests in, or none, so that they enter the same step.
 
         If the engine's queue refuses, every stream ends with that error. The rest of an answer that
-        has begun waits for the next engine, as what was in flight does. A stream that its reader
-        drops is aborted.
+        has begun, and requests with `awaits_engine`, wait for the next engine, as what was in
+        flight does. A stream that its reader drops is aborted.
 
         Raises:
             EngineStopped: There is no engine now.
@@ -154,7 +154,7 @@ class RemoteEngine:
         waits_s = 0.0
         if not self._is_welcome:
             waits_s = self._gone_s + self._patience_s - loop.time()
-            if waits_s <= 0 or not all(request.continues for request in requests):
+            if waits_s <= 0 or not all(one.continues or one.awaits_engine for one in requests):
                 raise EngineStopped("the engine is not running")
         ids = [request.request_id for request in requests]
         taken = [name for n, name in enumerate(ids) if name in self._resumables or name in ids[:n]]

@@ -1,4 +1,4 @@
-"""The engine as live sessions use it: before requests of callers who can wait."""
+"""The engine as live sessions use it: before callers who can wait, and beyond its death."""
 
 from __future__ import annotations
 
@@ -14,12 +14,20 @@ PRIORITY = 1
 
 
 class LiveEngine(ForwardingEngine):
-    """An engine whose requests have the priority of live sessions."""
+    """An engine whose requests have the priority of live sessions, and outlive it.
+
+    A user who speaks cannot be asked to say it again: where the engine has died, what the session
+    asks for waits for the next one.
+    """
 
     def submit(self, request: Request) -> OutputStream:
         """See `EngineClient.submit`."""
-        return self._engine.submit(replace(request, priority=PRIORITY))
+        return self._engine.submit(_live(request))
 
     def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:
         """See `EngineClient.submit_all`."""
-        return self._engine.submit_all([replace(r, priority=PRIORITY) for r in requests])
+        return self._engine.submit_all([_live(request) for request in requests])
+
+
+def _live(request: Request) -> Request:
+    return replace(request, priority=PRIORITY, awaits_engine=True)

@@ -1,0 +1,61 @@
+"""The engine dies in a user's turn: the turn waits for the next one, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.realtime.phone import RATE
+from tests.realtime.scenes import happened
+from tests.realtime.world import World, recorded
+
+COMPLETED = "conversation.item.input_audio_transcription.completed"
+SESSION = {"audio": {"input": {"transcription": {"model": "whisper-1"}}}}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        yield World(tmp_path_factory.mktemp("world"), patch)
+
+
+def conversation(world, dies_s=None, gone_s=2.0):
+    """Ask a question. The engine dies so many seconds after its first sound; another comes."""
+
+    async def script(phone, engine):
+        await phone.be_silent(0.4)
+        sound = np.concatenate([recorded("question"), np.zeros(RATE * 2, np.float32)])
+        first = len(sound) if dies_s is None else int(dies_s * RATE)
+        await phone.hear(sound[:first])
+        if dies_s is not None:
+            engine.die()
+            gone = first + int(gone_s * RATE)
+            await phone.hear(sound[first:gone])
+            await phone.be_silent(max(0.0, (gone - len(sound)) / RATE))
+            engine.come_back()
+            await phone.hear(sound[gone:])
+        await phone.until("response.created")
+        await phone.until_answered()
+
+    return world.talk(script, session=SESSION)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(world):
+    phone = conversation(world)
+    assert len(phone.sound()) > 2 * 48_000
+    return phone
+
+
+@pytest.mark.parametrize(
+    ("dies_s", "gone_s"),
+    [(0.0, 0.4), (0.0, 9.0), (0.7, 9.0), (1.6, 0.5), (2.3, 9.0)],
+)
+def test_a_turn_in_which_the_engine_dies_is_answered(world, undisturbed, dies_s, gone_s):
+    phone = conversation(world, dies_s, gone_s)
+    assert happened(phone) == "SERD"
+    heard = [[e.event["transcript"] for e in made.of(COMPLETED)] for made in (phone, undisturbed)]
+    assert heard[0] == heard[1]
+    assert len(heard[0]) == 1
+    assert phone.sound() == undisturbed.sound()
+    assert phone.num_left == 0
