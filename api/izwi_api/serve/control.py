@@ -1,7 +1,7 @@
 """The control protocol of supervisor and processes: JSON lines over a socket pair.
 
-Each process has one end as its standard input. Settings, keys among them, go down there, where
-`ps` does not show them; and when either side dies, the other reads the end of the stream.
+Each process has one end as its standard input. Settings, including keys, are sent there, so that
+`ps` does not show them. If either side dies, the other reads the end of the stream.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from izwi_api.serve.process_log import log_as_the_server
 from izwi_api.settings import Settings
 
 _READ_BYTES = 1 << 16
-# Who works says so this often; who has not for long hangs.
+# Seconds between heartbeats. A process without heartbeats for a long time has hung.
 BEAT_S = 1.0
 M = TypeVar("M")
 
 
 class EngineSpec(msgspec.Struct, tag=True, frozen=True):
-    """What the engine's process is to do.
+    """What the engine process runs.
 
     Attributes:
-        folder: Where sockets are made; removed at its end.
-        address: Where it takes commands.
+        folder: Where sockets are made; removed when the process ends.
+        address: Where the engine receives commands.
         models: Folders by the name under which they are served.
         record: File to append to, or None.
     """
@@ -49,16 +49,16 @@ class EngineSpec(msgspec.Struct, tag=True, frozen=True):
 
 
 class ApiServerSpec(msgspec.Struct, tag=True, frozen=True):
-    """What an API-server process is to do.
+    """What an API-server process runs.
 
     Attributes:
-        name: Of the API server, never used again.
+        name: The API server's name, never reused.
         folder: Where its own sockets are made.
-        listen_sockets: Descriptors of sockets that listen.
+        listen_sockets: Descriptors of the listening sockets.
         models: As in `EngineSpec`.
-        drain_s: Seconds that what runs may go on for.
-        sends_asks: Requests are sent with what they were prepared from.
-        metrics: Folder in which API servers count together, or None.
+        drain_s: Seconds that requests in flight may take to finish.
+        sends_asks: Requests are sent with the input that they were prepared from.
+        metrics: Folder in which several API servers share their counts, or None.
         kept: File of earlier answers that they share, or None.
     """
 
@@ -74,31 +74,31 @@ class ApiServerSpec(msgspec.Struct, tag=True, frozen=True):
 
 
 class EngineUp(msgspec.Struct, tag=True, frozen=True):
-    """To API servers: an engine takes commands at this address."""
+    """To API servers: an engine receives commands at this address."""
 
     address: str
 
 
 class EngineGone(msgspec.Struct, tag=True, frozen=True):
-    """To API servers: the engine died; its requests give nothing more."""
+    """To API servers: the engine died, and its requests get no more output."""
 
 
 class ApiServerGone(msgspec.Struct, tag=True, frozen=True):
-    """To the engine: an API server died; its requests are to be aborted."""
+    """To the engine: an API server died; abort its requests."""
 
     name: str
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
-    """From a process: it works."""
+    """From a process: it is ready."""
 
 
 class Alive(msgspec.Struct, tag=True, frozen=True):
-    """From a process, every `BEAT_S`: it still works."""
+    """From a process, every `BEAT_S`: it still runs."""
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
-    """From a process: it cannot begin, and why, as the command line says it."""
+    """From a process: it cannot start; the reason, and the exit code of the command line."""
 
     message: str
     code: int
@@ -126,48 +126,48 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message, dec_hook
 
 
 class Control:
-    """One end. Not thread-safe."""
+    """One end of the connection. Not thread-safe."""
 
     def __init__(self, stream: socket.socket):
         self._stream = stream
         self._rest = b""
-        self._beat_s = 0.0  # when the last one was
+        self._beat_s = 0.0  # when the last heartbeat was sent
 
     @classmethod
     def of_this_process(cls) -> Control:
-        """The end that is this process's standard input, which nothing it starts shall have."""
+        """Return the end that is this process's standard input; its children do not inherit it."""
         stream = socket.socket(fileno=os.dup(0))
         with Path(os.devnull).open("rb") as nothing:
             os.dup2(nothing.fileno(), 0)
         return cls(stream)
 
     def fileno(self) -> int:
-        """The descriptor, to wait for."""
+        """Return the descriptor, to wait on."""
         return self._stream.fileno()
 
     def send(self, message: Message) -> None:
-        """Send a message; nothing if the other side is gone, which `receive` tells."""
+        """Send a message; do nothing if the other side is gone, which `receive` reports."""
         try:
             self._stream.sendall(_encoder.encode(message) + b"\n")
         except OSError:
             return
 
     def beat(self) -> None:
-        """Say `Alive`, no more often than every `BEAT_S`; call it as often as you like.
+        """Send `Alive`, but at most once every `BEAT_S`; call it as often as you like.
 
-        It never blocks: a supervisor that was stopped reads nothing.
+        It never blocks, even if the supervisor is stopped and reads nothing.
         """
         now_s = time.monotonic()
         if now_s - self._beat_s < BEAT_S:
             return
         self._beat_s = now_s
         line = _encoder.encode(Alive()) + b"\n"
-        with suppress(OSError):  # full: it has enough of these to read
+        with suppress(OSError):  # full: enough heartbeats are waiting to be read
             num_sent = self._stream.send(line, socket.MSG_DONTWAIT)
             self._stream.sendall(line[num_sent:])
 
     def receive(self) -> list[Message]:
-        """Wait for bytes, and return the messages that are complete by then.
+        """Wait for bytes, and return the messages that are now complete.
 
         Raises:
             EOFError: The other side is gone.
@@ -190,7 +190,7 @@ class Control:
         return message
 
     def finish(self) -> None:
-        """Say no more: the other side reads the end. What it says is still received."""
+        """Send nothing more; the other side reads the end. Messages are still received."""
         with suppress(OSError):
             self._stream.shutdown(socket.SHUT_WR)
 
@@ -201,7 +201,7 @@ class Control:
 
 @contextmanager
 def child_process() -> Iterator[Control]:
-    """Be a process of the supervisor's, which hears why if the block fails for a known reason."""
+    """Run as a child of the supervisor; report a known error of the block to it."""
     log_as_the_server()
     control = Control.of_this_process()
     try:

@@ -25,31 +25,30 @@ from izwi_api.serve.sockets import Context, Socket, open_socket, receive, send
 
 logger = logging.getLogger(__name__)
 
-# Messages are acknowledged to the engine in groups of this size.
+# The engine's messages are acknowledged in groups of this size.
 ACKNOWLEDGE_EVERY = 32
-# Messages that are looked at before others on the event loop have their turn.
+# Messages that are read in one turn of the event loop.
 _MOST_AT_ONCE = 64
-# Engines that may die under a request before it fails.
+# Engines that may die while they run a request before it fails.
 _MOST_DEATHS = 1
 
 
 class RemoteEngine:
     """Implements `izwi.engine_client.EngineClient` over local sockets.
 
-    There is an engine between `connect` and `disconnect`; the process that started this one says
-    when. Without one, nothing is taken in. What was in flight waits for the next engine, which goes
-    on where its log ends: the reader notices a pause. A request that outlives one engine does
-    not outlive another: it may be why they die. An engine that dies before it was sent a request
-    does not count, nor does one that dies while the request is paused. A request whose reader left
-    is not sent again.
+    An engine is connected between `connect` and `disconnect`, which the supervisor triggers.
+    Without one, new requests are refused. Requests in flight wait for the next engine, which
+    resumes them where their logs end; readers notice only a pause. A request survives the death of
+    one engine, not of two, because it may be the cause. A death does not count if the engine had
+    not received the request yet, or if the request was paused. Aborted requests are not sent again.
 
     Args:
-        name: Of this API server, which no other has had.
+        name: The API server's name, never reused.
         folder: Where its socket is made.
-        codec: Of its requests.
-        sends_asks: Requests are sent with what they were prepared from, for recordings.
-        patience_s: For how long what was in flight waits for the next engine before it ends with
-            EngineStopped; 0: it ends at once.
+        codec: Encodes its requests.
+        sends_asks: Send requests with the input that they were prepared from, for recordings.
+        patience_s: Seconds for which requests in flight wait for the next engine before they end
+            with EngineStopped; 0: they end at once.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class RemoteEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._resumables: dict[str, ResumableRequest] = {}
         self._giving_up: asyncio.TimerHandle | None = None
-        self._gone_s = -inf  # when the last engine went, on the event loop's clock
+        self._gone_s = -inf  # when the last engine died, on the event loop's clock
         self._num_engines = 0
         self._num_acknowledged = 0
         self._is_welcome = False
@@ -78,22 +77,22 @@ class RemoteEngine:
 
     @property
     def alive(self) -> bool:
-        """Whether there is an engine that takes requests."""
+        """Whether an engine is connected and accepts requests."""
         return self._is_welcome
 
     def start(self) -> None:
-        """Nothing: the engine runs when its process does."""
+        """Do nothing: the engine runs as long as its process does."""
 
     async def stop(self) -> None:
-        """Leave the engine; what was in flight ends with EngineStopped."""
+        """Disconnect; requests in flight end with EngineStopped."""
         self.disconnect()
         self.give_up()
 
     def connect(self, address: str) -> None:
-        """Turn to an engine; call it on the event loop that reads the streams.
+        """Connect to an engine; call it on the event loop that reads the streams.
 
         Args:
-            address: Where it takes commands.
+            address: Where the engine receives commands.
         """
         self.disconnect()
         self._num_engines += 1
@@ -108,7 +107,7 @@ class RemoteEngine:
         self._loop.call_soon(self._read)
 
     def disconnect(self) -> None:
-        """Turn away from an engine that is gone; what was in flight waits for the next."""
+        """Disconnect from an engine that is gone; requests in flight wait for the next one."""
         if self._engine_messages is None or self._commands is None or self._loop is None:
             return
         had_requests, self._is_welcome = self._is_welcome, False
@@ -119,7 +118,7 @@ class RemoteEngine:
         self._engine_messages.close()
         self._commands = self._engine_messages = None
         for resumable in list(self._resumables.values()):
-            # what is paused did not run, so it is not why the engine died
+            # a paused request did not run, so it is not the cause of the death
             resumable.num_deaths += had_requests and not resumable.paused
             if resumable.is_aborted:
                 self._end(resumable, aborted(resumable.request.request_id))
@@ -129,26 +128,26 @@ class RemoteEngine:
             self._giving_up = self._loop.call_later(self._patience_s, self.give_up)
 
     def give_up(self) -> None:
-        """End what waits for an engine with EngineStopped: none will come."""
+        """End all waiting requests with EngineStopped: no engine will start."""
         self._stop_waiting()
         self._gone_s = -inf
         for resumable in list(self._resumables.values()):
             self._fail(resumable)
 
     def submit(self, request: Request) -> Stream:
-        """Take a request in; see `submit_all`."""
+        """Submit a request; see `submit_all`."""
         return self.submit_all([request])[0]
 
     def submit_all(self, requests: Sequence[Request]) -> list[Stream]:
-        """Take all requests in, or none, so that they enter the same step.
+        """Submit requests together, so that they enter the same step: all or none.
 
-        If the engine's queue refuses, every stream ends with that error. The rest of an answer that
-        has begun, and requests with `awaits_engine`, wait for the next engine, as what was in
-        flight does. A stream that its reader drops is aborted.
+        If the engine's queue refuses them, every stream ends with that error. Without an engine,
+        requests that continue an answer, or have `awaits_engine`, wait for the next one, as those in
+        flight do. A stream that its reader drops is aborted.
 
         Raises:
-            EngineStopped: There is no engine now.
-            InvalidRequest: An id is that of a request that runs.
+            EngineStopped: No engine is running.
+            InvalidRequest: A request with the same id is running.
         """
         loop = asyncio.get_running_loop()
         waits_s = 0.0
@@ -181,7 +180,7 @@ class RemoteEngine:
         resumable.is_aborted = True
         if self._is_welcome:
             self._tell(wire.Abort(request_id))
-        else:  # no engine will answer
+        else:  # no engine will respond
             self._end(resumable, aborted(request_id))
 
     def pause(self, request_id: str) -> None:
@@ -206,7 +205,7 @@ class RemoteEngine:
         self._tell(wire.Write(request_id, list(text_ids), closed))
 
     async def add(self, name: str, model: Model) -> NoReturn:
-        """Refuse: models come and go only where API servers and engine are one process (ADR 26).
+        """Refuse: models can be added only if API servers and engine are one process (ADR 26).
 
         Raises:
             InvalidRequest: Always.
@@ -230,7 +229,7 @@ class RemoteEngine:
         self._tell(wire.Pause(request_id, paused))
 
     def _go_on(self) -> None:
-        """Ask the engine that has come for the rest of what the last one began."""
+        """Resubmit requests in flight, with their logs, to a new engine."""
         self._stop_waiting()
         for request_id, resumable in self._resumables.items():
             frames = self._codec.submit(
@@ -250,14 +249,14 @@ class RemoteEngine:
     def _stream_dropped(
         self, request_id: str, loop: asyncio.AbstractEventLoop, stream: ref[Stream]
     ) -> None:
-        """Abort a request whose reader left without a word. Any thread may collect garbage."""
+        """Abort a request whose stream was dropped; called on any thread."""
 
         def abort() -> None:
             resumable = self._resumables.get(request_id)
             if resumable is not None and resumable.stream is stream:
                 self.abort(request_id)
 
-        with suppress(RuntimeError):  # the loop is closed, and the process ends
+        with suppress(RuntimeError):  # the loop is closed, because the process ends
             loop.call_soon_threadsafe(abort)
 
     def _fail(self, resumable: ResumableRequest) -> None:
@@ -279,7 +278,7 @@ class RemoteEngine:
             send(self._commands, frames)
 
     def _read(self) -> None:
-        """Take what has come. The descriptor tells of news only once, so all of it is taken."""
+        """Read all messages that have arrived: the descriptor signals new ones only once."""
         for _ in range(_MOST_AT_ONCE):
             if self._engine_messages is None:
                 return
@@ -294,7 +293,7 @@ class RemoteEngine:
         try:
             message = wire.decode_engine_message(frames)
         except InvalidMessage as error:
-            # nothing says whose it was, and a reader must not wait for what was in it
+            # the message does not say whose output it was, and no reader may wait for it forever
             logger.exception("the engine sent an invalid message")
             self._fail_all(error)
             return
@@ -316,7 +315,7 @@ class RemoteEngine:
     def _give(self, chunk: Chunk) -> None:
         resumable = self._resumables.get(chunk.request_id)
         if resumable is None:
-            if chunk.reason is None:  # it runs, and nothing reads it
+            if chunk.reason is None:  # it still runs, but has no reader
                 self._tell(wire.Abort(chunk.request_id))
         else:
             if chunk.reason is not None:

@@ -1,4 +1,4 @@
-"""The supervisor: starts the server's processes, restarts those that die or hang, ends them."""
+"""The supervisor: starts the server's processes, restarts those that die or hang, stops them."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class _Timer:
 
 
 class Supervisor:
-    """Runs a plan. Lives on the main thread.
+    """Runs the processes of a server, on the main thread.
 
     Args:
-        serve_options: What is to be served, by one API server at least.
+        serve_options: What to serve, by at least one API server.
         models: Folders by the name under which they are served.
-        listen_sockets: Sockets that listen; the API servers accept from them.
-        url: What they are called in the log.
-        programs: Modules of the engine's process and of an API server's.
+        listen_sockets: The listening sockets from which the API servers accept.
+        url: The server's address in the log.
+        programs: Modules of the engine process and of an API-server process.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._engine: Child | None = None
         self._api_servers: set[Child] = set()
-        self._address = ""  # of the engine that is ready, else empty
+        self._address = ""  # of the engine if it is ready, else empty
         self._numbers = count()
         self._timers: list[_Timer] = []
         self._backoffs: dict[int | None, Backoff] = {}
@@ -94,10 +94,10 @@ class Supervisor:
         self._code = 0
 
     def run(self) -> int:
-        """Serve until a signal asks to leave; the exit code.
+        """Serve until a signal asks to stop; return the exit code.
 
         Raises:
-            StartFailed: A process could not begin.
+            StartFailed: A process could not start.
         """
         with _private_folder() as self._folder, self._signals():
             try:
@@ -165,7 +165,7 @@ class Supervisor:
         environ = dict(os.environ)
         if metrics is not None:
             environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
-        self._folder.mkdir(mode=0o700, exist_ok=True)  # who tidies up /tmp may have taken it
+        self._folder.mkdir(mode=0o700, exist_ok=True)  # something may have cleaned up /tmp
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
@@ -173,7 +173,7 @@ class Supervisor:
                 stdin=theirs.fileno(),
                 pass_fds=descriptors,
                 env=environ,
-                # Ctrl+C in the terminal is for this process, which passes it on
+                # Ctrl+C in the terminal is handled by this process, which tells the others
                 start_new_session=True,
             )
         child = Child(name, slot, process, Control(ours))
@@ -184,7 +184,7 @@ class Supervisor:
 
     # -- watching ------------------------------------------------------------------------------
     def _turn(self) -> None:
-        """Wait for the next thing to happen, and do what it asks for."""
+        """Wait for the next event, and handle it."""
         wait_s = max(0.0, self._timers[0].due_s - time.monotonic()) if self._timers else None
         for key, _ in self._selector.select(wait_s):
             key.data()
@@ -220,7 +220,7 @@ class Supervisor:
             self._has_announced = True
 
     def _look(self) -> None:
-        """End who works no more without having died, as if it had."""
+        """Kill processes that have stopped responding."""
         self._later(BEAT_S, self._look)
         limit_s, now_s = self._serve_options.settings.hung_after_s, time.monotonic()
         for child in self._children():
@@ -228,11 +228,11 @@ class Supervisor:
                 logger.error(
                     "%s has not responded for %.0f s: killed", child.name, now_s - child.heartbeat_s
                 )
-                child.heartbeat_s = now_s  # it is buried when its end is heard
+                child.heartbeat_s = now_s  # its end is handled when its connection closes
                 child.process.kill()
 
     def _bury(self, child: Child) -> None:
-        """Tell the others that a process has ended, and start the next one in its place."""
+        """Tell the other processes that one has died, and schedule its restart."""
         self._selector.unregister(child.control)
         child.control.close()
         try:
@@ -284,7 +284,7 @@ class Supervisor:
             self._leave()
 
     def _leave(self) -> None:
-        """Let the API servers finish what runs; asked twice, let all end now."""
+        """Let API servers finish requests in flight; at a second signal, stop everything now."""
         for api_server in self._api_servers:
             api_server.process.terminate()
         if self._is_leaving:
@@ -292,7 +292,7 @@ class Supervisor:
             return
         self._is_leaving = True
         for listener in self._listen_sockets:
-            listener.close()  # else clients would wait for an API server after the last has left
+            listener.close()  # or clients connect after the last API server exits
         self._later(self._serve_options.drain_s + _GRACE_S, self._kill)
         if not self._api_servers:
             self._end_engine()
@@ -302,7 +302,7 @@ class Supervisor:
             return
         if self._engine.is_ready:
             self._engine.control.finish()
-        else:  # it hears nothing while it loads
+        else:  # it reads no messages while it loads
             self._engine.process.terminate()
         self._later(_GRACE_S, self._kill)
 
@@ -321,7 +321,7 @@ class Supervisor:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Let SIGTERM and SIGINT be something that `_turn` waits for."""
+        """Make SIGTERM and SIGINT wake `_turn`."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             theirs.setblocking(False)
@@ -344,13 +344,13 @@ class Supervisor:
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
-    """Nothing: the wake-up socket tells."""
+    """Do nothing: the wake-up socket reports the signal."""
     del number, frame
 
 
 @contextmanager
 def _private_folder() -> Iterator[Path]:
-    """A folder that only this user can look into, with a short name."""
+    """Make a folder with a short name that only this user can access."""
     parent = tempfile.gettempdir()
     with tempfile.TemporaryDirectory(
         prefix="izwi-",
@@ -361,12 +361,12 @@ def _private_folder() -> Iterator[Path]:
 
 
 def serve_in_processes(serve_options: ServeOptions, host: str, port: int) -> int:
-    """Serve until a signal asks to leave; the exit code.
+    """Serve until a signal asks to stop; return the exit code.
 
     Raises:
         ModelNotFound: A source is no checkpoint.
         InvalidRequest: Two models have the same name.
-        StartFailed: A process could not begin.
+        StartFailed: A process could not start.
     """
     try:
         listen_sockets = open_listen_sockets(host, port)
