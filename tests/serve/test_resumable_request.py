@@ -33,6 +33,7 @@ def test_the_log_of_a_request_is_what_its_chunks_brought():
     stream = Stream()
     request = ResumableRequest(toy_request("a", 4, seed=1, frames=9), lambda: stream)
     assert_log(request.log(), np.zeros((0, 0), np.int64), None, 0, 0)
+    assert (request.log().written, request.log().closed, request.log().paused) == ((), False, False)
     sound = np.zeros(240, np.float32)
     entries = np.arange(6, dtype=np.int64).reshape(3, 2)
     chunks = [
@@ -183,6 +184,27 @@ async def test_each_engine_that_dies_gives_requests_the_whole_time(world):
         assert end_of(stream) is None
     world.api_server.disconnect()
     world.pass_time(PATIENCE_S)
+    assert isinstance(end_of(stream).error, EngineStopped)
+
+
+async def test_a_request_survives_the_death_of_one_engine_and_not_of_two(world):
+    await world.follow()
+    stream = world.api_server.submit(request_of("a"))
+    world.api_server.disconnect()
+    assert end_of(stream) is None
+    world.api_server.connect(f"ipc://{world._folder / 'nobody'}")
+    world.api_server.disconnect()  # this engine died before it had the request
+    assert end_of(stream) is None
+    await world.follow()
+    world.api_server.disconnect()
+    assert isinstance(end_of(stream).error, EngineStopped)
+
+
+async def test_without_patience_requests_end_with_their_engine(world):
+    world.api_server._patience_s = 0.0
+    await world.follow()
+    stream = world.api_server.submit(request_of("a"))
+    world.api_server.disconnect()
     assert isinstance(end_of(stream).error, EngineStopped)
 
 
