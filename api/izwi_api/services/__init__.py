@@ -1,1 +1,1 @@
-"""What the endpoints and the command line do: speak, transcribe, align, chat. No HTTP."""
+"""What endpoints and commands do: speech, transcription, alignment, chat. Without HTTP."""

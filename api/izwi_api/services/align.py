@@ -1,6 +1,6 @@
-"""Align words with audio: of a given text, or of a transcription.
+"""Align words with audio: those of a given text, or of a transcription.
 
-Knows no HTTP: the web and the command line both align through here.
+Without HTTP: endpoints and other services align through this module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from izwi_api.services.transcribe import SAMPLE_RATE, Segment, num_together
 
 @dataclass(frozen=True, slots=True)
 class Aligner:
-    """A model that aligns, and the engine that runs it."""
+    """An alignment model, and the engine that runs it."""
 
     engine: EngineClient
     name: str
@@ -36,23 +36,23 @@ class Aligner:
     async def align(
         self, asks: Sequence[AlignmentInput], *, charged: bool = True
     ) -> list[list[AlignedWord]]:
-        """Align texts with their sounds, all in the engine at once.
+        """Align texts with their sounds, all in one batch.
 
         Args:
             asks: Sounds and texts.
-            charged: The sound counts against the caller's quota.
+            charged: Charge the sound to the caller's quota.
 
         Returns:
             The words of each text, in order.
 
         Raises:
-            InvalidRequest: There is no word in a text, or its language is not known.
-            InvalidAudio: There is no sound.
+            InvalidRequest: A text has no word, or its language is unknown.
+            InvalidAudio: A sound is empty.
             TooLarge: A sound or a text is too long.
             Overloaded: The engine's queue is full; nothing was started.
         """
         requests = await compute(self._prepare, asks)
-        # what a request was prepared from is what it is charged for
+        # a key is charged for the input that a request was prepared from
         started = requests if charged else [replace(request, ask=None) for request in requests]
         streams = self.engine.submit_all(started)
         try:
@@ -67,18 +67,18 @@ class Aligner:
     async def align_segments(
         self, samples: Samples, segments: Sequence[Segment]
     ) -> list[list[AlignedWord]]:
-        """Align what was transcribed, some segments at a time; it is not charged again.
+        """Align a transcription, a few segments at a time; it is not charged again.
 
         Args:
-            samples: At 16 kHz, all that was transcribed.
-            segments: What is said in which part of it.
+            samples: All transcribed samples, at 16 kHz.
+            segments: Their texts, with start and end.
 
         Returns:
-            For each segment its words: their times count from the start of the sound, their places
-            in the text from the start of the segment's. None where no word was said.
+            The words of each segment: times count from the start of the sound, positions from the
+            start of the segment's text. None for a segment without words.
 
         Raises:
-            InvalidRequest: A segment's language is not known.
+            InvalidRequest: The language of a segment is unknown.
         """
         spoken = [segment for segment in segments if _has_word(segment.text)]
         places = [_place(segment) for segment in spoken]
@@ -93,7 +93,7 @@ class Aligner:
         ]
 
     def knows(self, segments: Sequence[Segment]) -> bool:
-        """Whether it was made for the languages that were heard."""
+        """Whether the aligner supports the languages of all segments."""
         heard = {segment.language for segment in segments if segment.language}
         return heard <= set(self.model.languages)
 
@@ -116,7 +116,7 @@ def find_aligner(engine: EngineClient, registry: Registry, name: str | None = No
 
     Raises:
         ModelNotFound: No model of that name is served, or none that aligns.
-        InvalidRequest: The model does something else.
+        InvalidRequest: The model has another capability.
     """
     if name is None:
         served = registry.names()
@@ -138,7 +138,7 @@ def _asks(samples: Samples, segments: Sequence[Segment]) -> list[AlignmentInput]
 
 
 def _place(segment: Segment) -> tuple[int, int]:
-    """Where it is, in samples."""
+    """Return where a segment is, in samples."""
     return round(segment.start_s * SAMPLE_RATE), round(segment.end_s * SAMPLE_RATE)
 
 
@@ -147,7 +147,7 @@ def _has_word(text: str) -> bool:
 
 
 def _within(words: Sequence[AlignedWord], end_s: float) -> list[AlignedWord]:
-    """Cut times to the length of the sound: a model may place words it cannot hear behind it."""
+    """Limit times to the length of the sound: a model may place unheard words behind its end."""
     end_s = round(end_s, 3)
     return [
         replace(word, start_s=min(word.start_s, end_s), end_s=min(word.end_s, end_s))

@@ -1,6 +1,6 @@
-"""Answer a conversation: submit it, decode its tokens, stop at the caller's stop strings.
+"""Answer a conversation: submit it, decode its tokens, end at the caller's stop strings.
 
-Knows no HTTP: the web and the command line both chat through here.
+Without HTTP: endpoints and live sessions answer through this module.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _SEEDS = 1 << 64
 
 
 class StopText:
-    """Ends a text before the string that is complete first among some, however it is cut.
+    """Ends a text before the first complete stop string, however the text is split.
 
     Attributes:
-        found: The text has ended.
+        found: A stop string was found.
     """
 
     def __init__(self, stops: Sequence[str]):
-        """Look for these, none of which is empty."""
+        """Search for these strings, none of which is empty."""
         self.found = False
         self._stops = tuple(stops)
-        self._buffered = ""  # may be the beginning of one
+        self._buffered = ""  # may begin a stop string
 
     def write(self, text: str) -> str:
-        """Take more text, and return what certainly comes before the end."""
+        """Add text; return what is certainly before a stop string."""
         text = self._buffered + text
         places = [(text.find(stop), stop) for stop in self._stops]
         complete = [(start + len(stop), start) for start, stop in places if start >= 0]
@@ -47,12 +47,12 @@ class StopText:
         return text[: len(text) - size]
 
     def close(self) -> str:
-        """Return the rest, as no text follows."""
+        """Return the rest; no text follows."""
         rest, self._buffered = self._buffered, ""
         return rest
 
     def _num_begun(self, text: str) -> int:
-        """Characters at the end of a text that one of the strings begins with."""
+        """Return how many characters at the end of a text begin a stop string."""
         most = min(len(text), max(map(len, self._stops), default=1) - 1)
         return next((n for n in range(most, 0, -1) if self._begins(text[-n:])), 0)
 
@@ -64,8 +64,8 @@ class TokenLogprob(NamedTuple):
     """A token and the natural log of its probability.
 
     Attributes:
-        spelled: Its bytes.
-        top: The likeliest tokens at its place, if they were asked for.
+        spelled: The token's bytes.
+        top: The most likely tokens at this position, if requested.
     """
 
     token_id: int
@@ -75,11 +75,11 @@ class TokenLogprob(NamedTuple):
 
 
 class CallDelta(NamedTuple):
-    """What a call grows by.
+    """New text of a function call.
 
     Attributes:
-        place: Which call of the answer, from 0.
-        call_id: With the name, the first time; else empty.
+        place: Index of the call in the answer.
+        call_id: Set, with the name, in the first delta of a call; else empty.
     """
 
     place: int
@@ -89,7 +89,7 @@ class CallDelta(NamedTuple):
 
 
 class AnswerDelta(NamedTuple):
-    """What an answer grows by; no more than one call."""
+    """New text of an answer, with at most one call."""
 
     reasoning: str = ""
     content: str = ""
@@ -98,16 +98,16 @@ class AnswerDelta(NamedTuple):
 
 
 class Answer:
-    """The next turn of a conversation while it is written. Call `abort` to stop early.
+    """An answer while it is written. Call `abort` to stop early.
 
     Attributes:
-        request_id: Of its request of the engine.
-        num_prompt_tokens: What the engine read, for the bill.
-        num_tokens: What it has written, thoughts included.
-        reasoning: What was thought so far.
-        content: What was said so far.
-        calls: Functions that were called so far; the last may be incomplete.
-        logprobs: Of every token so far, if they were asked for.
+        request_id: Of the engine's request.
+        num_prompt_tokens: Tokens of the prompt, for usage.
+        num_tokens: Tokens written so far, including thoughts.
+        reasoning: Thoughts so far.
+        content: Text so far.
+        calls: Function calls so far; the last one may be incomplete.
+        logprobs: One for each token so far, if requested.
         reason: Why it ended: `stop` or `length`; None before.
     """
 
@@ -125,16 +125,16 @@ class Answer:
 
     @property
     def num_reasoning_tokens(self) -> int:
-        """Tokens of `num_tokens` that were thought."""
+        """Tokens of `num_tokens` that are thoughts."""
         return self._reader.num_reasoning_tokens
 
     @property
     def num_calls(self) -> int:
-        """Calls that are complete."""
+        """Number of complete calls."""
         return self._reader.num_calls
 
     async def deltas(self) -> AsyncGenerator[AnswerDelta]:
-        """Yield what is thought, said and called; when left early, nothing goes on running.
+        """Yield new thoughts, text and calls; leaving early aborts the request.
 
         Raises:
             IzwiError: The engine failed.
@@ -158,12 +158,12 @@ class Answer:
             self.abort()
 
     async def finish(self) -> None:
-        """Wait until all of it is written."""
+        """Wait until the answer is complete."""
         async for _ in self.deltas():
             pass
 
     def abort(self) -> None:
-        """Stop what still runs."""
+        """Abort the request."""
         self._stream.abort()
 
     def _grow(self, text: AnswerText, reason: Reason | None) -> AnswerText:
@@ -182,7 +182,7 @@ class Answer:
         return AnswerText(reasoning, content, () if self._stops.found else calls)
 
     def _called(self, text: AnswerText) -> tuple[CallDelta, ...]:
-        """What calls grow by, each once: there are clients that read one call of a delta alone."""
+        """Return new text of calls, one delta each: some clients read only one call of a delta."""
         grown: dict[int, CallDelta] = {}
         for call in text.calls:
             delta = self._grow_call(call)
@@ -228,19 +228,19 @@ async def open_answers(
     stops: Sequence[str] = (),
     count: int = 1,
 ) -> list[Answer]:
-    """Start to answer a conversation, in several ways at once; the prompt is computed once.
+    """Start several answers to one conversation; its prompt is computed once.
 
     Args:
-        engine: Which writes the answers.
-        registry: Where the model is found.
-        model_name: Who answers.
-        ask: The conversation, and how to answer it; each answer has the next seed.
-        stops: What is said ends before the first of these; a thought may hold them.
-        count: Of answers.
+        engine: The engine that runs the model.
+        registry: The served models.
+        model_name: The chat model.
+        ask: The conversation and its options; each answer has the next seed.
+        stops: The text ends before the first of these; thoughts may contain them.
+        count: Number of answers.
 
     Raises:
         ModelNotFound: No such model.
-        InvalidRequest: The model does something else, or not what was asked.
+        InvalidRequest: The model has another capability, or cannot do what was requested.
         ContextTooLong: The conversation is too long.
         Overloaded: The engine's queue is full; nothing was started.
     """
@@ -268,7 +268,7 @@ async def open_answer(
     *,
     stops: Sequence[str] = (),
 ) -> Answer:
-    """Start to answer a conversation once; as `open_answers`."""
+    """Start one answer to a conversation, like `open_answers`."""
     (answer,) = await open_answers(engine, registry, model_name, ask, stops=stops)
     return answer
 
@@ -276,12 +276,12 @@ async def open_answer(
 async def merged_deltas(
     answers: Sequence[Answer],
 ) -> AsyncGenerator[tuple[int, AnswerDelta | None]]:
-    """Yield what answers grow by as it comes, each with its place; None where one has ended.
+    """Yield deltas of several answers as they come, each with its index; None at an end.
 
-    When left early, nothing goes on running.
+    Leaving early aborts all of them.
 
     Raises:
-        IzwiError: The engine failed on one of them; the others are stopped.
+        IzwiError: One of the requests failed; the others were aborted.
     """
     queue: asyncio.Queue[tuple[int, AnswerDelta | None]] = asyncio.Queue(maxsize=1)
 
@@ -308,7 +308,7 @@ async def merged_deltas(
 async def _next(
     queue: asyncio.Queue[tuple[int, AnswerDelta | None]], tasks: Sequence[asyncio.Task[None]]
 ) -> tuple[int, AnswerDelta | None]:
-    """Return what comes next. Raises what a reader has failed with."""
+    """Return the next item. Raises what a reader has failed with."""
     waiting = asyncio.ensure_future(queue.get())
     try:
         while not waiting.done():
@@ -323,12 +323,12 @@ async def _next(
 
 
 async def finish_all(answers: Sequence[Answer]) -> None:
-    """Wait until all of them are written; where one fails, the others are stopped."""
+    """Wait until all answers are complete; if one fails, abort the others."""
     async with aclosing(merged_deltas(answers)) as deltas:
         async for _ in deltas:
             pass
 
 
 def _wrapped(seed: int) -> int:
-    """The seed as a signed 64-bit number."""
+    """Return a seed as a signed 64-bit number."""
     return (seed + _SEEDS // 2) % _SEEDS - _SEEDS // 2

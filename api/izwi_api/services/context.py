@@ -27,7 +27,7 @@ from izwi_api.voices.store import VoiceStore
 
 
 class Registry(Protocol):
-    """The models that are served, by name."""
+    """The served models, by name."""
 
     def names(self) -> list[str]:
         """Return all names, in the order of loading."""
@@ -38,23 +38,23 @@ class Registry(Protocol):
         ...
 
     def speech(self, name: str) -> SpeechModel:
-        """Return a model that speaks. Raises ModelNotFound and InvalidRequest."""
+        """Return a speech model. Raises ModelNotFound and InvalidRequest."""
         ...
 
     def transcription(self, name: str) -> TranscriptionModel:
-        """Return a model that transcribes. Raises ModelNotFound and InvalidRequest."""
+        """Return a transcription model. Raises ModelNotFound and InvalidRequest."""
         ...
 
     def chat(self, name: str) -> ChatModel:
-        """Return a model that answers in text. Raises ModelNotFound and InvalidRequest."""
+        """Return a chat model. Raises ModelNotFound and InvalidRequest."""
         ...
 
     def conversation(self, name: str) -> ConversationModel:
-        """Return a model that hears and speaks. Raises ModelNotFound and InvalidRequest."""
+        """Return a speech-to-speech model. Raises ModelNotFound and InvalidRequest."""
         ...
 
     def fingerprint(self, name: str) -> str:
-        """Return a short text that changes with the checkpoint behind a name."""
+        """Return a short text that identifies the checkpoint behind a name."""
         ...
 
     def default(self, capability: Capability) -> str:
@@ -62,7 +62,7 @@ class Registry(Protocol):
         ...
 
     def locate(self, name: str, *, offline: bool = False, report: Report | None = None) -> Path:
-        """Return the folder of what may be loaded by name. Raises ModelNotFound."""
+        """Return the folder of a checkpoint that may be loaded. Raises ModelNotFound."""
         ...
 
     def read(self, folder: Path) -> Loaded:
@@ -74,19 +74,19 @@ class Registry(Protocol):
         ...
 
     def unload(self, name: str) -> None:
-        """Forget a model. Raises ModelNotFound."""
+        """Stop serving a model. Raises ModelNotFound."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything a route needs.
+    """What routes need.
 
     Attributes:
-        decoder: For every file that came from outside.
-        references: For clips that are given by their address.
+        decoder: Decodes all files from outside.
+        references: Fetches clips that are given as URLs.
         answers: Spoken answers of the last hour, by id.
-        responses: Conversations up to the responses of the last hour.
+        responses: Conversations of the last hour, by response id.
         count_prepared: Counts an answer of a live session that was prepared before its turn ended,
             and whether it was given.
     """
@@ -102,18 +102,18 @@ class Services:
     count_prepared: Callable[[bool], None] = lambda _: None
 
 
-# The track of text tokens, of every model that has one.
+# The text track, in every model that has one.
 TEXT_TRACK = 0
 
 
 def tokens_of(chunk: Chunk) -> list[int]:
-    """Return the text tokens of a chunk, without the frames that a model emits between them."""
+    """Return the text tokens of a chunk, without frames that the model emits between them."""
     tokens: list[int] = chunk.of_track(TEXT_TRACK).ravel().tolist()
     return tokens
 
 
 def frames_of(chunk: Chunk, tracks: Sequence[Track]) -> Int64:
-    """Return the frames of a chunk that become sound, (n, codebooks) int64.
+    """Return the frames of a chunk that are decoded to sound, (n, codebooks) int64.
 
     Args:
         chunk: Of a model that speaks.
@@ -132,8 +132,8 @@ async def chunks_of(stream: OutputStream) -> AsyncIterator[Chunk]:
     """Yield a stream's chunks up to its last.
 
     Raises:
-        IzwiError: The request failed in the engine; its own error if that is one of ours.
-        EngineStopped: It was ended from inside, so what came so far is not all.
+        IzwiError: The request failed; an error of another kind becomes an internal one.
+        EngineStopped: The engine ended the request, so the output is incomplete.
     """
     async for chunk in stream:
         if chunk.reason is Reason.ERROR:

@@ -1,9 +1,9 @@
-"""Answer a conversation aloud: the tokens of a chat model flow into a speech model as they come.
+"""Speak an answer while it is written: the tokens of a chat model flow into a speech model.
 
     chat ──▶ text ──▶ what is to be said of it ──▶ SpeechWriter ──▶ sound
 
-The first sound leaves before the answer is complete. Pausing stops both models where they are,
-resuming goes on with the next token and the next sample. Knows no HTTP.
+The first sound leaves before the answer is complete. `pause` stops both models before their next
+steps; `resume` continues with the next token and the next sample. Without HTTP.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from izwi_api.services.context import Registry
 from izwi_api.services.speakable import SpeakableText
 from izwi_api.services.speech_writer import SpeechWriter, open_speech_writer
 
-# Chunks of sound that may wait for their reader; beyond that the engine gets backpressure.
+# Chunks of sound that may be unread; beyond that the engine gets backpressure.
 _MAX_UNREAD_SOUND = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """Who speaks: the name of a speech model, and how; the text of `ask` is not looked at."""
+    """A speech model by name, and how it speaks; the text of `ask` is not used."""
 
     model_name: str
     ask: SpeechInput
@@ -44,11 +44,11 @@ class SoundPiece:
 
 
 class SpokenAnswer:
-    """An answer while it is written and said. Call `abort` to stop early.
+    """An answer while it is written and spoken. Call `abort` to stop early.
 
     Attributes:
-        answer: Its text so far, why it ended, and what it cost.
-        sample_rate: Of the sound, in Hz; None for an answer in text alone.
+        answer: Its text so far, why it ended, and its token counts.
+        sample_rate: Of the sound, in Hz; None for an answer without sound.
     """
 
     def __init__(self, engine: EngineClient, answer: Answer, writer: SpeechWriter | None):
@@ -58,15 +58,15 @@ class SpokenAnswer:
         self._pieces: deque[AnswerDelta | SoundPiece] = deque()
         self._num_sounds = 0  # among them
         self._news, self._room = asyncio.Event(), asyncio.Event()
-        self._is_silent = False  # there is nothing to say in all of the text
+        self._is_silent = False  # nothing in the text can be spoken
 
     @property
     def num_frames(self) -> int:
-        """Frames of sound that were made so far."""
+        """Frames of sound so far."""
         return 0 if self._writer is None else self._writer.num_frames
 
     async def pieces(self) -> AsyncGenerator[AnswerDelta | SoundPiece]:
-        """Yield text and sound as they come; when left early, nothing goes on running.
+        """Yield text and sound as they come; leaving early aborts both requests.
 
         Raises:
             IzwiError: The engine failed.
@@ -100,19 +100,19 @@ class SpokenAnswer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def pause(self) -> None:
-        """Stop both models where they are, before their next steps."""
+        """Pause both models before their next steps."""
         self._engine.pause(self.answer.request_id)
         if self._writer is not None:
             self._writer.pause()
 
     def resume(self) -> None:
-        """Go on with the next token and the next sample."""
+        """Continue with the next token and the next sample."""
         self._engine.resume(self.answer.request_id)
         if self._writer is not None:
             self._writer.resume()
 
     def abort(self) -> None:
-        """Stop what still runs."""
+        """Abort what still runs."""
         self.answer.abort()
         if self._writer is not None:
             self._writer.abort()
@@ -129,14 +129,14 @@ class SpokenAnswer:
         try:
             if said:
                 await self._writer.close()
-        except InvalidRequest:  # no word in it that this voice can say
+        except InvalidRequest:  # it has no word that this voice can speak
             said = False
         if not said:
             self._is_silent = True
             self._writer.abort()
 
     async def _say(self, text: str) -> bool:
-        """Write text to the speech; returns whether there was anything to say."""
+        """Write text to the speech; return whether any of it can be spoken."""
         if self._writer is None or not text:
             return False
         await self._writer.write(text)
@@ -155,7 +155,7 @@ class SpokenAnswer:
                     self._put(SoundPiece(chunk.pcm))
         except (EngineStopped, InvalidRequest):
             if not self._is_silent:
-                # `_write` ends the speech itself where there is nothing to say: let it tell so
+                # `_write` ends the speech itself if there is nothing to speak, and reports that
                 await asyncio.sleep(0)
             if not self._is_silent:
                 raise
@@ -174,11 +174,11 @@ async def open_spoken_answer(
     *,
     stops: Sequence[str] = (),
 ) -> SpokenAnswer:
-    """Begin to answer a conversation, aloud where there is a voice; `stops` as `open_answers`.
+    """Start an answer to a conversation, spoken if a voice is given; `stops` as `open_answers`.
 
     Raises:
         ModelNotFound: No such chat or speech model.
-        InvalidRequest: A model cannot do what was asked of it.
+        InvalidRequest: A model cannot do what was requested.
         ContextTooLong: The conversation is too long.
         Overloaded: The engine's queue is full; nothing was started.
     """

@@ -1,8 +1,8 @@
 """Decode untrusted files in separate, limited processes, which may run out of memory or crash.
 
-A `DecoderPool` has as many threads as processes; a thread sends a file to a process and gathers the
-samples, which are not held in memory where they are many. Whatever a process answers is checked
-like untrusted input: a compromised decoder may send anything.
+A `DecoderPool` has as many threads as processes. A thread sends a file to a process and collects
+the samples, which are kept on disk if there are many. The output of a process is checked like
+untrusted input, because a compromised decoder may send anything.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ logger = logging.getLogger(__name__)
 
 MEMORY_BYTES = 512 << 20
 TIME_LIMIT_S = 60.0
-# Every file that waits is held in memory.
+# Each waiting file is held in memory.
 MAX_WAITING = 32
 
 _START_LIMIT_S = 60.0
 _MAX_REFUSAL_BYTES = 4096
 _MAX_BLOCK_BYTES = 4 << 20
-# What FFmpeg leaks, it leaks for so many files.
+# FFmpeg may leak memory, so a process decodes only so many files.
 _FILES_A_PROCESS = 500
 
 
 class Decoder(Protocol):
-    """Decodes files, somewhere."""
+    """Decodes files."""
 
     def start(self) -> None:
-        """Get ready, so that the first file need not wait. It decodes without, too."""
+        """Prepare, so that the first file need not wait; `decode` works without."""
         ...
 
     async def decode(
@@ -60,17 +60,17 @@ class Decoder(Protocol):
 
         Args:
             content: The file's bytes.
-            rate: Sample rate of the answer in Hz.
-            limits: What it may decode to.
-            resampling: The filter, where the file has another rate.
+            rate: Sample rate of the output in Hz.
+            limits: Limits of the decoded audio.
+            resampling: The filter to use if the file has another rate.
 
         Returns:
             (samples,) float32.
 
         Raises:
-            InvalidAudio: As `decode_audio`; also a file on which the decoder broke.
-            TooLarge: Over a limit.
-            Overloaded: Too many files wait.
+            InvalidAudio: As `decode_audio`; also if the file crashed the decoder.
+            TooLarge: The audio exceeds a limit.
+            Overloaded: Too many files are waiting.
         """
         ...
 
@@ -81,19 +81,19 @@ class Decoder(Protocol):
         limits: DecodeLimits,
         resampling: Resampling = Resampling.LIBROSA,
     ) -> DecodedAudio:
-        """Decode a file of any length to a sound that takes little memory.
+        """Decode a file of any length; long audio is kept on disk.
 
         Returns:
-            What `decode` gives, to be closed by the caller.
+            The audio, as from `decode`; the caller closes it.
 
         Raises:
-            Overloaded: Too many files wait, or the disk is full.
-            IzwiError: As `decode`, or the sound cannot be written to the disk.
+            Overloaded: Too many files are waiting, or the disk is full.
+            IzwiError: As `decode`, or the audio cannot be written to disk.
         """
         ...
 
     def stop(self) -> None:
-        """Decode no more."""
+        """Stop decoding."""
         ...
 
 
@@ -101,7 +101,7 @@ class InProcess:
     """Decodes in this process, for files that the user of this process chose.
 
     Args:
-        folder: Where long sounds lie; see `DecodedAudio`.
+        folder: For long audio; see `DecodedAudio`.
     """
 
     def __init__(self, folder: Path | None = None):
@@ -117,7 +117,7 @@ class InProcess:
         limits: DecodeLimits,
         resampling: Resampling = Resampling.LIBROSA,
     ) -> Float32:
-        """Decode a file; as `Decoder`, but what breaks the decoder breaks this process."""
+        """Decode a file, as `Decoder`; a file that crashes the decoder crashes this process."""
         return await asyncio.to_thread(
             decode_audio, content, rate, limits=limits, resampling=resampling
         )
@@ -129,7 +129,7 @@ class InProcess:
         limits: DecodeLimits,
         resampling: Resampling = Resampling.LIBROSA,
     ) -> DecodedAudio:
-        """Decode a file to a sound; as `Decoder`."""
+        """Decode a file of any length, as `Decoder`."""
         blocks = decode_blocks(content, rate, limits, resampling)
         return await asyncio.to_thread(DecodedAudio(self._folder).write_all, blocks)
 
@@ -138,13 +138,13 @@ class InProcess:
 
 
 class DecoderPool:
-    """Decodes in processes of its own, which start when they are needed and are kept.
+    """Decodes in separate processes, which start when they are needed and are kept.
 
     Args:
-        num_workers: Processes at most.
-        time_limit_s: For one file, on the clock and of the processor.
-        memory_bytes: That a process may take for one file.
-        folder: Where long sounds lie; see `DecodedAudio`.
+        num_workers: Maximum number of processes.
+        time_limit_s: Per file, both of wall-clock and of processor time.
+        memory_bytes: Memory that a process may use for one file.
+        folder: For long audio; see `DecodedAudio`.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class DecoderPool:
         self._is_stopped = False
 
     def start(self) -> None:
-        """Start one process; others follow when files come at the same time."""
+        """Start one process; more follow when files arrive at the same time."""
         self._idle.put(_Worker(self._memory_bytes))
 
     async def decode(
@@ -175,7 +175,7 @@ class DecoderPool:
         limits: DecodeLimits,
         resampling: Resampling = Resampling.LIBROSA,
     ) -> Float32:
-        """Decode a file; as `Decoder`."""
+        """Decode a file, as `Decoder`."""
         with await self.spool(content, rate, limits, resampling) as sound:
             return sound[:]
 
@@ -186,7 +186,7 @@ class DecoderPool:
         limits: DecodeLimits,
         resampling: Resampling = Resampling.LIBROSA,
     ) -> DecodedAudio:
-        """Decode a file to a sound; as `Decoder`."""
+        """Decode a file of any length, as `Decoder`."""
         with self._lock:
             if self._is_stopped:
                 raise EngineStopped("the server is stopping")
@@ -203,11 +203,11 @@ class DecoderPool:
             raise
 
     def stop(self) -> None:
-        """End the processes; what they decode fails."""
+        """End the processes; decoding in progress fails."""
         with self._lock:
             self._is_stopped = True
             for worker in self._busy:
-                worker.kill()  # its thread does the rest
+                worker.kill()  # its thread does the cleanup
         self._threads.shutdown(wait=False, cancel_futures=True)
         while not self._idle.empty():
             self._idle.get_nowait().end()
@@ -249,7 +249,7 @@ class DecoderPool:
     def _ask_one(
         self, content: bytes, rate: int, limits: DecodeLimits, resampling: Resampling
     ) -> _Worker:
-        """Give a file to a process. One that ended while it had nothing to do is left out."""
+        """Send a file to a process; skip a process that ended while it was idle."""
         while True:
             try:
                 worker, is_new = self._idle.get_nowait(), False
@@ -282,7 +282,7 @@ class DecoderPool:
         worker.end()
 
     def _replace(self, worker: _Worker) -> None:
-        """End a process and start the next one, so that it is ready when the next file comes."""
+        """End a process and start another, so that it is ready for the next file."""
         worker.end()
         with self._lock:
             self._busy.discard(worker)

@@ -1,4 +1,4 @@
-"""A text that is written to a speech model, with its pauses and pronunciations. No I/O."""
+"""A text written to a speech model, with its pauses and pronunciations. No I/O."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from izwi_api.services.spoken_text import Pause, Pronunciations, SpokenText
 
 
 class PausingText:
-    """What is written, as parts of pieces and the pauses between them.
+    """Turns text into parts of pieces, and the pauses between them.
 
-    A pause ends a piece. The model sees what stands between two pauses as a text of its own.
+    A pause ends a piece. The text between two pauses is a text of its own for the model.
 
     Args:
-        open_stream: Opens the model's stream of one such text, by the name of its requests.
-        name: Of the first of them.
-        pronunciations: Are put into the text.
+        open_stream: Opens the model's text stream for one such text, with a name for its requests.
+        name: The name of the first one.
+        pronunciations: Replacements of words.
 
     Raises:
-        InvalidRequest: The model cannot do what is asked.
+        InvalidRequest: The model cannot do what was requested.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class PausingText:
         self._spoken = SpokenText(pronunciations)
         self._stream: TextStream | None = open_stream(name)
         self._num_texts = 1
-        self._num_pieces = self._first_piece = 0  # of all texts; of the one that is written
+        self._num_pieces = self._first_piece = 0  # of all texts; of the current one
         self._unsayable: InvalidRequest | None = None
 
     def write(self, text: str) -> Sequence[TextPart | Pause]:
-        """Take more text and return what is settled by it.
+        """Add text; return what is now certain.
 
         Raises:
             InvalidRequest: A pause is too long.
@@ -46,10 +46,10 @@ class PausingText:
         return self._parts(self._spoken.write(text))
 
     def close(self) -> Sequence[TextPart | Pause]:
-        """Return the rest, as no text follows.
+        """Return the rest; no text follows.
 
         Raises:
-            InvalidRequest: There was nothing to say in all of the text.
+            InvalidRequest: Nothing in the whole text can be spoken.
         """
         made = [*self._parts(self._spoken.close()), *self._end()]
         if self._num_pieces == 0:
@@ -71,7 +71,7 @@ class PausingText:
         return made
 
     def _end(self) -> list[TextPart]:
-        """End the text that is written; one that cannot be said is left out."""
+        """End the current text; skip it if nothing in it can be spoken."""
         stream, self._stream = self._stream, None
         if stream is None:
             return []

@@ -9,15 +9,15 @@ from izwi.alignment import AlignedWord
 from izwi_api.schemas.alignment import word_json
 from izwi_api.schemas.speech_stream import SessionConfig
 
-# Send JSON, or bytes as they are.
+# Sends JSON, or bytes unchanged.
 Send = Callable[[dict[str, object] | bytes], Awaitable[None]]
 
 
 class SoundMessages:
-    """One file of sound on its way to the client.
+    """One audio file on its way to the client.
 
     Attributes:
-        is_begun: The client knows that it comes.
+        is_begun: The start message was sent.
     """
 
     def __init__(self, send: Send, config: SessionConfig, place: dict[str, int]):
@@ -28,7 +28,7 @@ class SoundMessages:
         self._words: list[AlignedWord] = []  # not sent yet
 
     async def begin(self, text: str, rate: int) -> None:
-        """Say what follows."""
+        """Send the start message."""
         self.is_begun = True
         await self._send(
             {
@@ -50,11 +50,11 @@ class SoundMessages:
             self._buffered += piece
 
     def add_words(self, words: Sequence[AlignedWord]) -> None:
-        """Tell when words are said beside the next bytes, or at the end."""
+        """Send the times of words with the next bytes, or at the end."""
         self._words += words
 
     async def end(self, failed: bool) -> None:
-        """Say that this was all, or all there will be."""
+        """Send the end message, also after a failure."""
         if (self._buffered or self._words) and not failed:
             await self._send_audio(bytes(self._buffered))
         await self._send(

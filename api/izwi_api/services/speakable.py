@@ -1,8 +1,8 @@
-"""Text of a chat answer as it is said aloud, while it is still being written. Pure.
+"""The spoken form of a chat answer, while it is being written. Pure.
 
-Code blocks, tables and emoji are left out. Of a link its text is said, of a bare address its host.
-Headings and list items lose their marks and become sentences; emphasis and inline code lose theirs.
-What is said depends on the text alone, never on how it was cut.
+Code blocks, tables and emoji are left out. A link is spoken by its text, a bare address by its
+host. Headings and list items lose their marks and become sentences; emphasis and inline code lose
+theirs. The result depends on the text only, not on how it was split.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})")
 _MARKS = r"(?:[ \t]*(?:#{1,6}|>+|[-*+•]|\d{1,3}[.)])[ \t]+)"
 _MARKER = re.compile(f"{_MARKS}+")
-# A line that may still turn out to begin with a fence, or with more markers.
+# The beginning of a line that may still become a fence or a longer marker.
 _MAY_BEGIN = re.compile(_MARKS + r"*[ \t]*(?:`{0,3}|~{0,3}|#{0,6}|>+|[-*+•]|\d{1,3}[.)]?)[ \t]*")
 _MAY_BE_RULE = re.compile(r"[ \t]*([-*_])(?:[ \t]*\1)*[ \t]*")
 _RULE = re.compile(r"[ \t]*([-*_])(?:[ \t]*\1){2,}[ \t]*")
 _LINK = re.compile(r"!?\[([^\[\]\n]*)\]\(([^()\n]*)\)")
-# As in Markdown: as many marks behind it as before it, so that a cut cannot pair others.
+# As in Markdown, the closing marks are as many as the opening ones, so that a split cannot pair
+# others.
 _CODE = re.compile(r"(?<!`)(`+)(?!`)([^`\n]*)\1(?!`)")
 _ADDRESS = re.compile(r"<?\b(?:https?://|www\.)[^\s<>\"']+>?")
 _EMPHASIS = re.compile(
@@ -27,41 +28,41 @@ _EMPHASIS = re.compile(
 )
 _TAG = re.compile(r"</?[A-Za-z][\w-]{0,20}/?>")
 _ENDS_SENTENCE = re.compile(r"[.!?:;,…。！？][\"'”’)\]]*$")
-# Where text may be given out: behind white space that no construct reaches across.
+# Positions behind white space at which no construct is open, so that text can be emitted.
 _LAST_SPACE = re.compile(r"\s(?=\S*$)")
-# A construct that is open for longer than this is none.
+# A construct that stays open for longer than this is taken as plain text.
 _MAX_OPEN_CHARS = 300
 _KEPT_SYMBOLS = frozenset("°©®™№℃℉")
 
 
 class SpeakableText:
-    """Takes the text of an answer piece by piece and returns what is to be said of it."""
+    """Takes the text of an answer in parts, and returns what to speak."""
 
     def __init__(self) -> None:
-        self._rest = ""  # not given out; of one line, once its beginning is known
-        self._fence = ""  # the mark that closes the code block that the text is in
-        self._at_start = True  # of a line
-        self._is_item = False  # the line had a marker: it is said as a sentence
-        self._last = ""  # what was given out of this line ends with
-        self._space = ""  # white space behind that: left out where a full stop follows
+        self._rest = ""  # not emitted yet; of one line, once its beginning is known
+        self._fence = ""  # the mark that closes the current code block
+        self._at_start = True  # at the start of a line
+        self._is_item = False  # the line had a marker, so it becomes a sentence
+        self._last = ""  # the last character emitted of this line
+        self._space = ""  # white space after that; dropped before a full stop
 
     def write(self, text: str) -> str:
-        """Take more text, and return what is settled by it."""
+        """Add text; return what is now certain."""
         self._rest += text
         return "".join(iter(lambda: self._next(ended=False), None))
 
     def close(self) -> str:
-        """Return the rest, as no text follows."""
+        """Return the rest; no text follows."""
         return "".join(iter(lambda: self._next(ended=True), None))
 
     def _next(self, *, ended: bool) -> str | None:
-        """Take what can be judged off the beginning of the text; None where nothing can."""
+        """Take what is certain off the beginning of the text; None if nothing is."""
         line, newline, after = self._rest.partition("\n")
         if not self._rest or (self._at_start and not newline and not ended and _is_open(line)):
             return None
         if self._at_start and (self._fence or _FENCE.match(line) or line.lstrip()[:1] == "|"):
             if not newline and not ended:
-                return None  # it is left out as a whole
+                return None  # skipped as a whole
             self._rest = after
             self._skip(line)
             return ""
@@ -84,7 +85,7 @@ class SpeakableText:
         return self._say(line[:place])
 
     def _skip(self, line: str) -> None:
-        """Leave out a line of a code block or a table."""
+        """Skip a line of a code block or a table."""
         fence = _FENCE.match(line)
         if self._fence:
             if fence and fence[1].startswith(self._fence) and not line.strip().strip(fence[1][0]):
@@ -111,14 +112,14 @@ class SpeakableText:
 
 
 def _is_open(line: str) -> bool:
-    """Whether the beginning of a line may turn out to be something else."""
+    """Whether the beginning of a line may still turn out to be something else."""
     return len(line) < _MAX_OPEN_CHARS and bool(
         _MAY_BEGIN.fullmatch(line) or _MAY_BE_RULE.fullmatch(line)
     )
 
 
 def _settled(line: str) -> int:
-    """How much of a line that goes on can be said: up to a space that nothing open lies before."""
+    """Return how much of an unfinished line is certain: up to a space with nothing open before."""
     space = _LAST_SPACE.search(line)
     place = space.end() if space else 0
     settled = _LINK.sub(lambda link: "x" * len(link[0]), line[:place])
@@ -151,7 +152,7 @@ def _host(address: re.Match[str]) -> str:
 
 
 def _is_picture(character: str) -> bool:
-    """Whether a character is an emoji, a pictogram, or joins or colors them."""
+    """Whether a character is an emoji or pictogram, or joins or colors them."""
     if character < "\u2000":
         return False
     code = ord(character)

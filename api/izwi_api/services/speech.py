@@ -1,6 +1,6 @@
-"""Speak a text: split it, submit a few pieces ahead, and pass their sound on in order.
+"""Speak a text: split it, keep a few pieces submitted, and return their sound in order.
 
-Knows no HTTP: endpoints and live sessions both use it.
+Without HTTP: endpoints and live sessions use it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from izwi_api.http.usage import current_usage
 from izwi_api.services.context import Registry, chunks_of, frames_of
 from izwi_api.services.spoken_text import MAX_PAUSES_S, Pause, Pronunciations, spoken_parts
 
-# Pieces of one text that the engine has at a time, the one that is read included. Each lasts some
-# seconds, so the listener stays ahead; more of them would only take places from other callers.
+# Pieces of a text that are submitted at a time, including the one being read. Each lasts some
+# seconds, so the listener stays ahead; more would only take places from other callers.
 PIECES_AHEAD = 8
 _SEED_RANGE = 1 << 63
 _MORE_CHARACTERS = 4096  # that pronunciations may add to a text
 
 
 class AudioSource(Protocol):
-    """Speech in flight, of a complete text or of one that is still being written."""
+    """Speech in progress, of a complete text or of one that is still being written."""
 
     sample_rate: int
 
@@ -46,17 +46,18 @@ class AudioSource(Protocol):
 
 
 class Speech:
-    """The sound of one text while it is made. Call `abort` to stop early.
+    """The sound of a text while it is made. Call `abort` to stop early.
 
-    The engine has the first pieces; each time one has been read to its end, the next is submitted.
-    A reader that reads nothing costs no more than these, and a long text leaves room for others.
+    The first pieces are submitted at once; whenever one has been read to its end, the next one
+    follows. So a reader that reads nothing costs no more than these, and a long text leaves room
+    for others.
 
     Attributes:
         sample_rate: Of the sound, in Hz.
-        num_prompt_positions: Positions that the engine reads for all pieces, for usage.
+        num_prompt_positions: Prompt positions of all pieces, for usage.
         num_frames: Frames generated so far.
         texts: Its pieces, in order.
-        tracks: Of the model that speaks.
+        tracks: The speech model's tracks.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Speech:
         """Submit the first pieces. Raises as `open_speech`.
 
         Args:
-            engine: Which makes the sound.
+            engine: The engine that runs the model.
             texts: The pieces, in order.
             requests: One for each piece.
             model: The model that speaks.
@@ -83,15 +84,15 @@ class Speech:
         self.num_prompt_positions = sum(request.prompt.num_positions for request in requests)
         self.num_frames = 0
         self._engine = engine
-        self._streams: deque[OutputStream] = deque()  # submitted, and not read to their ends
-        self._submitted: deque[Request] = deque()  # one for each of them
+        self._streams: deque[OutputStream] = deque()  # submitted and not read to their ends
+        self._submitted: deque[Request] = deque()  # the request of each stream
         self._later = deque(requests)
         usage = current_usage.get()
         self._usage = None if usage is None or usage.counts_itself else usage
         self._start()
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
-        """Yield the chunks of all pieces in order; when left early, nothing goes on running.
+        """Yield the chunks of all pieces in order; leaving early aborts all of them.
 
         Raises:
             IzwiError: A piece failed.
@@ -109,23 +110,23 @@ class Speech:
                 self._submitted.popleft()
                 self._follow()
         except Overloaded:
-            self._submitted.popleft()  # the engine gives back what is refused on the stream itself
+            self._submitted.popleft()  # the engine refunds refused requests itself
             self._give_back([*self._submitted, *self._later])
             raise
         finally:
             self.abort()
 
     def abort(self) -> None:
-        """Abort every running piece, and submit no more."""
+        """Abort all running pieces, and submit no more."""
         self._later.clear()
         for stream in self._streams:
             stream.abort()
 
     def _start(self) -> None:
-        # nobody listens to background work, so there is no reader that it could run ahead of
+        # background work has no listener, so it cannot run too far ahead of one
         num_first = PIECES_AHEAD if self._later[0].streams else len(self._later)
         first = [self._later.popleft() for _ in range(min(num_first, len(self._later)))]
-        # a key without the quota for all of the text is refused before any audio
+        # a key without enough quota for the whole text is refused before any audio
         if self._usage is not None:
             self._usage.charge(characters=sum(map(_num_characters, self._later)))
         try:
@@ -138,7 +139,7 @@ class Speech:
         """Submit the next piece. Raises EngineStopped and QuotaExceeded."""
         if self._later:
             request = self._later.popleft()
-            self._give_back([request])  # the engine charges for what it takes
+            self._give_back([request])  # the engine charges for what it accepts
             self._submit([request])
 
     def _submit(self, requests: Sequence[Request]) -> None:
@@ -151,7 +152,7 @@ class Speech:
 
 
 class CollectedCodes:
-    """A speech whose codes are collected, to be sent beside its sound.
+    """A speech whose codes are collected, to be sent with its sound.
 
     Attributes:
         sample_rate: Of the sound, in Hz.
@@ -163,14 +164,14 @@ class CollectedCodes:
         self._codes: list[list[int]] = []
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
-        """Yield the chunks; raises as those of the speech."""
+        """Yield the chunks; raises as those of the speech do."""
         async with aclosing(self._speech.chunks()) as chunks:
             async for chunk in chunks:
                 self._codes += frames_of(chunk, self._tracks).tolist()
                 yield chunk
 
     def take(self) -> list[list[int]]:
-        """Return the codes that came since the last call: for each frame one of each codebook."""
+        """Return the codes since the last call: one list of codebook ids for each frame."""
         codes, self._codes = self._codes, []
         return codes
 
@@ -186,8 +187,8 @@ async def open_speech(
     """Start to speak a text.
 
     Args:
-        engine: Which makes the sound.
-        registry: Has the model.
+        engine: The engine that runs the model.
+        registry: The served models.
         model_name: The speech model.
         ask: The text, and how to speak it.
         streams: The audio is played while it is made; otherwise it is background work.
@@ -212,10 +213,10 @@ def silence(seconds: float, sample_rate: int) -> Chunk:
 async def encoded_sound(
     speech: AudioSource, encoder: StreamEncoder, speed: float = 1.0
 ) -> AsyncGenerator[bytes]:
-    """Yield a speech as the bytes of a file, as soon as there are any.
+    """Yield a speech as the bytes of an audio file, as they become available.
 
     Raises:
-        IzwiError: A piece failed; the bytes so far are not a whole file.
+        IzwiError: A piece failed; the file is incomplete.
     """
     tempo = StreamTempo(speech.sample_rate, speed)
     async with aclosing(speech.chunks()) as chunks:
@@ -231,12 +232,12 @@ async def encoded_sound(
 
 
 def new_speech_id() -> str:
-    """Name a speech; its pieces are `{id}-{number}`, and they are played one after the other."""
+    """Return a new id of a speech; its pieces are `{id}-{number}`, played in order."""
     return f"speech-{uuid4().hex}"
 
 
 def piece_seed(seed: int, index: int) -> int:
-    """Seed of a piece: equal noise in every piece would repeat an unlucky pick.
+    """Return the seed of a piece: equal noise in every piece would repeat an unlucky draw.
 
     The first piece keeps the caller's seed, whatever its sign.
     """
@@ -260,10 +261,10 @@ def _prepare(
 
 
 def _split(model: SpeechModel, ask: SpeechInput) -> tuple[list[str], dict[int, float]]:
-    """Return the pieces of a text, and the seconds of silence before each, by its place.
+    """Return the pieces of a text, and the seconds of silence before each, by index.
 
     Raises:
-        InvalidRequest: No part of it can be spoken, or a pronunciation is invalid.
+        InvalidRequest: Nothing in it can be spoken, or a pronunciation is invalid.
     """
     texts: list[str] = []
     pauses: dict[int, float] = {}
@@ -283,7 +284,7 @@ def _split(model: SpeechModel, ask: SpeechInput) -> tuple[list[str], dict[int, f
         elif part.strip():
             try:
                 texts += model.split_text(part)
-            except InvalidRequest as error:  # of one that stands between pauses, nothing is said
+            except InvalidRequest as error:  # nothing between two pauses can be spoken
                 unsayable = unsayable or error
     if sum(pauses.values()) > MAX_PAUSES_S:
         raise InvalidRequest(
@@ -295,5 +296,5 @@ def _split(model: SpeechModel, ask: SpeechInput) -> tuple[list[str], dict[int, f
 
 
 def _num_characters(request: Request) -> int:
-    """What a piece counts against the quota of a key; see `izwi_api.http.usage`."""
+    """Return what a piece counts against a key's quota; see `izwi_api.http.usage`."""
     return len(request.ask.text) if isinstance(request.ask, SpeechInput) else 0

@@ -1,6 +1,6 @@
-"""Answer a conversation with a model that hears and speaks: text and sound from one request.
+"""Answer a conversation with a speech-to-speech model: text and sound from one request.
 
-Knows no HTTP: the web, live sessions and the command line all converse through here.
+Without HTTP: endpoints and live sessions answer through this module.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class ConversationAnswer:
     """An answer while it is made. Call `abort` to stop early.
 
     Attributes:
-        request_id: Of its request of the engine.
+        request_id: Of the engine's request.
         sample_rate: Of the sound, in Hz.
-        num_prompt_positions: Positions of the conversation, tokens and sound.
-        text: What was said so far.
-        entries: What was made so far: to be given back as `Said`.
-        num_frames: Of them frames of sound.
+        num_prompt_positions: Positions of the conversation, text and sound.
+        text: The text so far.
+        entries: The entries so far, to be sent back as `Said`.
+        num_frames: Frames of sound among them.
         reason: Why it ended: `stop` or `length`; None before.
     """
 
@@ -43,21 +43,21 @@ class ConversationAnswer:
 
     @property
     def entries(self) -> Answer:
-        """What was made so far."""
+        """The entries so far."""
         return tuple(self._entries)
 
     @property
     def num_prompt_tokens(self) -> int:
-        """What the engine read, for the bill."""
+        """Tokens of the prompt, for usage."""
         return self.num_prompt_positions
 
     @property
     def num_tokens(self) -> int:
-        """Text tokens that were made."""
+        """Text tokens so far."""
         return len(self._entries) - self.num_frames
 
     async def pieces(self) -> AsyncGenerator[AnswerText | SoundPiece]:
-        """Yield text and sound as they come; when left early, nothing goes on running.
+        """Yield text and sound as they come; leaving early aborts the request.
 
         Raises:
             IzwiError: The engine failed.
@@ -81,18 +81,18 @@ class ConversationAnswer:
             self.abort()
 
     def abort(self) -> None:
-        """Stop what still runs."""
+        """Abort the request."""
         self._stream.abort()
 
 
 async def open_conversation(
     engine: EngineClient, registry: Registry, model_name: str, ask: ConversationInput
 ) -> ConversationAnswer:
-    """Begin to answer.
+    """Start an answer.
 
     Raises:
         ModelNotFound: No such model.
-        InvalidRequest: The model does something else, or not what was asked.
+        InvalidRequest: The model has another capability, or cannot do what was requested.
         ContextTooLong: The conversation is too long.
         Overloaded: The engine's queue is full; nothing was started.
     """

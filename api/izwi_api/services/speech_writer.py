@@ -1,7 +1,7 @@
 """Synthesise a text while it is being written; audio starts before the text is complete.
 
-Knows no HTTP. The model cuts the text into pieces and ids; what is here keeps them in order, keeps
-the writer from running far ahead of the sound, and leaves nothing behind.
+Without HTTP. The model splits the text into pieces and ids. This module keeps them in order, limits
+how far the text runs ahead of the sound, and leaves no request behind.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from izwi_api.services.pausing_text import PausingText
 from izwi_api.services.speech import PIECES_AHEAD, new_speech_id, piece_seed, silence
 from izwi_api.services.spoken_text import Pause, Pronunciations
 
-# How far the text may be ahead of the sound that was read, in text ids; in pieces: `PIECES_AHEAD`.
+# How far the text may be ahead of the sound that was read, in text ids; in pieces it is
+# `PIECES_AHEAD`.
 _IDS_AHEAD = 512
-# Characters that are taken between two looks at that.
+# Characters between two checks of that limit.
 _BLOCK = 512
 
 
@@ -43,14 +44,14 @@ class _Piece:
 
 
 class SpeechWriter:
-    """A text that is written and its sound that is read, at the same time, by two tasks.
+    """A text that one task writes while another one reads its sound.
 
-    Call `abort` to stop early; reading to the end, or leaving `chunks`, does so.
+    Call `abort` to stop early; leaving `chunks` does so, too.
 
     Attributes:
         sample_rate: Of the sound, in Hz.
-        num_prompt_positions: What the engine read so far, for the bill.
-        num_frames: What was read of the sound so far.
+        num_prompt_positions: Prompt positions so far, for usage.
+        num_frames: Frames of the sound read so far.
     """
 
     def __init__(self, engine: EngineClient, text: PausingText, speech_id: str, sample_rate: int):
@@ -65,12 +66,12 @@ class SpeechWriter:
         self._news, self._room = asyncio.Event(), asyncio.Event()
 
     async def write(self, text: str) -> None:
-        """Add text; waits while the text is far ahead of the sound that was read.
+        """Add text; wait while the text is far ahead of the sound that was read.
 
-        If it is cancelled, the speech is aborted: how much of the text was taken is unknown.
+        Cancelling it aborts the speech, because how much of the text was taken is unknown.
 
         Raises:
-            InvalidRequest: The text is closed, or cannot be said.
+            InvalidRequest: The text is closed, or cannot be spoken.
             EngineStopped: The engine has stopped, or the speech was aborted.
         """
         async with self._writing:
@@ -80,11 +81,11 @@ class SpeechWriter:
                 await self._take(partial(self._text.write, text[start : start + _BLOCK]))
 
     async def feed(self, text: str | None, take: Callable[[], Awaitable[str | None]]) -> None:
-        """Write text and all that follows, then close; raises as `write` and `close`.
+        """Write a text and all that follows it, then close; raises as `write` and `close`.
 
         Args:
-            text: The first of it; None: there is none.
-            take: Waits for the next; None at the end.
+            text: The first text, or None.
+            take: Waits for the next text; None at the end.
         """
         while text is not None:
             await self.write(text)
@@ -92,10 +93,10 @@ class SpeechWriter:
         await self.close()
 
     async def close(self) -> None:
-        """Say that no text follows. A second call does nothing.
+        """Close the text: nothing follows. A second call does nothing.
 
         Raises:
-            InvalidRequest: There was nothing to say in all of the text.
+            InvalidRequest: Nothing in the whole text can be spoken.
             EngineStopped: As in `write`.
         """
         async with self._writing:
@@ -106,13 +107,13 @@ class SpeechWriter:
             self._news.set()
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
-        """Yield the chunks of all pieces in order, up to the end of a closed text.
+        """Yield the chunks of all pieces in order, until the end of a closed text.
 
-        When left early, nothing goes on running, and writing fails.
+        Leaving early aborts all pieces, and `write` then fails.
 
         Raises:
-            IzwiError: A piece failed, or there was nothing to say.
-            EngineStopped: It was aborted.
+            IzwiError: A piece failed, or nothing can be spoken.
+            EngineStopped: The speech was aborted.
         """
         try:
             while await self._has_piece():
@@ -135,19 +136,19 @@ class SpeechWriter:
             self.abort()
 
     def pause(self) -> None:
-        """Stop all pieces where they are, before the engine's next step."""
+        """Pause all pieces before the engine's next step."""
         self._paused = True
         for piece in self._requests():
             self._engine.pause(piece.request_id)
 
     def resume(self) -> None:
-        """Go on with the next sample."""
+        """Continue with the next sample."""
         self._paused = False
         for piece in self._requests():
             self._engine.resume(piece.request_id)
 
     def abort(self) -> None:
-        """Stop every piece that still runs, and wake who waits here."""
+        """Abort all running pieces, and wake the tasks that wait here."""
         self._fail(EngineStopped("the speech was aborted"))
 
     def _requests(self) -> list[_Piece]:
@@ -162,7 +163,7 @@ class SpeechWriter:
         self._room.set()
 
     async def _has_piece(self) -> bool:
-        """Wait for the next piece; False if there is none any more."""
+        """Wait for the next piece; False if none follows."""
         while self._error is None:
             if self._pieces or self._closed:
                 return bool(self._pieces)
@@ -171,7 +172,7 @@ class SpeechWriter:
         raise self._error
 
     async def _take(self, step: Callable[[], Sequence[TextPart | Pause]]) -> None:
-        """Hand the model's next parts to the engine, once there is room for them."""
+        """Submit the model's next parts once there is room for them."""
         try:
             while self._error is None and self._is_far_ahead():
                 self._room.clear()
@@ -210,22 +211,22 @@ class SpeechWriter:
             self._news.set()
             if not request.open_input:
                 return
-        if self._pieces:  # else it has ended already
+        if self._pieces:  # otherwise it has ended
             self._pieces[-1].num_ids += len(part.ids)
         self._engine.write(part.request_id, part.ids, part.closed)
 
     def _named(self, request: Request, piece: int) -> Request:
-        """The request with its piece's seed, in its speech's order."""
+        """Return the request with its piece's seed, as part of its speech."""
         seed, ask = piece_seed(request.seed, piece), request.ask
         wish = replace(ask, seed=seed) if isinstance(ask, SpeechInput) else None
         return replace(request, seed=seed, listener=self._id, continues=piece > 0, ask=wish)
 
 
 def default_writable_model(registry: Registry) -> str:
-    """Return the first model that speaks a text while it is written.
+    """Return the first model that can speak a text while it is written.
 
     Raises:
-        ModelNotFound: There is none.
+        ModelNotFound: None is served.
     """
     for name in registry.names():
         model = registry.model(name)
@@ -239,11 +240,11 @@ def default_writable_model(registry: Registry) -> str:
 async def open_speech_writer(
     engine: EngineClient, registry: Registry, model_name: str, ask: SpeechInput
 ) -> SpeechWriter:
-    """Begin a speech whose text is still to be written; `ask.text` is not looked at.
+    """Start a speech whose text is written later; `ask.text` is not used.
 
     Raises:
         ModelNotFound: No such model.
-        InvalidRequest: What was asked cannot be done, or the model needs its text at once.
+        InvalidRequest: The model cannot do what was requested, or needs the whole text.
     """
     model = registry.speech(model_name)
     if not isinstance(model, WritableModel):
