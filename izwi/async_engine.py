@@ -39,11 +39,11 @@ class AsyncEngine:
 
     @property
     def load(self) -> dict[str, dict[str, float]]:
-        """Sequences and pages of each model, and what happened to them."""
+        """Figures of each model; see `izwi.metrics.FIGURES`."""
         return self._engine.load
 
     def observe(self, observer: Observer) -> None:
-        """Tell an observer of every request and chunk; before `start`."""
+        """Report every request and chunk to an observer; call it before `start`."""
         self._thread.observe(observer)
 
     def start(self) -> None:
@@ -61,11 +61,11 @@ class AsyncEngine:
     def submit_all(self, requests: Sequence[Request]) -> list[Stream]:
         """Queue requests so that they enter the same step, and return their streams in order.
 
-        All are queued or none: if the queue refuses one, every stream ends with that error. So it
-        does where an id is taken, by a request that runs or by another of them.
+        All are queued or none. If the queue refuses one, or an id is already in use, every stream
+        ends with that error.
 
         Raises:
-            EngineStopped: The engine does not run.
+            EngineStopped: The engine is not running.
         """
         loop = asyncio.get_running_loop()
         streams = [Stream(request.request_id, self, loop) for request in requests]
@@ -86,11 +86,11 @@ class AsyncEngine:
         return streams
 
     def abort(self, request_id: str) -> None:
-        """End a request before the next step."""
+        """End a request before its next step."""
         self._thread.abort(request_id)
 
     def pause(self, request_id: str) -> None:
-        """Stop a request where it is before the next step."""
+        """Pause a request before its next step."""
         self._thread.pause(request_id)
 
     def resume(self, request_id: str) -> None:
@@ -106,29 +106,29 @@ class AsyncEngine:
         self._thread.set_backpressure(request_id, backpressured)
 
     async def add(self, name: str, model: Model) -> None:
-        """Serve one more model from the next step on; see `Engine.add`.
+        """Serve another model from the next step on; see `Engine.add`.
 
         Raises:
-            InvalidRequest: The name is taken, or every share of the memory is.
-            EngineStopped: The engine does not run.
+            InvalidRequest: The name is taken, or no share of the memory is left.
+            EngineStopped: The engine is not running.
         """
         done = self._thread.change(name, lambda: self._engine.add(name, model))
         await asyncio.wrap_future(done)
 
     async def remove(self, name: str) -> None:
-        """Take no new requests of a model, and wait until those that run have ended.
+        """Accept no new requests for a model, and wait until the running ones have ended.
 
-        Its memory is free then. Who stops waiting stops nothing.
+        Its memory is free then. Cancelling the wait does not cancel the removal.
 
         Raises:
             ModelNotFound: No such model is served.
-            EngineStopped: The engine does not run.
+            EngineStopped: The engine is not running.
         """
         done = self._thread.change(name, lambda: self._engine.remove(name))
         await asyncio.wrap_future(done)
 
     def take(self, chunks: list[Chunk]) -> None:
-        """Hand chunks to their streams; the stepping thread calls it."""
+        """Pass chunks to their streams; called on the step thread."""
         for chunk in chunks:
             stream = self._streams.get(chunk.request_id)
             if chunk.reason is not None:
@@ -137,10 +137,10 @@ class AsyncEngine:
                 stream.deliver(chunk)
 
     def stepped(self) -> None:
-        """Nothing: figures are read on demand."""
+        """Do nothing: figures are read on demand."""
 
     def ended(self, broken: BaseException | None) -> None:
-        """End every stream that is left: the thread will not; the stepping thread calls it."""
+        """End every remaining stream, because the step thread has ended; called on that thread."""
         error = EngineStopped("the engine has failed" if broken else "the engine has stopped")
         with self._adding:
             streams, self._streams = self._streams, {}

@@ -1,6 +1,6 @@
 """The engine: one loop for every task. Knows no model by name and no HTTP.
 
-schedule   who runs, and with which pages          scheduler/
+schedule   which sequences run, with which pages   scheduler/
 execute    encoders, one forward pass, the codec   runner/
 process    logs grow, chunks leave, memory is freed
 """
@@ -68,13 +68,14 @@ class Engine:
         self._arrivals = 0
 
     def add(self, name: str, model: Model) -> None:
-        """Serve one more model, with an unused share of the memory.
+        """Serve another model, with an unused share of the memory.
 
-        Nothing else runs meanwhile: setting up pages takes milliseconds, recording a model's steps
+        Nothing else runs meanwhile. Setting up pages takes milliseconds; recording a model's steps
         on CUDA takes seconds.
 
         Raises:
-            InvalidRequest: The name is taken, every share of the memory is, or the device is full.
+            InvalidRequest: The name is taken, no share of the memory is left, or the device is
+                full.
         """
         if name in self._workers:
             raise InvalidRequest(f"model {name!r} is still there", param="model")
@@ -86,7 +87,7 @@ class Engine:
         share = share_of_added_model(self.config, self._backend, self.budget)
         with self._backend.reporting_full_device():
             worker = ModelWorker.of(model, self._backend, self.config, share, self.clock)
-        self._workers = {**self._workers, name: worker}  # a new one: other threads read the old one
+        self._workers = {**self._workers, name: worker}  # a copy: other threads read the old one
 
     def remove(self, name: str) -> None:
         """Accept no new requests for a model; free its memory when the running ones have ended.
@@ -101,16 +102,16 @@ class Engine:
 
     @property
     def leaving(self) -> frozenset[str]:
-        """Names of the models that are removed as soon as their requests have ended."""
+        """Names of models that are removed once their requests have ended."""
         return frozenset(self._leaving)
 
     def submit(self, request: Request, log: Log | None = None) -> None:
-        """Queue a request; one that another engine has begun continues where its log ends.
+        """Queue a request; one that another engine has begun resumes where its log ends.
 
         Raises:
             ModelNotFound: No such model is served.
-            InvalidRequest: The prompt can never fit in memory, the id is taken, or the model can
-                follow no grammar.
+            InvalidRequest: The prompt can never fit in memory, the id is taken, or the model does
+                not support grammars.
             Overloaded: The model's queue is full.
         """
         if request.model not in self._workers or request.model in self._leaving:
@@ -128,7 +129,7 @@ class Engine:
         self._live[request.request_id] = worker, sequence
 
     def abort(self, request_id: str) -> list[Chunk]:
-        """End a request now and free what it holds; nothing if it has ended already."""
+        """End a request now and free its memory; do nothing if it has ended."""
         if request_id not in self._live:
             return []
         worker, sequence = self._live.pop(request_id)
@@ -137,27 +138,27 @@ class Engine:
         return [chunk]
 
     def pause(self, request_id: str) -> None:
-        """Stop a request where it is until `resume`; nothing if it has ended.
+        """Pause a request until `resume`; do nothing if it has ended.
 
-        It resumes with the very next sample or token. Its pages and its codec state stay while
-        memory lasts, and are rebuilt from its log otherwise.
+        It resumes with the very next sample or token. Its pages and codec state are kept while
+        there is memory, and rebuilt from its log otherwise.
         """
         if request_id in self._live:
             worker, sequence = self._live[request_id]
             worker.scheduler.pause(sequence, self.clock())
 
     def resume(self, request_id: str) -> None:
-        """Let a paused request go on; nothing if it is not paused."""
+        """Resume a paused request; do nothing if it is not paused."""
         if request_id in self._live:
             worker, sequence = self._live[request_id]
             worker.scheduler.resume(sequence, self.clock())
 
     def write(self, request_id: str, text_ids: Seq[int], closed: bool) -> None:
-        """Write text to a request with open input; nothing if it has ended or was closed.
+        """Write text to a request with open input; do nothing if it has ended or was closed.
 
         Args:
-            request_id: Of the request.
-            text_ids: What follows what was written before, in the model's text ids.
+            request_id: The request.
+            text_ids: The next text ids, in the model's vocabulary.
             closed: Nothing more will be written.
         """
         if request_id in self._live:
@@ -180,7 +181,7 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the last step ran nothing, because all that is left waits for others."""
+        """Whether the last step ran nothing, because every sequence waits for input or a reader."""
         return all(worker.is_idle for worker in self._busy_workers())
 
     @property
@@ -203,7 +204,7 @@ class Engine:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Drop the model workers of models that are being removed and have nothing left to do."""
+        """Drop the workers of models that are being removed and have no work left."""
         if not self._leaving:
             return
         busy = {sequence.request.model for _, sequence in self._live.values()}

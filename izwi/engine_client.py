@@ -1,4 +1,4 @@
-"""The one way to talk to an engine: in this process, in another, or to several behind a router."""
+"""The protocol by which callers use an engine: in this process, in another, or behind a router."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ class EngineClient(Protocol):
 
     Implemented by `izwi.async_engine.AsyncEngine`, whose engine steps in this process, and by
     `izwi_api.serve.remote_engine.RemoteEngine` over sockets. A request belongs to the client that
-    submitted it and is named by its id alone, so a client may run it on any of several engines,
-    and on another after a death: its log goes on, and the reader notices a pause.
+    submitted it and is identified by its id alone. So a client may run it on any of several
+    engines, and resume it on another one if its engine dies; the reader notices a pause.
 
     Commands about a request take effect before its next step, in the order in which they are given.
-    They do nothing where it has ended.
+    They do nothing if it has ended.
     """
 
     @property
     def alive(self) -> bool:
-        """Whether it takes requests."""
+        """Whether it accepts requests."""
         ...
 
     @property
     def load(self) -> Mapping[str, Mapping[str, float]]:
-        """What is counted of each model; see `izwi.metrics.FIGURES`."""
+        """Figures of each model; see `izwi.metrics.FIGURES`."""
         ...
 
     def start(self) -> None:
-        """Start stepping, where that is up to this process."""
+        """Start stepping, if the engine is in this process."""
         ...
 
     async def stop(self) -> None:
-        """Leave the engine; what runs ends with EngineStopped."""
+        """Disconnect; requests in flight end with EngineStopped."""
         ...
 
     def submit(self, request: Request) -> OutputStream:
-        """Take a request in. Raises EngineStopped; a refusal by the queue ends the stream."""
+        """Submit a request. Raises EngineStopped; a refusal by the queue ends the stream."""
         ...
 
     def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:
-        """Take all requests in, or none, so that they start together; raises as `submit`."""
+        """Submit requests that start together, all or none; raises as `submit`."""
         ...
 
     def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
@@ -64,11 +64,11 @@ class EngineClient(Protocol):
         ...
 
     def pause(self, request_id: str) -> None:
-        """Stop a request where it is; its compute goes to others, its memory while it lasts."""
+        """Pause a request; its compute is free for others, and its memory if they need it."""
         ...
 
     def resume(self, request_id: str) -> None:
-        """Go on with a paused request with the next sample or token."""
+        """Resume a paused request with the next sample or token."""
         ...
 
     def abort(self, request_id: str) -> None:
@@ -76,30 +76,30 @@ class EngineClient(Protocol):
         ...
 
     async def add(self, name: str, model: Model) -> None:
-        """Serve one more model.
+        """Serve another model.
 
         Raises:
-            InvalidRequest: The name is taken, memory is, or models do not come and go here.
-            EngineStopped: The engine does not run.
+            InvalidRequest: The name is taken, memory is full, or models cannot be added here.
+            EngineStopped: The engine is not running.
         """
         ...
 
     async def remove(self, name: str) -> None:
-        """Take no new requests of a model, and wait for those that run.
+        """Accept no new requests for a model, and wait until the running ones have ended.
 
         Raises:
             ModelNotFound: No such model is served.
-            InvalidRequest: Models do not come and go here.
-            EngineStopped: The engine does not run.
+            InvalidRequest: Models cannot be removed here.
+            EngineStopped: The engine is not running.
         """
         ...
 
 
 class ForwardingEngine:
-    """An engine client that passes everything on to another; subclasses change what they must.
+    """An engine client that forwards to another one; subclasses override what they change.
 
     Args:
-        engine: Which does the work. Errors are its own.
+        engine: The client to forward to. Errors are raised as they are.
     """
 
     def __init__(self, engine: EngineClient):

@@ -22,11 +22,11 @@ class Launched:
 
     Attributes:
         work: What was planned.
-        failed: What failed, by arrival.
-        rows: What runs.
-        forward: Waits for what the rows gave; None: they do not run yet.
+        failed: Errors, by arrival of the sequence.
+        rows: Rows of the forward pass.
+        forward: Waits for the rows' results; None: the pass was not launched.
         began_s: When it was launched, on the engine's clock.
-        seconds: Time that launching took.
+        seconds: Time that the launch took.
         num_compiled: `Runner.num_compiled` before it was launched.
         reads_log: The next step cannot be planned before its results are known.
     """
@@ -49,17 +49,17 @@ class Launched:
 
     @property
     def size(self) -> StepWork:
-        """What runs before the step ends; sound is made beside the next one."""
+        """Work that ends with the step; later sound runs beside the next one."""
         lengths = [stop - start for _, start, stop in self.rows]
         return StepWork.of(lengths, len(self.work.encode), ())
 
     @property
     def is_done(self) -> bool:
-        """Whether a device has finished it, so that waiting for its results would not block."""
+        """Whether the device has finished, so that waiting for results would not block."""
         return self.forward is not None and self.forward.is_done
 
     def fresh(self) -> list[bool]:
-        """Of each row, whether its sequence has not let go of its pages since the launch."""
+        """For each row, whether its sequence has kept its pages since the launch."""
         pairs = zip(self.rows, self._epochs, strict=True)
         return [row.sequence.pending.epoch == epoch for row, epoch in pairs]
 
@@ -71,13 +71,13 @@ class Launched:
         Args:
             limit: Entries after which a sequence ends.
             ramp: Frames of a stream's first, second, ... chunk of sound.
-            following: Of the model, asked where it has several tracks.
+            following: The model's function for the next track, if it has several.
         """
         for sequence, _, stop in self.rows:  # no marks among them, whose steps are not recorded
             sequence.kv.num_computed = stop
             pending = sequence.pending
             entries = len(sequence.emitted) + pending.entries
-            if stop == sequence.num_prompt + entries:  # it emits
+            if stop == sequence.num_prompt + entries:  # this row emits
                 pending.entries += 1
                 pending.ends = entries + 1 >= limit(sequence)
                 tracks = sequence.tracks
@@ -102,7 +102,7 @@ class Launched:
 
         Args:
             rows: Those that are fresh.
-            every: What each of them gave.
+            every: The results of each row.
         """
         for row, drawn in zip(rows, every, strict=True):
             pending = row.sequence.pending
@@ -117,13 +117,13 @@ class Launched:
 
 @dataclass(slots=True)
 class Results:
-    """What a step's execution gave.
+    """The results of a step.
 
     Attributes:
         work: What was planned.
-        failed: What failed, by arrival.
-        drawn: Rows that ran: sequence, entries drawn, positions computed.
-        seconds: Time that it took so far.
+        failed: Errors, by arrival of the sequence.
+        drawn: Rows that ran: sequence, drawn entries, computed positions.
+        seconds: Time so far.
         num_compiled: `Runner.num_compiled` before the step.
     """
 
@@ -137,11 +137,11 @@ class Results:
 def awaited(
     begun: dict[int, tuple[Sequence, PendingAudio]], results: Results
 ) -> dict[int, Float32]:
-    """Wait for sounds, by arrival; what failed is noted in the results."""
+    """Wait for pieces of sound, by arrival; errors are added to the results."""
     sounds: dict[int, Float32] = {}
     for arrival, (_, sound) in begun.items():
         try:
             sounds[arrival] = sound()
-        except Exception as error:  # the engine must outlive any one request
+        except Exception as error:  # a failed request must not end the engine
             results.failed[arrival] = error
     return sounds

@@ -32,13 +32,13 @@ from izwi.tracked import append_tracked, ends_with_text, resume_tracked
 
 # How often, in steps, prices are updated and requests that waited too long are refused.
 _CHECK_EVERY = 32
-# A step is launched when this share of the predicted time of the one before is left. The measured
-# lead time decays slowly, so that one slow step does not inflate later estimates.
+# A step is launched when this share of the predicted time of the previous step is left. The
+# measured lead time decays slowly, so that one slow step does not inflate later estimates.
 _MARGIN = 0.25
-# Planning and launching takes as long as the second longest of so many steps: one is an outlier.
+# The lead time is the second longest of this many recent ones, because one may be an outlier.
 _LEADS = 32
-# While new requests can still join, the device is asked whether it has finished: after this share
-# of the time that it has run, so that a step that is wrongly predicted idles it no longer.
+# While new requests can still join, the device is polled at intervals of this share of the time
+# that it has run, so that a wrong prediction idles it for no longer than that.
 _LEAST_POLL_S = 5e-4
 _POLL_SHARE = 0.25
 
@@ -54,11 +54,11 @@ class ModelWorker:
         self._in_flight: deque[Launched] = deque()
         self._vocoding: dict[int, tuple[Sequence, PendingAudio]] = {}  # by arrival
         self._waits = True
-        self._ended_s = -inf  # when the last step in flight did
-        self._planned_s = 0.0  # when planning the last step began
-        self._leads_s: deque[float] = deque([0.0], _LEADS)  # of planning and launching, of late
+        self._ended_s = -inf  # when the last step in flight ended
+        self._planned_s = 0.0  # when planning of the last step began
+        self._leads_s: deque[float] = deque([0.0], _LEADS)  # recent times of planning and launching
         self._nothing = np.zeros((0, runner.num_codebooks), dtype=np.int64)
-        self._writes = runner.frame_s is None  # text alone
+        self._writes = runner.frame_s is None  # the model has text only
 
     @staticmethod
     def of(
@@ -80,7 +80,7 @@ class ModelWorker:
 
     @property
     def load(self) -> dict[str, float]:
-        """Sequences, pages and what happened to them: the keys of `izwi.metrics.FIGURES`."""
+        """Figures of sequences and pages: the keys of `izwi.metrics.FIGURES`."""
         scheduler, memory = self.scheduler, self.scheduler.memory
         counts = scheduler.counts
         return {
@@ -110,7 +110,7 @@ class ModelWorker:
         }
 
     def schedule(self, now_s: float) -> Work:
-        """Decide what this step runs."""
+        """Plan the next step."""
         self._planned_s = now_s
         work = self.scheduler.schedule(now_s)
         self._waits = not (work.encode or work.forward or work.vocode)
@@ -134,7 +134,7 @@ class ModelWorker:
     def launch(self, work: Work) -> None:
         """Run the encoders, and launch the forward pass; `results` waits for it."""
         if self._waits and not work.rebuild and self._in_flight:
-            return  # there is nothing to do before these have ended
+            return  # the forward pass needs their results
         began_s, compiled = self._clock(), self.runner.num_compiled
         failed = self.runner.rebuild(work.rebuild) if work.rebuild else {}
         if work.encode:
@@ -158,8 +158,8 @@ class ModelWorker:
     def spare_s(self) -> float:
         """Seconds to wait for new requests before asking again; not above 0: plan the next step.
 
-        A request that arrives before the next step is planned takes part in it, instead of one
-        step later. The wait ends when the device is predicted to be nearly done, or is done.
+        A request that arrives before the next step is planned takes part in it, instead of one step
+        later. The wait ends when the device is done, or is predicted to be nearly done.
         """
         launched = self._in_flight[0] if self._in_flight else None
         if launched is None or not self._stays() or launched.is_done:
@@ -167,7 +167,7 @@ class ModelWorker:
         runs_s = self.scheduler.cost.cost.seconds(launched.size)
         began_s, now_s = max(launched.began_s, self._ended_s), self._clock()
         left_s = began_s + (1.0 - _MARGIN) * runs_s - self._lead_s() - now_s
-        # a prediction may be wrong: the device is asked now and then whether it has finished
+        # a prediction may be wrong, so the device is polled from time to time
         return min(left_s, max(_LEAST_POLL_S, _POLL_SHARE * (now_s - began_s)))
 
     def _lead_s(self) -> float:
@@ -178,7 +178,7 @@ class ModelWorker:
         """Wait for the steps in flight, or run a step that could not be launched.
 
         The newest step stays in flight: the next one is launched behind it first, so that the
-        device does not idle. Results must be processed before the next ones are taken.
+        device does not idle. Process results before taking the next ones.
         """
         while self._in_flight and (self._waits or not self._stays()):
             yield self._results(self._in_flight.popleft())
@@ -198,7 +198,7 @@ class ModelWorker:
         else:
             every = list(compress(launched.forward(), fresh))
             launched.reconcile(rows, every)
-            ended_s = self._clock()  # the device began when it had ended the step before
+            ended_s = self._clock()  # the device began this step when the previous one ended
             results.seconds = ended_s - max(launched.began_s, self._ended_s)
             self._ended_s = ended_s
         for row, drawn in zip(rows, every, strict=True):
@@ -227,7 +227,7 @@ class ModelWorker:
         chunks: list[Chunk] = []
         for sequence in dict.fromkeys([*results.work.sequences(), *begun]):
             status = sequence.status
-            if status.phase is Phase.FINISHED:  # it left while the step was in flight
+            if status.phase is Phase.FINISHED:  # it was aborted while the step was in flight
                 continue
             is_delivered, failure = sequence.arrival in fresh, results.failed.get(sequence.arrival)
             sound = sequence.sound.new_part(sounds.get(sequence.arrival))
@@ -244,9 +244,9 @@ class ModelWorker:
         return chunks + self._check(now_s)
 
     def begin(self, sequence: Sequence, log: Log | None) -> None:
-        """Set up a new sequence, at the end of another engine's log of its request if there is one.
+        """Set up a new sequence, at the end of its log if another engine has begun it.
 
-        The entry that ended it is drawn again, the same, and ends it here.
+        If the log is complete, the last entry is drawn again and ends the sequence here.
         """
         self.runner.begin(sequence)
         if log is None:
@@ -257,7 +257,7 @@ class ModelWorker:
         if sequence.tracks is not None:
             entries, sequence.emitted = sequence.emitted, []
             resume_tracked(sequence, entries, self.runner.following, self.runner.num_ids)
-        if sequence.sound.num_vocoded > len(sequence.frames):  # what is drawn again left in part
+        if sequence.sound.num_vocoded > len(sequence.frames):  # those are drawn again
             sequence.sound.repeat(log.num_samples)
 
     def finish(
@@ -275,12 +275,12 @@ class ModelWorker:
         return self._chunk(sequence, sound, reason=reason, error=error, encoded=encoded)
 
     def close(self) -> None:
-        """Free the tiers below the device. Nothing may run."""
+        """Free the tiers below the device. Nothing may be running."""
         self.runner.store.close()
         self.runner.grammars.close()
 
     def _append(self, sequence: Sequence, drawn: Drawn) -> Entries:
-        """Put entries into the log; returns them, without a stop id, which is not emitted."""
+        """Append entries to the log; return them without a stop id, which is not emitted."""
         request, entries = sequence.request, drawn.entries
         if sequence.tracks is not None:
             return self._append_tracked(sequence, drawn)
@@ -296,7 +296,7 @@ class ModelWorker:
         return kept
 
     def _append_tracked(self, sequence: Sequence, drawn: Drawn) -> Entries:
-        """`_append` of an entry of one of several tracks."""
+        """Do the same as `_append` for an entry of a model with several tracks."""
         following = self.runner.following
         appended, goes_on = append_tracked(sequence, drawn.entries[0], following)
         if appended:
@@ -310,20 +310,20 @@ class ModelWorker:
         return drawn.entries if appended else ()
 
     def _limit(self, sequence: Sequence) -> int:
-        """Entries after which a sequence ends."""
+        """Return the number of entries at which a sequence ends."""
         if sequence.drawing.limit is not None:
             return sequence.drawing.limit
         limit, request = self.runner.max_entries(sequence), sequence.request
-        if not request.output_positions:  # entries take positions
+        if not request.output_positions:  # otherwise entries take no positions
             limit = min(limit, self.scheduler.capacity - sequence.num_prompt)
-        if not request.open_input:  # else it grows with what is written
+        if not request.open_input:  # otherwise it grows with the written text
             sequence.drawing.limit = limit
         return limit
 
     def _sounds(self, results: Results) -> dict[int, Float32]:
         """Start due vocoder work; return the chunks of sound that are ready, or waited for."""
         began_s = self._clock()
-        sounds = awaited(self._vocoding, results)  # first, since their buffers are used again
+        sounds = awaited(self._vocoding, results)  # first, because their buffers are reused
         self._vocoding = {}
         first: dict[int, tuple[Sequence, PendingAudio]] = {}
         due = self._due(results)
@@ -343,15 +343,15 @@ class ModelWorker:
         work = results.work
         lengths = [row.stop - row.start for row in work.forward]
         ran = StepWork.of(lengths, len(work.encode), [frames for _, frames in due])
-        if self.runner.num_compiled == results.num_compiled:  # else it never takes as long again
+        if self.runner.num_compiled == results.num_compiled:  # otherwise the time is not typical
             self.scheduler.cost.add(ran, seconds)
         return sounds
 
     def _due(self, results: Results) -> list[tuple[Sequence, int]]:
-        """Chunks of sound that were planned and have their frames, and how many each."""
+        """Return the planned chunks of sound that have their frames, each with its frames."""
         due = []
         for sequence in results.work.vocode:
-            if not self.scheduler.runs(sequence):  # it was taken out since
+            if not self.scheduler.runs(sequence):  # it was removed meanwhile
                 continue
             frames = frames_to_vocode(
                 num_frames=len(sequence.frames),
@@ -365,7 +365,7 @@ class ModelWorker:
         return due
 
     def _is_done(self, sequence: Sequence) -> bool:
-        """Whether the last entry, and its sound, are out."""
+        """Whether the last entry and its sound were delivered."""
         if sequence.request.encode_only:
             sequence.status.reason = Reason.STOP
             return all(result is not None for result in sequence.encoded)
@@ -375,7 +375,7 @@ class ModelWorker:
         return sequence.status.ended and silent
 
     def _check(self, now_s: float) -> list[Chunk]:
-        """Every so many steps: update prices, and refuse requests that could not start in time."""
+        """At intervals, update predicted costs, and refuse requests that waited too long."""
         if self.scheduler.counts.steps % _CHECK_EVERY:
             return []
         self.runner.learn(self.scheduler.cost.cost)
@@ -385,7 +385,7 @@ class ModelWorker:
         return [self.finish(s, Reason.ERROR, error=Overloaded(waited)) for s in refused]
 
     def _chunk(self, sequence: Sequence, sound: Float32 | None, **rest: Any) -> Chunk:
-        """What was not delivered yet: frames come with their sound, text at once."""
+        """Return entries not yet delivered: frames come with their sound, text at once."""
         first = sequence.output.num_delivered
         new = sequence.emitted[first:]
         sequence.output.num_delivered = len(sequence.emitted)

@@ -13,7 +13,7 @@ from izwi.request import Chunk, Reason
 
 
 class Source(Protocol):
-    """Where a stream's chunks come from: an engine, here or in another process."""
+    """The source of a stream's chunks: an engine in this process or another."""
 
     @property
     def max_backlog(self) -> int:
@@ -51,12 +51,12 @@ class Stream(AsyncIterator[Chunk]):
         return chunk
 
     def abort(self) -> None:
-        """Abort: the engine ends the request before its next step. Nothing if it has ended."""
+        """Abort: the engine ends the request before its next step. Do nothing if it has ended."""
         if not self._ended:
             self._source.abort(self.request_id)
 
     def deliver(self, chunk: Chunk) -> None:
-        """Hand a chunk over from another thread than the reader's."""
+        """Add a chunk from another thread than the reader's."""
         try:
             self._loop.call_soon_threadsafe(self.put, chunk)
         except RuntimeError:  # the reader's event loop is closed
@@ -65,9 +65,9 @@ class Stream(AsyncIterator[Chunk]):
                 self._source.abort(self.request_id)
 
     def put(self, chunk: Chunk) -> None:
-        """Hand a chunk over in the reader's event loop; a reader far behind causes backpressure.
+        """Add a chunk in the reader's event loop; a reader far behind causes backpressure.
 
-        After the last one nothing is aborted or held: the id may be another request's by then.
+        After the last chunk the request is neither aborted nor stopped: its id may be in use again.
         """
         self._queue.put_nowait(chunk)
         if chunk.reason is not None:
@@ -78,12 +78,12 @@ class Stream(AsyncIterator[Chunk]):
 
 
 def failure(request_id: str, error: BaseException) -> Chunk:
-    """The last chunk of a request that failed."""
+    """Return the last chunk of a request that failed."""
     return Chunk(request_id, _no_entries(), reason=Reason.ERROR, error=error)
 
 
 def aborted(request_id: str) -> Chunk:
-    """The last chunk of a request whose reader left."""
+    """Return the last chunk of an aborted request."""
     return Chunk(request_id, _no_entries(), reason=Reason.ABORTED)
 
 

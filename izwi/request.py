@@ -37,10 +37,10 @@ class SamplingParams(Struct, frozen=True):
         presence_penalty: Subtracted from the logits of the tokens that this request emitted.
         frequency_penalty: Subtracted as often as the request emitted the token.
         min_p: Keep tokens at least so likely relative to the likeliest; 0 keeps all.
-        logit_bias: Pairs (id, what is added to its logit).
+        logit_bias: Pairs of an id and the value added to its logit.
 
-    The last four, for codebook 0 alone, are applied in this order: bias, repetition penalty,
-    presence and frequency penalty, temperature, min_p, top_k, top_p.
+    The last four apply to codebook 0 only, in this order: bias, repetition penalty, presence and
+    frequency penalty, temperature, min_p, top_k, top_p.
     """
 
     temperature: float = 0.0
@@ -64,7 +64,7 @@ class SamplingParams(Struct, frozen=True):
 
     @property
     def reads_log(self) -> bool:
-        """Whether a draw needs all earlier ones on the host."""
+        """Whether a draw needs all earlier entries on the host."""
         return self.counts or (self.adjusts and self.repetition_penalty != 1.0)
 
 
@@ -72,10 +72,10 @@ class EncodeInput(Struct, frozen=True, eq=False):
     """One piece of audio that an encoder turns into part of a prompt.
 
     Attributes:
-        kind: Which encoder of the model; the model's own word.
-        values: What that encoder reads (features or samples), float32.
-        digest: Of the values, computed if not given; equal pieces are encoded once and
-            share their positions.
+        kind: The model's name for the encoder.
+        values: The encoder's input (features or samples), float32.
+        digest: Of the values, computed if not given; equal pieces are encoded once and share their
+            positions.
     """
 
     kind: str
@@ -83,20 +83,20 @@ class EncodeInput(Struct, frozen=True, eq=False):
     digest: int = _UNKNOWN_DIGEST
 
     def __post_init__(self) -> None:
-        if self.digest == _UNKNOWN_DIGEST:  # not when it comes from another process
+        if self.digest == _UNKNOWN_DIGEST:  # it is known if it comes from another process
             force_setattr(self, "digest", digest_array(self.values))
 
 
 class Prompt(Protocol):
-    """What a model is conditioned on. Only its length and its audio concern the engine.
+    """The input of a model. The engine uses only its length and its audio.
 
-    A family's prompts are msgspec structs with a tag, listed in `Family.prompts`, so that they
-    can be sent between processes.
+    A family's prompts are tagged msgspec structs, listed in `Family.prompts`, so that they can be
+    sent between processes.
     """
 
     @property
     def num_positions(self) -> int:
-        """Positions of KV that the prompt takes."""
+        """Positions that the prompt takes."""
         ...
 
     @property
@@ -106,7 +106,7 @@ class Prompt(Protocol):
 
 
 class TrackParams(Struct, frozen=True, omit_defaults=True):
-    """How entries of one track are drawn, and what ends the request there; as in `Request`."""
+    """How entries of one track are drawn, and what ends the request on it; as in `Request`."""
 
     sampling: SamplingParams = SamplingParams()
     codebook_sampling: SamplingParams = SamplingParams()
@@ -126,21 +126,21 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
         prompt: Model-specific; made by the model's own `prepare_*`.
         sampling: For codebook 0 (or the only one).
         codebook_sampling: For the other codebooks of a frame.
-        seed: With the step and the codebook it fixes every random pick.
+        seed: Together with the step and the codebook it determines every random draw.
         max_entries: Tokens and frames after which the request ends with "length".
         min_entries: Stop tokens are suppressed before this many entries.
         stop_ids: A first codebook's token among these ends the request and is not emitted.
-        other_tracks: The same for the model's tracks after the first, which the four above are for.
-        encode_only: End after encoding; the encoded arrays are the answer.
+        other_tracks: The four fields above are for the first track; these are for the others.
+        encode_only: End after encoding; the output is the encoded arrays.
         output_positions: Positions of the prompt, ascending, whose outputs give the entries, one
             each; entries then take no positions. Empty: entries follow the prompt.
         priority: Larger runs first, if the policy uses it.
         streams: The audio is played while it is made, so its playback clock counts.
         open_input: Text may still be written to it with `Engine.write`.
-        listener: Who plays it: requests of one listener are played one after the other, in the
-            order in which they were submitted. Empty: a listener of its own.
-        continues: Its listener has received earlier requests of the same answer, so a full queue
-            does not refuse it: that would cut the answer off.
+        listener: Requests with the same listener are played one after the other, in the order in
+            which they were submitted. Empty: a listener of its own.
+        continues: The listener has received earlier requests of the same answer, so a full queue
+            does not refuse this one, which would cut off the answer.
         awaits_engine: Where its engine has died, it waits for the next one, as what was in flight
             does, instead of being refused.
         cacheable: Its prompt may be shared by later requests, so its pages are kept while there is
@@ -148,7 +148,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
         logprobs: Chunks have the log probability of each entry.
         top_logprobs: With `logprobs`: how many of the most likely ids are reported as well.
         grammar: Its entries must match it; None: any entries.
-        ask: What it was prepared from, kept for recordings.
+        ask: The input that it was prepared from, kept for recordings.
     """
 
     request_id: str
@@ -179,7 +179,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
 
     @property
     def reads_log(self) -> bool:
-        """Whether an entry is drawn only when the host knows all before it."""
+        """Whether an entry is drawn only once the host knows all earlier ones."""
         if self.grammar is not None or self.sampling.reads_log:
             return True
         return any(params.sampling.reads_log for params in self.other_tracks)
@@ -190,7 +190,7 @@ class Request(Struct, Generic[PromptT], frozen=True, eq=False, omit_defaults=Tru
         return constrained or self.params(track).sampling.adjusts
 
     def params(self, track: int) -> Request | TrackParams:
-        """How entries of a track are drawn; the model's default for a track without parameters."""
+        """Return how entries of a track are drawn; the model's default without parameters."""
         if track == 0:
             return self
         return self.other_tracks[track - 1] if track <= len(self.other_tracks) else _DEFAULT
@@ -209,15 +209,15 @@ class Reason(StrEnum):
 
 
 class Chunk(Struct, frozen=True, eq=False, omit_defaults=True):
-    """What leaves the engine for one request at the end of a step.
+    """Output of one request at the end of a step.
 
     Attributes:
-        entries: (n, codebooks) int64, the entries emitted since the last chunk; -1 behind those of
+        entries: (n, codebooks) int64, the entries emitted since the last chunk; -1 fills entries of
             a track with fewer codebooks than the widest.
-        pcm: (samples,) float32 in [-1, 1] at the model's rate, or None where nothing was made.
-        encoded: The answer of an encode-only request.
+        pcm: (samples,) float32 in [-1, 1] at the model's rate, or None if there is no sound.
+        encoded: The output of an encode-only request.
         reason: Set on the last chunk.
-        error: Why, when the reason is ERROR.
+        error: Set if the reason is ERROR.
         logprobs: (n,) float32, one an entry: see `izwi.backends.protocol.StepSampler.logprobs`.
             None where the request did not ask. With `top_logprobs` = k: (n, 1 + 2 k), behind its
             own an id (exact, below 2^24) and its log probability k times, likeliest first.

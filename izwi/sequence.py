@@ -16,7 +16,7 @@ from izwi.track_log import Entry, TrackLog
 
 
 class Phase(StrEnum):
-    """Where a sequence stands."""
+    """The phase of a sequence."""
 
     WAITING = "waiting"
     PREFILL = "prefill"
@@ -28,9 +28,9 @@ class Phase(StrEnum):
 class PauseReason(StrEnum):
     """Why a sequence does not run although it has not ended."""
 
-    TURN = "turn"  # asked for: the user speaks over it
+    TURN = "turn"  # a caller paused it, for example because the user speaks
     INPUT = "input"  # its next frame needs text that is not written yet
-    MEMORY = "memory"  # its pages went to others
+    MEMORY = "memory"  # its pages went to another sequence
 
 
 @dataclass(slots=True, eq=False)
@@ -38,10 +38,10 @@ class Status:
     """Whether a sequence runs, and why not.
 
     Attributes:
-        phase: Where it stands.
+        phase: The phase.
         paused: Why it does not run, or None.
         backpressured: Its reader is behind; it emits nothing until the reader catches up.
-        ended: It emits no more; its last sound may still be owed.
+        ended: It emits no more entries; its last sound may not be computed yet.
         reason: Why it ended.
         last_step: The scheduler's step in which it last had a row, or arrived.
     """
@@ -60,7 +60,7 @@ class Input:
 
     Attributes:
         written: Text ids written after the prompt.
-        is_open: More may be written.
+        is_open: More text may be written.
     """
 
     written: list[int] = field(default_factory=list)
@@ -69,10 +69,10 @@ class Input:
 
 @dataclass(slots=True, eq=False)
 class Output:
-    """What a sequence's reader gets beside its entries.
+    """Output of a sequence besides its entries.
 
     Attributes:
-        logprobs: Of each entry emitted, where the request asks for them; else empty. A number, or
+        logprobs: One for each emitted entry if the request asks for them, else empty: a number, or
             a row of `Chunk.logprobs`.
         num_delivered: Entries delivered to its reader.
     """
@@ -88,10 +88,10 @@ class KV:
     Attributes:
         num_computed: Positions whose keys and values are in the pages.
         pages: Page ids, in position order.
-        keys: Content keys of the first positions, as far as they were asked for.
+        keys: Content keys of the first positions, as far as they were computed.
         page_chain: A running digest of each whole page of the prompt's keys.
-        num_published: Whole pages that were offered to the prefix tree.
-        num_reused: Positions that the prefix tree gave when it was last admitted.
+        num_published: Whole pages that were published to the prefix tree.
+        num_reused: Positions found in the prefix tree at its last admission.
     """
 
     num_computed: int = 0
@@ -104,14 +104,14 @@ class KV:
 
 @dataclass(slots=True, eq=False)
 class SoundCursor:
-    """How far the frames of a sequence are sound, and the codec's state there.
+    """How many frames of a sequence are sound, and the codec state at that point.
 
     Attributes:
         num_vocoded: Frames that went through the codec.
-        num_chunks: Chunks of sound that left, for the chunk ramp.
+        num_chunks: Chunks of sound so far, for the chunk ramp.
         state_row: Row of the codec state arena, or None.
-        saved_state: The codec's state while it holds no row, or None: rebuilt from the log.
-        num_repeated_samples: Samples to come that the caller has already, from another engine.
+        saved_state: The codec's state while it has no row; None: it is rebuilt from the log.
+        num_repeated_samples: Samples to come that an earlier engine has already delivered.
     """
 
     num_vocoded: int = 0
@@ -121,11 +121,11 @@ class SoundCursor:
     num_repeated_samples: int = 0
 
     def repeat(self, num_samples: int) -> None:
-        """Make the sound again from its beginning, of which so many samples are not new."""
+        """Make the sound from its beginning again; so many samples are already delivered."""
         self.num_vocoded, self.num_chunks, self.num_repeated_samples = 0, 0, num_samples
 
     def new_part(self, samples: Float32 | None) -> Float32 | None:
-        """Return what the caller does not have of (samples,), or None if there is nothing."""
+        """Return the part of (samples,) that is not delivered yet, or None."""
         if samples is None or not self.num_repeated_samples:
             return samples
         repeated = min(len(samples), self.num_repeated_samples)
@@ -140,9 +140,9 @@ class Pending:
     Attributes:
         entries: Entries that they draw; at most 1 when a step is planned.
         frames: Frames that go through the codec.
-        chunks: In so many chunks.
+        chunks: Number of chunks that these frames make.
         ends: No more entries follow.
-        epoch: How often the sequence has let go of its pages. What was launched before is dropped.
+        epoch: Times that the sequence has released its pages. Work launched before is dropped.
     """
 
     entries: int = 0
@@ -157,11 +157,11 @@ class Drawing:
     """How the entries of a sequence are drawn, and how many.
 
     Attributes:
-        reads_log: As of its request.
-        adjusts: Whether logits of any of its tracks are.
+        reads_log: See `Request.reads_log`.
+        adjusts: Whether the logits of any of its tracks are adjusted.
         seen: What the sampler keeps of the log; see `izwi.runner.emitted.SamplerState`.
-        grammar: An `izwi.runner.grammars.GrammarState`, or None where entries are free.
-        limit: Entries after which it ends, once that is known for good.
+        grammar: An `izwi.runner.grammars.GrammarState`, or None without a grammar.
+        limit: Number of entries at which it ends, once that is known.
     """
 
     reads_log: bool
@@ -172,7 +172,7 @@ class Drawing:
 
     @classmethod
     def of(cls, request: Request) -> Drawing:
-        """Ask a request once for what every step of it needs to know."""
+        """Read from a request, once, what every step needs."""
         adjusts = any(map(request.adjusts, range(1 + len(request.other_tracks))))
         return cls(request.reads_log, adjusts)
 
@@ -181,23 +181,23 @@ class Drawing:
 class Sequence:
     """A request and its log, and the caches of that log.
 
-    The log is `emitted`, `input`, and how far sound was made of it; all else is rebuilt from it.
+    The log is `emitted`, `input`, and the progress of `sound`; everything else is rebuilt from it.
 
     Attributes:
         arrival: Number of arrivals before it, in the whole engine.
-        submitted_s: When, on the engine's clock.
+        submitted_s: When it was submitted, on the engine's clock.
         emitted: The log: one entry a step, (codebooks,) ids; a token is an entry of one id.
-        tracks: Tracks of these entries, of a model with several; else None.
+        tracks: The tracks of these entries if the model has several; else None.
         input: The log of its input.
-        output: What its reader gets beside the entries.
+        output: Output besides the entries.
         status: Whether it runs, and why not.
-        encoded: Results of the prompt's encode inputs, None where not run yet.
-        kv: Its pages, and what the prefix tree knows of it.
-        sound: How far its frames are sound.
+        encoded: Results of the prompt's encode inputs; None where they have not run.
+        kv: Its pages, and what the prefix tree knows of them.
+        sound: How many of its frames are sound.
         pending: What steps in flight will add to it.
-        drawing: How its entries are drawn, and how many.
+        drawing: How its entries are drawn.
         num_prompt: Positions of the prompt.
-        output_positions: Positions of the prompt where entries are drawn, if not behind it.
+        output_positions: Positions of the prompt where entries are drawn, if not after it.
     """
 
     request: Request
@@ -219,30 +219,30 @@ class Sequence:
     def __post_init__(self) -> None:
         self.encoded = [None] * len(self.request.prompt.encode_inputs)
         self.input.is_open = self.request.open_input
-        # asked for every row of every step
+        # read for every row in every step
         self.num_prompt = self.request.prompt.num_positions
         self.output_positions = self.request.output_positions
         self.drawing = Drawing.of(self.request)
 
     @property
     def emits_nothing(self) -> bool:
-        """Whether its prompt may be computed, and nothing more for now."""
+        """Whether only its prompt may be computed for now."""
         grammar = self.drawing.grammar
         return self.status.backpressured or (grammar is not None and not grammar.is_ready)
 
     @property
     def num_entries(self) -> int:
-        """Entries emitted, and those that a step in flight draws."""
+        """Entries emitted, plus those that a step in flight draws."""
         return len(self.emitted) + self.pending.entries
 
     @property
     def frames(self) -> list[Entry]:
-        """Entries that become sound, of a model that makes any."""
+        """Entries that become sound, in models that make any."""
         return self.emitted if self.tracks is None else self.tracks.frames
 
     @property
     def num_frames(self) -> int:
-        """Frames emitted, and those that a step in flight most likely draws."""
+        """Frames emitted, plus those that a step in flight most likely draws."""
         return self.num_entries if self.tracks is None else self.tracks.num_frames
 
     @property
@@ -252,14 +252,14 @@ class Sequence:
 
     @property
     def next_drawn(self) -> int:
-        """The position whose output gives the next entry: a mark, or the last one known."""
+        """The position whose output gives the next entry: an output position, or the last one."""
         count = len(self.emitted)
         return (
             self.output_positions[count] if self.output_positions else self.num_prompt + count - 1
         )
 
     def drawn_before(self, stop: int) -> tuple[int, ...]:
-        """Positions before `stop` whose outputs give the next entries, one each."""
+        """Return the positions before `stop` whose outputs give the next entries, one each."""
         if self.output_positions:
             return self.output_positions[
                 len(self.emitted) : bisect_left(self.output_positions, stop)

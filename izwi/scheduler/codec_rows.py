@@ -1,7 +1,7 @@
 """Assign rows of the codec-state arena to streams. Knows no tensors.
 
-A stream that does not run keeps its row until another stream needs it; then the state moves to a
-lower tier, or is made again from the log when the stream goes on.
+A stream that does not run keeps its row until another stream needs it. Then the state moves to a
+lower tier, or is rebuilt from the log when the stream resumes.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ class StateRows(Protocol):
         ...
 
     def allocate(self) -> int:
-        """Hand out a row: the start of a stream."""
+        """Allocate a row, in the state of a stream's start."""
         ...
 
     def release(self, row: int) -> None:
-        """Take a row back."""
+        """Free a row."""
         ...
 
     def save(self, row: int) -> int | None:
-        """Keep a row's contents in a lower tier; a handle, or None where there is no room."""
+        """Save a row's contents in a lower tier; return a handle, or None if there is no room."""
         ...
 
     def restore(self, row: int, handle: int) -> bool:
-        """Bring back what `save` kept and forget it; False if it is gone."""
+        """Restore saved contents and forget them; False if they were dropped."""
         ...
 
     def forget(self, handle: int) -> None:
-        """Let go of what `save` kept."""
+        """Drop saved contents."""
         ...
 
 
@@ -45,7 +45,7 @@ class CodecRows:
 
     def __init__(self, states: StateRows):
         self._states = states
-        self._idle: dict[int, Sequence] = {}  # do not run; the longest idle first
+        self._idle: dict[int, Sequence] = {}  # streams that do not run, the longest idle first
 
     @property
     def num_available(self) -> int:
@@ -53,7 +53,7 @@ class CodecRows:
         return self._states.num_free + len(self._idle)
 
     def take(self, sequence: Sequence) -> bool:
-        """Give a stream a row. True if its state must be made again from the log."""
+        """Give a stream a row; True if its state must be rebuilt from the log."""
         if sequence.sound.state_row is not None:
             self._idle.pop(sequence.arrival, None)
             return False
@@ -66,12 +66,12 @@ class CodecRows:
         return sequence.sound.num_vocoded > 0
 
     def rest(self, sequence: Sequence) -> None:
-        """Let a stream keep its row until another stream needs it."""
+        """Keep a stream's row until another stream needs it."""
         if sequence.sound.state_row is not None:
             self._idle[sequence.arrival] = sequence
 
     def release(self, sequence: Sequence) -> None:
-        """Free what a stream that has ended holds."""
+        """Free the row or saved state of a stream that has ended."""
         self._idle.pop(sequence.arrival, None)
         if sequence.sound.state_row is not None:
             self._states.release(sequence.sound.state_row)
@@ -81,7 +81,7 @@ class CodecRows:
             sequence.sound.saved_state = None
 
     def _reclaim(self) -> None:
-        """Take the row of the stream that has not run for longest."""
+        """Take the row of the stream that has been idle for longest."""
         owner = self._idle.pop(next(iter(self._idle)))
         assert owner.sound.state_row is not None
         if owner.sound.num_vocoded:

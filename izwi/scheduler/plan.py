@@ -14,7 +14,7 @@ from izwi.scheduler.cost import StepCost, StepWork
 
 
 class Progress(Struct, frozen=True, kw_only=True, gc=False):
-    """How far a sequence is, and what it may run next.
+    """The progress of a sequence, and what it may run next.
 
     Attributes:
         num_positions: Positions known (prompt and log).
@@ -23,7 +23,7 @@ class Progress(Struct, frozen=True, kw_only=True, gc=False):
         num_encodes: Pieces of audio still to encode before the first position runs.
         encode_only: It ends once its audio is encoded.
         backpressured: Emits nothing for now (its reader is behind, or its text is not written yet);
-            its prompt may run but for the last position.
+            its prompt may run, except for the last position.
         ended: Emits no more entries; only vocoder work is left.
     """
 
@@ -45,9 +45,9 @@ class Urgency(Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         slack_s: Seconds until its listener hears a gap, or, before the first sound, until that is
-            late; negative: it is. `inf`: background work.
+            late; negative if it is late already. `inf`: background work.
         started: Its first audio or text was delivered.
-        idle_steps: Steps since it last had a part in one, or since it arrived.
+        idle_steps: Steps since it last ran in one, or since it arrived.
         priority: Larger goes first.
     """
 
@@ -62,8 +62,8 @@ class PendingSound(Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         frames: Frames emitted that are not sound yet.
-        chunk: Frames of its next chunk of sound; 0: it makes no sound.
-        next_frames: Frames that its next entry adds: 0 where that is text.
+        chunk: Frames of its next chunk of sound; 0: the model makes no sound.
+        next_frames: Frames that its next entry adds: 0 if that is text.
     """
 
     frames: int = 0
@@ -71,7 +71,7 @@ class PendingSound(Struct, frozen=True, kw_only=True, gc=False):
     next_frames: int = 1
 
 
-# A sequence of a model that makes no sound.
+# For models that make no sound.
 NO_SOUND = PendingSound()
 
 
@@ -82,10 +82,10 @@ class View(Struct, frozen=True, kw_only=True, gc=False):
     read than a named tuple.
 
     Attributes:
-        key: Names the sequence; a smaller key arrived earlier.
+        key: Identifies the sequence; a smaller key arrived earlier.
         progress: How far it is, and what it may run next.
-        num_pages: Pages that cost nothing: its own, or (waiting) shared ones that another sequence
-            holds.
+        num_pages: Pages that it gets for free: its own, or, if it waits, shared ones that another
+            sequence holds.
         num_shared: Of `num_pages`, pages that other sequences hold too, so that preempting this
             one does not free them.
         urgency: How soon it should be served.
@@ -100,7 +100,7 @@ class View(Struct, frozen=True, kw_only=True, gc=False):
     sound: PendingSound = NO_SOUND
 
     def with_prefix(self, num_computed: int, num_pages: int) -> View:
-        """The view of a waiting sequence with what the prefix tree has of it."""
+        """Return the view of a waiting sequence with its match in the prefix tree."""
         progress = replace(self.progress, num_computed=num_computed)
         return replace(self, progress=progress, num_pages=num_pages)
 
@@ -110,17 +110,17 @@ class Budgets(NamedTuple):
 
     Attributes:
         page_size: Positions of a page.
-        free_pages: Pages that can be handed out: free ones, and those only the tree holds.
+        free_pages: Pages that can be allocated: free ones, and those that only the tree holds.
         tokens: Positions of the forward pass.
         encodes: Pieces of audio.
         running: Sequences that may run at the same time, ended ones that owe sound included.
-        vocodes: Streams whose sound one step makes.
-        step_s: Predicted time above which a step takes nothing more that can wait.
-        cost: How that time is predicted.
+        vocodes: Streams whose sound one step may make.
+        step_s: Predicted time above which a step takes on no more work that can wait.
+        cost: Predicts that time.
         new_requests: Requests started per step, a moving average.
         far_new_requests: Of these, how many were far ahead of playback, or had no listener.
-        since_start: Steps since one in which a request started.
-        sounds_beside: Sound is made beside the next step, so that it keeps few rows waiting.
+        since_start: Steps since a request last started.
+        sounds_beside: The codec runs beside the next step, so that it delays few rows.
     """
 
     page_size: int
@@ -149,12 +149,12 @@ class Plan(NamedTuple):
     """One step of one model.
 
     Attributes:
-        preempt: Sequences that give their pages and their place back first; they wait again.
+        preempt: Sequences that first give up their pages and places; they wait again.
         admit: Sequences that stop waiting. Each has an encode or a row in this step.
-        encode: How many pieces of audio of which sequence are encoded, before the forward pass.
+        encode: Number of pieces of audio to encode for each sequence, before the forward pass.
         forward: Rows of the one forward pass.
-        vocode: Frames of which sequence become sound, after the forward pass: a row that emits
-            counts one frame more. If it ends instead, what is there is taken.
+        vocode: Number of frames that become sound for each sequence, after the forward pass. A row
+            that emits counts as one more frame; if it ends instead, the existing frames are used.
     """
 
     preempt: tuple[int, ...] = ()
@@ -173,12 +173,12 @@ class Plan(NamedTuple):
         )
 
 
-# Smaller goes sooner. Orders of one policy are compared with each other only.
+# Smaller comes first. Only values of the same policy are comparable.
 Rank = Callable[[View], tuple[float, ...]]
 
 
 class Order(Enum):
-    """Which waiting sequences a policy is shown, where there are more than it can start.
+    """Which waiting sequences a policy sees if there are more than it can start.
 
     ARRIVAL: the earliest. PRIORITY: the highest, and those that have been idle longest. SLACK: the
     streams that would be late first, and the earliest of the background work.
@@ -193,7 +193,7 @@ class Policy(NamedTuple):
     """A way to fill steps.
 
     Attributes:
-        rank: Who waits first; smaller is sooner.
+        rank: The order of waiting sequences; smaller comes first.
         plan: (running, waiting, budgets) -> the step. Both lists may come in any order.
         order: Which waiting sequences are in `waiting`.
     """

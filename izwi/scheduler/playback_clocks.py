@@ -1,8 +1,8 @@
-"""The playback clocks: what was played of each answer, and when it runs dry. Knows no tensor.
+"""Playback clocks: what was played of each answer, and when an underrun follows. No tensors.
 
-Requests of one listener (the pieces of one text) play one after the other, so they share a clock.
-A piece is due when those before it have been played: sound that was made of a later piece does not
-help a listener who waits for an earlier one.
+Requests of one listener (the pieces of one text) play one after the other, so they share a clock. A
+piece is due when those before it have been played: sound of a later piece does not help a listener
+who waits for an earlier one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from izwi.scheduler.plan import PendingSound
 from izwi.scheduler.playback import chunk_frames, slack_s
 from izwi.sequence import Sequence
 
-# A piece that is not complete is taken to go on for at least so long.
+# An incomplete piece is assumed to continue for at least this long.
 _TURN_S = 1.0
-# Text is read as fast as it comes; it is wanted soon, and no gap in it is heard.
+# Slack of text, which is read as fast as it arrives and has no audible gaps.
 _TEXT_SLACK_S = 0.5
 
 
@@ -26,12 +26,12 @@ class PlaybackClock:
     """One playback clock.
 
     Attributes:
-        submitted_s: When its first request came.
-        first_sound_s: When its first sound left, or None.
-        played_s: Sound of the pieces before the queue, seconds.
-        gaps_s: Silence that was heard because sound came too late, seconds.
+        submitted_s: When its first request was submitted.
+        first_sound_s: When its first sound was delivered, or None.
+        played_s: Seconds of sound of the pieces before the queue.
+        gaps_s: Seconds of gaps in playback so far.
         queue: Its pieces, in the order in which they are played; the first has not ended.
-        end_s: When all that was delivered has been played.
+        end_s: When all delivered sound will have been played.
     """
 
     name: str
@@ -48,9 +48,9 @@ class _Piece:
     """One request of a listener.
 
     Attributes:
-        audio_s: Sound of it that left, seconds.
-        dry_s: When its listener hears a gap, or, before the first sound, when that is late.
-        ended: Nothing follows.
+        audio_s: Seconds of its sound that were delivered.
+        dry_s: When its listener hears a gap, or, before the first sound, when that sound is late.
+        ended: It gets no more sound.
     """
 
     clock: PlaybackClock
@@ -67,16 +67,16 @@ class PlaybackClocks:
 
         Args:
             frame_s: Seconds of sound in a frame, or None for a model that writes text.
-            target_s: After so long without a first sound a listener is served late.
+            target_s: Without first sound after this time a listener is served late.
         """
         self._frame_s, self._target_s = frame_s, target_s
         self._clocks: dict[str, PlaybackClock] = {}
         self._pieces: dict[int, _Piece] = {}  # by arrival
-        # clocks without a piece, by the time at which playback ends: the next one may still come
+        # clocks without a piece, by the end of playback: another piece may still follow
         self._resting: list[tuple[float, str]] = []
 
     def knows(self, sequence: Sequence) -> bool:
-        """Whether its listener was given something that is in the making or still plays."""
+        """Whether its listener has received sound of an answer that still continues or plays."""
         clock = self._clocks.get(_name(sequence))
         return clock is not None and clock.first_sound_s is not None
 
@@ -120,7 +120,7 @@ class PlaybackClocks:
         self._foresee(clock)
 
     def shift(self, sequence: Sequence, pause_s: float) -> None:
-        """Move a clock on by the time for which its listener was paused."""
+        """Move a clock by the time for which its listener was paused."""
         clock = self._pieces[sequence.arrival].clock
         clock.submitted_s += pause_s
         if clock.first_sound_s is not None:
@@ -128,7 +128,7 @@ class PlaybackClocks:
         self._foresee(clock)
 
     def urgency(self, sequence: Sequence, now_s: float) -> tuple[float, bool]:
-        """Slack in seconds, and whether its listener has heard something of it or before it."""
+        """Return slack in seconds, and whether its listener has received any of the answer."""
         if not sequence.request.streams:
             return inf, True
         piece = self._pieces[sequence.arrival]
@@ -139,11 +139,12 @@ class PlaybackClocks:
         first = clock.queue[0]
         if first is piece:
             return piece.dry_s - now_s, started
-        # one whose turn comes after others is not urgent before they are over, however late that is
+        # a piece is not urgent before those ahead of it have been played, however late these are
         return piece.dry_s - min(now_s, first.dry_s), True
 
     def _foresee(self, clock: PlaybackClock) -> None:
-        # kept, since it is asked for every sequence in every step and changes with sound alone
+        # stored, because every step reads it for every sequence, and only delivered sound changes
+        # it
         start_s = slack_s(
             0.0,
             clock.submitted_s,
@@ -162,12 +163,12 @@ class PlaybackClocks:
         while self._resting and self._resting[0][0] < now_s:
             end_s, name = heappop(self._resting)
             clock = self._clocks.get(name)
-            if clock is not None and clock.end_s <= end_s:  # and nothing followed
+            if clock is not None and clock.end_s <= end_s:  # and no piece followed
                 del self._clocks[name]
 
 
 def pending_sound(sequence: Sequence, num_frames: int, ramp: tuple[int, ...]) -> PendingSound:
-    """Frames that are not sound yet, as if the steps in flight had ended."""
+    """Return the frames that are not sound yet, as if the steps in flight had ended."""
     tracks, sound, pending = sequence.tracks, sequence.sound, sequence.pending
     return PendingSound(
         frames=num_frames - sound.num_vocoded - pending.frames,

@@ -1,7 +1,8 @@
 """Decide what the next step of one model runs. Pure: no clocks, no tensors, no I/O.
 
-A policy is a function from a snapshot of the sequences and a step's budgets to a plan. All share
-the accounting in `draft.py`; what they differ in is who goes first and who gives way.
+A policy is a function from a snapshot of the sequences and a step's budgets to a plan. All policies
+share the accounting of `step_builder.py`; they differ in which sequence goes first and which gives
+way.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
 from izwi.scheduler.work import Counts, ModelFacts, Work
 from izwi.sequence import PauseReason, Pending, Phase, Sequence
 
-# Waiting sequences that are looked at although there is no room: a policy may make some.
+# Waiting sequences that are considered even without room: a policy may make room.
 _PUSHERS = 4
 
 
@@ -47,14 +47,14 @@ class Scheduler:
         self._clocks = PlaybackClocks(facts.frame_s, config.first_sound_target_s)
         self._waiting = WaitingQueue(self._policy.order)
         self._running: dict[int, Sequence] = {}
-        self._paused: dict[int, tuple[Sequence, float]] = {}  # and since when
+        self._paused: dict[int, tuple[Sequence, float]] = {}  # each with the time of its pause
         self._in_flight = PromptsInFlight()
         self._starts = Starts()
         self.memory, self.capacity = memory, memory.num_pages * config.page_size
         self.cost = OnlineCost()
         self.counts = Counts()
 
-    # -- what there is -----------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------
     @property
     def has_work(self) -> bool:
         """Whether any sequence runs or waits, or a step is in flight."""
@@ -79,12 +79,12 @@ class Scheduler:
         """Whether a sequence takes part in steps."""
         return sequence.arrival in self._running
 
-    # -- what callers ask --------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence.
 
         Raises:
-            InvalidRequest: Its prompt does not fit in the memory at all.
+            InvalidRequest: Its prompt can never fit in memory.
             Overloaded: The queue is full.
         """
         if sequence.request.prompt.num_positions + 1 > self.capacity:
@@ -93,7 +93,7 @@ class Scheduler:
                 f"the model has memory for {self.capacity - 1}",
                 param="input",
             )
-        # the next piece of a stream that is playing is not a new caller
+        # the next piece of a stream that is playing does not count as a new caller
         if len(self._waiting) >= self._config.max_waiting and not self._goes_on(sequence):
             num_waiting = sum(map(self._can_run, self._waiting))
             if num_waiting >= self._config.max_waiting:
@@ -103,7 +103,7 @@ class Scheduler:
         self._waiting.add(sequence)
 
     def pause(self, sequence: Sequence, now_s: float) -> None:
-        """Stop scheduling a sequence until `resume`. Its pages stay known while memory lasts."""
+        """Stop scheduling a sequence until `resume`. Its pages can be found while memory lasts."""
         if sequence.arrival in self._paused or sequence.status.phase is Phase.FINISHED:
             return
         self._take_out(sequence)
@@ -118,7 +118,7 @@ class Scheduler:
         _, since_s = self._paused.pop(sequence.arrival)
         self._clocks.shift(sequence, now_s - since_s)
         sequence.status.paused, sequence.status.last_step = None, self.counts.steps
-        if sequence.status.ended:  # it owes sound alone, and its codec row was kept
+        if sequence.status.ended:  # only its sound is left, and it kept its codec row
             self._running[sequence.arrival] = sequence
         else:
             self._waiting.add(sequence)
@@ -127,7 +127,7 @@ class Scheduler:
     def finish(self, sequence: Sequence, reason: Reason) -> None:
         """Remove a sequence and free all its memory."""
         self._paused.pop(sequence.arrival, None)
-        sequence.status.ended = True  # so that nothing is kept for its going on
+        sequence.status.ended = True  # so that nothing is kept for resuming it
         self._take_out(sequence)
         self._clocks.remove(sequence)
         self._rows.release(sequence)
@@ -135,17 +135,17 @@ class Scheduler:
         status.phase, status.reason, status.paused = Phase.FINISHED, reason, None
 
     def overdue(self, now_s: float) -> list[Sequence]:
-        """Requests to refuse, because they have waited too long to start.
+        """Return requests to refuse, because they have waited too long to start.
 
-        A stream that is playing is not cut off.
+        A stream that is playing is not refused.
         """
         oldest_s = now_s - self._config.max_wait_s
         late = [s for s in self._waiting.never_started() if s.submitted_s < oldest_s]
         return [s for s in late if not self._goes_on(s)]
 
-    # -- a step ------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------
     def schedule(self, now_s: float) -> Work:
-        """Plan a step, hand out its pages and move sequences between the queues."""
+        """Plan a step, allocate its pages and move sequences between the queues."""
         self.counts.steps += 1
         room = min(self._config.max_running, len(self._running) + self._num_rows_free)
         budgets = Budgets(
@@ -162,7 +162,7 @@ class Scheduler:
             sounds_beside=self._facts.works_beside,
             far_new_requests=self._starts.far_per_step,
         )
-        # who shares pages matters to preemption alone
+        # shared pages matter only for preemption
         tight = budgets.free_pages < 2 * len(self._running) + _PUSHERS
         running = [self._view(s, now_s, tight) for s in self._running.values()]
         waiting = self._candidates(room - len(running), now_s)
@@ -182,7 +182,7 @@ class Scheduler:
         kv = sequence.kv
         kv.num_computed = max(kv.num_computed, num_positions)
         if kv.num_published >= sequence.num_prompt // self._page_size:
-            return  # all are shared
+            return  # all are published
         if not sequence.request.cacheable:
             return
         prompt_pages = min(num_positions, sequence.num_prompt) // self._page_size
@@ -199,9 +199,9 @@ class Scheduler:
         self._give_back(sequence)
 
     def redraw(self, sequence: Sequence) -> None:
-        """Drop what steps in flight draw for a sequence, and run its last position again.
+        """Discard what steps in flight draw for a sequence, and run its last position again.
 
-        They were launched for an entry of another track than the one that follows.
+        They were launched for a track other than the one that follows.
         """
         sequence.pending = Pending(epoch=sequence.pending.epoch + 1)
         if sequence.tracks is not None:
@@ -216,7 +216,7 @@ class Scheduler:
         """Whether its listener has received part of the answer."""
         return sequence.request.continues or self._clocks.knows(sequence)
 
-    # -- the snapshot ------------------------------------------------------------------------
+    # -- views -------------------------------------------------------------------------------
     @property
     def _num_rows_free(self) -> int:
         return self._rows.num_available if self._speaks else self._config.max_running
@@ -225,7 +225,7 @@ class Scheduler:
         request = sequence.request
         pending = sequence.pending  # as if the steps in flight had ended
         num_emitted = len(sequence.emitted) + pending.entries
-        # as `Sequence.num_positions`, written out: this runs for every sequence in every step
+        # `Sequence.num_positions` inlined: this runs for every sequence in every step
         num_positions = sequence.num_prompt + (0 if sequence.output_positions else num_emitted)
         backpressured = sequence.emits_nothing
         if sequence.input.is_open:
@@ -283,19 +283,19 @@ class Scheduler:
             if view.progress.encode_only:
                 views.append(view)
                 continue
-            # the position drawn from must be computed, even if it was before
+            # the position that is drawn from must run, even if it was computed before
             needed = sequence.next_drawn
             found = self.memory.find(self._keys(sequence, needed))
             num_computed = min(found.num_positions, needed)
             rest = self._chain(sequence)[num_computed // self._page_size :]
             if rest and (rest[0] in self._in_flight or rest[0] in pending):
-                continue  # a prompt in flight computes its prefix: not in this step
+                continue  # a prompt in flight computes its prefix, so it waits for a later step
             pending.update(rest)
             views.append(view.with_prefix(num_computed, self.memory.num_shared_by_others(found)))
         return views
 
     def _keys(self, sequence: Sequence, count: int) -> list[int]:
-        """Content keys of the first positions; more than `count` of them may be there."""
+        """Return content keys of the first positions; computes those that are missing."""
         keys = sequence.kv.keys
         if len(keys) < count:
             keys += self._facts.content_keys(sequence, len(keys), count)
@@ -307,7 +307,7 @@ class Scheduler:
             sequence.kv.page_chain = tuple(page_chain(keys, self._page_size))
         return sequence.kv.page_chain
 
-    # -- carrying the plan out ---------------------------------------------------------------
+    # -- executing the plan ------------------------------------------------------------------
     def _apply(self, plan: Plan) -> Work:
         for key in plan.preempt:
             sequence = self._running[key]
@@ -329,12 +329,12 @@ class Scheduler:
             sequence = running[key]
             kv = sequence.kv
             computed = kv.num_computed
-            if computed < start:  # a lower tier has dropped some of what was found
+            if computed < start:  # a lower tier has dropped part of the match
                 stop += computed - start
             if stop > size * len(kv.pages):
                 missing_pages = pages_for(stop, size) - len(kv.pages)
                 if missing_pages > self.memory.num_available:
-                    continue  # a prefix that it was planned with went to others; it runs later
+                    continue  # its planned prefix went to other sequences; it runs in a later step
                 kv.pages += self.memory.allocate(missing_pages)
             sequence.status.last_step = step
             rows.append(Row(sequence, computed, stop))
@@ -344,7 +344,7 @@ class Scheduler:
         return Work(tuple(encode), tuple(rebuild), tuple(rows), vocode)
 
     def _start(self, key: int) -> Sequence | None:
-        """Let a sequence run; it is returned if its codec state must be rebuilt."""
+        """Let a sequence run; return it if its codec state must be rebuilt."""
         sequence = self._waiting[key]
         self._waiting.remove(sequence)
         self._running[key] = sequence
@@ -362,18 +362,18 @@ class Scheduler:
         return sequence if self._rows.take(sequence) else None
 
     def _take_out(self, sequence: Sequence) -> None:
-        """Take a sequence out of the queues; what it computed stays findable."""
+        """Remove a sequence from the queues; its computed pages can still be found."""
         self._waiting.remove(sequence)
         if self._running.pop(sequence.arrival, None) is None:
             return
         self._give_back(sequence)
-        if not sequence.status.ended:  # one that owes sound alone goes on with the row that it has
+        if not sequence.status.ended:  # one with only sound left keeps its row
             self._rows.rest(sequence)
 
     def _give_back(self, sequence: Sequence) -> None:
         """Release the pages. The log stays; the pages can be found again while memory lasts.
 
-        What steps in flight have of the sequence is dropped, and drawn again if it goes on.
+        What steps in flight compute for it is dropped, and drawn again if it resumes.
         """
         self._in_flight.stop(sequence)
         sequence.pending = Pending(epoch=sequence.pending.epoch + 1)
@@ -389,10 +389,10 @@ class Scheduler:
         kv.pages, kv.num_computed, kv.num_published = [], 0, 0
 
     def _worth_keeping(self, sequence: Sequence) -> bool:
-        """Whether a log's positions may be requested again.
+        """Whether positions of a log may be requested again.
 
-        A sequence that goes on later does; after the end, only what text was made of may be part
-        of another prompt. Frames of speech never are.
+        Those of a sequence that resumes are. After the end, only entries that became text may be
+        part of another prompt; frames of speech never are.
         """
         frames_alone = self._speaks and sequence.tracks is None
         return not sequence.status.ended or (sequence.request.cacheable and not frames_alone)

@@ -13,15 +13,15 @@ from izwi.sequence import Phase, Sequence
 
 # Steps over which starts are averaged.
 _STARTS_STEPS = 32
-# Sequences that are shown for having been idle longest, where the order is that of priority.
+# Sequences that are shown because they have been idle longest, if the order is by priority.
 _OLDEST = 4
 
 
 class WaitingQueue:
     """Sequences that wait to run: interactive and background ones in separate queues.
 
-    A policy is shown the head of each queue alone, however long they are. What cannot run is not
-    part of a head: sequences that lack text would otherwise hide all that came after them.
+    A policy sees only the head of each queue. Sequences that cannot run are not part of the head:
+    those that lack text would otherwise hide all later ones.
 
     Args:
         order: Of the queues.
@@ -42,12 +42,12 @@ class WaitingQueue:
         return self._sequences[arrival]
 
     def add(self, sequence: Sequence) -> None:
-        """Let a sequence wait at the place that the order and its arrival give it."""
+        """Add a sequence at the place given by the order and its arrival."""
         self._sequences[sequence.arrival] = sequence
         insort(self._lines[sequence.request.streams], self._place(sequence))
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out; nothing if it does not wait."""
+        """Remove a sequence; do nothing if it does not wait."""
         if self._sequences.pop(sequence.arrival, None) is not None:
             line = self._lines[sequence.request.streams]
             del line[bisect_left(line, self._place(sequence))]
@@ -58,12 +58,12 @@ class WaitingQueue:
         can_run: Callable[[Sequence], bool],
         slack_s: Callable[[Sequence], float],
     ) -> list[Sequence]:
-        """Return the first of each queue that can run, in no order.
+        """Return the first sequences of each queue that can run, in any order.
 
         Args:
-            count: Of each queue, at most.
+            count: Maximum for each queue.
             can_run: Whether a sequence could run if it had a place.
-            slack_s: Slack of a stream; asked where the order is that of slack.
+            slack_s: Slack of a stream, for the order by slack.
         """
         found: list[Sequence] = []
         for streams, line in self._lines.items():
@@ -84,7 +84,7 @@ class WaitingQueue:
         return -priority, sequence.arrival
 
     def never_started(self) -> Iterable[Sequence]:
-        """Those that have not run yet, in no order."""
+        """Return the sequences that have not run yet, in any order."""
         return (s for s in self._sequences.values() if s.status.phase is Phase.WAITING)
 
 
@@ -97,7 +97,7 @@ class Starts:
         self.steps_since = 0
 
     def step(self, count: int, num_far: int = 0) -> None:
-        """Note how many started in a step, and how many of them need not have started soon."""
+        """Count the sequences that started in a step, and those that could have waited."""
         self.per_step += (count - self.per_step) / _STARTS_STEPS
         self.far_per_step += (num_far - self.far_per_step) / _STARTS_STEPS
         self.steps_since = 0 if count else self.steps_since + 1
@@ -114,7 +114,7 @@ class PromptsInFlight:
         self._of: dict[int, list[int]] = {}  # arrival -> digests not computed yet
 
     def start(self, sequence: Sequence, first_page: int) -> None:
-        """Note that a sequence computes its prompt from a page on."""
+        """Record that a sequence computes its prompt from a page on."""
         assert sequence.kv.page_chain is not None
         missing = list(sequence.kv.page_chain[first_page:])
         if missing:
@@ -122,7 +122,7 @@ class PromptsInFlight:
             self._pages.update(missing)
 
     def reached(self, sequence: Sequence, num_pages: int) -> None:
-        """Note how many of its prompt's pages are computed."""
+        """Record how many of its prompt's pages are computed."""
         missing = self._of.get(sequence.arrival)
         if missing is None:
             return
@@ -134,7 +134,7 @@ class PromptsInFlight:
             del self._of[sequence.arrival]
 
     def stop(self, sequence: Sequence) -> None:
-        """Note that a sequence no longer runs."""
+        """Record that a sequence no longer runs."""
         self._forget(self._of.pop(sequence.arrival, []))
 
     def __contains__(self, digest: int) -> bool:

@@ -142,8 +142,8 @@ class RemoteEngine:
         """Submit requests together, so that they enter the same step: all or none.
 
         If the engine's queue refuses them, every stream ends with that error. Without an engine,
-        requests that continue an answer, or have `awaits_engine`, wait for the next one, as those in
-        flight do. A stream that its reader drops is aborted.
+        requests that continue an answer, or have `awaits_engine`, wait for the next one, as those
+        in flight do. A stream that its reader drops is aborted.
 
         Raises:
             EngineStopped: No engine is running.
