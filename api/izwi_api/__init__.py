@@ -1,1 +1,1 @@
-"""HTTP API and command line. Asks the registry for models by capability, names none."""
+"""HTTP API and command line. Looks models up by capability, never by name."""

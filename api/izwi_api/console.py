@@ -1,7 +1,7 @@
 """Messages of a process to its terminal, and exit codes.
 
-A command ends with 0 when all is well, with BAD_INPUT when what it was given cannot be used, and
-with FAILED when something else went wrong.
+A command exits with 0 on success, with BAD_INPUT if its input cannot be used, and with FAILED for
+other errors.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ FAILED = 1
 
 
 def messages() -> Console:
-    """Return where progress and errors go: stderr, so that stdout holds only what was asked."""
+    """Return the console for progress and errors: stderr, so that stdout has only the output."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-# What the endpoints' errors advise, and what a user of the command line does instead.
+# Advice in errors of endpoints, and the same for users of the command line.
 _ADVICE = {
     "GET /v1/audio/voices lists them": "`izwi voices` lists them",
     "GET /v1/models lists those that are": "`izwi models` lists those that are",
@@ -32,13 +32,13 @@ _ADVICE = {
 
 
 def tell_failure(what: object) -> None:
-    """Say in one line what went wrong."""
+    """Print an error in one line."""
     message = explain(what) if isinstance(what, Exception) else str(what)
     messages().print(f"izwi: {message}", style="red", markup=False)
 
 
 def explain(error: Exception) -> str:
-    """Return what an error says, in words of the command line: a file by its name, no endpoints."""
+    """Return the message of an error for the command line: with file names, without endpoints."""
     if isinstance(error, OSError) and error.strerror:
         named = error.filename2 or error.filename
         return f"{named}: {error.strerror}" if named is not None else error.strerror
@@ -57,11 +57,11 @@ def code_of(error: IzwiError | OSError) -> int:
 
 @contextmanager
 def report_failures() -> Generator[None]:
-    """Turn an error of ours into one line on stderr and an exit code."""
+    """Print an error of ours in one line on stderr, and exit with its code."""
     try:
         yield
     except BrokenPipeError:
-        raise  # the reader of our output closed it: typer ends the process silently
+        raise  # the reader of our output closed it: typer exits silently
     except (IzwiError, OSError) as error:
         tell_failure(error)
         raise typer.Exit(code_of(error)) from error

@@ -25,10 +25,10 @@ class Variable:
     """One environment variable.
 
     Attributes:
-        name: Of the variable.
-        field: The field of `Settings` that it sets, with dots where that is a group.
+        name: The variable's name.
+        field: The field of `Settings` that it sets; dots separate groups.
         parse: (text, name) -> the field's value. Raises InvalidRequest, which names the variable.
-        values: What may stand there.
+        values: The allowed values.
         meaning: What it sets.
     """
 
@@ -40,7 +40,7 @@ class Variable:
 
 
 def _finite(text: str) -> float:
-    """The number that a text is; -1 where it is none."""
+    """Return the number in a text; -1 if it is none."""
     try:
         value = float(text)
     except ValueError:
@@ -96,7 +96,7 @@ def _some_names(text: str, name: str) -> tuple[str, ...] | None:
 
 
 def _each(parse: Parse) -> Parse:
-    """Entries between commas."""
+    """Split a list at its commas."""
     return lambda text, name: tuple(parse(entry, name) for entry in _names(text))
 
 
@@ -207,7 +207,7 @@ VARIABLES = (
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
-    """Read settings from the environment. A variable that is empty counts as not there.
+    """Read settings from the environment. An empty variable counts as not set.
 
     Raises:
         InvalidRequest: A value cannot be used; the message names its variable.
@@ -216,7 +216,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 
 
 def read_access(environ: Mapping[str, str]) -> Access:
-    """Read who may come in; raises as `read_settings`."""
+    """Read the access settings; raises as `read_settings`."""
     found = [one for one in VARIABLES if one.field.startswith("access.")]
     return reduce(lambda settings, one: _set(settings, one, environ), found, Settings()).access
 

@@ -11,8 +11,8 @@ class RuntimeOptions:
 
     Attributes:
         offline: Never ask the hub for a checkpoint.
-        weights: How the decoders' weights are kept: "auto", "int8", "fp8" or "int4".
-        attention: What the decoders attend with: "auto", "torch" or "triton".
+        weights: Format of the decoders' weights: "auto", "int8", "fp8" or "int4".
+        attention: Attention of the decoders: "auto", "torch" or "triton".
     """
 
     device: str = "auto"

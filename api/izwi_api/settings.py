@@ -25,11 +25,11 @@ from izwi_api.voices.reference_hosts import ReferenceHost
 
 logger = logging.getLogger(__name__)
 
-# speaks, listens, says when words are said, and answers
+# speech, transcription, word times, chat
 DEFAULT_MODELS = ("izwi-tiny-tts", "izwi-tiny-asr", "izwi-tiny-aligner", "izwi-tiny-chat")
 
-# OpenAI's voices. A name without an entry of its own in `voice_aliases` takes the checkpoint's
-# speaker at its place in this list, round and round, so that each name keeps one voice.
+# OpenAI's voices. A name without an entry in `voice_aliases` stands for one of the checkpoint's
+# speakers, by its position in this list, so that each name keeps one voice.
 OPENAI_VOICES = (
     *("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx"),
     *("nova", "sage", "shimmer", "verse", "marin", "cedar"),
@@ -41,15 +41,15 @@ _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/?#@,]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may come in, and what is written down about it.
+    """Who may use the server, and what is logged of each call.
 
     Attributes:
-        api_key_digest: SHA-256 of a key without limits; the key itself is not kept.
+        api_key_digest: SHA-256 of a key without limits; the key itself is not stored.
         api_keys_file: File of keys, see `izwi_api.http.keys`.
-        cors_origins: Origins of web pages elsewhere that may call, or "*".
+        cors_origins: Origins of other sites' pages that may call, or "*".
         audit_log: File of the audit log, see `izwi_api.http.audit`.
-        allowed_hosts: Names by which the server may be called, beside localhost and addresses;
-            None takes every name.
+        allowed_hosts: Host names for the server, besides localhost and IP addresses; None allows
+            every name.
     """
 
     api_key_digest: bytes | None = field(default=None, repr=False)
@@ -60,16 +60,16 @@ class Access:
 
     @property
     def asks_for_key(self) -> bool:
-        """Whether only who has a key may come in."""
+        """Whether a key is required."""
         return self.api_key_digest is not None or self.api_keys_file is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Limits and places.
+    """Limits, folders and features.
 
     Attributes:
-        home: Where cloned voices are kept (in its folder `voices`).
+        home: Folder of cloned voices (in its folder `voices`), keys and counts.
         max_upload_bytes: Bytes of one uploaded audio file.
         max_json_bytes: Bytes of one JSON body.
         max_input_chars: Characters of text to speak, and of its instructions.
@@ -77,31 +77,31 @@ class Settings:
         max_decoded_bytes: Bytes that one file may decode to.
         max_reference_bytes: Bytes of one reference clip.
         max_reference_s: Seconds of one reference clip.
-        reference_hosts: Where clips may be fetched that are given by their address.
-        reference_pace: How fast these must come.
+        reference_hosts: Hosts from which clips may be fetched.
+        reference_pace: The minimum rate of such a fetch.
         voice_aliases: OpenAI voice name -> speaker of the checkpoint.
-        model_aliases: Further name of a model -> the name under which it is served.
-        require_consent: A clip is taken only with the id of a consent recording; else with any
-            word that the speaker agreed.
-        decode_workers: Processes that decode uploaded files; 0 decodes in this one, which a broken
-            file may then bring down.
-        detects_speech: Files and pieces of files that hold no speech are not transcribed; see
+        model_aliases: Additional name of a model -> the name under which it is served.
+        require_consent: A clip needs the id of a consent recording; otherwise a statement that the
+            speaker agreed is enough.
+        decode_workers: Processes that decode uploaded files; with 0 this process decodes them, and
+            a broken file may crash it.
+        detects_speech: Files and pieces of files without speech are not transcribed; see
             `izwi.audio.speech_detection`.
         manage_models: Callers may load, unload and pull models.
-        stream_text_s: Seconds after which a speech session ends whose utterance is open, if neither
-            text other than white space was written nor sound was read.
-        stream_utterance_chars: Characters of one utterance of such a session; None takes what
-            `izwi_api.schemas.speech_stream` has.
-        sessions: How many live sessions there may be.
-        session_limits: Of one of them, at `/v1/realtime`.
-        live_lead_ms: Milliseconds of sound that a live session is sent ahead of its playback, if it
-            asks for no other lead; 0: as fast as it is made.
-        hung_after_s: Seconds after which an API server or an engine that does not go on is ended.
-        resume_within_s: Seconds that requests wait for another engine to go on with when theirs
-            has died; 0: they fail.
-        offline: Models that they load come from the local cache alone.
-        pace: How fast requests must arrive.
-        access: Who may come in.
+        stream_text_s: Seconds after which a speech session with an open utterance ends, if neither
+            text other than white space is written nor sound is read.
+        stream_utterance_chars: Characters of one utterance of such a session; None uses the limit
+            of `izwi_api.schemas.speech_stream`.
+        sessions: Maximum number of live sessions.
+        session_limits: Limits of one session of `/v1/realtime`.
+        live_lead_ms: Milliseconds of sound that a live session is sent ahead of its playback,
+            unless it asks for another lead; 0: as fast as it is made.
+        hung_after_s: Seconds after which an API server or engine that stops responding is killed.
+        resume_within_s: Seconds for which requests wait for another engine after theirs has died;
+            0: they fail at once.
+        offline: Models loaded by callers come from the local cache only.
+        pace: The minimum rate of requests.
+        access: Who may use the server.
         tls: The certificate to serve HTTPS with; None serves plain HTTP.
     """
 
@@ -135,17 +135,17 @@ class Settings:
 
     @property
     def upload_limits(self) -> DecodeLimits:
-        """What a file to transcribe may decode to."""
+        """Limits of a decoded file to transcribe."""
         return DecodeLimits(self.max_audio_s, self.max_decoded_bytes)
 
     @property
     def reference_limits(self) -> DecodeLimits:
-        """What a reference clip may decode to."""
+        """Limits of a decoded reference clip."""
         return DecodeLimits(self.max_reference_s, self.max_decoded_bytes)
 
 
 def key_digest(key: str, param: str) -> bytes:
-    """Return what is kept of a key that an operator chose. Raises InvalidRequest as `check_key`."""
+    """Return the stored form of a key that an operator chose. Raises as `check_key`."""
     check_key(key, param)
     if len(key) < _SHORT_KEY_CHARS:
         logger.warning("%s is so short that it can be guessed", param)
@@ -166,7 +166,7 @@ def check_origin(text: str, param: str) -> str:
     """Return the origin of a web page, as browsers write it, or "*".
 
     Raises:
-        InvalidRequest: It is not one.
+        InvalidRequest: The text is no origin.
     """
     origin = text.lower()
     if not _ORIGIN.fullmatch(origin):

@@ -41,9 +41,9 @@ from izwi_api.voices.references import References
 from izwi_api.voices.store import VoiceStore
 
 _PLAIN: dict[str, Any] = {
-    # else a POST to ".../speech/" would be answered 307 and its body sent twice
+    # otherwise a POST to ".../speech/" would get a 307, and its body would be sent twice
     "redirect_slashes": False,
-    # these pages load their code from another server; `routes/page.py` has /docs
+    # FastAPI's pages load code from another server; `routes/page.py` serves /docs
     "docs_url": None,
     "redoc_url": None,
 }
@@ -56,18 +56,18 @@ def create_app(
     metrics_folder: Path | None = None,
     kept: Path | None = None,
 ) -> FastAPI:
-    """Build the app. It starts the engine when it starts, and stops it when it ends.
+    """Build the app. It starts the engine on startup, and stops it on shutdown.
 
     Args:
-        engine: Not started.
-        registry: Of the models that it serves.
-        settings: Limits and places.
-        metrics_folder: As `HttpMetrics` takes it.
+        engine: The engine, not started.
+        registry: The served models.
+        settings: Settings of the API server.
+        metrics_folder: See `HttpMetrics`.
         kept: File of earlier answers that API servers share, or None.
 
     Raises:
-        InvalidRequest: The keys file is broken, or an alias is of no model.
-        OSError: The keys file cannot be read, or the audit log not written.
+        InvalidRequest: The keys file is broken, or an alias names no served model.
+        OSError: The keys file cannot be read, or the audit log cannot be written.
     """
     access = settings.access
     audit_log = None if access.audit_log is None else AuditLog(access.audit_log)
@@ -113,7 +113,7 @@ def create_app(
 
 
 def _routed(app: FastAPI) -> FastAPI:
-    """Put in the routes, and what answers for errors."""
+    """Add the routes and the error handlers."""
     http_errors.install(app, [route for router in ROUTERS for route in router.routes])
     for router in ROUTERS:
         app.include_router(router, responses=REFUSALS)
@@ -138,7 +138,7 @@ def _watch(
     metrics: HttpMetrics,
     drain: Drain,
 ) -> None:
-    """Put before the guard what sees every request. What is added last runs first."""
+    """Add the middleware that sees every request. The last one added runs first."""
     if audit_log is not None:
         app.add_middleware(Audit, log=audit_log)
     app.add_middleware(CountRequests, metrics=metrics)
@@ -150,7 +150,7 @@ def _watch(
 
 
 def _guard(app: FastAPI, access: Access, counts: Path, client_secrets: ClientSecrets) -> None:
-    """Put before the routes who may come in."""
+    """Add the middleware that authenticates."""
     ring = KeyRing(access.api_keys_file, access.api_key_digest)
     app.add_middleware(
         auth.Auth,
@@ -160,11 +160,12 @@ def _guard(app: FastAPI, access: Access, counts: Path, client_secrets: ClientSec
         client_secrets=client_secrets,
     )
     if access.cors_origins:
-        # Before Auth: a browser asks for permission without the key, and a page may read a refusal.
+        # Outside Auth: browsers send preflight requests without the key, and pages may read
+        # refusals.
         app.add_middleware(
             CORSMiddleware,
             allow_origins=access.cors_origins,
             allow_methods=("GET", "POST", "DELETE"),
-            allow_headers=("*",),  # the SDK sends a dozen of its own
+            allow_headers=("*",),  # the SDK sends a dozen headers of its own
             expose_headers=auth.ANSWER_HEADERS,
         )

@@ -17,11 +17,11 @@ from izwi_api.sessions.open_sessions import OpenSessions
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """Everything that lives as long as the app.
+    """Objects that live as long as the app.
 
     Attributes:
-        aliases: Gives alias -> name of the models that are served now.
-        sessions: The live ones.
+        aliases: Returns alias -> name for the models that are served now.
+        sessions: The live sessions.
     """
 
     services: Services
@@ -35,16 +35,16 @@ class AppState:
 
 
 def set_state(app: FastAPI, state: AppState) -> None:
-    """Give the app its state."""
+    """Attach the state to the app."""
     app.state.izwi = state
 
 
 def state_of(request: Request) -> AppState:
-    """Return the state of the app that serves this request."""
+    """Return the state of the app that handles this request."""
     state: AppState = request.app.state.izwi
     return state
 
 
 def services_of(request: Request) -> Services:
-    """Return what a route needs to reach the engine."""
+    """Return the services for a route."""
     return state_of(request).services

@@ -2,18 +2,18 @@
 
 One JSON object a line:
 
-    time           when it began, UTC
-    request_id     as in the answer's x-request-id
-    key            name of the key, null where none was asked for or none was right
-    method, route  the route's template, null where there is none; never the path or the query
-    status         499: the caller left before an answer; 101: a WebSocket was opened
-    complete       the answer was sent to its end
-    model          name under which the model is served, null where none was asked
-    characters, audio_in_s, audio_out_s            text to read, sound to transcribe, sound made
-    duration_s, first_byte_s                       first_byte_s is null where nothing was answered
+    time           start of the call, UTC
+    request_id     as in the response's x-request-id
+    key            name of the key; null if none was required or none was valid
+    method, route  the route's template; null for unknown paths; never the path or the query
+    status         499: the caller disconnected before a response; 101: a WebSocket was opened
+    complete       the whole response was sent
+    model          name under which the model is served; null if none was used
+    characters, audio_in_s, audio_out_s            text to speak, sound to transcribe, sound made
+    duration_s, first_byte_s                       first_byte_s is null without a response
     bytes_in, bytes_out                            of the bodies, or of a WebSocket's messages
 
-Nothing in it is written by the caller.
+It contains no text from callers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 class AuditLog:
     """A file of lines, readable by its owner only; several processes may append to it.
 
-    When the file is moved away, as log rotation does, the next line begins a new one.
+    If the file is moved away, for example by log rotation, the next line starts a new one.
 
     Raises:
         OSError: The file cannot be opened.
@@ -51,13 +51,14 @@ class AuditLog:
         self._open()
 
     def write(self, fields: dict[str, object]) -> None:
-        """Append a line. A disk that is full stops the log, which is logged, and not the server."""
+        """Append a line. If the disk is full, the failure is logged and the server continues."""
         line = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
         try:
             if not self._is_in_place():
                 self.close()
                 self._open()
-            # One write to a file opened for appending: lines of several processes do not mix.
+            # One write to a file opened for appending, so that lines of several processes do not
+            # mix.
             os.write(self._descriptor, line)
             self._failing = False
         except OSError as error:
@@ -85,11 +86,11 @@ class AuditLog:
 
 
 class Audit:
-    """ASGI middleware that writes a line for every call but the probes.
+    """ASGI middleware that logs every call except the probes.
 
     Args:
-        app: What answers; its `Auth` says whose key it was and what was used.
-        log: Where lines go.
+        app: The app; its `Auth` provides the key's name and the usage.
+        log: The audit log.
         clock: Monotonic seconds.
         wall_clock: Seconds since 1970.
     """
@@ -105,14 +106,14 @@ class Audit:
         self._clock, self._wall_clock = clock, wall_clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app and write down how it went."""
+        """Run the app, and log the call."""
         if scope["type"] not in ("http", "websocket") or scope["path"] in PROBES:
             await self._app(scope, receive, send)
             return
         call = _Call(self._clock)
         began = datetime.fromtimestamp(self._wall_clock(), UTC)
         state = scope.setdefault("state", {})
-        state.setdefault("request_id", f"req_{uuid4().hex}")  # if the caller gave none
+        state.setdefault("request_id", f"req_{uuid4().hex}")  # if the caller sent none
 
         async def received() -> Message:
             message = await receive()
@@ -126,7 +127,7 @@ class Audit:
         try:
             await self._app(scope, received, answered)
         except BaseException as error:
-            # Uncaught exceptions are answered with 500 outside of this.
+            # Uncaught exceptions become a 500 outside this middleware.
             if call.status is None and isinstance(error, Exception):
                 call.status = 500
             raise
@@ -142,7 +143,7 @@ class Audit:
 
 
 class _Call:
-    """What is seen of one answer as it passes."""
+    """What is observed of one response."""
 
     def __init__(self, clock: Clock):
         self.status: int | None = None
@@ -152,7 +153,7 @@ class _Call:
         self._complete = False
 
     def see(self, message: Message) -> None:
-        """Take note of a message that was sent."""
+        """Observe a message that the app sends."""
         kind = message["type"]
         if kind in ("http.response.start", "websocket.http.response.start"):
             self.status = message["status"]
@@ -169,7 +170,7 @@ class _Call:
                 self._complete = True
 
     def fields(self) -> dict[str, object]:
-        """Return the part of the line that tells how it went."""
+        """Return the fields of the line that describe the response."""
         first_s = self._first_byte_s
         return {
             "status": self.status or 499,
@@ -195,7 +196,7 @@ def _asked(scope: Scope) -> dict[str, object]:
 
 
 def _method(method: str) -> str:
-    # HTTP lets a caller invent methods, and this log holds no word of a caller.
+    # Callers can invent HTTP methods, and this log must not contain text of a caller.
     return method if method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS") else "?"
 
 

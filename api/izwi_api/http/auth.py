@@ -1,7 +1,7 @@
 """Authentication: an API key for every route but the probes and the page's own files.
 
-Where no key is asked for, browsers are still told apart: a page of another site must not make
-this server work for it.
+Without a required key, requests from other sites' pages are still refused: they must not use this
+server through a visitor's browser.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from izwi_api.http.shared_counts import CountsFile
 from izwi_api.http.usage import Usage, current_usage
 
 PROBES = frozenset({"/livez", "/readyz"})
-# A browser sends no key for the page that asks for one; these files are public.
+# A browser sends no key when it loads the page that asks for one, so these files are public.
 _PAGE = "/"
 _PAGE_FILES = "/page/"
-# What a client secret opens.
+# What a client secret gives access to.
 _LIVE, _CALLS = "/v1/realtime", "/v1/realtime/calls"
 _CLOCKS = Clocks()
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-# Browsers cannot set headers on a WebSocket; OpenAI's clients put the key here.
+# Browsers cannot set headers on a WebSocket; OpenAI's clients send the key as a subprotocol.
 _SUBPROTOCOL = "openai-insecure-api-key."
-# What a page elsewhere may read of an answer's headers.
+# Response headers that pages of other sites may read.
 ANSWER_HEADERS = (
     *("x-request-id", "retry-after", "x-should-retry"),
     *(
@@ -44,18 +44,18 @@ ANSWER_HEADERS = (
 
 
 class Auth:
-    """ASGI middleware: lets in who has a key, within its limits.
+    """ASGI middleware that admits calls with a valid key, within the key's limits.
 
-    It opens the call's `Usage`, also in `scope["state"]["usage"]`.
+    It creates the call's `Usage`, also in `scope["state"]["usage"]`.
 
     Args:
-        app: What is behind the API server.
-        ring: The keys.
-        origins: Origins of pages elsewhere that may call; "*" for all.
-        counts: Folder in which all API-server processes of this machine count what keys use; None
-            counts in this process alone.
-        clocks: What limits are measured by.
-        client_secrets: Short-lived keys of live sessions; None takes none.
+        app: The app behind it.
+        ring: The valid keys.
+        origins: Origins of other sites' pages that may call; "*" for all.
+        counts: Folder in which all API servers of this machine count the usage of keys; None counts
+            in this process only.
+        clocks: The clocks of the limits.
+        client_secrets: Short-lived keys of live sessions; None accepts none.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Auth:
         self._meters: dict[str, Meter] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app, or refuse."""
+        """Run the app, or refuse the call."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -95,7 +95,7 @@ class Auth:
             current_usage.reset(token)
 
     def _check(self, scope: Scope) -> Response | None:
-        """Return the refusal, or None for who may come in."""
+        """Return the refusal, or None if the call is admitted."""
         state = scope.setdefault("state", {})
         state["usage"] = Usage()
         if _is_free(scope):
@@ -115,7 +115,7 @@ class Auth:
             return _unauthorized("the API key is not valid")
         meter = self._meter_of(key)
         usage = state["usage"] = Usage(key.name, meter)
-        if scope["type"] == "websocket":  # it is not answered, and no route sees the key
+        if scope["type"] == "websocket":  # it gets no response, and routes must not see the key
             offered: list[str] = scope.get("subprotocols", [])
             scope["subprotocols"] = [p for p in offered if not p.startswith(_SUBPROTOCOL)]
         try:
@@ -127,7 +127,7 @@ class Auth:
         return None
 
     def _secret_of(self, scope: Scope, presented: str | None) -> ClientSecret | None:
-        """Return the client secret that a live session shows."""
+        """Return the client secret that a live session presents."""
         opens = _LIVE if scope["type"] == "websocket" else _CALLS
         if self._client_secrets is None or scope["path"] != opens:
             return None
@@ -145,25 +145,25 @@ class Auth:
         return meter
 
     def _is_foreign(self, scope: Scope) -> bool:
-        """Whether a page of another site asks for work."""
+        """Whether the call comes from a page of another site."""
         if scope["type"] == "http" and scope["method"] in _SAFE_METHODS:
-            return False  # nothing is done, and without CORS the page cannot read the answer
+            return False  # it has no effect, and without CORS the page cannot read the response
         headers = Headers(scope=scope)
         origin = headers.get("origin")
         if origin is None or origin in self._origins or "*" in self._origins:
             return False
-        # Browsers say so themselves, also behind a proxy that changes the host.
+        # Browsers send this header, which also works behind a proxy that changes the host.
         if headers.get("sec-fetch-site") == "same-origin":
             return False
         return not _host_of(origin) or _host_of(origin) != headers.get("host", "").lower()
 
 
 def presented_key(scope: Scope) -> str | None:
-    """Return the one key that a caller shows, or None if there is none, or more than one."""
+    """Return the key that a caller presents; None if there is none, or more than one."""
     shown: list[str] = []
     for value in Headers(scope=scope).getlist("authorization"):
         scheme, _, key = value.partition(" ")
-        # Another scheme counts too: what it says is no key of ours.
+        # Another scheme counts as a key too, but as no valid one.
         shown.append(key.strip() if scheme.lower() == "bearer" else "")
     protocols: list[str] = scope.get("subprotocols", [])
     shown += [p.removeprefix(_SUBPROTOCOL) for p in protocols if p.startswith(_SUBPROTOCOL)]

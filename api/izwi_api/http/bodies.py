@@ -1,4 +1,4 @@
-"""Read a request's body under a size limit that is enforced while it arrives."""
+"""Read a request's body under a size limit that applies while it arrives."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from starlette.requests import ClientDisconnect, Request
 
 from izwi.errors import InvalidRequest, RequestTimeout, TooLarge, UnsupportedMediaType
 
-# Room beside the file for the other fields of a form and its boundaries.
+# Room for the other fields of a form and its boundaries, in addition to the file.
 _FORM_OVERHEAD_BYTES = 256 * 1024
-# What is no larger takes no turns.
+# A body of up to this size is read without yielding to other tasks.
 _TURN_BYTES = 1 << 16
 _OTHER_JSON = re.compile(r"application/[a-z0-9!#$&^_.+-]+\+json")
-# A field for each likely word that a transcription may have, and some more.
+# A field for each likely word of a transcription, and some more.
 _MAX_FIELDS = 512
 
 
@@ -37,24 +37,24 @@ class Form:
     files: dict[str, bytes]
 
     def file(self, name: str) -> bytes:
-        """Return the bytes of a file. Raises InvalidRequest if there is none of that name."""
+        """Return the bytes of a file. Raises InvalidRequest if there is no file of that name."""
         if name not in self.files:
             raise InvalidRequest(f"missing required parameter: {name!r}", param=name)
         return self.files[name]
 
     def take(self, name: str) -> bytes:
-        """Return the bytes of a file and keep none; raises as `file`."""
+        """Return the bytes of a file and release them; raises as `file`."""
         content = self.file(name)
         del self.files[name]
         return content
 
 
 class _Overflow(MultiPartException):
-    """The body went over its limit; of this class so that the parser cleans up."""
+    """The body exceeds its limit; derived from this class so that the parser cleans up."""
 
 
 class _Gone(MultiPartException):
-    """The client left while it was sending, or was left; of this class as above."""
+    """The client disconnected or timed out; derived from this class as above."""
 
     def __init__(self, why: Exception):
         super().__init__("client left")
@@ -62,16 +62,17 @@ class _Gone(MultiPartException):
 
 
 async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
-    """Read a JSON object. Keys whose value is null are left out: null asks for the default.
+    """Read a JSON object. Keys with the value null are left out: null requests the default.
 
-    A body without a content type is taken for JSON. The types that a web page may send elsewhere
-    without asking (text/plain, forms) are refused.
+    A body without a content type counts as JSON. The types that a page of another site may send
+    without a preflight request (text/plain, forms) are refused.
 
     Raises:
-        UnsupportedMediaType: Its content type is not application/json, or one that ends in +json.
-        TooLarge: More bytes than the limit.
-        RequestTimeout: It did not arrive in time.
-        InvalidRequest: It is not a JSON object.
+        UnsupportedMediaType: The content type is neither application/json nor one that ends in
+            +json.
+        TooLarge: The body exceeds the limit.
+        RequestTimeout: The body did not arrive in time.
+        InvalidRequest: The body is not a JSON object.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not _OTHER_JSON.fullmatch(kind):
@@ -91,7 +92,7 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
 
 
 async def read_raw(request: Request, limit_bytes: int) -> bytes:
-    """Read a body as it is. Raises TooLarge and RequestTimeout as `read_json`."""
+    """Read a body. Raises TooLarge and RequestTimeout as `read_json`."""
     content = bytearray()
     try:
         async for piece in _capped(request, limit_bytes):
@@ -107,13 +108,13 @@ async def read_form(request: Request, limit_bytes: int) -> Form:
     """Read a multipart form.
 
     Args:
-        request: Whose body is read.
-        limit_bytes: Bytes of its file.
+        request: The request to read.
+        limit_bytes: Maximum size of its file.
 
     Raises:
         TooLarge: The file is over the limit.
-        RequestTimeout: It did not arrive in time.
-        InvalidRequest: It is not a multipart form.
+        RequestTimeout: The form did not arrive in time.
+        InvalidRequest: The body is not a multipart form.
     """
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise InvalidRequest("the body must be multipart/form-data")
@@ -154,14 +155,14 @@ async def _capped(request: Request, limit_bytes: int) -> AsyncGenerator[bytes]:
                 raise _Overflow("too large")
             yield piece
             if size > _TURN_BYTES:
-                # Uploads take turns with the streams that are being sent.
+                # Parsing an upload yields to streams that are being sent.
                 await asyncio.sleep(0)
     except (ClientDisconnect, RequestTimeout) as error:
         raise _Gone(error) from error
 
 
 def _number(text: str) -> float:
-    """Read what is written with a point or an exponent. JSON knows one kind of number: 3.0 is 3."""
+    """Parse a number with a point or an exponent. JSON has one kind of number: 3.0 is 3."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError("the number is too large")

@@ -1,11 +1,11 @@
-"""Short-lived keys for clients that must not hold a real one: browsers, above all.
+"""Short-lived keys for clients that must not have a real one, such as browsers.
 
-A secret carries what it allows, signed with a key that only this server's processes know, so any of
-them can check it and none has to keep it:
+A secret contains what it allows, signed with a key that all processes of this server share. So each
+of them can check it, and none has to store it:
 
     ek_<payload>.<HMAC-SHA256 of it>, both in base64url
 
-It opens /v1/realtime and nothing else, and counts against the limits of the key that asked for it.
+It gives access to /v1/realtime only, and counts against the limits of the key that requested it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _MAX_PAYLOAD_BYTES = 4 << 10
 
 @dataclass(frozen=True, slots=True)
 class ClientSecret:
-    """What a secret allows.
+    """The content of a secret.
 
     Attributes:
-        expires_at: Seconds since 1970.
-        key_name: Of the API key that asked for it; None where no key is required.
+        key_name: Name of the API key that requested it; None if no key is required.
+        session: Initial settings of its sessions.
         session: Settings with which its sessions begin.
     """
 
@@ -49,10 +49,10 @@ class ClientSecret:
 
 
 class ClientSecrets:
-    """Makes secrets and reads them.
+    """Makes and checks secrets.
 
     Args:
-        folder: Where the signing key is; all processes of a server share it.
+        folder: Folder of the signing key, shared by all processes of a server.
         clock: Seconds since 1970.
     """
 
@@ -61,11 +61,11 @@ class ClientSecrets:
         self._key: bytes | None = None
 
     def make(self, secret: ClientSecret) -> str:
-        """Return a secret as it is sent.
+        """Return a new secret.
 
         Raises:
-            TooLarge: Its session has too many settings.
-            OSError: The signing key cannot be kept.
+            TooLarge: The session has too many settings.
+            OSError: The signing key cannot be stored.
         """
         fields = [secret.expires_at, secret.key_name, secret.session]
         payload = json.dumps(fields, separators=(",", ":")).encode()
@@ -78,7 +78,7 @@ class ClientSecrets:
         return f"{PREFIX}{_text(payload)}.{_text(self._sign(payload))}"
 
     def read(self, value: str) -> ClientSecret | None:
-        """Return what a secret allows; None where it is not one of ours, or has expired."""
+        """Return the content of a secret; None if it is not ours, or has expired."""
         payload_text, _, signature_text = value.removeprefix(PREFIX).partition(".")
         try:
             payload, signature = _bytes(payload_text), _bytes(signature_text)
@@ -96,10 +96,10 @@ class ClientSecrets:
 
 
 def _shared_key(path: Path) -> bytes:
-    """Return the key in a file, which the first process makes."""
+    """Return the key in a file; the first process creates it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        # a whole file or none: a link to it is made at once, and fails where another was faster
+        # a link creates the complete file atomically, and fails if another process was faster
         with NamedTemporaryFile(dir=path.parent) as scratch:
             scratch.write(secrets.token_bytes(_KEY_BYTES))
             scratch.flush()

@@ -1,4 +1,4 @@
-"""Graceful shutdown: running requests may finish, new ones are refused with 503."""
+"""Graceful shutdown: requests in flight may finish, new ones are refused with 503."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from izwi_api.http.errors import error_body, refuse
 from izwi_api.sessions.errors import GOING_AWAY, SessionOver
 from izwi_api.sessions.open_sessions import OpenSessions
 
-# When another server should have taken over.
+# Seconds after which clients retry, when another server should have taken over.
 _RETRY_AFTER_S = 5
-# A client that reads nothing is not waited for.
+# Seconds to wait for a client that reads nothing.
 _PART_S = 1.0
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -26,14 +26,14 @@ Parting = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Drain:
-    """Whether the server still takes work, and what of it runs. Lives on the event loop.
+    """Whether the server accepts work, and which work is in flight. Lives on the event loop.
 
     Args:
-        sessions: Live ones, which get a last event before their sockets are closed.
+        sessions: The live ones, which get a last event before their sockets are closed.
 
     Attributes:
-        is_begun: No new work is taken.
-        num_running: HTTP requests that are being answered, probes aside, and open WebSockets.
+        is_begun: New work is refused.
+        num_running: HTTP requests in flight, except probes, and open WebSockets.
     """
 
     def __init__(self, sessions: OpenSessions) -> None:
@@ -43,12 +43,12 @@ class Drain:
         self._partings: set[Parting] = set()
 
     def begin(self) -> None:
-        """Take no new work. A signal handler may call it."""
+        """Refuse new work from now on. A signal handler may call it."""
         self.is_begun = True
 
     @contextmanager
     def running(self, part: Parting | None = None) -> Iterator[None]:
-        """Count one more that runs, until the block ends.
+        """Count one more request in flight until the block ends.
 
         Args:
             part: Closes it from the server's side, if it is a WebSocket.
@@ -64,7 +64,7 @@ class Drain:
                 self._partings.discard(part)
 
     async def part(self) -> None:
-        """End the sessions that are still open, and close their sockets: the server goes away."""
+        """End the open sessions, and close their sockets, because the server stops."""
         over = SessionOver("the server is stopping", "server_stops", GOING_AWAY, is_told=False)
         with suppress(TimeoutError):
             async with asyncio.timeout(_PART_S):
@@ -76,13 +76,13 @@ class Drain:
 
 
 class Draining:
-    """ASGI middleware that keeps a Drain, and refuses new work once it has begun."""
+    """ASGI middleware that tracks requests in flight, and refuses new ones while draining."""
 
     def __init__(self, app: ASGIApp, drain: Drain):
         self._app, self._drain = app, drain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app, or refuse."""
+        """Run the app, or refuse the request."""
         drain = self._drain
         if scope["type"] not in ("http", "websocket") or scope["path"] in PROBES:
             await self._app(scope, receive, send)
@@ -99,13 +99,13 @@ class Draining:
             try:
                 await self._app(scope, receive, self._last_of_connection(send))
             except asyncio.CancelledError:
-                # The server ends what has not finished in time: it hangs up on an answer that is
-                # not whole, and one line in the log says so.
+                # After the time limit the server closes the connection, so the response is
+                # incomplete, and logs one line.
                 if not drain.is_begun:
                     raise
 
     def _last_of_connection(self, send: Send) -> Send:
-        """Hang up after answers that are given while draining, so that the next goes elsewhere."""
+        """Close connections after responses while draining, so that clients reconnect elsewhere."""
 
         async def closing(message: Message) -> None:
             if message["type"] == "http.response.start" and self._drain.is_begun:
@@ -120,7 +120,7 @@ class Draining:
         async def watched(message: Message) -> None:
             nonlocal is_closed
             if is_closed:
-                raise OSError("the server has closed the WebSocket")  # as if the client had left
+                raise OSError("the server has closed the WebSocket")  # as if it had disconnected
             is_closed = message["type"] == "websocket.close"
             await send(message)
 

@@ -1,4 +1,4 @@
-"""Map each error to an HTTP response of OpenAI's shape. The only place that knows both."""
+"""Map each error to an HTTP response in OpenAI's format. Nothing else knows both."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ STATUS: dict[type[IzwiError], int] = {
 }
 CLIENT_LEFT = 499
 _RETRY_AFTER_STOP_S = 5
-_MAX_SDK_WAIT_S = 120  # the SDK does not wait longer, so it should not try again at all
-# A message may quote what the caller sent, and that can be megabytes long.
+_MAX_SDK_WAIT_S = 120  # the SDK waits no longer than this, so a longer wait should not be retried
+# A message may quote input, which can be megabytes long.
 _MAX_MESSAGE_CHARS = 400
 
-# Set while a request of this very process is answered: it may see what went wrong inside.
+# Set while this process handles its own request, which may see internal errors.
 caller_is_own_process: ContextVar[bool] = ContextVar("caller_is_own_process", default=False)
 
 
@@ -64,7 +64,7 @@ def status_of(error: IzwiError) -> int:
 
 
 def is_internal(error: Exception) -> bool:
-    """Whether what went wrong is for the log, and its caller only learns that something did."""
+    """Whether the details of an error are for the log only."""
     if not isinstance(error, IzwiError):
         return True
     return status_of(error) == 500 and not caller_is_own_process.get()
@@ -73,8 +73,8 @@ def is_internal(error: Exception) -> bool:
 def error_body(
     message: str, kind: str, *, param: str | None = None, code: str | None = None
 ) -> dict[str, object]:
-    """Return OpenAI's error object; its four keys are always there."""
-    # it may quote what was sent, and a lone surrogate has no UTF-8
+    """Return OpenAI's error object, with all of its four keys."""
+    # it may quote input, in which a lone surrogate has no UTF-8
     message = message.encode(errors="backslashreplace").decode()
     if len(message) > _MAX_MESSAGE_CHARS:
         message = message[: _MAX_MESSAGE_CHARS - 3] + "..."
@@ -83,7 +83,7 @@ def error_body(
 
 def body_of(error: IzwiError) -> dict[str, object]:
     """Return the error object for one of our errors."""
-    # What went wrong inside is for the log: a caller gets no paths and no tensor names.
+    # Details of internal errors are for the log: callers see neither paths nor tensor names.
     message = "internal error" if is_internal(error) else str(error)
     return error_body(
         message, _kind_of(error), param=getattr(error, "param", None), code=error.code
@@ -98,12 +98,12 @@ def _kind_of(error: IzwiError) -> str:
 
 
 def response_to(error: IzwiError) -> JSONResponse:
-    """Return the whole response for one of our errors."""
+    """Return the complete response for one of our errors."""
     return JSONResponse(body_of(error), status_of(error), headers=_headers_of(error))
 
 
 def _headers_of(error: IzwiError) -> dict[str, str]:
-    """Return what tells a client whether, and when, to try again."""
+    """Return the headers that tell a client whether and when to retry."""
     if isinstance(error, RateLimited):
         wait = {"retry-after": str(error.retry_after_s)}
         return (
@@ -118,7 +118,7 @@ def _headers_of(error: IzwiError) -> dict[str, str]:
 
 
 def invalid_body(errors: list[ErrorDetails]) -> dict[str, object]:
-    """Return the error object for the first thing that a schema refused."""
+    """Return the error object for the first violation of a schema."""
     first = errors[0]
     location = [part for part in first["loc"] if part not in ("body", "query", "path")]
     param = str(location[0])[:64] if location else None
@@ -133,7 +133,7 @@ def invalid_body(errors: list[ErrorDetails]) -> dict[str, object]:
 
 
 def _place(location: Sequence[object]) -> str | None:
-    """Spell where a key is: "messages[0].role". Names between may be those of our types."""
+    """Return the path of a key, such as "messages[0].role", without names of our types."""
     if not location:
         return None
     first, *rest = location
@@ -143,11 +143,11 @@ def _place(location: Sequence[object]) -> str | None:
 
 
 def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
-    """Make the app answer every error through this module.
+    """Make this module handle all errors of the app.
 
     Args:
-        app: Whose errors.
-        routes: All that it serves, to say what else can be done with a path.
+        app: The app.
+        routes: All its routes, to list the allowed methods of a path.
     """
     app.add_exception_handler(IzwiError, _answer_izwi_error)
     app.add_exception_handler(ValidationError, _answer_validation_error)
@@ -159,15 +159,15 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
 
 def error_line(error: IzwiError) -> bytes:
-    """Return an error as the last event of a stream of server-sent events."""
+    """Return an error as the last event of a stream."""
     return event(body_of(error))
 
 
 async def refuse(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer an HTTP request or a WebSocket's handshake without running the app."""
+    """Respond to an HTTP request or a WebSocket's handshake without running the app."""
     extensions = scope.get("extensions") or {}
     if scope["type"] == "websocket" and "websocket.http.response" not in extensions:
-        # The server has no other way to say no: it answers 403.
+        # The server has no other way to refuse a handshake: it responds with 403.
         await send({"type": "websocket.close", "code": 1008, "reason": "policy violation"})
         return
     await answer(scope, receive, send)
@@ -186,7 +186,7 @@ async def _answer_validation_error(_: Request, error: Exception) -> Response:
 
 
 def _methods_of(request: Request, routes: Sequence[BaseRoute]) -> set[str]:
-    """Return what can be done with a path; each of its methods is a route of its own."""
+    """Return the allowed methods of a path, each of which is a route."""
     return {
         method
         for route in routes
@@ -196,7 +196,7 @@ def _methods_of(request: Request, routes: Sequence[BaseRoute]) -> set[str]:
 
 
 async def _refuse_path(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer 404 for an unknown path; a WebSocket handshake gets the same over HTTP."""
+    """Return 404 for an unknown path, for a WebSocket handshake over HTTP as well."""
     message = f"no {'WebSocket' if scope['type'] == 'websocket' else 'endpoint'} is served here"
     body = error_body(message, "invalid_request_error", code="not_found")
     await refuse(JSONResponse(body, 404), scope, receive, send)
@@ -221,7 +221,7 @@ async def _answer_client_gone(_: Request, __: Exception) -> Response:
 
 
 async def _answer_unexpected(request: Request, _: Exception) -> Response:
-    # This answer is sent from outside the middleware that adds the id to all others.
+    # This response is sent outside the middleware that adds the id to all others.
     headers = {"x-request-id": request.state.request_id}
     body = error_body("internal error", "server_error", code="internal_error")
     return JSONResponse(body, 500, headers=headers)

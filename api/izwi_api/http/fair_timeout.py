@@ -1,9 +1,9 @@
-"""Time limits for the other side of a connection that a late event loop does not use up.
+"""Time limits for clients that do not count delays of the server's own event loop.
 
-An event loop that is late (a starved process, a long callback) finds bytes that came in time only
-after a plain timer has run out, and would refuse a client for its own delay. So time is counted in
-ticks, and of a late tick only what was planned counts. The event loop handles sockets before
-timers, so what came meanwhile is taken before the time is over.
+If the event loop is late (a starved process, a long callback), a plain timer expires before it has
+read bytes that arrived in time, and the client would be refused for the server's delay. So time is
+counted in ticks, and a late tick counts only its planned length. The event loop handles sockets
+before timers, so bytes that arrived meanwhile are read before the limit ends.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _ROUNDING_S = 1e-6
 
 
 class Countdown:
-    """Calls back when a time is over. Lives on the event loop.
+    """Calls a function when the time is over. Lives on the event loop.
 
     Args:
-        loop: That runs.
-        seconds: Until the time is over.
-        over: Called once, unless it is stopped before.
+        loop: The running event loop.
+        seconds: The time.
+        over: Called once, unless the countdown is stopped first.
 
     Attributes:
-        counted_s: Seconds that have counted so far.
+        counted_s: Seconds counted so far.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, over: Callable[[], object]):
@@ -35,20 +35,20 @@ class Countdown:
         self._handle: asyncio.Handle | None = None
 
     def start(self) -> None:
-        """Begin to count."""
+        """Start to count."""
         self._begun_s = self._loop.time()
         self._tick_s = max(0.0, min(_TICK_S, self._seconds - self.counted_s))
         self._handle = self._loop.call_later(self._tick_s, self._tick)
 
     def allow(self, seconds: float) -> None:
-        """Let the time be over after so many seconds since the start."""
+        """Set the end to so many seconds after the start."""
         self._seconds = seconds
         if self._handle is not None:
             self.stop()
             self.start()
 
     def stop(self) -> None:
-        """Count no more."""
+        """Stop to count."""
         if self._handle is not None:
             self._count()
             self._handle.cancel()
@@ -69,13 +69,13 @@ class Countdown:
 
 @asynccontextmanager
 async def fair_timeout(seconds: float) -> AsyncGenerator[Countdown]:
-    """Cancel the block after a time that the event loop had, as `asyncio.timeout`.
+    """Cancel the block after so many counted seconds, as `asyncio.timeout`.
 
     Args:
-        seconds: That it may take; the countdown may be given more.
+        seconds: The limit; it can be extended through the countdown.
 
     Raises:
-        TimeoutError: It took longer.
+        TimeoutError: The block took longer.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(None) as limit:

@@ -1,7 +1,8 @@
 """Refuse requests whose Host header is not a name of this machine.
 
-A page of a stranger can point its own name at 127.0.0.1 (DNS rebinding). For the browser this
-server then belongs to that page, and no check of origins helps: but the name is not one of ours.
+A foreign page can point its own name at 127.0.0.1 (DNS rebinding). For the browser, this server
+then belongs to that page, so origin checks do not help. But the Host header still has the foreign
+name.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from izwi_api.http.auth import PROBES
 from izwi_api.http.errors import error_body, refuse
 
 _LOCAL = "localhost"
-_PORT = re.compile(r"(?<=[^:]):[0-9]*\Z")  # behind a plain IPv6 address is no port
+_PORT = re.compile(r"(?<=[^:]):[0-9]*\Z")  # not at the end of a bare IPv6 address
 
 
 class HostCheck:
     """ASGI middleware that refuses host names that are not allowed.
 
     Args:
-        app: What is behind the API server.
-        allowed: Names, beside localhost and every plain IP address.
+        app: The app behind it.
+        allowed: Allowed names, besides localhost and IP addresses.
     """
 
     def __init__(self, app: ASGIApp, allowed: Collection[str] = ()):
@@ -34,7 +35,7 @@ class HostCheck:
         self._allowed = frozenset(name.lower() for name in allowed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app, or refuse."""
+        """Run the app, or refuse the request."""
         if scope["type"] in ("http", "websocket") and scope["path"] not in PROBES:
             hosts = Headers(scope=scope).getlist("host")
             if not all(is_own_name(host, self._allowed) for host in hosts):
@@ -44,7 +45,7 @@ class HostCheck:
 
 
 def is_own_name(host: str, allowed: Collection[str] = ()) -> bool:
-    """Whether a Host header names a machine in a way that no stranger's name server can."""
+    """Whether a Host header has a name that no foreign name server controls."""
     name = _PORT.sub("", host.strip().lower()).removesuffix(".")
     if name.startswith("[") and name.endswith("]"):
         name = name[1:-1]

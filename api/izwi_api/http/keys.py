@@ -9,8 +9,8 @@ The file is TOML, one table a key, named after its owner:
     audio_seconds_per_day = 3600
     sessions = 4                    # live ones at once
 
-A key that we make is 256 random bits, so one SHA-256 is enough. Slow hashes protect passwords
-that somebody could guess; here there is nothing to guess, and each request pays for the hash.
+Our keys are 256 random bits, so one SHA-256 is enough. Slow hashes protect passwords, which can be
+guessed; random bits cannot, and each request would pay for the hash.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from izwi_api.http.limits import Clock, KeyLimits
 
 logger = logging.getLogger(__name__)
 
-# The name under which the key of `--api-key` is logged; no table of a file can have it.
+# The key of `--api-key` is logged under this name, which no table of a file can have.
 SINGLE_KEY_NAME = "--api-key"
-_PREFIX = "izwi_"  # so that a leaked key is recognised, also by scanners
+_PREFIX = "izwi_"  # so that people and scanners recognize a leaked key
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LIMITS = ("requests_per_minute", "characters_per_day", "audio_seconds_per_day", "sessions")
@@ -50,12 +50,12 @@ _LOOK_INTERVAL_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """One key that opens the API servers.
+    """An API key.
 
     Attributes:
-        name: Who holds it, for the audit log.
+        name: The owner, for the audit log.
         digest: SHA-256 of the key, 32 bytes.
-        limits: What it may use.
+        limits: Its limits.
     """
 
     name: str
@@ -64,20 +64,21 @@ class ApiKey:
 
 
 def new_key() -> str:
-    """Make a key of 256 random bits."""
+    """Return a new key of 256 random bits."""
     return _PREFIX + secrets.token_urlsafe(32)
 
 
 def digest_of(key: str) -> bytes:
-    """Return what is kept of a key."""
+    """Return the stored form of a key."""
     return sha256(key.encode("utf-8")).digest()
 
 
 def check_key(key: str, param: str) -> None:
-    """Refuse a key that no client could send.
+    """Refuse a key that no client can send.
 
     Raises:
-        InvalidRequest: It is empty, or not of visible ASCII; the message does not quote it.
+        InvalidRequest: It is empty, or contains other than visible ASCII; the message does not
+            quote it.
     """
     if not key or not all("!" <= character <= "~" for character in key):
         raise InvalidRequest(
@@ -93,8 +94,8 @@ def parse_keys(text: str, where: str) -> tuple[ApiKey, ...]:
         where: Its name, for messages.
 
     Raises:
-        InvalidRequest: It cannot be read, or a table does not say what it must. A setting that is
-            not known is an error: a limit that was misspelt would be no limit.
+        InvalidRequest: It cannot be parsed, or a table has wrong settings. Unknown settings are
+            errors, because a misspelt limit would be no limit.
     """
     try:
         tables = tomllib.loads(text)
@@ -107,12 +108,12 @@ def parse_keys(text: str, where: str) -> tuple[ApiKey, ...]:
 
 
 def add_key(path: Path, name: str, limits: KeyLimits, now: datetime | None = None) -> str:
-    """Make a key, append its hash to a keys file, and return the key: it is kept nowhere.
+    """Make a key, append its hash to a keys file, and return the key, which is not stored.
 
-    The file is made if it is not there, for its owner only. What it says already stays as it is.
+    A missing file is created, readable by its owner only. Existing content is kept.
 
     Raises:
-        InvalidRequest: The name is taken or not one, a limit is not above 0, or the file is broken.
+        InvalidRequest: The name is taken or invalid, a limit is not above 0, or the file is broken.
         OSError: The file cannot be written.
     """
     key = new_key()
@@ -135,12 +136,12 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Take a key out of a keys file; what else the file says stays as it is.
+    """Remove a key from a keys file; the rest of the file is kept.
 
     Raises:
-        InvalidRequest: The file has no such key, is broken, or is written in a way that only a
-            person can edit.
-        OSError: The file is not there or cannot be written.
+        InvalidRequest: The file has no such key, is broken, or is written so that it must be edited
+            by hand.
+        OSError: The file does not exist or cannot be written.
     """
     with _locked(path, os.O_RDWR) as file:
         before = _text_of(file, path)
@@ -152,7 +153,7 @@ def remove_key(path: Path, name: str) -> None:
         names.remove(name)
         if [key.name for key in parse_keys(after, str(path))] != names:
             raise InvalidRequest(f"the table [{name}] of {path} has to be removed by hand")
-        # A new file in the old one's place: a reader sees one or the other, and never a part.
+        # The file is replaced as a whole, so that readers never see a part of it.
         with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as scratch:
             try:
                 os.fchmod(scratch.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
@@ -167,8 +168,8 @@ def remove_key(path: Path, name: str) -> None:
 
 @contextmanager
 def _locked(path: Path, flags: int) -> Generator[TextIO]:
-    """Open a keys file that no other process changes until the block ends."""
-    import fcntl  # not on Windows, where nothing else of this module needs it
+    """Open a keys file, locked against other processes until the block ends."""
+    import fcntl  # not available on Windows, where the rest of this module works
 
     while True:
         with os.fdopen(os.open(path, flags, 0o600), "r+", encoding="utf-8") as file:
@@ -177,7 +178,7 @@ def _locked(path: Path, flags: int) -> Generator[TextIO]:
                 is_current = os.path.samestat(os.fstat(file.fileno()), path.stat())
             except FileNotFoundError:
                 is_current = False
-            if is_current:  # else another process has replaced it meanwhile
+            if is_current:  # otherwise another process has replaced it meanwhile
                 yield file
                 return
 
@@ -190,7 +191,7 @@ def _text_of(file: TextIO, path: Path) -> str:
 
 
 def _without_table(text: str, name: str) -> str:
-    """Leave a table out, with the blank lines before it; the next table keeps its comments."""
+    """Remove a table with the blank lines before it; the next table keeps its comments."""
     lines = text.splitlines(keepends=True)
     headers = [index for index, line in enumerate(lines) if line.lstrip().startswith("[")]
     header = re.compile(rf"""\s*\[\s*(["']?){re.escape(name)}\1\s*\]""")
@@ -206,19 +207,19 @@ def _without_table(text: str, name: str) -> str:
 
 
 class KeyRing:
-    """The keys that are good now.
+    """The valid keys.
 
-    A changed file is seen within a second by every reader; while it is broken or away, the keys
-    that were good stay good, and the log says so.
+    Changes of the file take effect within a second. While it is broken or missing, the last valid
+    keys remain valid, and the log says so.
 
     Args:
         path: The keys file, or None.
-        single: Digest of one more key, without limits, or None.
+        single: Digest of one more key without limits, or None.
         clock: Monotonic seconds.
 
     Raises:
-        InvalidRequest: The file is broken, or others than its owner may write it.
-        OSError: It cannot be read.
+        InvalidRequest: The file is broken, or users other than its owner can write it.
+        OSError: The file cannot be read.
     """
 
     def __init__(
@@ -241,8 +242,8 @@ class KeyRing:
     def find(self, presented: str) -> ApiKey | None:
         """Return the presented key, or None.
 
-        Every digest is compared, each in constant time: how long it takes says nothing about how
-        near a wrong key was, or whose it was like.
+        All digests are compared, each in constant time, so that timing shows neither how close a
+        wrong key was nor to which key.
         """
         self._look()
         digest = digest_of(presented)
@@ -253,12 +254,12 @@ class KeyRing:
         return found
 
     def named(self, name: str) -> ApiKey | None:
-        """Return the key of a name, or None."""
+        """Return the key with a name, or None."""
         self._look()
         return next((key for key in self._keys if key.name == name), None)
 
     def _look(self) -> None:
-        """Read the file again if it has changed; asks the file system once a second at most."""
+        """Read the file again if it has changed; check at most once a second."""
         now_s = self._clock()
         if self._path is None or now_s - self._looked_s < _LOOK_INTERVAL_S:
             return
@@ -266,7 +267,7 @@ class KeyRing:
         signature = _signature(self._path)
         if signature == self._seen:
             return
-        # Taken before reading: what is written meanwhile is read the next time.
+        # Taken before reading, so that a change during reading is read next time.
         self._seen = signature
         try:
             self._keys = (*self._single, *_read_file(self._path))
@@ -277,7 +278,7 @@ class KeyRing:
 
 
 def _signature(path: Path) -> tuple[int, ...]:
-    """Return what changes with a file; empty if it is not there."""
+    """Return what changes whenever a file does; empty if it does not exist."""
     try:
         status = path.stat()
     except OSError:

@@ -1,8 +1,8 @@
 """Limits of a key: a token bucket of requests per minute, and daily quotas.
 
-`TokenBucket` and `DayQuota` are pure values: time comes in as a number. `Meter` holds those of one
-key against two clocks, and tells them to the other processes of this machine. It lives on the
-event loop and never awaits.
+`TokenBucket` and `DayQuota` are pure values; time is passed in as a number. `Meter` applies those
+of one key to two clocks, and shares the counts with other processes of this machine. It lives on
+the event loop and never awaits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Clock = Callable[[], float]
 
 
 class Clocks(NamedTuple):
-    """What limits are measured by.
+    """The clocks of the limits.
 
     Attributes:
         monotonic: Seconds, for buckets.
@@ -40,10 +40,10 @@ class Clocks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What one key may use; None is without a limit.
+    """The limits of one key; None is no limit.
 
     Attributes:
-        requests_per_minute: As many at once, refilled evenly.
+        requests_per_minute: All may come at once; they are refilled evenly.
         characters_per_day: Of text to speak, and of conversations to answer.
         audio_seconds_per_day: Of sound to transcribe.
         sessions: Live sessions at once.
@@ -62,10 +62,10 @@ class TokenBucket:
     In any time t it gives at most `capacity + per_s * t` requests.
 
     Attributes:
-        capacity: Requests that it holds when full.
-        per_s: Requests that come back in a second.
+        capacity: Requests in a full bucket.
+        per_s: Requests refilled per second.
         level: Requests that it held at `at_s`.
-        at_s: When that was, on a monotonic clock.
+        at_s: A time on a monotonic clock.
     """
 
     capacity: float
@@ -79,13 +79,13 @@ class TokenBucket:
         return cls(per_minute, per_minute / _MINUTE_S, per_minute, now_s)
 
     def at(self, now_s: float) -> Self:
-        """Return it as it is at a time; a clock that steps back adds nothing."""
+        """Return the bucket at a time; a clock that steps back adds nothing."""
         elapsed_s = max(0.0, now_s - self.at_s)
         level = min(self.capacity, self.level + elapsed_s * self.per_s)
         return replace(self, level=level, at_s=max(self.at_s, now_s))
 
     def take(self, now_s: float) -> Self | None:
-        """Return it with one request less, or None if it does not hold one."""
+        """Return the bucket with one request less, or None if it is empty."""
         bucket = self.at(now_s)
         if bucket.level < 1.0 - _ROUNDING:
             return None
@@ -102,11 +102,11 @@ class TokenBucket:
 
 @dataclass(frozen=True, slots=True)
 class DayQuota:
-    """What may be used between two midnights, UTC.
+    """The usage between two midnights, UTC.
 
     Attributes:
-        limit: Of whatever is counted.
-        used: Of it, on that day.
+        limit: Amount per day.
+        used: Amount used on that day.
         day: Days since 1970.
     """
 
@@ -115,24 +115,24 @@ class DayQuota:
     day: int = 0
 
     def at(self, now_s: float) -> Self:
-        """Return it as it is at a time (seconds since 1970); no clock brings a day back."""
+        """Return the quota at a time (seconds since 1970), which is never before its day."""
         day = int(now_s // DAY_S)
         return replace(self, used=0.0, day=day) if day > self.day else self
 
     def take(self, now_s: float, amount: float) -> Self | None:
-        """Return it with an amount used up, or None if that much is not left."""
+        """Return the quota with an amount used, or None if not enough is left."""
         quota = self.at(now_s)
         if quota.used + amount > quota.limit:
             return None
         return replace(quota, used=quota.used + amount)
 
     def give_back(self, now_s: float, amount: float) -> Self:
-        """Return it with an amount unused again, if that was today."""
+        """Return the quota with an amount refunded, if it was used today."""
         quota = self.at(now_s)
         return replace(quota, used=max(0.0, quota.used - amount))
 
     def left(self, now_s: float) -> float:
-        """Return what is left of the day."""
+        """Return the amount left of the day."""
         quota = self.at(now_s)
         return max(0.0, quota.limit - quota.used)
 
@@ -143,13 +143,13 @@ def next_day_in_s(now_s: float) -> float:
 
 
 class Level(NamedTuple):
-    """How much of one limit is left.
+    """The rest of one limit.
 
     Attributes:
         what: "requests", "characters" or "audio-seconds".
-        limit: Of it.
-        left: Of it.
-        reset_s: Seconds until all of it is back.
+        limit: The whole amount.
+        left: The amount left.
+        reset_s: Seconds until the whole amount is available again.
     """
 
     what: str
@@ -159,15 +159,15 @@ class Level(NamedTuple):
 
 
 class Meter:
-    """What one key has used.
+    """The usage of one key.
 
-    What is counted while the shared counts cannot be used is held against what was last seen of
-    them, and added to them as soon as they can be used again.
+    While the shared counts cannot be used, usage is counted on top of their last known values. It
+    is added to them when they can be used again.
 
     Args:
-        limits: What it may use.
-        clocks: Of the bucket, and of the day.
-        shared: What all processes of this machine count; None counts in this one alone.
+        limits: The key's limits.
+        clocks: Of bucket and day.
+        shared: The counts of all processes of this machine; None counts in this process only.
     """
 
     def __init__(
@@ -177,14 +177,14 @@ class Meter:
         shared: CountsFile | None = None,
     ):
         (self._clock, self._wall_clock), self._shared = clocks, shared
-        self._unreported: dict[str, float] = {}  # what the shared counts do not hold yet
+        self._unreported: dict[str, float] = {}  # usage that the shared counts do not contain yet
         self._bucket: TokenBucket | None = None
         self._quotas: dict[str, DayQuota] = {}
         self.limits = KeyLimits()
         self.change(limits)
 
     def change(self, limits: KeyLimits) -> None:
-        """Put other limits in place; what was used stays used."""
+        """Change the limits; usage so far is kept."""
         if limits == self.limits:
             return
         now_s, wall_s = self._clock(), self._wall_clock()
@@ -202,10 +202,10 @@ class Meter:
         self._quotas, self.limits = quotas, limits
 
     def admit(self) -> None:
-        """Take one request out of the bucket.
+        """Take one request from the bucket.
 
         Raises:
-            RateLimited: There is none.
+            RateLimited: The bucket is empty.
         """
         if self._bucket is None:
             return
@@ -223,10 +223,10 @@ class Meter:
             self._note({_REQUESTS: 1.0})
 
     def charge(self, amounts: Mapping[str, float]) -> None:
-        """Use up amounts of the day, by quota ("characters", "audio-seconds"): all or none.
+        """Use amounts of the day, by quota ("characters", "audio-seconds"): all or none.
 
         Raises:
-            QuotaExceeded: So much is not left of one of them.
+            QuotaExceeded: Not enough is left of one of them.
         """
         if not any(amounts.get(what) for what in self._quotas):
             return
@@ -248,7 +248,7 @@ class Meter:
         self._quotas = after
 
     def give_back(self, amounts: Mapping[str, float]) -> None:
-        """Undo a charge for what was not done."""
+        """Refund a charge for work that was not done."""
         if not any(amounts.get(what) for what in self._quotas):
             return
         with self._counting():
@@ -259,7 +259,7 @@ class Meter:
 
     @contextmanager
     def _counting(self) -> Generator[None]:
-        """Count on from what all processes have counted, and tell them; not after an error."""
+        """Read the shared counts, run the block, and write them back; not after an error."""
         if self._shared is None:
             yield
             return
@@ -277,7 +277,7 @@ class Meter:
                 self._unreported[what] = self._unreported.get(what, 0.0) + amount
 
     def _take_in(self, counts: Counts) -> None:
-        """Put what all processes counted, and what they do not know yet, in place of our own."""
+        """Replace the local counts by the shared ones plus unreported usage."""
         now_s, wall_s = self._clock(), self._wall_clock()
         if self._bucket is not None:
             came_back = max(0.0, wall_s - counts.spent_at_s) * self._bucket.per_s
@@ -290,7 +290,7 @@ class Meter:
             self._quotas[what] = replace(known, used=used)
 
     def _counts(self, before: Counts | None) -> Counts:
-        """What is counted now; of what this key has no limit for, as it was before."""
+        """Return the current counts; those without a limit keep their last values."""
         wall_s = self._wall_clock()
         spent_at_s, spent = wall_s, 0.0
         if self._bucket is not None:
@@ -303,7 +303,7 @@ class Meter:
         return Counts(spent_at_s, spent, day, used)
 
     def levels(self) -> list[Level]:
-        """Return how much is left of every limit that the key has."""
+        """Return the rest of each limit of the key."""
         now_s, wall_s = self._clock(), self._wall_clock()
         levels = []
         if self._bucket is not None:
@@ -315,7 +315,7 @@ class Meter:
         return levels
 
     def headers(self) -> dict[str, str]:
-        """Return OpenAI's x-ratelimit-* headers for every limit that the key has."""
+        """Return OpenAI's x-ratelimit-* headers for each limit of the key."""
         headers: dict[str, str] = {}
         for level in self.levels():
             headers |= _headers(level)
@@ -339,7 +339,7 @@ def _headers(level: Level) -> dict[str, str]:
 
 
 def _duration(seconds: float) -> str:
-    """Write a time as OpenAI does: "0s", "59s", "6m0s", "23h59m1s"; rounded up."""
+    """Format a time as OpenAI does: "0s", "59s", "6m0s", "23h59m1s"; rounded up."""
     minutes, whole_s = divmod(math.ceil(seconds - _ROUNDING), 60)
     hours, minutes = divmod(minutes, 60)
     text = f"{whole_s}s"

@@ -1,4 +1,4 @@
-"""What is left of a key's limits, as live sessions tell it: `rate_limits.updated`."""
+"""The rest of a key's limits for live sessions: the event `rate_limits.updated`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 
 from izwi_api.http.usage import CHARACTERS_PER_ID, Usage
 
-# OpenAI's clients know these two names alone. Text is counted in characters here.
+# OpenAI's clients know only these two names. Text is counted in characters here.
 _NAMES = {"requests": ("requests", 1), "characters": ("tokens", CHARACTERS_PER_ID)}
 
 
 def rate_limits(usage: Usage) -> list[dict[str, object]]:
-    """Return OpenAI's description of each limit that it has a name for; none without limits."""
+    """Return OpenAI's description of each limit that has a name there."""
     found: list[dict[str, object]] = []
     for level in usage.levels():
         if level.what in _NAMES:

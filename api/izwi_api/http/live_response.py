@@ -15,13 +15,14 @@ Answer = TypeVar("Answer")
 
 
 async def unless_left(receive: Receive, work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Run `work`, cancelled as soon as the client disconnects.
+    """Run `work`, and cancel it as soon as the client disconnects.
 
-    Starlette watches for that only while it streams; without this a client that disconnects from a
-    non-streaming route would keep the engine busy to the end. Call it when the body has been read.
+    Starlette detects this only while it streams. Without this function, a client that disconnects
+    from a non-streaming route would keep the engine busy to the end. Call it after reading the
+    body.
 
     Raises:
-        ClientDisconnect: The client left first.
+        ClientDisconnect: The client disconnected first.
     """
     worker = asyncio.current_task()
     assert worker is not None
@@ -48,12 +49,12 @@ async def unless_left(receive: Receive, work: Coroutine[Any, Any, Answer]) -> An
 class LiveResponse(Response):
     """A chunked body from a generator.
 
-    An error in the middle is raised on, so that the server cuts the connection: without the last
-    chunk the client knows that the body is not whole. Its generator is closed in every case.
+    An error in the middle is raised, so that the server closes the connection: without the last
+    chunk the client knows that the body is incomplete. The generator is always closed.
 
     Args:
-        first: Bytes that are ready; waiting for them before answering gives an early failure
-            its proper status.
+        first: The first bytes; waiting for them before responding gives an early failure its own
+            status.
         rest: The bytes that follow.
         media_type: Content type.
     """
@@ -64,11 +65,11 @@ class LiveResponse(Response):
         self.background = None
         self._first = first
         self._rest = rest
-        # Reverse proxies hold small chunks back unless told not to.
+        # Reverse proxies buffer small chunks unless told not to.
         self.init_headers({"x-accel-buffering": "no", "cache-control": "no-store"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the body, watching for the reader."""
+        """Send the body, and watch for disconnects."""
         del scope
         # The response has started, so the error cannot be sent.
         with suppress(ClientDisconnect):
@@ -88,7 +89,7 @@ class LiveResponse(Response):
 async def live_response(
     body: AsyncGenerator[bytes], media_type: str, headers: Mapping[str, str] | None = None
 ) -> LiveResponse:
-    """Wait for the first bytes of a body, then answer with it."""
+    """Wait for the first bytes of a body, then respond with it."""
     first = await anext(body, b"")
     response = LiveResponse(first, body, media_type)
     response.headers.update(headers or {})

@@ -1,4 +1,4 @@
-"""A WebSocket as the wire of a live session, from its handshake to its close frame."""
+"""A WebSocket as the transport of a live session, from its handshake to its close frame."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ async def serve_socket(
     open_service: Callable[[Session], Service],
     protocol: str | None = None,
 ) -> None:
-    """Serve a WebSocket, or refuse its handshake where there are too many sessions.
+    """Serve a WebSocket, or refuse its handshake if there are too many sessions.
 
     Args:
-        socket: Not accepted yet.
-        limits: Of the session.
-        open_service: Makes what answers the client.
-        protocol: The subprotocol that is taken where a client offers it among others.
+        socket: The WebSocket, not accepted yet.
+        limits: Limits of the session.
+        open_service: Makes the service of the session.
+        protocol: The subprotocol to accept if a client offers it.
     """
     state: AppState = socket.app.state.izwi
     usage = current_usage.get() or Usage()
     try:
         with state.sessions.place(usage.key_name, usage.max_sessions):
-            # A browser that offers protocols leaves unless one of them is taken.
+            # A browser that offers subprotocols disconnects unless one is accepted.
             offered: list[str] = socket.scope.get("subprotocols", [])
             await socket.accept(protocol if protocol in offered else next(iter(offered), None))
             session = Session(SocketWire(socket), limits)
@@ -59,7 +59,7 @@ class SocketWire:
         return data if text is None else text
 
     async def send(self, message: Message) -> None:
-        """Send a message; waits while the client reads nothing. Raises ClientLeft."""
+        """Send a message; wait while the client reads nothing. Raises ClientLeft."""
         try:
             if isinstance(message, str):
                 await self._socket.send_text(message)
@@ -69,7 +69,7 @@ class SocketWire:
             raise ClientLeft from error
 
     async def close(self, code: int, reason: str) -> None:
-        """Hang up. Raises ClientLeft."""
+        """Close the connection. Raises ClientLeft."""
         try:
             await self._socket.close(code, reason)
         except (WebSocketDisconnect, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""HTTP metrics for Prometheus. One registry per app, no global one."""
+"""HTTP metrics for Prometheus. Each app has its own registry."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8
 
 
 class HttpMetrics:
-    """The figures of one app.
+    """The metrics of one app.
 
     Args:
-        folder: Where several API servers count together: each finds there what all have counted.
-            None counts in this process alone.
+        folder: Folder in which several API servers share their counts; None counts in this process
+            only.
 
     Attributes:
         registry: What /metrics shows.
@@ -34,8 +34,8 @@ class HttpMetrics:
     def __init__(self, folder: Path | None = None) -> None:
         self.registry = counts = CollectorRegistry()
         if folder is not None:
-            # Each process counts in files of its own; prometheus_client learned so from its
-            # environment when it was imported. What is shown is read from the files of all.
+            # Each process counts in its own files; prometheus_client was told so by its environment
+            # when it was imported. What is shown is the sum of all files.
             counts = CollectorRegistry()
             MultiProcessCollector(self.registry, str(folder))  # type: ignore[no-untyped-call]
         self.requests = Counter(
@@ -96,13 +96,13 @@ class HttpMetrics:
 
 
 class EngineFigures(Collector):
-    """The engine's own figures, read when they are asked for."""
+    """The engine's figures, read on demand."""
 
     def __init__(self, engine: EngineClient):
         self._engine = engine
 
     def collect(self) -> Iterable[Metric]:
-        """Yield a family for each figure, with a sample for each model."""
+        """Yield a metric family for each figure, with a sample for each model."""
         load = self._engine.load
         for name, figure in FIGURES.items():
             family = CounterMetricFamily if figure.grows else GaugeMetricFamily
@@ -120,7 +120,7 @@ class CountRequests:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app and count what it answers."""
+        """Run the app, and count its response."""
         if scope["type"] == "websocket":
             await self._count_session(scope, receive, send)
             return
@@ -128,7 +128,7 @@ class CountRequests:
             await self._app(scope, receive, send)
             return
         metrics, begun_s = self._metrics, time.monotonic()
-        status, has_body = 499, False  # 499: the client left before there was an answer
+        status, has_body = 499, False  # 499: the client disconnected before the response
 
         async def counted(message: Message) -> None:
             nonlocal status, has_body
@@ -151,7 +151,7 @@ class CountRequests:
     async def _count_session(self, scope: Scope, receive: Receive, send: Send) -> None:
         metrics, begun_s = self._metrics, 0.0
         num_in = num_out = 0
-        code = "1006"  # of RFC 6455: it ended without a word
+        code = "1006"  # of RFC 6455: it ended without a close frame
 
         async def received() -> Message:
             nonlocal num_in, code
@@ -188,5 +188,5 @@ class CountRequests:
 
 
 def _route(scope: Scope) -> str:
-    # The route's template, not the path: a caller must not be able to invent label values.
+    # The route's template, not the path, so that callers cannot invent label values.
     return getattr(scope.get("route"), "path", "none")

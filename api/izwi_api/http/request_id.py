@@ -19,7 +19,7 @@ class RequestId:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app with an id on what it answers."""
+        """Run the app, and add the id to its response."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return

@@ -1,6 +1,6 @@
 """The HTTP server: uvicorn with limits on request heads, and graceful shutdown.
 
-What is no HTTP never reaches the app; it is answered here, in the shape of every other error.
+Malformed HTTP never reaches the app; it gets an error response here, in the usual format.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ logger = logging.getLogger(__name__)
 MAX_TARGET_BYTES = 8 << 10
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 32 << 10
-# Chunks of a few bytes cost the event loop a hundred times what they carry.
+# Chunks of a few bytes cost the event loop a hundred times more than their content.
 _FREE_CHUNKS = 2048
 _MIN_CHUNK_BYTES = 16
 
-# Longer than clients and proxies keep a connection that they do not use: who sends a request just
-# as the server hangs up loses it. httpx, and so OpenAI's client, gives up after 5 s, which are
-# uvicorn's default, nginx after 60.
+# Longer than clients and proxies keep an unused connection: a request that is sent just as the
+# server closes the connection is lost. httpx, and so OpenAI's client, closes after 5 s, nginx after
+# 60. uvicorn's default is 5 s.
 _KEEP_ALIVE_S = 75
 
 # An append of a realtime session has up to 15 MiB of sound, in base64.
 MAX_WEBSOCKET_BYTES = 24 << 20
 
-# What is still there when all had time to finish is cut off after this.
+# Seconds after the drain until remaining connections are cut off.
 _CUT_OFF_S = 2.0
 
 
 class Connection(h11.Connection):
-    """One client's bytes, as HTTP; what is legal and too much is no HTTP either."""
+    """The bytes of one client as HTTP, with limits; what exceeds them counts as malformed."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, MAX_HEAD_BYTES)
         self._num_chunks = self._num_bytes = 0
 
     def next_event(self) -> Any:
-        """Return the next event. Raises h11.RemoteProtocolError with the status to answer."""
+        """Return the next event. Raises h11.RemoteProtocolError with the status to send."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._num_chunks = self._num_bytes = 0
@@ -74,11 +74,11 @@ class Connection(h11.Connection):
 
 
 class Protocol(H11Protocol):
-    """uvicorn's protocol over such a connection.
+    """uvicorn's protocol with these connections.
 
     Attributes:
-        max_head_s: Seconds within which a request line and its headers must have come. uvicorn's
-            own `timeout_keep_alive` begins after an answer and ends with the first byte.
+        max_head_s: Seconds for a request line and its headers. uvicorn's own `timeout_keep_alive`
+            starts after a response and ends with the next byte.
     """
 
     max_head_s = RequestPace().max_head_s
@@ -95,32 +95,32 @@ class Protocol(H11Protocol):
         self._head_time: Countdown | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
+        """Start to wait for a request."""
         super().connection_made(transport)
         self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Clean up after the connection."""
         super().connection_lost(exc)
         self._unwatch_head()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes in."""
+        """Receive bytes."""
         super().data_received(data)
-        # Bytes that did not begin a request are a part of its head.
+        # Bytes that do not complete a request belong to its head.
         if self.conn.their_state is h11.IDLE:
             self._watch_head()
         else:
             self._unwatch_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no request; uvicorn calls it while it handles the error."""
+        """Respond to malformed HTTP; uvicorn calls this while it handles the error."""
         error = sys.exc_info()[1]
         status, reported = 400, msg
         if isinstance(error, h11.RemoteProtocolError):
             status, reported = error.error_status_hint, str(error)
         if self.cycle is not None and not self.cycle.response_complete:
-            # The app was reading this request's body: to it the client has left.
+            # The app was reading this request's body: for the app the client has disconnected.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -156,21 +156,22 @@ class Protocol(H11Protocol):
 
     def _head_is_late(self) -> None:
         self._head_time = None
-        # A WebSocket has another protocol by now.
+        # A WebSocket has switched to another protocol by now.
         if self.transport.get_protocol() is self and not self.transport.is_closing():
             self._answer(408, "the request did not arrive in time")
             self.transport.close()
 
 
 class Server(uvicorn.Server):
-    """A server that drains when it is asked to leave, and leaves at once when asked twice.
+    """A server that drains at the first signal, and stops at once at the second.
 
-    While it drains it still listens: probes get 503, and requests in flight may run for `drain_s`.
+    While it drains it still listens: probes get 503, and requests in flight have `drain_s` to
+    finish.
 
     Args:
-        config: Of uvicorn; see `server_config`.
-        drain: Of the app that it serves.
-        drain_s: Seconds that what runs may take to finish.
+        config: uvicorn's configuration; see `server_config`.
+        drain: The app's drain.
+        drain_s: Seconds that requests in flight may take to finish.
     """
 
     def __init__(self, config: uvicorn.Config, drain: Drain, drain_s: float):
@@ -179,18 +180,18 @@ class Server(uvicorn.Server):
         self._until_s = 0.0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Take a signal that asks to leave."""
+        """Handle a signal to stop."""
         del sig, frame
         if self._drain.is_begun:
             self.should_exit = self.force_exit = True
-            # Should something not let go, it is left behind.
+            # If something never finishes, the process ends without it.
             threading.Thread(target=_exit_soon, daemon=True).start()
             return
         self._until_s = time.monotonic() + self._drain_s
         self._drain.begin()
 
     async def on_tick(self, counter: int) -> bool:
-        """Look ten times a second whether it is time to leave."""
+        """Check ten times a second whether to stop."""
         is_late = time.monotonic() >= self._until_s
         if self._drain.is_begun and (is_late or not self._drain.num_running):
             await self._drain.part()
@@ -201,16 +202,16 @@ class Server(uvicorn.Server):
 def server_config(
     app: ASGIApp, host: str, port: int, max_head_s: float, tls: TlsFiles | None = None
 ) -> uvicorn.Config:
-    """Return how uvicorn is to serve the app.
+    """Return uvicorn's configuration for the app.
 
     Args:
-        app: To serve.
-        host: Where to listen, unless sockets are given later.
+        app: The app.
+        host: Where to listen, unless sockets are passed later.
         port: As `host`.
-        max_head_s: As in `Protocol`.
+        max_head_s: See `Protocol`.
         tls: Serve HTTPS with this certificate.
     """
-    # uvicorn makes one of these a connection, from a class.
+    # uvicorn instantiates this class for each connection.
     protocol = type("TimedProtocol", (Protocol,), {"max_head_s": max_head_s})
     return uvicorn.Config(
         app,

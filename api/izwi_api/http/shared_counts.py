@@ -1,8 +1,8 @@
 """Usage counts of a key, shared by all processes of this machine: a small file under a lock.
 
-The system's cache of the file is the memory that they share; nothing waits for the disk, so what
-was used in the last seconds before a power failure may be forgotten. A file that cannot be used, or
-that is kept locked, stops no request: this process then counts alone (see `Meter`).
+The operating system's cache of the file serves as shared memory. Nothing waits for the disk, so a
+power failure may lose the last seconds. A file that cannot be used, or stays locked, stops no
+request: this process then counts alone (see `Meter`).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ logger = logging.getLogger(__name__)
 _FORMAT = 1
 # Every write replaces the whole file, whatever it held.
 _NUM_BYTES = 512
-# Who holds the lock has it for some microseconds. The event loop waits here.
+# The lock is held for microseconds. The event loop waits for it.
 _LOCK_WAIT_S, _LOCK_PAUSE_S = 0.005, 0.0002
-# After a failure this process counts alone for so long.
+# After a failure this process counts alone for this long.
 _ALONE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a key has used.
+    """The usage of a key.
 
     Attributes:
         spent_at_s: Seconds since 1970.
-        spent: Requests that were missing from a full bucket then.
+        spent: Requests missing from a full bucket at that time.
         day: Days since 1970.
         used: Of that day's quotas.
     """
@@ -50,7 +50,7 @@ class LockedCounts:
     """The counts of a key, locked against other processes.
 
     Attributes:
-        counts: What was there; None if nothing was counted yet, or the file was damaged.
+        counts: The counts; None if there are none yet, or the file was damaged.
     """
 
     def __init__(self, descriptor: int, key_name: str, counts: Counts | None):
@@ -58,7 +58,7 @@ class LockedCounts:
         self._descriptor, self._key_name = descriptor, key_name
 
     def write(self, counts: Counts) -> None:
-        """Put others in their place. Raises OSError."""
+        """Replace the counts. Raises OSError."""
         fields = {
             "format": _FORMAT,
             "key": self._key_name,
@@ -74,12 +74,12 @@ class CountsFile:
     """The file of one key.
 
     Args:
-        folder: Of all keys' files; it is made when it is first written to.
-        key_name: Whose counts these are.
+        folder: Folder of all keys' files; created when needed.
+        key_name: The key.
     """
 
     def __init__(self, folder: Path, key_name: str):
-        # Some file systems take "Ann" and "ann" for one name.
+        # Some file systems do not distinguish "Ann" and "ann".
         self.path = folder / f"{sha256(key_name.encode()).hexdigest()[:24]}.json"
         self._key_name = key_name
         self._alone_until_s = -math.inf
@@ -87,10 +87,10 @@ class CountsFile:
 
     @contextmanager
     def locked(self, now_s: float) -> Generator[LockedCounts | None]:
-        """Hold the counts until the block ends; None where they cannot be used now.
+        """Lock the counts until the block ends; None if they cannot be used now.
 
         Args:
-            now_s: Seconds since 1970. Counts from after it are not believed.
+            now_s: Seconds since 1970. Counts from a later time are ignored.
         """
         descriptor = self._lock() if time.monotonic() >= self._alone_until_s else None
         if descriptor is None:
@@ -103,12 +103,12 @@ class CountsFile:
         except OSError as error:
             self._fail(error)
         finally:
-            os.close(descriptor)  # and with it the lock
+            os.close(descriptor)  # also releases the lock
 
     def _lock(self) -> int | None:
         descriptor = None
         try:
-            import fcntl  # not on Windows, where every process counts alone
+            import fcntl  # not available on Windows, where every process counts alone
 
             descriptor = self._open()
             until_s = time.monotonic() + _LOCK_WAIT_S
@@ -164,7 +164,7 @@ def _parse(content: bytes, now_s: float) -> Counts:
     amounts = (counts.spent_at_s, counts.spent, *counts.used.values())
     if not all(0 <= amount < math.inf for amount in amounts):
         raise ValueError("a number is out of range")
-    # A bucket that fills up from next year on would stay empty until then.
+    # Otherwise a bucket from a time in the future would stay empty until then.
     if counts.spent_at_s > now_s + 60 or counts.day > now_s // 86_400 + 1:
         raise ValueError("it is from the future")
     return counts

@@ -22,16 +22,16 @@ Keep = Callable[[], Awaitable[int | None]]
 
 
 class AskedFor(Protocol):
-    """The fields of a body that say how its answer is sent."""
+    """The fields of a request that say how its answer is sent."""
 
     @property
     def stream(self) -> bool:
-        """Whether it is sent while it is made."""
+        """Whether the answer is streamed."""
         ...
 
     @property
     def tells_usage(self) -> bool:
-        """Whether a stream ends with its usage."""
+        """Whether the stream ends with usage."""
         ...
 
 
@@ -48,7 +48,7 @@ class Pieces(Protocol[Text_co]):
         ...
 
     def abort(self) -> None:
-        """Stop what still runs."""
+        """Abort the answer."""
         ...
 
 
@@ -56,31 +56,31 @@ class Completion(Protocol[Text_contra]):
     """The JSON of one answer, whole or in pieces that share an id."""
 
     def whole(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
-        """Return the complete answer, with its audio file and until when its id is known."""
+        """Return the complete answer, with its audio file and the expiry of its id."""
         ...
 
     def opening(self) -> dict[str, Any]:
-        """Return the first piece."""
+        """Return the first chunk."""
         ...
 
     def piece(self, delta: Text_contra) -> dict[str, Any]:
-        """Return a piece of text."""
+        """Return a chunk of text."""
         ...
 
     def sound(self, data: bytes) -> dict[str, Any]:
-        """Return a piece of the audio file."""
+        """Return a chunk of the audio file."""
         ...
 
     def expiry(self, expires_at: int) -> dict[str, Any]:
-        """Return the piece that says until when the id of the sound can be sent back."""
+        """Return the chunk with the expiry of the sound's id."""
         ...
 
     def closing(self) -> dict[str, Any]:
-        """Return the last piece: why the answer ended."""
+        """Return the last chunk, with the finish reason."""
         ...
 
     def bill(self) -> dict[str, Any]:
-        """Return what follows the last piece if it was asked for: the usage."""
+        """Return the chunk with the usage, if it was requested."""
         ...
 
 
@@ -91,18 +91,18 @@ async def spoken_response(
     audio_format: str | None,
     keep: Keep,
 ) -> Response:
-    """Respond with an answer as its body asks for it; the answer is aborted on any failure.
+    """Respond with an answer in the requested form; abort the answer on any failure.
 
     Args:
-        body: What was asked.
+        body: The request.
         answer: The answer, not yet read.
         completion: Its JSON.
-        audio_format: Of the sound, one of `izwi.audio.encode.FORMATS`; None leaves sound out.
-        keep: Called when all is made. Keeps the answer under its id, and returns until when, in
-            seconds since 1970; None if there is nothing to keep.
+        audio_format: One of `izwi.audio.encode.FORMATS`; None sends no sound.
+        keep: Called when the answer is complete. Stores it under its id, and returns the expiry in
+            seconds since 1970; None if there is nothing to store.
 
     Raises:
-        IzwiError: It failed before anything was sent.
+        IzwiError: It failed before the response started.
     """
     try:
         encoder = None
@@ -114,7 +114,7 @@ async def spoken_response(
             return await live_response(events, MEDIA_TYPE)
         return JSONResponse(await _whole(answer, completion, encoder, keep))
     except BaseException:
-        # A generator that never began has no `finally` to run.
+        # A generator that was never started does not run its `finally`.
         answer.abort()
         raise
 

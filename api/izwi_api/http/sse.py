@@ -1,4 +1,4 @@
-"""Server-sent events with JSON in them, as OpenAI's clients read them."""
+"""Server-sent events with JSON data, as OpenAI's clients read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The certificate with which the server proves its name, and that it can be used."""
+"""The server's TLS certificate, checked at startup."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from izwi.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where the certificate is.
+    """The files of the certificate.
 
     Attributes:
-        cert: PEM: the certificate, and those between it and its root.
-        key: PEM of its private key, without a password; None: it is in the certificate's file.
+        cert: PEM: the certificate and the intermediate ones.
+        key: PEM of its private key, without a password; None if it is in the certificate's file.
     """
 
     cert: Path
@@ -23,11 +23,11 @@ class TlsFiles:
 
 
 def read_tls_files(cert: Path | None, key: Path | None) -> TlsFiles | None:
-    """Check the files of `--tls-cert` and `--tls-key`; None where neither is given.
+    """Check the files of `--tls-cert` and `--tls-key`; None if neither is given.
 
     Raises:
-        InvalidRequest: A file cannot be read or used, the key is not the certificate's or has a
-            password, or there is a key and no certificate.
+        InvalidRequest: A file cannot be read or used, the key does not match the certificate or has
+            a password, or a key is given without a certificate.
     """
     if cert is None:
         if key is not None:
@@ -37,9 +37,9 @@ def read_tls_files(cert: Path | None, key: Path | None) -> TlsFiles | None:
         if path is not None and not path.is_file():
             raise InvalidRequest(f"{option}: there is no file {str(path)!r}", param="tls_cert")
     try:
-        # An empty password, so that nobody is asked for one at the terminal.
+        # An empty password, so that OpenSSL does not prompt for one.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         names = str(cert) if key is None else f"{cert} and {key}"
         reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
         raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""Time out request bodies that arrive too slowly; close after answering half a body."""
+"""Time out request bodies that arrive too slowly; close connections with unread bodies."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from izwi_api.http.request_pace import RequestPace
 class CloseUnread:
     """ASGI middleware: the rest of a refused body is not read.
 
-    The server would otherwise read and discard everything that the client goes on sending. An app
-    that reads a body which is too slow gets RequestTimeout.
+    Otherwise the server would read and discard everything that the client still sends. An app that
+    reads a body that is too slow gets RequestTimeout.
 
     Args:
-        app: Reads the bodies.
-        pace: How fast bodies must arrive.
+        app: The app that reads the bodies.
+        pace: The minimum rate of bodies.
     """
 
     def __init__(self, app: ASGIApp, pace: RequestPace):
         self._app, self._pace = app, pace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app, watching how far it reads."""
+        """Run the app, and track how far it reads."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         chunked, length = "transfer-encoding" in headers, headers.get("content-length")
         unread = chunked or length not in (None, "0")
-        # With both, a proxy before us may see another end of the body, and another next request.
+        # If both are sent, a proxy may see another end of the body, and another next request.
         ambiguous = chunked and length is not None
 
         num_bytes, waited_s = 0, 0.0
 
         async def watched() -> Message:
             nonlocal unread, num_bytes, waited_s
-            if not unread:  # what is waited for now is that the client leaves
+            if not unread:  # the app now waits for the client to disconnect
                 return await receive()
             try:
                 left_s = self._pace.body_time_s(num_bytes) - waited_s

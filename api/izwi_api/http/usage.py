@@ -1,8 +1,8 @@
-"""Meter what a call uses of the models, at the engine, which every call goes through.
+"""Meter the usage of models at the engine, which every call goes through.
 
-The middleware opens a `Usage` for each HTTP request or WebSocket; `CountedEngine` finds it in the
-context of the caller, charges the key before anything runs, and adds up the sound that comes back.
-No route needs a line for it.
+The middleware creates a `Usage` for each HTTP request or WebSocket. `CountedEngine` finds it in the
+caller's context, charges the key before anything runs, and adds up the sound that is returned.
+Routes need no code for this.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from izwi_api.http.limits import Level, Meter
 from izwi_api.services.context import Registry
 
 _HEARD_RATE = 16_000  # of TranscriptionInput.samples, and AlignmentInput's
-# Text that is written while it is said reaches the engine as ids; a word piece of English is about
-# this long. An API server that knows the characters sets `Usage.counts_itself`.
+# Text that is spoken while it is written reaches the engine as ids; an English word piece has about
+# this many characters. An API server that knows the characters sets `Usage.counts_itself`.
 CHARACTERS_PER_ID = 4
 
 
 class Usage:
-    """What one HTTP request or WebSocket has used so far.
+    """The usage of one HTTP request or WebSocket so far.
 
     Attributes:
         key_name: The caller's key; None if no key is required.
-        model: The model that it asked last, by the name under which it is served; None for none.
+        model: The model that it used last, by the name under which it is served, or None.
         characters: Of text to speak, and of conversations to answer.
         heard_s: Seconds of sound to transcribe.
-        spoken_s: Seconds of sound that were made.
-        counts_itself: Set by an API server that calls `charge` itself, because its input goes on
-            arriving and the engine sees it late or in other units; then the engine counts none.
+        spoken_s: Seconds of generated sound.
+        counts_itself: Set by a service that calls `charge` itself, because the engine gets its
+            input late or in other units; the engine then counts none.
     """
 
     def __init__(self, key_name: str | None = None, meter: Meter | None = None):
@@ -49,10 +49,10 @@ class Usage:
         self._meter = meter
 
     def charge(self, *, characters: int = 0, heard_s: float = 0.0) -> None:
-        """Count input that is about to be worked on.
+        """Charge for input before it is processed.
 
         Raises:
-            QuotaExceeded: The key has not so much left today; nothing is counted.
+            QuotaExceeded: The key has not enough left today; nothing is charged.
         """
         if self._meter is not None:
             self._meter.charge({"characters": characters, "audio-seconds": heard_s})
@@ -60,7 +60,7 @@ class Usage:
         self.heard_s += heard_s
 
     def give_back(self, *, characters: int = 0, heard_s: float = 0.0) -> None:
-        """Undo a charge for input that was refused."""
+        """Refund a charge for input that was refused."""
         if self._meter is not None:
             self._meter.give_back({"characters": characters, "audio-seconds": heard_s})
         self.characters -= characters
@@ -68,41 +68,41 @@ class Usage:
 
     @property
     def max_sessions(self) -> int | None:
-        """Live sessions that its key may have at once; None without a limit of its own."""
+        """Maximum number of live sessions of the key; None without a limit of its own."""
         return self._meter.limits.sessions if self._meter is not None else None
 
     def headers(self) -> Mapping[str, str]:
-        """Return the x-ratelimit-* headers of its key."""
+        """Return the x-ratelimit-* headers of the key."""
         return self._meter.headers() if self._meter is not None else {}
 
     def levels(self) -> list[Level]:
-        """Return how much is left of each limit of its key."""
+        """Return the rest of each limit of the key."""
         return self._meter.levels() if self._meter is not None else []
 
 
-# The usage of the call in whose context this runs; tasks that it starts inherit it.
+# The usage of the call in this context; tasks that it starts inherit it.
 current_usage: ContextVar[Usage | None] = ContextVar("current_usage", default=None)
 
 
 def key_name() -> str:
-    """Return the name of the caller's key, empty where none is required: whose answers are kept."""
+    """Return the name of the caller's key; empty if none is required."""
     usage = current_usage.get()
     return "" if usage is None else usage.key_name or ""
 
 
 class CountedEngine(ForwardingEngine):
-    """An engine whose requests are charged to the call that submits them."""
+    """An engine client that charges requests to the calls that submit them."""
 
     def __init__(self, engine: EngineClient, registry: Registry):
         super().__init__(engine)
         self._registry = registry
 
     def submit(self, request: Request) -> OutputStream:
-        """Charge for a request and take it in. Raises QuotaExceeded, and as the engine does."""
+        """Charge for a request and submit it. Raises QuotaExceeded, and as the engine does."""
         return self.submit_all([request])[0]
 
     def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:
-        """Charge for all requests and take them in, or none; raises as `submit`."""
+        """Charge for requests and submit them, all or none; raises as `submit`."""
         usage = current_usage.get()
         if usage is None:
             return self._engine.submit_all(requests)
@@ -123,7 +123,7 @@ class CountedEngine(ForwardingEngine):
         ]
 
     def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
-        """Charge for text ids and add them to a request with open input. Raises QuotaExceeded."""
+        """Charge for text ids and write them to a request. Raises QuotaExceeded."""
         usage = current_usage.get()
         if usage is not None and not usage.counts_itself:
             usage.charge(characters=CHARACTERS_PER_ID * len(text_ids))
@@ -149,7 +149,7 @@ class _CountedStream:
 
     async def __anext__(self) -> Chunk:
         chunk = await self._stream.__anext__()
-        if isinstance(chunk.error, Overloaded):  # refused by the queue: nothing was done
+        if isinstance(chunk.error, Overloaded):  # the queue refused it, so nothing was done
             self._usage.give_back(characters=self._cost[0], heard_s=self._cost[1])
         if chunk.pcm is not None and self._sample_rate:
             self._usage.spoken_s += len(chunk.pcm) / self._sample_rate
@@ -160,7 +160,7 @@ class _CountedStream:
 
 
 def _cost(request: Request, usage: Usage) -> tuple[int, float]:
-    """Return the characters to read and the seconds to listen to of one engine request."""
+    """Return the characters to speak and the seconds to transcribe of one engine request."""
     ask = request.ask
     if usage.counts_itself or request.open_input or ask is None:
         return 0, 0.0

@@ -1,4 +1,4 @@
-"""WebSocket frames: uvicorn's protocol over websockets', but for how a close frame is taken."""
+"""WebSocket frames: uvicorn's protocol over websockets, with another rule for close frames."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from websockets.server import ServerProtocol
 
 
 class Frames(ServerProtocol):
-    """A client's frames. It may leave in the middle of a message.
+    """A client's frames; a close frame may come in the middle of a message.
 
-    websockets calls that a protocol error (1002). RFC 6455 (5.4) lets control frames come between
-    the fragments of a message, and a close frame is one: the answer is the client's own code.
+    websockets treats that as a protocol error (1002). But RFC 6455 (5.4) allows control frames
+    between the fragments of a message, and a close frame is one, so the response is the client's
+    own code.
     """
 
     def recv_frame(self, frame: Frame) -> None:
-        """Take a frame. Raises websockets.exceptions.ProtocolError."""
+        """Parse a frame. Raises websockets.exceptions.ProtocolError."""
         if frame.opcode is Opcode.CLOSE:
-            # of the fragments so far; websockets 15 has the other name
+            # size of the fragments so far; websockets 15 uses the other name
             self.current_size = self.cur_size = None
         super().recv_frame(frame)
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's protocol over such frames, without compression: sound does not shrink."""
+    """uvicorn's protocol with these frames, without compression, because sound does not shrink."""
 
     def __init__(
         self,
