@@ -92,6 +92,12 @@ class ConsentNotFound(VoiceNotFound):
     code = "consent_not_found"
 
 
+class CompletionNotFound(InvalidRequest):
+    """No stored chat completion has this id: it never had, has expired, or is another caller's."""
+
+    code = "completion_not_found"
+
+
 class RequestTimeout(InvalidRequest):
     """The request body arrived too slowly."""
 

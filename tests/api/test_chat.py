@@ -453,7 +453,7 @@ def test_other_refusals(http, sdk):
     with pytest.raises(openai.NotFoundError) as caught:
         sdk.create(model="none", messages=user("hi")["messages"])
     assert caught.value.code == "model_not_found"
-    assert http.get(PATH).status_code == 405
+    assert http.put(PATH).status_code == 405
     with pytest.raises(openai.InternalServerError) as bug:
         sdk.create(**user("PREPARE"))
     assert "/etc/x" not in str(bug.value)

@@ -10,7 +10,7 @@ import pytest
 from izwi.chat import ChatMessage, Role
 from izwi.errors import InvalidRequest
 from izwi_api.services.kept_answers import KeptAnswers
-from izwi_api.services.kept_items import Item, KeptItems
+from izwi_api.services.kept_items import Item, KeptItems, Range
 from izwi_api.services.kept_responses import KeptResponses
 
 ANSWER = ((200,), (1, 2, 3, 4, 5, 6, 7, 8), (2048,) * 8, (0,))
@@ -181,3 +181,66 @@ async def test_an_answer_that_cannot_be_kept_is_given_all_the_same(clock, tmp_pa
     damaged = KeptItems(tmp_path / "damaged", clock=clock)
     assert await damaged.put("audio", "a", Item("", "m", b"x")) == 1000
     assert await damaged.get("audio", "a") is None
+
+
+# -- items that their owner lists, changes and removes -------------------------------------------
+async def put_all(items, *names, owner="anna", model="chat"):
+    for name in names:
+        await items.put("completion", name, Item(owner, model, name.encode() * 10))
+
+
+async def names_of(items, *wanted):
+    page = await items.page("completion", "anna", Range(*wanted))
+    return None if page is None else [name for name, _ in page]
+
+
+async def test_items_are_listed_in_the_order_in_which_they_came(clock):
+    items = KeptItems(clock=clock)
+    await put_all(items, "b", "a", "c")  # all of one moment
+    clock.now += 1
+    await put_all(items, "d", model="other")
+    await put_all(items, "e", owner="ben")
+    assert await names_of(items) == ["b", "a", "c", "d"]
+    assert await names_of(items, None, 100, True) == ["d", "c", "a", "b"]
+    assert await names_of(items, "a", 1) == ["c"]
+    assert await names_of(items, "c", 100, True) == ["a", "b"]
+    assert await names_of(items, None, 100, False, "other") == ["d"]
+    assert await names_of(items, "d") == []
+    for unknown in ("e", "nothing", "\ud800"):
+        assert await names_of(items, unknown) is None
+    clock.now += 3599.5
+    assert await names_of(items) == ["d"]
+
+
+async def test_an_item_is_changed_by_its_owner_and_its_size_counts(clock):
+    items = KeptItems(clock=clock, max_bytes=100)
+    await put_all(items, "a", "b")
+    assert await items.change("completion", "a", "ben", lambda _: b"") is None
+    assert await items.change("completion", "x", "anna", lambda _: b"") is None
+    assert await items.change("completion", "b", "anna", lambda old: old + b"!" * 50) is not None
+    assert items.num_bytes("completion") == 10 + 60
+    assert await names_of(items) == ["a", "b"]
+    clock.now += 3600  # it expires when it did
+    assert await names_of(items) == []
+    assert items.num_bytes("completion") == 0
+    await put_all(items, "a", "b")
+    assert await items.change("completion", "a", "anna", lambda _: b"!" * 101) is None
+    assert await names_of(items) == ["a", "b"]
+    assert await items.change("completion", "a", "anna", lambda _: b"!" * 100) is not None
+    assert await names_of(items) == ["a"]
+
+
+async def test_an_item_is_removed_by_its_owner(clock):
+    items = KeptItems(clock=clock)
+    await put_all(items, "a")
+    assert not await items.remove("completion", "a", "ben")
+    assert await items.remove("completion", "a", "anna")
+    assert not await items.remove("completion", "a", "anna")
+    assert items.num_bytes("completion") == 0
+
+
+async def test_a_file_that_cannot_be_opened_lists_nothing(tmp_path):
+    items = KeptItems(tmp_path / "nowhere" / "kept")
+    assert await names_of(items) is None
+    assert not await items.remove("completion", "a", "anna")
+    assert await items.change("completion", "a", "anna", lambda old: old) is None

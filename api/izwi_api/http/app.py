@@ -31,6 +31,7 @@ from izwi_api.schemas.openapi import REFUSALS
 from izwi_api.services.context import Registry, Services
 from izwi_api.services.decoding import Decoder, DecoderPool, InProcess
 from izwi_api.services.kept_answers import KeptAnswers
+from izwi_api.services.kept_completions import KeptCompletions
 from izwi_api.services.kept_items import KeptItems
 from izwi_api.services.kept_responses import KeptResponses
 from izwi_api.services.model_aliases import AliasedEngine, AliasedRegistry
@@ -98,7 +99,8 @@ def create_app(
     voices = VoiceStore(settings.home / "voices")
     models = AliasedRegistry(registry, settings.model_aliases, checks=not settings.manage_models)
     aliased = AliasedEngine(counted, models)
-    rest = KeptAnswers(items), KeptResponses(items), metrics.count_prepared
+    earlier = KeptAnswers(items), KeptResponses(items), KeptCompletions(items)
+    rest = *earlier, metrics.count_prepared
     services = Services(aliased, models, settings, voices, decoder, references, *rest)
     client_secrets = ClientSecrets(settings.home, time.time)
     sessions = OpenSessions(settings.sessions, metrics_folder, settings.home / "sessions")

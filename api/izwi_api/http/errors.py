@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from izwi.errors import (
+    CompletionNotFound,
     EngineStopped,
     InvalidRequest,
     IzwiError,
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 STATUS: dict[type[IzwiError], int] = {
     ModelNotFound: 404,
     VoiceNotFound: 404,
+    CompletionNotFound: 404,
     TooLarge: 413,
     RequestTimeout: 408,
     UnsupportedMediaType: 415,

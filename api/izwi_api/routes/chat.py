@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -17,6 +17,7 @@ from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event
+from izwi_api.http.usage import key_name
 from izwi_api.routes.cascade import heard_body, speak_answer
 from izwi_api.routes.spoken_chat import answer_aloud
 from izwi_api.schemas.chat import ChatBody, chat_input
@@ -40,11 +41,11 @@ _SEED_BITS = 63
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     services = services_of(request)
-    values = await read_json(request, services.settings.max_json_bytes)
+    values: Mapping[str, Any] = await read_json(request, services.settings.max_json_bytes)
     if has_sound(values):
         return await unless_left(request.receive, _answer_sound(services, values))
     body = ChatBody.model_validate(values)
-    return await unless_left(request.receive, _answer(services, body))
+    return await unless_left(request.receive, _answer(services, body, values["messages"]))
 
 
 async def _answer_sound(services: Services, values: Mapping[str, Any]) -> Response:
@@ -59,7 +60,16 @@ async def _answer_sound(services: Services, values: Mapping[str, Any]) -> Respon
     return await _answer(services, body)
 
 
-async def _answer(services: Services, body: ChatBody) -> Response:
+async def _answer(
+    services: Services, body: ChatBody, messages: Sequence[Mapping[str, Any]] = ()
+) -> Response:
+    """Answer in text.
+
+    Args:
+        services: What answers.
+        body: The request.
+        messages: Its messages as they were sent, to be stored with the answer.
+    """
     # Without a seed each call gets a different answer.
     ask = chat_input(body, secrets.randbits(_SEED_BITS))
     answers = await open_answers(
@@ -71,9 +81,15 @@ async def _answer(services: Services, body: ChatBody) -> Response:
         count=body.n or 1,
     )
     completion = Completion(body.model)
+
+    async def store() -> None:
+        if body.store:
+            whole = completion.whole(answers) | {"metadata": body.metadata or {}}
+            await services.completions.keep(key_name(), whole, messages)
+
     try:
         if body.stream:
-            events = _events(answers, completion, tells_usage=body.tells_usage)
+            events = _events(answers, completion, store, tells_usage=body.tells_usage)
             return await live_response(events, MEDIA_TYPE)
         await finish_all(answers)
     except BaseException:
@@ -81,11 +97,16 @@ async def _answer(services: Services, body: ChatBody) -> Response:
         for answer in answers:
             answer.abort()
         raise
+    await store()
     return JSONResponse(completion.whole(answers))
 
 
 async def _events(
-    answers: Sequence[Answer], completion: Completion, *, tells_usage: bool
+    answers: Sequence[Answer],
+    completion: Completion,
+    store: Callable[[], Awaitable[None]],
+    *,
+    tells_usage: bool,
 ) -> AsyncGenerator[bytes]:
     blank: dict[str, object] = {"usage": None} if tells_usage else {}
     begun: set[int] = set()
@@ -105,6 +126,7 @@ async def _events(
             raise
         yield error_line(error)
         return
+    await store()
     if tells_usage:
         yield event(completion.bill(answers))
     yield DONE

@@ -67,6 +67,7 @@ class CascadeBody(BaseModel):
     speech_model: str | None = None
     transcription_model: str | None = None
     n: Literal[1] | None = None
+    store: Literal[False] | None = None
     logprobs: Literal[False] | None = None
 
     def check(self) -> None:

@@ -115,6 +115,25 @@ _Biases = Annotated[
 ]
 
 
+_METADATA = {
+    "type": "object",
+    "propertyNames": {"maxLength": 64},
+    "additionalProperties": {"type": "string", "maxLength": 512},
+    "maxProperties": 16,
+}
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+    Field(max_length=16),
+    WithJsonSchema(_METADATA),
+]
+
+
+class StoredUpdateBody(Strict):
+    """What of a stored completion may change."""
+
+    metadata: Metadata | None = None
+
+
 class ChatBody(Strict):
     """What a client asks to be answered."""
 
@@ -146,11 +165,13 @@ class ChatBody(Strict):
 
     # Taken with the value that changes nothing.
     modalities: list[Literal["text"]] | None = None
-    store: _Off = False
+
+    # They decide whether the answer is found again, and under which labels.
+    store: bool = False
+    metadata: Metadata | None = None
 
     # They change no answer here.
     service_tier: Literal["auto", "default"] | None = None
-    metadata: dict[str, str] | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

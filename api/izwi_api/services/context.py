@@ -20,6 +20,7 @@ from izwi.request import Chunk, Reason
 from izwi.tracks import Track, frame_track
 from izwi_api.services.decoding import Decoder, InProcess
 from izwi_api.services.kept_answers import KeptAnswers
+from izwi_api.services.kept_completions import KeptCompletions
 from izwi_api.services.kept_responses import KeptResponses
 from izwi_api.settings import Settings
 from izwi_api.voices.references import References
@@ -87,6 +88,7 @@ class Services:
         references: Fetches clips that are given as URLs.
         answers: Spoken answers of the last hour, by id.
         responses: Conversations of the last hour, by response id.
+        completions: Stored chat completions of the last hour.
         count_prepared: Counts an answer of a live session that was prepared before its turn ended,
             and whether it was given.
     """
@@ -99,6 +101,7 @@ class Services:
     references: References = field(default_factory=References)
     answers: KeptAnswers = field(default_factory=KeptAnswers)
     responses: KeptResponses = field(default_factory=KeptResponses)
+    completions: KeptCompletions = field(default_factory=KeptCompletions)
     count_prepared: Callable[[bool], None] = lambda _: None
 
 

@@ -17,7 +17,9 @@ import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+_T = TypeVar("_T")
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +66,22 @@ class Item(NamedTuple):
     content: bytes
 
 
+class Range(NamedTuple):
+    """Which items of a kind to list, in the order in which they were put.
+
+    Attributes:
+        after: Begin behind the item of this id; None: at the beginning.
+        limit: At most so many.
+        newest_first: Go from the newest to the oldest.
+        model: Only what this model made; None: what any did.
+    """
+
+    after: str | None = None
+    limit: int = 100
+    newest_first: bool = False
+    model: str | None = None
+
+
 class KeptItems:
     """Items of the last hour; where there is no room for more, the owner of most loses the oldest.
 
@@ -101,6 +119,36 @@ class KeptItems:
         """Return an item; None where there is none, or not any more."""
         return await asyncio.to_thread(self._get, kind, name)
 
+    async def change(
+        self, kind: str, name: str, owner: str, changed: Callable[[bytes], bytes]
+    ) -> bytes | None:
+        """Replace the content of an owner's item; it expires when it did.
+
+        Args:
+            kind: Of the item.
+            name: Its id.
+            owner: Whose it must be.
+            changed: Makes the new content from the old one.
+
+        Returns:
+            The new content; None where there is no such item, or no room for what it becomes.
+        """
+        return await asyncio.to_thread(self._change, kind, name, owner, changed)
+
+    async def remove(self, kind: str, name: str, owner: str) -> bool:
+        """Forget an owner's item; return whether there was one."""
+        return await asyncio.to_thread(self._remove, kind, name, owner)
+
+    async def page(self, kind: str, owner: str, wanted: Range) -> list[tuple[str, bytes]] | None:
+        """Return ids and contents of an owner's items; None where the one to begin behind is not.
+
+        Args:
+            kind: Of the items.
+            owner: Whose.
+            wanted: Which of them.
+        """
+        return await asyncio.to_thread(self._page, kind, owner, wanted)
+
     def num_bytes(self, kind: str) -> int:
         """Return the size of all contents of a kind."""
         with self._transaction() as db:
@@ -127,19 +175,73 @@ class KeptItems:
         return now
 
     def _get(self, kind: str, name: str) -> Item | None:
+        def find(db: sqlite3.Connection) -> Item | None:
+            row = db.execute(
+                "SELECT owner, model, content FROM items WHERE kind = ? AND id = ?", (kind, name)
+            ).fetchone()
+            return None if row is None else Item(*row)
+
+        return self._try(kind, find)
+
+    def _change(
+        self, kind: str, name: str, owner: str, changed: Callable[[bytes], bytes]
+    ) -> bytes | None:
+        def change(db: sqlite3.Connection) -> bytes | None:
+            row = _find(db, "rowid, model, content, expires_at", kind, name, owner)
+            if row is None:
+                return None
+            place, model, content, expires_at = row
+            item = Item(owner, model, changed(content))
+            db.execute("SAVEPOINT change")
+            db.execute("DELETE FROM items WHERE rowid = ?", (place,))
+            if not self._make_room(db, kind, item):
+                db.execute("ROLLBACK TO change")
+                return None
+            columns = "rowid, kind, id, owner, model, content, expires_at"
+            values = (place, kind, name, *item, expires_at)
+            db.execute(f"INSERT INTO items ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            return item.content
+
+        return self._try(kind, change)
+
+    def _remove(self, kind: str, name: str, owner: str) -> bool:
+        def remove(db: sqlite3.Connection) -> bool:
+            statement = "DELETE FROM items WHERE kind = ? AND id = ? AND owner = ?"
+            return db.execute(statement, (kind, name, owner)).rowcount > 0
+
+        return bool(self._try(kind, remove))
+
+    def _page(self, kind: str, owner: str, wanted: Range) -> list[tuple[str, bytes]] | None:
+        def read(db: sqlite3.Connection) -> list[tuple[str, bytes]] | None:
+            order, behind = ("DESC", "<") if wanted.newest_first else ("ASC", ">")
+            where = "kind = ? AND owner = ?"
+            values: list[Any] = [kind, owner]
+            if wanted.after is not None:
+                row = _find(db, "expires_at, rowid", kind, wanted.after, owner)
+                if row is None:
+                    return None
+                where += f" AND (expires_at, rowid) {behind} (?, ?)"
+                values += row
+            if wanted.model is not None:
+                where += " AND model = ?"
+                values.append(wanted.model)
+            chosen = f"SELECT id, content FROM items WHERE {where}"
+            chosen += f" ORDER BY expires_at {order}, rowid {order} LIMIT ?"
+            return db.execute(chosen, (*values, wanted.limit)).fetchall()
+
+        return self._try(kind, read)
+
+    def _try(self, kind: str, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
+        """Forget what has expired, then work; None where the file cannot be used."""
         try:
             with self._transaction() as db:
                 self._expire(db, kind, self._clock())
-                row = db.execute(
-                    "SELECT owner, model, content FROM items WHERE kind = ? AND id = ?",
-                    (kind, name),
-                ).fetchone()
+                return work(db)
         except UnicodeEncodeError:  # half a character is part of no id
             return None
         except (sqlite3.Error, OSError) as error:
             logger.warning("kept answers cannot be read: %s", error)
             return None
-        return None if row is None else Item(*row)
 
     @staticmethod
     def _expire(db: sqlite3.Connection, kind: str, now: float) -> None:
@@ -209,6 +311,16 @@ class KeptItems:
             raise
         weakref.finalize(self, db.close)
         return db
+
+
+def _find(
+    db: sqlite3.Connection, columns: str, kind: str, name: str, owner: str
+) -> tuple[Any, ...] | None:
+    """Columns of an owner's item; None where there is none."""
+    where = "kind = ? AND id = ? AND owner = ?"
+    found = db.execute(f"SELECT {columns} FROM items WHERE {where}", (kind, name, owner))
+    row: tuple[Any, ...] | None = found.fetchone()
+    return row
 
 
 def _begin_log(db: sqlite3.Connection) -> None:

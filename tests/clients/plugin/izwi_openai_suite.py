@@ -22,8 +22,11 @@ OUTCOMES = Path(os.environ["IZWI_SUITE_OUTCOMES"])
 PLACEHOLDER = b"Example data"
 CONSENT = "/audio/voice_consents/consent_id"
 
-# Id of the recording that stands for "consent_id" while a test runs.
-consent_id = None
+COMPLETION = "/chat/completions/completion_id"
+
+# Ids of the recording and of the answer that stand for "consent_id" and "completion_id" while a
+# test runs.
+consent_id = completion_id = None
 num_sent = 0
 
 
@@ -41,7 +44,11 @@ def placed(value):
 def replace_placeholders(options):
     files = placed(options.files)
     url = options.url.replace(CONSENT, f"/audio/voice_consents/{consent_id}")
-    return options.model_copy(update={"files": files, "url": url})
+    url = url.replace(COMPLETION, f"/chat/completions/{completion_id}")
+    params = dict(options.params)
+    if completion_id and params.get("after") == "after":
+        params["after"] = f"{completion_id}-0" if url.endswith("/messages") else completion_id
+    return options.model_copy(update={"files": files, "url": url, "params": params})
 
 
 def pytest_configure(config):
@@ -80,8 +87,9 @@ def count():
 @pytest.fixture(autouse=True)
 def world(request, monkeypatch):
     """Make what a test says is there."""
-    global consent_id, num_sent
+    global consent_id, completion_id, num_sent
     module, name = request.node.path.stem, request.node.name
+    completion_id = None
     if module == "test_speech":
         pass_to_server(monkeypatch)
     with httpx.Client(base_url=BASE_URL, timeout=60) as http:
@@ -98,7 +106,23 @@ def world(request, monkeypatch):
                 files={"recording": ("a.wav", CLIP)},
             )
             consent_id = answer.raise_for_status().json()["id"]
+        if module in ("test_completions", "test_messages") and "create" not in name:
+            completion_id = stored_completion(http)
     num_sent = 0
+
+
+def stored_completion(http):
+    """Store an answer. The SDK's type of stored messages knows those of assistants alone."""
+    answer = http.post(
+        "/chat/completions",
+        json={
+            "model": "gpt-6-astra",
+            "messages": [{"role": "assistant", "content": "Hello."}],
+            "store": True,
+            "max_completion_tokens": 1,
+        },
+    )
+    return answer.raise_for_status().json()["id"]
 
 
 def pass_to_server(monkeypatch):
