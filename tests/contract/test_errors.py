@@ -96,6 +96,7 @@ def test_statuses_that_clients_rely_on() -> None:
         "ModelNotFound": 404,
         "VoiceNotFound": 404,
         "ConsentNotFound": 404,
+        "CompletionNotFound": 404,
         "VoiceExists": 400,
         "ContextTooLong": 400,
         "TooLarge": 413,
