@@ -99,8 +99,7 @@ def create_app(
     voices = VoiceStore(settings.home / "voices")
     models = AliasedRegistry(registry, settings.model_aliases, checks=not settings.manage_models)
     aliased = AliasedEngine(counted, models)
-    earlier = KeptAnswers(items), KeptResponses(items), KeptCompletions(items)
-    rest = *earlier, metrics.count_prepared
+    rest = *_earlier(items), metrics.count_prepared
     services = Services(aliased, models, settings, voices, decoder, references, *rest)
     client_secrets = ClientSecrets(settings.home, time.time)
     sessions = OpenSessions(settings.sessions, metrics_folder, settings.home / "sessions")
@@ -120,6 +119,11 @@ def _routed(app: FastAPI) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router, responses=REFUSALS)
     return app
+
+
+def _earlier(items: KeptItems) -> tuple[KeptAnswers, KeptResponses, KeptCompletions]:
+    """Earlier answers of each kind, kept in one place."""
+    return KeptAnswers(items), KeptResponses(items), KeptCompletions(items)
 
 
 def _references(settings: Settings) -> References:
