@@ -1,8 +1,8 @@
-"""A client in Python: a server by its address, or models in this process, through one path.
+"""A Python client: for a server, or for models in this process, through the same code.
 
 `Client` is for scripts and notebooks, `AsyncClient` for asyncio; docs/python.md shows both. The
-command line is written over `AsyncClient`. Without a server the same app answers in this process,
-over an ASGI transport in place of sockets. Knows no torch until models are loaded here.
+command line is written over `AsyncClient`. Without a server, the same app runs in this process,
+over an ASGI transport instead of sockets. torch is imported only when models are loaded here.
 """
 
 from izwi.alignment import AlignedWord

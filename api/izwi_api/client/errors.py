@@ -17,7 +17,7 @@ _BY_CODE: dict[str, type[InvalidRequest]] = {
 
 
 def error_from_response(status: int, content: bytes) -> IzwiError:
-    """Turn a response that is an error into the error that the server had."""
+    """Return the error that an error response reports."""
     try:
         error = json.loads(content)["error"]
         message, code, param = str(error["message"]), str(error["code"]), error.get("param")
@@ -29,7 +29,7 @@ def error_from_response(status: int, content: bytes) -> IzwiError:
 
 
 def error_from_event(event: Mapping[str, Any]) -> IzwiError:
-    """Turn an error that was sent in the middle of a response, where there is no status."""
+    """Return the error that was sent in the middle of a response."""
     error = event["error"]
     kind, message = _BY_CODE.get(str(error["code"])), str(error["message"])
     return kind(message, param=error.get("param")) if kind is not None else IzwiError(message)

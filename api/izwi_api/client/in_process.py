@@ -23,7 +23,7 @@ from izwi_api.settings import Access, Settings
 
 T = TypeVar("T")
 
-# The user of this process has no limits but the machine's.
+# The user of this process has no limits except the machine's.
 _NO_LIMIT = 1 << 62
 
 
@@ -32,8 +32,8 @@ async def running_app(models: Sequence[str], runtime: RuntimeOptions) -> AsyncGe
     """Load models, and run the app over them until the block ends.
 
     Args:
-        models: Folders, hub ids and embedded names; without any, what needs no model works.
-        runtime: Where they run.
+        models: Folders, hub ids and embedded names; without any, only what needs no model works.
+        runtime: Device, dtype and kernels.
 
     Raises:
         IzwiError: A model or a setting cannot be used.
@@ -42,7 +42,7 @@ async def running_app(models: Sequence[str], runtime: RuntimeOptions) -> AsyncGe
     async with app.router.lifespan_context(app):
 
         async def own(scope: Message, receive: object, send: object) -> None:
-            caller_is_own_process.set(True)  # in the task of this request alone
+            caller_is_own_process.set(True)  # for this request only
             await app(scope, receive, send)  # type: ignore[arg-type]
 
         yield own
@@ -61,10 +61,10 @@ def _create(models: Sequence[str], runtime: RuntimeOptions) -> FastAPI:
 
 
 def own_settings(settings: Settings) -> Settings:
-    """Return the settings of an app whose only caller is this process.
+    """Return the settings of an app that only this process calls.
 
-    No key, no limits of what a stranger may send, and files are decoded without processes of their
-    own. How long a file may be stays as it is set.
+    There are no keys and no limits against strangers, and files are decoded in this process. The
+    limit of a file's length remains.
     """
     return replace(
         settings,
@@ -81,7 +81,7 @@ def own_settings(settings: Settings) -> Settings:
 
 
 async def _in_daemon_thread(work: Callable[[], T]) -> T:
-    """Run what may take minutes; a process that is to end does not wait for it."""
+    """Run something that may take minutes, without delaying the exit of the process."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers that have none, or one that they are in."""
+"""An event loop in its own thread, for callers without one, or inside one."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Opened = TypeVar("Opened")
 
 
 class LoopThread(Generic[Opened]):
-    """Keeps an async context manager open in a thread, and runs coroutines beside it.
+    """Keeps an async context manager open in a thread, and runs coroutines there.
 
-    The thread is a daemon: a script that forgets to close it still ends.
+    The thread is a daemon, so a script that does not close it still exits.
 
     Args:
         make: Makes the context manager, in the thread.
 
     Attributes:
-        opened: What the context manager gave.
+        opened: The context manager's value.
 
     Raises:
-        Exception: What entering it raised.
+        Exception: The context manager could not be entered.
     """
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[Opened]]):
@@ -39,10 +39,10 @@ class LoopThread(Generic[Opened]):
         self.opened = self._ready.result()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine and return its result; an interrupt of the caller cancels it.
+        """Run a coroutine and return its result; interrupting the caller cancels it.
 
         Raises:
-            RuntimeError: It is closed.
+            RuntimeError: The thread is closed.
         """
         if self._is_closed:
             work.close()
@@ -55,7 +55,7 @@ class LoopThread(Generic[Opened]):
             raise
 
     def close(self) -> None:
-        """Leave the context manager, and wait for it. A second call does nothing."""
+        """Exit the context manager, and wait for that. A second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._loop.call_soon_threadsafe(self._closing.set)

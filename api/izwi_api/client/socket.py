@@ -17,11 +17,11 @@ _GONE = 1005
 
 
 class SocketClosed(Exception):
-    """The other side has closed the WebSocket, or it broke."""
+    """The other side closed the WebSocket, or the connection broke."""
 
 
 class SocketRefused(Exception):
-    """The handshake was answered with an HTTP response.
+    """The handshake got an HTTP response.
 
     Attributes:
         status: Its status.
@@ -37,7 +37,7 @@ class Socket(Protocol):
     """An open WebSocket."""
 
     async def send(self, text: str) -> None:
-        """Send a text message; waits while the other side reads nothing. Raises SocketClosed."""
+        """Send a text message; wait while the other side reads nothing. Raises SocketClosed."""
         ...
 
     async def receive(self) -> str | bytes:
@@ -45,7 +45,7 @@ class Socket(Protocol):
         ...
 
     def abort(self) -> None:
-        """Disconnect at once; those who wait get SocketClosed."""
+        """Disconnect at once; pending calls raise SocketClosed."""
         ...
 
 
@@ -77,7 +77,7 @@ class NetworkSocket:
 class AppSocket:
     """A WebSocket to an app in this process. Made by `open`.
 
-    Each side waits until the other has taken its last message.
+    Each side waits until the other has read its last message.
     """
 
     def __init__(self) -> None:
@@ -86,15 +86,15 @@ class AppSocket:
 
     @classmethod
     async def open(cls, app: App, calls: AppCalls, request: httpx.Request) -> AppSocket:
-        """Shake hands.
+        """Open the WebSocket.
 
         Args:
-            app: Whose lifespan has begun.
-            calls: Where the session runs.
-            request: Says the path and the headers.
+            app: The app, after its startup.
+            calls: The task group of the session.
+            request: Has the path and the headers.
 
         Raises:
-            SocketRefused: The app answered with an HTTP response, or closed it.
+            SocketRefused: The app sent an HTTP response, or closed the WebSocket.
             SocketClosed: The app failed.
         """
         socket = cls()
@@ -119,7 +119,7 @@ class AppSocket:
         return socket
 
     async def send(self, text: str) -> None:
-        """Send a text message; waits until the app takes it. Raises SocketClosed."""
+        """Send a text message; wait until the app reads it. Raises SocketClosed."""
         await self._give({"type": "websocket.receive", "text": text})
 
     async def receive(self) -> str | bytes:
@@ -132,7 +132,7 @@ class AppSocket:
         return bytes(message["bytes"]) if text is None else text
 
     def abort(self) -> None:
-        """Disconnect; the app learns of it when it next reads or writes."""
+        """Disconnect; the app notices at its next read or write."""
         self._to_app.close()
         self._from_app.close()
 
@@ -168,10 +168,10 @@ class AppSocket:
         try:
             await self._app_writes.send(message)
         except anyio.BrokenResourceError as error:
-            raise OSError("the client has left") from error  # as the ASGI specification asks
+            raise OSError("the client has left") from error  # as the ASGI specification requires
 
     def _end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            task.exception()  # that the session failed is what its client sees
+            task.exception()  # its client gets the failure
         self._app_reads.close()
         self._app_writes.close()

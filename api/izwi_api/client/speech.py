@@ -1,4 +1,4 @@
-"""Speech: of a text that is there, or of one that is still being written."""
+"""Speech of a complete text, or of one that is still being written."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from izwi_api.client.streams import SpeechDetails, Word
 _SPEECH = "/v1/audio/speech"
 _STREAM = "/v1/audio/speech/stream"
 _NOT_FOUND = 404
-# A server leaves who says nothing for longer than some 30 s.
+# A server disconnects clients that send nothing for longer than some 30 s.
 _KEEP_ALIVE_S = 10.0
 
 
 class SpeechOptions(TypedDict, total=False):
-    """How to say a text. What is left out is the server's or the model's choice.
+    """Options of speech. The server or the model chooses those that are not given.
 
     Attributes:
-        model: Name of a model that speaks; by default the first.
-        voice: A speaker of the model, a cloned voice, or one of OpenAI's names.
-        instructions: How to say it, in words.
-        text_mode: "full" reads the whole text before it speaks, "streaming" beside it.
-        seed: The same seed says it the same way.
+        model: Name of a speech model; by default the first.
+        voice: A speaker of the model, a stored voice, or one of OpenAI's names.
+        instructions: How to speak, in words.
+        text_mode: "full" reads the whole text before it speaks; "streaming" reads while it speaks.
+        seed: The same seed gives the same speech.
         speed: 2 takes half the time, at the same pitch.
-        ref_audio: A clip whose voice to follow: audio, a file's path or its bytes.
+        ref_audio: A clip of the voice to clone: audio, a file's path or its bytes.
         ref_text: What the clip says.
-        x_vector_only: Follow the clip's speaker and not its speech; no `ref_text` is needed.
-        pronunciations: By word, what is spoken instead of it.
-        word_timestamps: Say when each word is said.
-        include_codes: Return the codec's codes, too.
+        x_vector_only: Clone the speaker's timbre only; `ref_text` is not needed.
+        pronunciations: Replacements of words, by word.
+        word_timestamps: Return the times of words.
+        include_codes: Return the codec's codes.
     """
 
     model: str | None
@@ -66,7 +66,7 @@ class SpeechOptions(TypedDict, total=False):
 
 
 def audio_bytes(audio: Audio | str | Path | bytes) -> bytes:
-    """Return the bytes of a file of audio. Raises OSError."""
+    """Return the bytes of an audio file. Raises OSError."""
     if isinstance(audio, Audio):
         return audio.wav()
     return audio if isinstance(audio, bytes) else Path(audio).read_bytes()
@@ -75,15 +75,15 @@ def audio_bytes(audio: Audio | str | Path | bytes) -> bytes:
 async def spoken(
     requests: Requests, fields: Fields, details: SpeechDetails
 ) -> AsyncGenerator[Audio]:
-    """Say a text, and yield the audio as it is made.
+    """Speak a text, and yield the audio as it is made.
 
     Args:
-        requests: To who says it.
-        fields: Those of POST /v1/audio/speech; `ref_audio` as `audio_bytes` takes it.
-        details: Is filled meanwhile.
+        requests: The server.
+        fields: The fields of POST /v1/audio/speech; `ref_audio` as `audio_bytes` takes it.
+        details: Filled as the response arrives.
 
     Raises:
-        IzwiError: Of the kind that the server reported, or EngineStopped where it broke off.
+        IzwiError: As the server reported it; EngineStopped if the connection broke.
     """
     wants_details = fields.get("word_timestamps") or fields.get("include_codes")
     sound = _events if wants_details else _pcm
@@ -122,7 +122,7 @@ async def _events(
 
 
 def word_of(fields: Mapping[str, Any]) -> Word:
-    """Return a word as responses give it. Raises KeyError and ValueError."""
+    """Parse a word of a response. Raises KeyError and ValueError."""
     return Word(str(fields["word"]), float(fields["start"]), float(fields["end"]))
 
 
@@ -148,15 +148,15 @@ def _decoded(audio: str) -> bytes:
 
 
 class _NeedsWholeText(Exception):
-    """The model, or the server, takes no text that is still being written."""
+    """The model or the server does not accept text that is still being written."""
 
 
 @dataclass(slots=True)
 class _Written:
-    """The text that was written so far, while it may have to be sent again as a whole.
+    """The text written so far, in case it must be sent again as a whole.
 
     Attributes:
-        is_collected: It is not sent any more, only collected.
+        is_collected: It is no longer sent, only collected.
     """
 
     pieces: list[str] = field(default_factory=list)
@@ -166,21 +166,22 @@ class _Written:
 async def spoken_while_written(
     requests: Requests, fields: Fields, pieces: AsyncIterable[str], details: SpeechDetails
 ) -> AsyncGenerator[Audio]:
-    """Say a text that comes in pieces, and yield the audio as it is made.
+    """Speak a text that arrives in pieces, and yield the audio as it is made.
 
-    A model that needs its text whole gets it whole, when the last piece is there; so does a server
-    without WebSockets, and who is to say when words are said, or to return codes.
+    If the model needs the whole text, the server has no WebSockets, or word times or codes are
+    requested, the text is sent as a whole after the last piece.
 
     Args:
-        requests: To who says it.
+        requests: The server.
         fields: As `spoken` takes them.
-        pieces: Cut anywhere.
-        details: Is filled; words and codes only where the text is said whole.
+        pieces: The text, split anywhere.
+        details: Filled as the response arrives; words and codes only if the text is sent as a
+            whole.
 
     Raises:
         IzwiError: As `spoken`.
-        InvalidRequest: The text is blank.
-        Exception: What `pieces` raised.
+        InvalidRequest: The text is empty.
+        Exception: An exception of `pieces`.
     """
     if fields.get("word_timestamps") or fields.get("include_codes"):
         text = "".join([piece async for piece in pieces])
@@ -232,7 +233,7 @@ async def _dictated(
             else:
                 raise InvalidRequest("there is no text to say", param="text")
     except SocketClosed:
-        pass  # raised below, as an end that comes too soon is
+        pass  # raised below, like an early end
     except _NeedsWholeText:
         written.is_collected = True
         await writing
@@ -242,14 +243,14 @@ async def _dictated(
         (failed,) = await asyncio.gather(writing, return_exceptions=True)
         socket.abort()
     if isinstance(failed, Exception) and not isinstance(failed, SocketClosed):
-        raise failed  # the text broke off
+        raise failed  # `pieces` failed
     raise EngineStopped("the server closed the connection before the audio was complete")
 
 
 async def _write(
     socket: Socket, config: Fields, pieces: AsyncIterable[str], written: _Written
 ) -> None:
-    """Send what is written; a text that breaks off breaks off the sound."""
+    """Send the text as it is written; if it fails, the speech is aborted."""
     alive = asyncio.create_task(_keep_alive(socket))
     try:
         await _send(socket, config)
@@ -267,7 +268,7 @@ async def _write(
 
 
 async def _keep_alive(socket: Socket) -> None:
-    """Send empty texts while no text is written."""
+    """Send empty texts while no text is written, to keep the connection open."""
     with suppress(SocketClosed):
         while True:
             await asyncio.sleep(_KEEP_ALIVE_S)
@@ -279,7 +280,7 @@ async def _send(socket: Socket, message: Mapping[str, object]) -> None:
 
 
 def _is_last(event: dict[str, Any]) -> bool:
-    """Whether nothing more comes. Raises IzwiError if the server tells an error."""
+    """Whether the speech is complete. Raises IzwiError if the server reports an error."""
     if event["type"] == "error":
         error = error_from_event(event)
         if getattr(error, "param", None) == "split_granularity":

@@ -1,4 +1,4 @@
-"""Responses that are read while they come, and what they have come to."""
+"""Responses that are read while they arrive, and their results."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Result = TypeVar("Result")
 
 
 def tasks_of(model: Mapping[str, object]) -> list[str]:
-    """Return what a model of GET /v1/models does; an older server says one thing alone."""
+    """Return the capabilities in GET /v1/models; older servers report only one."""
     able = model.get("capabilities")
     return [str(task) for task in (able if isinstance(able, list) else [model.get("task")])]
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word and when it is said, in seconds."""
+    """A word with its start and end, in seconds."""
 
     word: str
     start_s: float
@@ -31,11 +31,11 @@ class Word:
 
 @dataclass(slots=True)
 class SpeechDetails:
-    """What else is known of a speech; complete when its audio is.
+    """Further results of a speech request; complete when its audio is.
 
     Attributes:
-        words: The words with their times, if they were asked for.
-        codes: (frames, codebooks) int64, if they were asked for.
+        words: The words with their times, if requested.
+        codes: (frames, codebooks) int64, if requested.
         ignored: Options that the model cannot follow.
     """
 
@@ -44,18 +44,18 @@ class SpeechDetails:
     ignored: list[str] = field(default_factory=list)
 
     def read_headers(self, headers: Mapping[str, str]) -> None:
-        """Take what the headers of a response tell."""
+        """Read the headers of a response."""
         self.ignored = [name for name in headers.get("x-izwi-ignored", "").split(", ") if name]
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of a transcript.
+    """A segment of a transcript.
 
     Attributes:
-        start_s: In seconds from the beginning of the audio.
+        start_s: Seconds from the beginning of the audio.
         end_s: The same.
-        token_ids: What the model emitted.
+        token_ids: The model's tokens.
     """
 
     start_s: float
@@ -66,11 +66,11 @@ class Segment:
 
 @dataclass(slots=True)
 class Transcript:
-    """What audio says; complete when its stream has ended, its text grows before that.
+    """A transcript; complete when its stream has ended, growing before that.
 
     Attributes:
-        language: The first one heard, empty if none was.
-        words: The words with their times, if they were asked for.
+        language: The first recognized language, or empty.
+        words: The words with their times, if requested.
     """
 
     text: str = ""
@@ -81,15 +81,15 @@ class Transcript:
 
     @property
     def token_ids(self) -> list[int]:
-        """What the model emitted."""
+        """The model's tokens."""
         return [token for segment in self.segments for token in segment.token_ids]
 
 
 class TranscriptUpdate(NamedTuple):
-    """What a transcript grows by.
+    """New text of a transcript.
 
     Attributes:
-        text: More of it, perhaps none.
+        text: The text, perhaps empty.
         share: How much of the audio is transcribed, from 0 to 1.
     """
 
@@ -98,7 +98,7 @@ class TranscriptUpdate(NamedTuple):
 
 
 class ChatDelta(NamedTuple):
-    """Text that an answer grows by: what is thought, and what is said."""
+    """New text of an answer: thoughts and content."""
 
     reasoning: str = ""
     content: str = ""
@@ -106,11 +106,11 @@ class ChatDelta(NamedTuple):
 
 @dataclass(slots=True)
 class ToolCall:
-    """A call of a function that an answer asks for.
+    """A function call in an answer.
 
     Attributes:
-        id: By which its result is sent back.
-        arguments: As JSON; they grow while the answer is written.
+        id: Identifies the call when its result is sent back.
+        arguments: JSON; incomplete while the answer is written.
     """
 
     id: str
@@ -120,13 +120,13 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Answer:
-    """An answer of a chat model; complete when its stream has ended.
+    """A chat model's answer; complete when its stream has ended.
 
     Attributes:
-        tool_calls: The calls of functions that it asks for.
+        tool_calls: The function calls.
         finish_reason: "stop", "length" or "tool_calls"; None while it is written.
-        num_prompt_tokens: In the conversation.
-        num_tokens: In the answer, with what was thought.
+        num_prompt_tokens: Tokens of the conversation.
+        num_tokens: Tokens of the answer, including thoughts.
     """
 
     content: str = ""
@@ -138,10 +138,10 @@ class Answer:
 
 
 class ResponseStream(Generic[Item, Result]):
-    """A response, item by item. Left early, it is stopped: close it, or use `async with`.
+    """A response, item by item. To stop it early, close it, or use `async with`.
 
     Attributes:
-        result: What it has come to so far.
+        result: The result so far.
     """
 
     def __init__(self, items: AsyncGenerator[Item], result: Result):
@@ -160,15 +160,15 @@ class ResponseStream(Generic[Item, Result]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the stream."""
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop what still runs."""
+        """Stop the request."""
         await self._items.aclose()
 
     async def whole(self) -> Result:
-        """Read it to its end, and return what it has come to. Raises IzwiError."""
+        """Read to the end, and return the result. Raises IzwiError."""
         async with self:
             async for _ in self:
                 pass

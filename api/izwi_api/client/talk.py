@@ -1,6 +1,6 @@
-"""Talk: speech in, speech out, by a model that hears and speaks or by a server's cascade of models.
+"""Speech in, speech out: by a speech-to-speech model or by a server's cascade of models.
 
-Both answer POST /v1/chat/completions with the same fields, so nothing here depends on which it is.
+Both serve POST /v1/chat/completions with the same fields, so this module does not distinguish them.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from izwi_api.client.audio import Audio, PcmReader
 from izwi_api.client.connection import Fields, Requests
 
 _PATH = "/v1/chat/completions"
-# Some servers require a voice. Those that have one of that name take it, others their own.
+# Some servers require a voice. If there is no voice of this name, they take one of their own.
 _ANY_VOICE = "alloy"
 _ID3, _RIFF, _WAVE = b"ID3", (b"RIFF", b"RF64"), b"WAVE"
 
 
 class TalkOptions(TypedDict, total=False):
-    """How to answer speech. What is left out is the server's or the model's choice.
+    """Options of a spoken answer. The server or the model chooses those that are not given.
 
     Attributes:
-        model: Name of a model that hears and speaks, or of a chat model where the server hears and
-            speaks for it; by default the first.
-        voice: Of the answer, where there is a choice.
+        model: Name of a speech-to-speech model, or of a chat model for which the server transcribes
+            and speaks; by default the first.
+        voice: Voice of the answer, if there is a choice.
         system: The system message of the conversation.
-        before: Earlier turns as OpenAI writes them; `SpokenAnswer.message` is one.
+        before: Earlier turns in OpenAI's format; `SpokenAnswer.message` is one.
         temperature: Of the text.
-        audio_temperature: Of the sound, where a model makes both.
+        audio_temperature: Of the sound, for speech-to-speech models.
         audio_top_k: The same.
-        seed: The same seed answers the same way; without one each answer is another.
-        max_completion_tokens: At most so many tokens of text and frames of sound.
+        seed: The same seed gives the same answer; by default each answer differs.
+        max_completion_tokens: Maximum number of text tokens and frames of sound.
     """
 
     model: str | None
@@ -53,7 +53,7 @@ class TalkOptions(TypedDict, total=False):
 
 
 class SpokenDelta(NamedTuple):
-    """What a spoken answer grows by: text, or audio."""
+    """New text or audio of a spoken answer."""
 
     text: str = ""
     audio: Audio | None = None
@@ -61,15 +61,15 @@ class SpokenDelta(NamedTuple):
 
 @dataclass(slots=True)
 class SpokenAnswer:
-    """An answer in speech; complete when its stream has ended.
+    """A spoken answer; complete when its stream has ended.
 
     Attributes:
-        text: What is said.
-        id: By which the server finds it again; empty where it keeps none.
-        expires_at: Until when, in seconds since 1970.
+        text: The text of the answer.
+        id: Identifies the answer at the server; empty if it is not stored.
+        expires_at: Expiry of the id, in seconds since 1970.
         finish_reason: "stop" or "length"; None while it is made.
-        num_prompt_tokens: In the conversation, as the server counts them.
-        num_tokens: In the answer.
+        num_prompt_tokens: Tokens of the conversation, as the server counts them.
+        num_tokens: Tokens of the answer.
     """
 
     text: str = ""
@@ -82,30 +82,30 @@ class SpokenAnswer:
 
     @property
     def audio(self) -> Audio:
-        """Its audio so far."""
+        """The audio so far."""
         samples = [piece.samples for piece in self._pieces]
         return Audio(np.concatenate([np.zeros(0, np.float32), *samples]), PCM_RATE)
 
     @property
     def message(self) -> dict[str, object]:
-        """The assistant's turn for the conversation that goes on."""
+        """The assistant's turn, for continuing the conversation."""
         if self.id and self.expires_at:
             return {"role": "assistant", "audio": {"id": self.id}}
         return {"role": "assistant", "content": self.text}
 
     def add(self, delta: SpokenDelta) -> None:
-        """Grow by this."""
+        """Add a delta."""
         self.text += delta.text
         if delta.audio is not None:
             self._pieces.append(delta.audio)
 
 
 def spoken_turn(content: bytes) -> dict[str, object]:
-    """Return a user's turn that says what a file of audio says.
+    """Return a user's turn with the sound of an audio file.
 
     Args:
-        content: The file's bytes, in any format that is understood; all but WAV and MP3 are sent as
-            WAV.
+        content: The file's bytes, in any supported format; formats other than WAV and MP3 are
+            converted to WAV.
 
     Raises:
         InvalidAudio: It is not audio.
@@ -138,15 +138,15 @@ def talk_fields(model: str, turn: Mapping[str, object], options: TalkOptions) ->
 async def answered_aloud(
     requests: Requests, fields: Fields, answer: SpokenAnswer
 ) -> AsyncGenerator[SpokenDelta]:
-    """Answer a conversation aloud, and yield what is added to the answer.
+    """Request a spoken answer, and yield its deltas.
 
     Args:
-        requests: To who answers.
-        fields: As `talk_fields` gives them.
-        answer: Is filled meanwhile.
+        requests: The server.
+        fields: The result of `talk_fields`.
+        answer: Filled as the response arrives.
 
     Raises:
-        IzwiError: Of the kind that the server reported, or EngineStopped where it broke off.
+        IzwiError: As the server reported it; EngineStopped if the connection broke.
     """
     reader = PcmReader()
     async with aclosing(requests.events(_PATH, fields)) as events:
@@ -186,7 +186,7 @@ def _delta(event: Mapping[str, Any], answer: SpokenAnswer, reader: PcmReader) ->
 
 
 def _format_of(content: bytes) -> str | None:
-    """Name the format of a file, if it is one that the endpoint takes."""
+    """Return the format of a file, if the endpoint accepts it."""
     if not content:
         raise InvalidRequest("the audio file is empty", param="audio")
     if content[:4] in _RIFF and content[8:12] == _WAVE:
@@ -196,5 +196,5 @@ def _format_of(content: bytes) -> str | None:
 
 
 def _is_adts(content: bytes) -> bool:
-    """Whether a file of AAC frames, whose sync word begins as an MP3's does: its layer is 0."""
+    """Whether a file has AAC frames, whose sync word is like an MP3's, but with layer 0."""
     return content[0] == 0xFF and content[1] & 0xF6 == 0xF0

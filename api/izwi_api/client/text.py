@@ -1,4 +1,4 @@
-"""Text out of audio, and text out of text: transcripts, times of words, answers."""
+"""Transcripts, word times and chat answers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Message = Mapping[str, object]
 
 
 class TranscriptionOptions(TypedDict, total=False):
-    """How to transcribe. What is left out is the server's or the model's choice.
+    """Options of a transcription. The server or the model chooses those that are not given.
 
     Attributes:
-        model: Name of a model that transcribes; by default the first.
-        language: That is spoken; by default it is detected.
-        prompt: What came before, or words to expect.
-        max_new_tokens: At most so many tokens a piece of audio.
-        word_timestamps: Say when each word is said; needs an alignment model.
+        model: Name of a transcription model; by default the first.
+        language: The spoken language; by default it is detected.
+        prompt: Preceding text, or words to expect.
+        max_new_tokens: Maximum number of tokens for each piece of audio.
+        word_timestamps: Return the times of words; needs an alignment model.
     """
 
     model: str | None
@@ -42,17 +42,17 @@ class TranscriptionOptions(TypedDict, total=False):
 
 
 class ChatOptions(TypedDict, total=False):
-    """How to answer. What is left out is the server's or the model's choice.
+    """Options of a chat answer. The server or the model chooses those that are not given.
 
     Attributes:
         model: Name of a chat model; by default the first.
-        seed: The same seed answers the same way; without one each answer is another.
-        max_completion_tokens: At most so many, thoughts included.
-        enable_thinking: Whether it thinks first.
-        stop: Texts that end the answer.
-        tools: Functions that may be called, as OpenAI writes them.
+        seed: The same seed gives the same answer; by default each answer differs.
+        max_completion_tokens: Maximum number of tokens, including thoughts.
+        enable_thinking: Whether the model thinks first.
+        stop: Texts at which the answer ends.
+        tools: Functions that may be called, in OpenAI's format.
         tool_choice: "none", "auto", "required", or one of them.
-        response_format: What the answer must be, such as JSON of a schema.
+        response_format: The required format, such as JSON with a schema.
     """
 
     model: str | None
@@ -76,18 +76,18 @@ class ChatOptions(TypedDict, total=False):
 async def transcribed(
     requests: Requests, fields: Fields, upload: Upload, transcript: Transcript
 ) -> AsyncGenerator[TranscriptUpdate]:
-    """Transcribe a file, and yield what is added to the transcript.
+    """Transcribe a file, and yield new parts of the transcript.
 
-    A server that knows no events answers in one piece.
+    A server without event streams responds with one object.
 
     Args:
-        requests: To who transcribes.
-        fields: Those of POST /v1/audio/transcriptions.
+        requests: The server.
+        fields: The fields of POST /v1/audio/transcriptions.
         upload: The file.
-        transcript: Is filled meanwhile.
+        transcript: Filled as the response arrives.
 
     Raises:
-        IzwiError: Of the kind that the server reported, or EngineStopped where it broke off.
+        IzwiError: As the server reported it; EngineStopped if the connection broke.
     """
     form = dict(fields) | {"response_format": "verbose_json", "stream": "true"}
     if form.pop("word_timestamps", False):
@@ -112,7 +112,7 @@ async def transcribed(
 
 def _finish(transcript: Transcript, last: Mapping[str, Any]) -> None:
     transcript.text = str(last["text"])
-    # Names of languages come in small letters, as Whisper writes them.
+    # Names of languages are in lower case, as Whisper writes them.
     transcript.language = str(last["language"]).title()
     transcript.segments = [
         Segment(
@@ -128,15 +128,15 @@ def _finish(transcript: Transcript, last: Mapping[str, Any]) -> None:
 
 
 async def aligned(requests: Requests, fields: Fields, upload: Upload) -> list[AlignedWord]:
-    """Return when each word of a text is said in a file.
+    """Return the start and end of each word of a text in a file.
 
     Args:
-        requests: To who aligns.
-        fields: Those of POST /v1/audio/align.
+        requests: The server.
+        fields: The fields of POST /v1/audio/align.
         upload: The file.
 
     Raises:
-        IzwiError: Of the kind that the server reported.
+        IzwiError: As the server reported it.
     """
     answer = await requests.post_form("/v1/audio/align", fields, upload)
     try:
@@ -155,15 +155,15 @@ async def aligned(requests: Requests, fields: Fields, upload: Upload) -> list[Al
 
 
 async def answered(requests: Requests, fields: Fields, answer: Answer) -> AsyncGenerator[ChatDelta]:
-    """Answer a conversation, and yield what is added to the answer.
+    """Request an answer to a conversation, and yield its deltas.
 
     Args:
-        requests: To who answers.
-        fields: Those of POST /v1/chat/completions.
-        answer: Is filled meanwhile.
+        requests: The server.
+        fields: The fields of POST /v1/chat/completions.
+        answer: Filled as the response arrives.
 
     Raises:
-        IzwiError: Of the kind that the server reported, or EngineStopped where it broke off.
+        IzwiError: As the server reported it; EngineStopped if the connection broke.
     """
     body = dict(fields) | {"stream": True, "stream_options": {"include_usage": True}}
     async with aclosing(requests.events("/v1/chat/completions", body)) as events:

@@ -27,7 +27,7 @@ router = APIRouter()
     responses=answers("application/json", "application/x-subrip", "text/vtt"),
 )
 async def create_alignment(request: Request) -> Response:
-    """Say when each word is said."""
+    """Return the start and end of each word."""
     services = services_of(request)
     form = await read_form(request, services.settings.max_upload_bytes)
     fields = parse_form(form)
@@ -36,7 +36,7 @@ async def create_alignment(request: Request) -> Response:
 
 async def _answer(services: Services, form: Form, fields: AlignmentForm) -> Response:
     content = form.file("file")
-    # An unknown model is said before the work of decoding.
+    # An unknown model is reported before the file is decoded.
     aligner = find_aligner(services.engine, services.registry, fields.model)
     limits = services.settings.upload_limits
     with await services.decoder.spool(content, SAMPLE_RATE, limits) as sound:

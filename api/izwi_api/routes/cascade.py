@@ -1,6 +1,6 @@
-"""POST /v1/chat/completions with sound, by a transcriber, a chat model and a voice.
+"""POST /v1/chat/completions with sound, using a transcriber, a chat model and a voice.
 
-`izwi_api.routes.chat` hands over the bodies that send sound or ask for it.
+`izwi_api.routes.chat` passes requests on that send sound or ask for it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SEED_BITS = 63
 
 
 async def heard_body(services: Services, values: Mapping[str, Any]) -> tuple[ChatBody, int]:
-    """Return a body whose sound is written down, and the positions that were read for it.
+    """Return a body with its sound transcribed, and the number of positions read for that.
 
     Raises:
-        IzwiError: A sound cannot be written down.
+        IzwiError: A sound cannot be transcribed.
     """
     body = CascadeBody.model_validate(values)
     body.check()
@@ -42,7 +42,7 @@ async def heard_body(services: Services, values: Mapping[str, Any]) -> tuple[Cha
 
 
 async def speak_answer(services: Services, values: Mapping[str, Any]) -> Response:
-    """Answer a body that asks for sound.
+    """Answer a request for sound.
 
     Raises:
         IzwiError: It cannot be answered.

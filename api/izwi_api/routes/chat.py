@@ -49,7 +49,7 @@ async def create_chat_completion(request: Request) -> Response:
 
 
 async def _answer_sound(services: Services, values: Mapping[str, Any]) -> Response:
-    """Answer a body that sends sound or asks for it, by what its model can do."""
+    """Answer a request that sends sound or asks for it, with one model or a cascade."""
     name = values.get("model")
     able = services.registry.model(name).capabilities if isinstance(name, str) else ()
     if Capability.CONVERSE in able or Capability.CHAT not in able:
@@ -66,11 +66,11 @@ async def _answer(
     """Answer in text.
 
     Args:
-        services: What answers.
+        services: The engine and the models.
         body: The request.
         messages: Its messages as they were sent, to be stored with the answer.
     """
-    # Without a seed each call gets a different answer.
+    # Without a seed each call gets another answer.
     ask = chat_input(body, secrets.randbits(_SEED_BITS))
     answers = await open_answers(
         services.engine,
@@ -93,7 +93,7 @@ async def _answer(
             return await live_response(events, MEDIA_TYPE)
         await finish_all(answers)
     except BaseException:
-        # A generator that never began has no `finally` to run.
+        # A generator that was never started does not run its `finally`.
         for answer in answers:
             answer.abort()
         raise
@@ -121,7 +121,7 @@ async def _events(
                 else:
                     yield event(completion.piece(place, delta) | blank)
     except IzwiError as error:
-        # Before the first event there is still a status to say it with.
+        # Before the first event the error can still be an HTTP status.
         if not begun:
             raise
         yield error_line(error)

@@ -1,4 +1,4 @@
-"""POST /generate: go on with text or ids, in SGLang's shape."""
+"""POST /generate: continue a text or ids, in SGLang's format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SEED_BITS = 63
     responses=answers("application/json", MEDIA_TYPE),
 )
 async def generate(request: Request) -> Response:
-    """Go on with text or ids."""
+    """Continue a text or ids."""
     services = services_of(request)
     body = GenerateBody.model_validate(await read_json(request, services.settings.max_json_bytes))
     if (body.text is None) == (body.input_ids is None):
@@ -53,7 +53,7 @@ async def _generate(services: Services, body: GenerateBody) -> Response:
             return await live_response(_events(answer, request_id), MEDIA_TYPE)
         await answer.finish()
     except BaseException:
-        answer.abort()  # a generator that never began has no `finally` to run
+        answer.abort()  # a generator that was never started does not run its `finally`
         raise
     return JSONResponse(generated(answer, request_id))
 
@@ -62,7 +62,7 @@ async def _events(answer: Answer, request_id: str) -> AsyncGenerator[bytes]:
     begun = False
     try:
         async with aclosing(answer.deltas()) as deltas:
-            async for _ in deltas:  # each event has all of the text so far, as SGLang's do
+            async for _ in deltas:  # each event has the whole text so far, as in SGLang
                 begun = True
                 yield event(generated(answer, request_id))
     except IzwiError as error:

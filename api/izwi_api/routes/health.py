@@ -12,13 +12,13 @@ router = APIRouter()
 
 @router.get("/livez")
 async def livez() -> dict[str, str]:
-    """Answer as long as the event loop turns."""
+    """Respond as long as the event loop runs."""
     return {"status": "ok"}
 
 
 @router.get("/readyz")
 async def readyz(request: Request) -> JSONResponse:
-    """Answer 200 while the engine runs, serves a model and takes new work, else 503."""
+    """Return 200 while the engine runs, serves a model and accepts requests, else 503."""
     state = state_of(request)
     names = state.services.registry.names()
     if state.drain.is_begun:

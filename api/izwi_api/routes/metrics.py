@@ -14,7 +14,7 @@ router = APIRouter()
 
 @router.get("/metrics", response_class=Response, responses=answers(CONTENT_TYPE_LATEST))
 async def metrics(request: Request) -> Response:
-    """Return all figures."""
+    """Return all metrics."""
     return Response(
         generate_latest(state_of(request).metrics.registry), media_type=CONTENT_TYPE_LATEST
     )

@@ -1,4 +1,4 @@
-"""POST /v1/models/{id}/load, /v1/models/{id}/unload and /v1/models/pull, where they are allowed.
+"""POST /v1/models/{id}/load, /v1/models/{id}/unload and /v1/models/pull, if enabled.
 
 Callers that accept text/event-stream get progress events; others get the last event as JSON.
 """
@@ -33,7 +33,7 @@ _ANSWERS = answers("application/json", MEDIA_TYPE)
     responses=_ANSWERS,
 )
 async def pull_model(request: Request) -> Response:
-    """Fetch a model of the hub into the server's cache, without serving it."""
+    """Download a model from the hub into the server's cache, without serving it."""
     state = state_of(request)
     if not state.services.settings.manage_models:
         return _not_allowed()
@@ -44,7 +44,7 @@ async def pull_model(request: Request) -> Response:
 
 @router.post("/v1/models/{model_id:path}/load", response_class=Response, responses=_ANSWERS)
 async def load_model(request: Request, model_id: str) -> Response:
-    """Serve a model: an embedded one, one of the hub, or one that was there at the start."""
+    """Serve a model: an embedded one, one of the hub, or one given at the start."""
     state = state_of(request)
     if not state.services.settings.manage_models:
         return _not_allowed()
@@ -53,7 +53,7 @@ async def load_model(request: Request, model_id: str) -> Response:
 
 @router.post("/v1/models/{model_id:path}/unload", response_class=Response, responses=_ANSWERS)
 async def unload_model(request: Request, model_id: str) -> Response:
-    """Take no new requests of a model, and free its memory when those that run have ended."""
+    """Accept no new requests for a model, and free its memory when the running ones have ended."""
     state = state_of(request)
     if not state.services.settings.manage_models:
         return _not_allowed()

@@ -1,4 +1,4 @@
-"""GET /v1/models, GET and DELETE /v1/models/{id}, GET /v1/audio/models: what is served."""
+"""GET /v1/models, GET and DELETE /v1/models/{id}, GET /v1/audio/models: the served models."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ async def list_models(request: Request) -> dict[str, object]:
 
 @router.get("/v1/audio/models")
 async def list_audio_models(request: Request) -> dict[str, object]:
-    """List the models for open-webui, which asks here first."""
+    """List the models at the path that open-webui queries first."""
     return {"models": [{"id": name} for name in _names(request)]}
 
 
 @router.get("/v1/models/{model_id:path}")
 async def get_model(request: Request, model_id: str) -> dict[str, object]:
-    """Describe a model; its name may hold slashes, plain or percent-encoded."""
+    """Describe a model; its name may contain slashes, plain or percent-encoded."""
     return _entry(request, model_id)
 
 
 @router.delete("/v1/models/{model_id:path}")
 async def delete_model(request: Request, model_id: str) -> JSONResponse:
-    """Refuse: what is served is said where the server is started."""
+    """Refuse: the served models are chosen when the server is started."""
     state_of(request).services.registry.model(model_id)
     body = error_body(
         f"model {model_id!r} cannot be deleted over HTTP; start the server without it",
@@ -44,13 +44,13 @@ async def delete_model(request: Request, model_id: str) -> JSONResponse:
 
 
 def _names(request: Request) -> list[str]:
-    """Names of the models, then their aliases."""
+    """Return the names of the models, then their aliases."""
     state = state_of(request)
     return [*state.services.registry.names(), *state.aliases()]
 
 
 def _entry(request: Request, name: str) -> dict[str, object]:
-    """Describe a model by its name or an alias; `root` is its name, `task` its main purpose."""
+    """Describe a model by name or alias; `root` is its name, `task` its main purpose."""
     state = state_of(request)
     able = [capability.value for capability in state.services.registry.model(name).capabilities]
     return {

@@ -16,9 +16,9 @@ _MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# A file of the page lies flat in its package. Anything else, a path above all, is none.
+# The page's files lie in one folder. Any other name, and any path, is refused.
 _NAME = re.compile(r"[a-z][a-z-]*\.(html|js|css|svg)")
-# The page loads only from this server and may not be framed by another.
+# The page loads only from this server, and other pages may not embed it.
 _POLICY = (
     "default-src 'self'; img-src 'self' data:; media-src 'self' blob:; object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -39,7 +39,7 @@ async def index() -> Response:
 
 @router.get("/docs", include_in_schema=False)
 async def docs() -> Response:
-    """Say where the API is described: there is no page that needs code from another server."""
+    """Say where the API is described; there is no page that needs code from other servers."""
     return Response(_DOCS, media_type="text/plain; charset=utf-8", headers=_HEADERS)
 
 

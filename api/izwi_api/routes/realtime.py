@@ -83,11 +83,11 @@ async def converse(socket: WebSocket) -> None:
 
 
 def first_settings(services: Services, query: Mapping[str, str]) -> Settings:
-    """Return the settings with which a connection begins.
+    """Return the initial settings of a connection.
 
     Raises:
-        ModelNotFound: No such model, or none of the kind that is needed.
-        InvalidRequest: The model does something else, or there is no such intent.
+        ModelNotFound: The model is not served, or no model has the needed capability.
+        InvalidRequest: The model has another capability, or the intent is unknown.
     """
     intent, name = query.get("intent", "conversation"), query.get("model")
     if intent == "transcription":
@@ -111,7 +111,7 @@ def _first_to_answer(services: Services) -> str:
 
 
 def secret_settings(services: Services, session: Mapping[str, Any]) -> Settings:
-    """Return the settings of a session that a client secret carries. Raises as `first_settings`."""
+    """Return the session settings of a client secret. Raises as `first_settings`."""
     is_transcription = session.get("type") == "transcription"
     query = {"intent": "transcription"} if is_transcription else {}
     if isinstance(model := session.get("model"), str) and not is_transcription:
@@ -125,7 +125,7 @@ class _Expiry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SecretBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What a client secret is to allow."""
+    """The body of a request for a client secret."""
 
     expires_after: _Expiry | None = None
     session: dict[str, Any] | None = None
@@ -133,7 +133,7 @@ class SecretBody(msgspec.Struct, forbid_unknown_fields=True):
 
 @router.post("/v1/realtime/client_secrets", openapi_extra=_SECRET_BODY, response_class=Response)
 async def create_client_secret(request: Request) -> Response:
-    """Make a short-lived key for a client that must not hold a real one, such as a browser."""
+    """Make a short-lived key for a client that must not have a real one, such as a browser."""
     state = state_of(request)
     value = await read_json(request, state.services.settings.max_json_bytes)
     try:

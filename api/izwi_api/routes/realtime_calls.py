@@ -1,7 +1,7 @@
-"""POST /v1/realtime/calls: a live session over WebRTC, for browsers above all.
+"""POST /v1/realtime/calls: a live session over WebRTC, for browsers.
 
-A caller sends an SDP offer and gets the answer; from then on sound goes over tracks, and events
-over a data channel.
+The caller sends an SDP offer and gets an SDP answer. After that, sound travels over tracks, and
+events over a data channel.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _BODY: dict[str, Any] = {
 
 @router.post("/v1/realtime/calls", openapi_extra=_BODY, status_code=201, response_class=Response)
 async def call(request: Request) -> Response:
-    """Begin a live session over WebRTC; the answer is in SDP."""
+    """Start a live session over WebRTC; the response is an SDP answer."""
     if find_spec("aiortc") is None:
         message = "this server has no WebRTC: install izwi[webrtc], or use the WebSocket"
         raise InvalidRequest(message)
@@ -87,7 +87,7 @@ async def call(request: Request) -> Response:
 
 @router.post("/v1/realtime/calls/{call_id}/hangup", response_class=Response)
 async def hang_up(request: Request, call_id: str) -> Response:
-    """End a call; its caller sees the connection close."""
+    """End a call; its connection is closed."""
     usage = current_usage.get() or Usage()
     sessions = state_of(request).sessions
     if not _CALL_ID.fullmatch(call_id) or not sessions.end_named(call_id, usage.key_name):
@@ -109,7 +109,7 @@ async def _serve(
 
 
 async def _read_offer(request: Request) -> tuple[str, dict[str, Any] | None]:
-    """Return the offer, and the session that is asked for beside it."""
+    """Return the offer, and the requested session."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/sdp":
         return _text(await read_raw(request, _MAX_BYTES)), None

@@ -1,4 +1,4 @@
-"""POST /v1/responses: a response of text and calls, whole or streamed, on top of earlier ones."""
+"""POST /v1/responses: a response of text and calls, whole or streamed, after earlier ones."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def _respond(services: Services, body: ResponseBody) -> Response:
                 if event["type"] == "response.failed":
                     raise IzwiError("the engine failed on this request")
     except BaseException:
-        answer.abort()  # a generator that never began has no `finally` to run
+        answer.abort()  # a generator that was never started does not run its `finally`
         raise
     return JSONResponse(writer.response)
 
@@ -82,7 +82,7 @@ async def _events(
                 for event in writer.grow(delta):
                     yield event
     except IzwiError:
-        # Before the first event there is still a status to say it with.
+        # Before the first event the error can still be an HTTP status.
         if not begun:
             raise
         yield writer.fail("the answer could not be completed")

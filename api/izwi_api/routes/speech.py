@@ -45,7 +45,7 @@ IGNORED = "x-izwi-ignored"  # fields of the request that the model cannot follow
     responses=answers(*CONTENT_TYPES.values(), MEDIA_TYPE),
 )
 async def create_speech(request: Request) -> Response:
-    """Say a text."""
+    """Speak a text."""
     services = services_of(request)
     body = SpeechBody.model_validate(await read_json(request, services.settings.max_json_bytes))
     check_texts(body, services.settings)
@@ -53,7 +53,7 @@ async def create_speech(request: Request) -> Response:
 
 
 async def _answer(services: Services, body: SpeechBody) -> Response:
-    services.registry.speech(body.model)  # an unknown model is said first
+    services.registry.speech(body.model)  # an unknown model is reported first
     timing = _word_aligner(services, body)
     if body.include_codes and body.stream_format != "sse":
         raise InvalidRequest(
@@ -74,7 +74,8 @@ async def _answer(services: Services, body: SpeechBody) -> Response:
             return await live_response(events, MEDIA_TYPE, headers)
         return await live_response(sound, CONTENT_TYPES[body.response_format], headers)
     except BaseException:
-        # The encoder failed to open, or the generator never began and has no `finally` to run.
+        # The encoder failed to open, or the generator was never started and does not run its
+        # `finally`.
         speech.abort()
         raise
 
@@ -113,7 +114,7 @@ async def _events(
         if timed is not None and (words := await timed.rest()):
             yield _words_event(words)
     except IzwiError as error:
-        # Before the first event there is still a status to say it with.
+        # Before the first event the error can still be an HTTP status.
         if not begun:
             raise
         yield error_line(error)
@@ -134,7 +135,7 @@ def _words_event(words: Sequence[AlignedWord]) -> bytes:
 
 
 def check_texts(body: SpeechBody, settings: Settings) -> None:
-    """Check how long the texts are, and that there is one to say. Raises InvalidRequest."""
+    """Check that the texts are not too long, and that one is not empty. Raises InvalidRequest."""
     for name, text in (
         ("input", body.input),
         ("instructions", body.instructions),
@@ -151,13 +152,13 @@ def check_texts(body: SpeechBody, settings: Settings) -> None:
 
 
 def ignored_fields(services: Services, body: SpeechBody) -> list[str]:
-    """Return the fields of a body that change nothing, as its model cannot follow them."""
+    """Return the fields of a request that its model cannot follow."""
     follows = services.registry.speech(body.model).follows_instructions
     return ["instructions"] if (body.instructions or "").strip() and not follows else []
 
 
 def speech_input(body: SpeechBody, voice: str | VoicePrompt | ReferenceClip | None) -> SpeechInput:
-    """Return what a body asks of a model."""
+    """Return the model's input for a request."""
     return SpeechInput(
         text=body.input,
         voice=voice,
@@ -176,11 +177,11 @@ def speech_input(body: SpeechBody, voice: str | VoicePrompt | ReferenceClip | No
 async def find_voice(
     services: Services, body: SpeechBody
 ) -> str | VoicePrompt | ReferenceClip | None:
-    """Return the voice that a body names or carries.
+    """Return the voice that a request names or contains.
 
     Raises:
         ModelNotFound: No such model.
-        InvalidRequest: There is no such voice, or the model cannot clone.
+        InvalidRequest: The voice does not exist, or the model cannot clone.
     """
     model = services.registry.speech(body.model)
     if body.ref_audio is not None:
@@ -219,7 +220,7 @@ async def _reference_clip(body: SpeechBody, services: Services) -> ReferenceClip
 
 
 def _decode_base64(text: str, limit_bytes: int) -> bytes:
-    """Decode a data: URL or bare base64."""
+    """Decode a data: URL or plain base64."""
     if text.startswith("data:"):
         head, comma, text = text.partition(",")
         if not comma or not head.endswith(";base64") or head.startswith("data:text"):

@@ -1,7 +1,7 @@
 """POST /v1/audio/speech/batch: synthesise many texts as background work.
 
-The answer is one JSON object. It leaves result by result, in the order of the items, so that no
-caller has to hold all audio of a batch in memory.
+The response is one JSON object. It is sent result by result, in the order of the items, so that the
+audio of a whole batch need not be held in memory.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from izwi_api.services.timed_speech import TimedSpeech, find_word_aligner
 logger = logging.getLogger(__name__)
 router = APIRouter()
 
-# Bytes of sound of one batch: results wait in memory for those before them.
+# Bytes of sound of one batch, because results wait in memory for earlier ones.
 MAX_BATCH_BYTES = 256 << 20
-# Of a file; formats with a length have it there.
+# Size of a file's head; formats that store their length have it there.
 _HEAD_BYTES = 64
 
 _HINTS = {"voice": HINTS["voice"]}
@@ -50,10 +50,10 @@ _HINTS = {"voice": HINTS["voice"]}
 
 @router.post("/v1/audio/speech/batch", openapi_extra=json_body(SpeechBatchBody, _HINTS))
 async def create_speech_batch(request: Request) -> Response:
-    """Say many texts."""
+    """Speak many texts."""
     services = services_of(request)
     batch = parse_batch(await read_json(request, services.settings.max_json_bytes))
-    # A batch whose own model is not there is refused as a whole.
+    # If the batch's own model does not exist, the whole batch is refused.
     model_name = batch.model or services.registry.default(Capability.SPEAK)
     services.registry.speech(model_name)
     return await live_response(_answer(_Batch(services, batch, model_name)), "application/json")
@@ -83,7 +83,7 @@ async def _answer(batch: _Batch) -> AsyncGenerator[bytes]:
 
 
 class _Batch:
-    """What the items of one batch share."""
+    """The fields that all items of a batch share."""
 
     def __init__(self, services: Services, body: SpeechBatchBody, model_name: str):
         self.body = body
@@ -91,7 +91,7 @@ class _Batch:
         self._num_bytes = 0
 
     async def result(self, index: int, item: object) -> tuple[bool, bytes]:
-        """Say one item; return whether that went well, and its result as JSON."""
+        """Speak one item; return whether it succeeded, and its result as JSON."""
         try:
             reported = await self._say(parse_item(self.body, self._model_name, item))
         except ValidationError as error:
@@ -143,7 +143,7 @@ class _Batch:
         async with aclosing(speech.chunks()) as chunks:
             async for chunk in chunks:
                 if chunk.pcm is not None and chunk.pcm.size:
-                    # In a thread: the caller has left, and streams are sent by this loop.
+                    # In a thread, because this event loop also sends streams.
                     self._count(await asyncio.to_thread(file.write, chunk.pcm))
         self._count(await asyncio.to_thread(file.finish))
 
@@ -158,7 +158,7 @@ class _Batch:
 
 
 class _File:
-    """The file that an item becomes.
+    """The file of an item.
 
     Attributes:
         content: Its bytes so far.
@@ -171,7 +171,7 @@ class _File:
         self._num_samples = 0
 
     def write(self, pcm: Float32) -> int:
-        """Take samples, (n,) float32, and return the number of bytes that they became."""
+        """Add samples, (n,) float32; return the number of new bytes."""
         stretched = self._tempo.write(pcm)
         self._num_samples += stretched.size
         return self._add(self._encoder.write(stretched))

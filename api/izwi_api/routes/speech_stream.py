@@ -1,7 +1,7 @@
 """WebSocket /v1/audio/speech/stream: text in pieces, audio before the text is complete.
 
-A session says its utterances one after the other. An utterance is the text between two
-`input.done`; it is one file of sound, or one for each sentence or clause.
+A session speaks its utterances one after the other. An utterance is the text up to `input.done`; it
+becomes one audio file, or one for each sentence or clause.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ LIMITS = StreamLimits()
 
 @router.websocket("/v1/audio/speech/stream")
 async def stream_speech(socket: WebSocket) -> None:
-    """Say text while it is written."""
+    """Speak text while it is written."""
     services: Services = socket.app.state.izwi.services
     limits = LIMITS.under(services.settings)
     await serve_socket(
@@ -64,15 +64,15 @@ async def stream_speech(socket: WebSocket) -> None:
 
 
 class _SpeechSession:
-    """A `Service` that says what one client writes."""
+    """A `Service` that speaks the text of one client."""
 
     def __init__(self, session: Session, services: Services, limits: StreamLimits):
         self._session, self._services, self._limits = session, services, limits
         self._setting: Setting | None = None
-        self._open: Utterance | None = None  # whose text is being written
+        self._open: Utterance | None = None  # the one whose text is being written
         self._unsaid: deque[Utterance] = (
             deque()
-        )  # not yet reported as done; the first is being spoken
+        )  # not yet reported as done; the first one is being spoken
         self._num_utterances = 0
         self._is_closing = self._is_configuring = False
         self._news, self._room = asyncio.Event(), asyncio.Event()
@@ -83,24 +83,24 @@ class _SpeechSession:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it is the engine that has something to do."""
+        """Whether the engine is working for the client."""
         return bool(self._unsaid) and self._unsaid[0].is_closed
 
     def begin(self) -> None:
-        """The client speaks first."""
+        """Do nothing: the client sends the first message."""
 
     def works(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """Return what says the utterances."""
+        """Return the task that speaks the utterances."""
         return (self._speak(),)
 
     def close(self) -> None:
-        """Nothing runs that `works` does not end."""
+        """Do nothing: `works` cleans up."""
 
-    # -- what comes in ---------------------------------------------------------------------------
+    # -- input -----------------------------------------------------------------------------------
     async def take(self, message: Message) -> None:
-        """Take a message; while too much waits to be said, no further one."""
+        """Handle a message; wait while too much text is still to be spoken."""
         if self._is_closing:
-            return  # it still has to be seen that the client leaves
+            return  # only disconnects are still of interest
         await self._handle(message if isinstance(message, str) else None)
         while self._is_full():
             self._room.clear()
@@ -142,7 +142,7 @@ class _SpeechSession:
                 raise InvalidRequest(
                     f"{model_name!r} needs its sentences whole", param="split_granularity"
                 )
-            # What it refuses is said now, not after the first text.
+            # The model's refusal is reported now, not after the first text.
             await asyncio.to_thread(model.text_stream, "check", model_name, ask)
         ignored = tuple(ignored_fields(services, config))
         self._setting = Setting(config, model_name, ask, timing, ignored)
@@ -173,7 +173,7 @@ class _SpeechSession:
             self._useful_s = time.monotonic()
 
     def _utterance(self) -> Utterance:
-        """The utterance that is being written, a new one if there is none."""
+        """The utterance that is being written; creates one if there is none."""
         if self._setting is None:
             raise InvalidRequest("the session is not configured; send session.config first")
         if self._open is None:
@@ -194,9 +194,9 @@ class _SpeechSession:
         num_chars = sum(utterance.num_pending for utterance in self._unsaid)
         return num_chars > limits.pending_chars or len(self._unsaid) > limits.pending_utterances
 
-    # -- what goes out ---------------------------------------------------------------------------
+    # -- output ----------------------------------------------------------------------------------
     async def _speak(self) -> None:
-        """Say the utterances one after the other; ends when the client has asked to close."""
+        """Speak the utterances in order; end after the client has asked to close."""
         while True:
             while not self._unsaid:
                 if self._is_closing:
@@ -226,7 +226,7 @@ class _SpeechSession:
             )
 
     async def _say(self, utterance: Utterance) -> None:
-        """Say one utterance; its failure is reported, and does not end the session."""
+        """Speak one utterance; its failure is reported, and does not end the session."""
         try:
             if utterance.setting.config.split_granularity == "none":
                 await self._say_whole(utterance)
@@ -235,7 +235,7 @@ class _SpeechSession:
         except Exception as error:
             await self._tell(error, utterance_index=utterance.index)
         while await utterance.take() is not None:
-            pass  # what was written to it after it failed
+            pass  # text that was written after it failed
 
     async def _say_whole(self, utterance: Utterance) -> None:
         text = await utterance.take()
@@ -274,7 +274,7 @@ class _SpeechSession:
     async def _send_file(
         self, sound: Speech | TimedSpeech | SpeechWriter, utterance: Utterance, text: str | None
     ) -> None:
-        """Send a sound as one file, after its text, or what is written of it when it begins."""
+        """Send a sound as one file, after its text or the part written when it starts."""
         config = utterance.setting.config
         place = {"utterance_index": utterance.index, "sentence_index": utterance.num_files}
         encoder = stream_encoder(config.response_format, sound.sample_rate)
@@ -293,7 +293,7 @@ class _SpeechSession:
                     if isinstance(sound, TimedSpeech):
                         file.add_words(sound.known())
                     await file.write(piece)
-            if not file.is_begun:  # it was said in no time
+            if not file.is_begun:  # it has no sound
                 await begin()
             if isinstance(sound, TimedSpeech):
                 file.add_words(await sound.rest())
@@ -307,7 +307,7 @@ class _SpeechSession:
             utterance.usage[1] += sound.num_frames
 
     def report(self, error: Exception) -> None:
-        """Tell the client of a message that could not be taken, or why the session ends."""
+        """Report a bad message, or why the session ends."""
         self._session.put(json.dumps(_error_message(error)))
 
     async def _tell(self, error: Exception, **place: int) -> None:
@@ -321,7 +321,7 @@ class _SpeechSession:
         self._useful_s = time.monotonic()
 
     def tick(self, now_s: float) -> None:
-        """End a session that is not configured, or that lacks text."""
+        """End a session that is not configured, or that gets no text."""
         limits = self._limits
         if self.is_busy and not self._session.num_unread:
             self._useful_s = now_s

@@ -1,6 +1,6 @@
-"""POST /v1/chat/completions with sound: a conversation is heard and answered aloud.
+"""POST /v1/chat/completions with sound, using one speech-to-speech model.
 
-`izwi_api.routes.chat` hands over the bodies that send sound or ask for it.
+`izwi_api.routes.chat` passes requests on that send sound or ask for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SEED_BITS = 63
 
 
 async def answer_aloud(services: Services, values: object) -> Response:
-    """Answer a body that `has_sound`.
+    """Answer a request that `has_sound`.
 
     Raises:
         IzwiError: It cannot be answered.
@@ -48,7 +48,7 @@ async def answer_aloud(services: Services, values: object) -> Response:
 
 
 async def _keep_nothing() -> None:
-    """Text is sent back as text: there is no sound to keep under an id."""
+    """Text answers are sent back as text: they have no sound to store under an id."""
 
 
 async def _ask(services: Services, body: SpokenChatBody) -> ConversationInput:

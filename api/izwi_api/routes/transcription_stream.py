@@ -1,4 +1,4 @@
-"""WebSocket /v1/audio/transcriptions/stream: sound in pieces, written down while it arrives."""
+"""WebSocket /v1/audio/transcriptions/stream: transcribe sound while it arrives."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LIMITS = SessionLimits(total_s=86_400.0, idle_s=60.0, idle_code=POLICY)
 
 @router.websocket("/v1/audio/transcriptions/stream")
 async def stream_transcription(socket: WebSocket) -> None:
-    """Write sound down while it arrives."""
+    """Transcribe sound while it arrives."""
     services: Services = socket.app.state.izwi.services
     services = replace(services, engine=LiveEngine(services.engine))
     await serve_socket(socket, LIMITS, lambda session: _TranscriptionSession(session, services))
@@ -65,7 +65,7 @@ class _Sound:
         self._resampler = StreamResampler(rate, SAMPLE_RATE)
 
     async def write(self, data: bytes) -> None:
-        """Take bytes, cut anywhere; waits while the model is half a minute behind."""
+        """Add bytes, split anywhere; wait while the model is half a minute behind."""
         data = self._half + data
         size = len(data) - len(data) % 2
         self._half = data[size:]
@@ -73,13 +73,13 @@ class _Sound:
         await self.live.feed(self._resampler.write(from_s16le(data[:size])))
 
     async def finish(self) -> None:
-        """Say that this was all."""
+        """End the sound."""
         await self.live.feed(self._resampler.finish())
         await self.live.finish()
 
 
 class _TranscriptionSession:
-    """A `Service` that writes down what one client sends."""
+    """A `Service` that transcribes the sound of one client."""
 
     def __init__(self, session: Session, services: Services):
         self._session, self._services = session, services
@@ -93,26 +93,26 @@ class _TranscriptionSession:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a sound is being finished."""
+        """Whether a sound is being completed."""
         return self._is_closing
 
     def begin(self) -> None:
-        """The client speaks first."""
+        """Do nothing: the client sends the first message."""
 
     def works(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """Return what tells the words."""
+        """Return the task that sends transcripts."""
         return (self._tell(),)
 
     def tick(self, now_s: float) -> None:
-        """Nothing but the limits of every session."""
+        """Do nothing: the limits of every session are enough."""
 
     def close(self) -> None:
-        """Stop what still runs."""
+        """Abort what still runs."""
         if self._sound is not None:
             self._sound.live.abort()
 
     def report(self, error: Exception) -> None:
-        """Tell the client of a message that could not be taken, or why the session ends."""
+        """Report a bad message, or why the session ends."""
         if isinstance(error, SessionOver):
             kind = "server_error" if error.close_code == INTERNAL else "invalid_request_error"
             reported = error_body(str(error), kind, code=error.code)
@@ -124,11 +124,11 @@ class _TranscriptionSession:
             logger.error("a transcription session goes on after a failure", exc_info=error)
         self._session.put(json.dumps({"type": "error", **reported}))
 
-    # -- what comes in ---------------------------------------------------------------------------
+    # -- input -----------------------------------------------------------------------------------
     async def take(self, message: Message) -> None:
-        """Take sound, or a message about it."""
+        """Handle sound, or a message about it."""
         if self._is_closing:
-            return  # it still has to be seen that the client leaves
+            return  # only disconnects are still of interest
         if isinstance(message, bytes):
             await self._hear(message)
             return
@@ -150,7 +150,7 @@ class _TranscriptionSession:
     async def _configure(self, config: SessionConfig) -> None:
         if self._sound is not None:
             raise InvalidRequest("a sound is still open; send input.done first", param="type")
-        # what it refuses is said now, not after the first sound
+        # the model's refusal is reported now, not after the first sound
         await (await self._open(config)).__aexit__()
         self._config = config
 
@@ -185,9 +185,9 @@ class _TranscriptionSession:
             await self._sound.finish()
         await self._written.wait()
 
-    # -- what goes out ---------------------------------------------------------------------------
+    # -- output ----------------------------------------------------------------------------------
     async def _tell(self) -> None:
-        """Tell the words of one sound after the other."""
+        """Send the transcripts of the sounds in order."""
         while True:
             await self._begun.wait()
             self._begun.clear()

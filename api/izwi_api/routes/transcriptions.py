@@ -37,7 +37,7 @@ from izwi_api.services.transcribe import SAMPLE_RATE, Segment, Transcription, op
 
 router = APIRouter(route_class=PlainRoute)
 
-# As at OpenAI: no word is shorter.
+# The same as OpenAI's: no word is shorter.
 _MIN_AUDIO_S = 0.1
 
 
@@ -51,10 +51,10 @@ _MIN_AUDIO_S = 0.1
     ),
 )
 async def create_transcription(request: Request) -> Response:
-    """Write down what a file says."""
+    """Transcribe a file."""
     services = services_of(request)
     form = await read_form(request, services.settings.max_upload_bytes)
-    # Before what only some models and formats can do.
+    # Checked before anything that depends on the model or the format.
     for name in form.fields.get("model", ()):
         services.registry.transcription(name)
     fields = parse_form(form)
@@ -67,14 +67,14 @@ async def create_transcription(request: Request) -> Response:
 
 async def _answer(services: Services, form: Form, fields: TranscriptionForm) -> Response:
     content = form.take("file")
-    # An unknown model is said before the work of decoding.
+    # An unknown model is reported before the file is decoded.
     resampling = resampling_of(services.registry.transcription(fields.model))
     aligner = _aligner(services, fields)
     limits, spool = services.settings.upload_limits, services.decoder.spool
     with ExitStack() as resources:
         decoded = await spool(content, SAMPLE_RATE, limits, resampling)
         sound = resources.enter_context(decoded)
-        del content  # it may be as large as all that the work takes
+        del content  # it may be as large as all other memory of this request
         if len(sound) < _MIN_AUDIO_S * SAMPLE_RATE:
             raise AudioTooShort(f"the audio is shorter than {_MIN_AUDIO_S} s", param="file")
         ask = TranscriptionInput(
@@ -104,7 +104,7 @@ async def _answer(services: Services, form: Form, fields: TranscriptionForm) -> 
 
 
 def _aligner(services: Services, fields: TranscriptionForm) -> Aligner | None:
-    """Who times the words: needed where they are asked for, welcome where there are subtitles."""
+    """Return the aligner: required for word times, optional for subtitles."""
     if not fields.wants_words and not fields.is_subtitle:
         return None
     try:
@@ -121,7 +121,7 @@ def _aligner(services: Services, fields: TranscriptionForm) -> Aligner | None:
 async def _words(
     aligner: Aligner, transcription: Transcription, fields: TranscriptionForm
 ) -> list[list[AlignedWord]] | None:
-    """Words of each segment; None for subtitles in a language that the aligner does not know."""
+    """Return the words of each segment; None for subtitles in an unsupported language."""
     if not aligner.knows(transcription.segments):
         if not fields.wants_words:
             return None
@@ -136,7 +136,7 @@ async def _words(
 def _subtitles(
     transcription: Transcription, words: list[list[AlignedWord]] | None
 ) -> list[Segment] | list[Cue]:
-    """The segments as they were heard, or, where the words have times, cut to be read."""
+    """Return the segments as transcribed, or, if words have times, cut for subtitles."""
     if words is None:
         return transcription.segments
     pairs = zip(transcription.segments, words, strict=True)
@@ -166,14 +166,14 @@ def _whole(
 
 
 class _Telling:
-    """What a client has received of a streamed transcription."""
+    """What was sent of a streamed transcription."""
 
     def __init__(self, transcription: Transcription, fields: TranscriptionForm):
         self._transcription, self._fields = transcription, fields
         self._num_tokens = self._num_segments = 0
 
     def grown(self, delta: str) -> bytes:
-        """The event of more text."""
+        """Return the event for new text."""
         grown: dict[str, object] = {"type": "transcript.text.delta", "delta": delta}
         if self._fields.wants_logprobs:
             grown["logprobs"] = logprobs_json(self._transcription.tokens[self._num_tokens :])
@@ -181,7 +181,7 @@ class _Telling:
         return event(grown)
 
     def ended(self) -> bytes:
-        """The events of the segments that have ended meanwhile, where segments are wanted."""
+        """Return the events of segments that have ended since, if segments were requested."""
         if self._fields.response_format != "verbose_json":
             return b""
         first, self._num_segments = self._num_segments, len(self._transcription.segments)
@@ -201,12 +201,12 @@ class _Telling:
         )
 
     def rest(self) -> bytes:
-        """What was not sent yet: a token whose end was uncertain before is complete now."""
+        """Return the text not sent yet: a token that was incomplete before is complete now."""
         late = self._num_tokens < len(self._transcription.tokens) and self._fields.wants_logprobs
         return (self.grown("") if late else b"") + self.ended()
 
     def done(self, words: list[list[AlignedWord]] | None) -> bytes:
-        """The last event."""
+        """Return the last event."""
         transcription, fields = self._transcription, self._fields
         last: dict[str, object] = {"type": "transcript.text.done", "text": transcription.text}
         if fields.response_format == "verbose_json":
@@ -234,7 +234,7 @@ async def _events(
                         begun = True
             words = await _words(aligner, transcription, fields) if aligner else None
     except IzwiError as error:
-        # Before the first event there is still a status to say it with.
+        # Before the first event the error can still be an HTTP status.
         if not begun:
             raise
         yield error_line(error)

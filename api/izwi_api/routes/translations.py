@@ -1,4 +1,4 @@
-"""POST /v1/audio/translations: refused, since no served model translates."""
+"""POST /v1/audio/translations: refused, because no served model translates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = APIRouter()
 
 @router.post("/v1/audio/translations", openapi_extra=form_body(TranslationForm, "file"))
 async def create_translation(request: Request) -> Response:
-    """Refuse to translate a file, and say what can be done with it instead."""
+    """Refuse to translate a file, and say what is possible instead."""
     services = services_of(request)
     form = await read_form(request, services.settings.max_upload_bytes)
     fields = parse_form(form)
@@ -26,8 +26,8 @@ async def create_translation(request: Request) -> Response:
 
 
 def _refusal(services: Services, model_name: str) -> UnsupportedTranslation:
-    """Say why not. Raises ModelNotFound and InvalidRequest for names that are wrong in any case."""
-    # What a family can do is in its protocol, and no protocol of ours has a translation.
+    """Raise the reason. Raises ModelNotFound and InvalidRequest for wrong names first."""
+    # Capabilities are protocols, and none of ours is translation.
     services.registry.transcription(model_name)
     return UnsupportedTranslation(
         f"model {model_name!r} transcribes speech in its own language and does not "

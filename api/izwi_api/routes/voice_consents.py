@@ -23,7 +23,7 @@ _ID = r"^cons_[0-9a-f]{32}$"
 
 @router.post("/v1/audio/voice_consents", openapi_extra=form_body(ConsentBody, _FILE))
 async def create_consent(request: Request) -> dict[str, object]:
-    """Keep a recording."""
+    """Store a recording."""
     services = services_of(request)
     form = await read_fields(request, _FILE, services.settings)
     body = ConsentBody.model_validate(fields_of(form))
@@ -39,7 +39,7 @@ async def list_consents(
     after: Annotated[str | None, Query(pattern=_ID)] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> dict[str, object]:
-    """List the recordings, the latest first, page by page."""
+    """List the recordings, newest first, in pages."""
     page = services_of(request).voices.consents.page
     found = await asyncio.to_thread(page, after, limit + 1)
     entries = [_entry(consent) for consent in found[:limit]]
@@ -62,7 +62,7 @@ async def get_consent(request: Request, consent_id: str) -> dict[str, object]:
     "/v1/audio/voice_consents/{consent_id}", openapi_extra=json_body(ConsentUpdateBody, {})
 )
 async def update_consent(request: Request, consent_id: str) -> dict[str, object]:
-    """Give a recording another label."""
+    """Change the label of a recording."""
     services = services_of(request)
     form = await read_fields(request, _FILE, services.settings)
     body = ConsentUpdateBody.model_validate(fields_of(form))
@@ -72,7 +72,7 @@ async def update_consent(request: Request, consent_id: str) -> dict[str, object]
 
 @router.delete("/v1/audio/voice_consents/{consent_id}")
 async def delete_consent(request: Request, consent_id: str) -> dict[str, object]:
-    """Forget a recording; voices that were made with it stay."""
+    """Delete a recording; voices that were made with it remain."""
     await asyncio.to_thread(services_of(request).voices.consents.delete, consent_id)
     return {"id": consent_id, "object": "audio.voice_consent", "deleted": True}
 

@@ -10,16 +10,16 @@ from izwi_api.settings import Settings
 
 
 async def read_fields(request: Request, file_field: str, settings: Settings) -> Form:
-    """Read a form, or a JSON object where there is no file to send.
+    """Read a form, or a JSON object if no file is sent.
 
     Args:
-        request: Whose body is read.
-        file_field: What the form calls its file.
-        settings: How large that may be.
+        request: The request to read.
+        file_field: Name of the file's field.
+        settings: Has the limit of the file.
 
     Raises:
-        TooLarge: The file is over the limit; no more than that was read.
-        InvalidRequest: It is neither.
+        TooLarge: The file is over the limit; the rest was not read.
+        InvalidRequest: The body is neither.
     """
     if request.headers.get("content-type", "").lower().startswith("application/json"):
         body = await read_json(request, settings.max_json_bytes)
@@ -35,7 +35,7 @@ async def read_fields(request: Request, file_field: str, settings: Settings) -> 
 
 
 def fields_of(form: Form) -> dict[str, str]:
-    """Return a form's fields that were filled in. Raises InvalidRequest if one is there twice."""
+    """Return the non-empty fields of a form. Raises InvalidRequest for a repeated field."""
     for key, values in form.fields.items():
         if len(values) > 1:
             raise InvalidRequest(f"{key[:64]!r} is given more than once", param=key[:64])

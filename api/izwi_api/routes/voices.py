@@ -30,13 +30,13 @@ router = APIRouter()
 _BODY = form_body(SampleVoiceBody, "audio_sample")
 _BODY["requestBody"]["content"] |= json_body(PromptVoiceBody, {})["requestBody"]["content"]
 
-# A clip is personal data: caches must not keep it.
+# A clip is personal data, so caches must not store it.
 _SAMPLE_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 @router.get("/v1/audio/voices")
 async def list_voices(request: Request) -> dict[str, object]:
-    """List every voice, in the shapes that today's clients look for."""
+    """List all voices, in the formats that different clients expect."""
     entries = await asyncio.to_thread(_entries, services_of(request))
     stored = [entry for entry in entries if entry["kind"] == "cloned"]
     return {"object": "list", "data": entries, "voices": entries, "uploaded_voices": stored}
@@ -65,7 +65,7 @@ async def get_voice(request: Request, key: str) -> dict[str, object]:
 
 @router.get("/v1/audio/voices/{key}/sample", response_class=Response, responses=answers("audio/*"))
 async def get_sample(request: Request, key: str) -> Response:
-    """Return a stored voice's clip as it was given."""
+    """Return the clip of a stored voice as it was uploaded."""
     stored = await asyncio.to_thread(services_of(request).voices.get, key)
     content = await asyncio.to_thread(stored.sample)
     return Response(content, media_type=stored.media_type, headers=_SAMPLE_HEADERS)
@@ -73,7 +73,7 @@ async def get_sample(request: Request, key: str) -> Response:
 
 @router.delete("/v1/audio/voices/{key}")
 async def delete_voice(request: Request, key: str) -> dict[str, object]:
-    """Forget a stored voice, by its id or its name; requests that speak with it go on."""
+    """Delete a stored voice, by id or name; requests that already use it finish."""
     stored = await asyncio.to_thread(services_of(request).voices.delete, key)
     return {"id": stored.id, "object": "audio.voice.deleted", "deleted": True}
 
@@ -90,7 +90,7 @@ async def _create(services: Services, form: Form) -> dict[str, object]:
     body = SampleVoiceBody.model_validate(fields)
     sample = form.file("audio_sample")
     await _check_consent(services, body.consent)
-    # With no model at all a voice is only kept; a model encodes it when it is first to speak so.
+    # Without a model the voice is only stored; a model encodes it at its first use.
     model_name = cloning_model(services) if services.registry.names() else None
     await asyncio.to_thread(services.voices.check_free, body.name)
     text = None if body.x_vector_only else body.ref_text or await _heard(services, sample)
@@ -99,11 +99,11 @@ async def _create(services: Services, form: Form) -> dict[str, object]:
 
 
 async def _check_consent(services: Services, consent: str | None) -> None:
-    """Check that consent of the speaker was stated.
+    """Check the statement of the speaker's consent.
 
     Raises:
-        InvalidRequest: It was not; or this server requires a consent recording, and none has that
-            id.
+        InvalidRequest: It is missing; or this server requires a consent recording, and none has
+            this id.
     """
     if not (consent or "").strip():
         raise InvalidRequest(
@@ -125,7 +125,7 @@ async def _check_consent(services: Services, consent: str | None) -> None:
 
 
 async def _heard(services: Services, sample: bytes) -> str | None:
-    """Transcribe a clip, or return None if no model transcribes or nothing is said."""
+    """Transcribe a clip; return None if no transcriber is served or nothing is said."""
     try:
         model_name = services.registry.default(Capability.TRANSCRIBE)
     except ModelNotFound:
@@ -145,7 +145,7 @@ async def _heard(services: Services, sample: bytes) -> str | None:
 
 def _entries(services: Services) -> list[dict[str, object]]:
     stored = [stored_entry(voice) for voice in services.voices.voices()]
-    # A stored voice comes before OpenAI's name, so that name is its own.
+    # A stored voice takes precedence over OpenAI's name, so it is not an alias.
     taken = {str(entry["name"]).lower() for entry in stored}
     aliases = [alias for alias in _aliases(services) if alias["name"] not in taken]
     return [*_speakers(services), *stored, *aliases]

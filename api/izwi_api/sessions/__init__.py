@@ -1,1 +1,1 @@
-"""Live sessions: what every socket that stays open has in common."""
+"""Live sessions: what all long-lived sockets have in common."""

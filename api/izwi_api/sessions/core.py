@@ -4,7 +4,7 @@
     client ◀── wire ◀── write ◀── outbox ◀── put, send
                         watch ──▶ limits, Service.tick
 
-A protocol is a `Service`; what carries its messages is a `Wire`. Knows neither HTTP nor models.
+A protocol is a `Service`; the transport of its messages is a `Wire`. Knows neither HTTP nor models.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from izwi_api.sessions.limits import SessionLimits
 logger = logging.getLogger(__name__)
 
 Message = str | bytes
-# A client that reads nothing gets no reason when it is disconnected.
+# A client that reads nothing is disconnected without a reason.
 FAREWELL_S = 2.0
 
 
@@ -34,54 +34,54 @@ class Wire(Protocol):
         ...
 
     async def send(self, message: Message) -> None:
-        """Send a message; waits while the client reads nothing. Raises ClientLeft."""
+        """Send a message; wait while the client reads nothing. Raises ClientLeft."""
         ...
 
     async def close(self, code: int, reason: str) -> None:
-        """Hang up. Raises ClientLeft."""
+        """Close the connection. Raises ClientLeft."""
         ...
 
 
 class Service(Protocol):
-    """What a protocol does in a session."""
+    """A protocol's part of a session."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether the server has something to do for the client."""
+        """Whether the server is working for the client."""
         ...
 
     def begin(self) -> None:
-        """Greet the client."""
+        """Send the first messages."""
         ...
 
     def works(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """Return what runs beside reading and writing; the session ends with the first to end."""
+        """Return the tasks beside reading and writing; the session ends when the first one ends."""
         ...
 
     async def take(self, message: Message) -> None:
-        """Do what a message asks for. An error of it is reported; SessionOver ends the session."""
+        """Handle a message. Its errors are reported; SessionOver ends the session."""
         ...
 
     def report(self, error: Exception) -> None:
-        """Tell the client of a message that could not be taken, or why the session ends."""
+        """Report a bad message, or why the session ends."""
         ...
 
     def tick(self, now_s: float) -> None:
-        """Look at the clock. Raises SessionOver."""
+        """Check time limits. Raises SessionOver."""
         ...
 
     def close(self) -> None:
-        """Stop what still runs."""
+        """Abort what still runs."""
         ...
 
 
 class Session:
-    """One client's connection, whatever its protocol."""
+    """One client's connection, with any protocol."""
 
     def __init__(self, wire: Wire, limits: SessionLimits):
         self._wire, self._limits = wire, limits
         self._outbox: deque[Message] = deque()
-        self._num_bytes = 0  # of what waits
+        self._num_bytes = 0  # of the waiting messages
         self._num_put = self._num_written = 0
         self._news, self._moved = asyncio.Event(), asyncio.Event()
         self._is_parting = False
@@ -89,14 +89,14 @@ class Session:
         self._ended = asyncio.Event()
         self._begun_s = self._active_s = self._read_s = time.monotonic()
 
-    # -- the protocol's side ---------------------------------------------------------------------
+    # -- for the protocol ------------------------------------------------------------------------
     @property
     def num_unread(self) -> int:
-        """Messages that the client has not taken."""
+        """Number of messages that wait to be sent."""
         return self._num_put - self._num_written
 
     def put(self, message: Message) -> None:
-        """Send a message when those before it are sent."""
+        """Queue a message."""
         if not self.num_unread:
             self._read_s = time.monotonic()
         self._outbox.append(message)
@@ -105,7 +105,7 @@ class Session:
         self._news.set()
 
     async def send(self, message: Message) -> None:
-        """Send a message, and wait until the wire has taken it."""
+        """Queue a message, and wait until it is sent."""
         self.put(message)
         number = self._num_put
         while self._num_written < number:
@@ -119,13 +119,13 @@ class Session:
             await self._moved.wait()
 
     def end(self, over: SessionOver) -> None:
-        """End the session from outside, as soon as its loop runs."""
+        """End the session from outside, in the next turn of its event loop."""
         self._over = self._over or over
         self._ended.set()
 
-    # -- running it ------------------------------------------------------------------------------
+    # -- running ---------------------------------------------------------------------------------
     async def run(self, service: Service) -> None:
-        """Serve until the client leaves, the protocol is done, or the client has to be left."""
+        """Serve until the client disconnects, the protocol ends, or a limit is reached."""
         writing = asyncio.create_task(self._write())
         try:
             try:
@@ -140,7 +140,7 @@ class Session:
             await asyncio.gather(writing, return_exceptions=True)
 
     async def _serve(self, service: Service, writing: asyncio.Task[None]) -> Exception | None:
-        """Run everything at once until one of it ends; returns why."""
+        """Run all tasks until one of them ends; return the reason."""
         works = (
             self._read(service),
             self._watch(service),
@@ -164,7 +164,7 @@ class Session:
     async def _part(
         self, service: Service, error: Exception | None, writing: asyncio.Task[None]
     ) -> None:
-        """Send what waits, tell the client why it is left, and hang up."""
+        """Send waiting messages and the reason, and close the connection."""
         over = error
         if not isinstance(error, _Done | SessionOver):
             logger.error("a session failed", exc_info=error)
@@ -186,7 +186,7 @@ class Session:
             pass
 
     async def _read(self, service: Service) -> None:
-        """Take messages; a bad one is reported and changes nothing."""
+        """Read messages; a bad one is reported and changes nothing."""
         num_bad = 0
         while True:
             message = await self._wire.receive()
@@ -204,7 +204,7 @@ class Session:
             await self.until_space()
 
     async def _write(self) -> None:
-        """Send what is put until the session parts. Raises ClientLeft."""
+        """Send queued messages until the session ends. Raises ClientLeft."""
         while True:
             while self._outbox:
                 message = self._outbox.popleft()
@@ -241,13 +241,13 @@ class Session:
 
 
 async def _outcome(future: asyncio.Future[None]) -> None:
-    """Wait for a future that goes on when this is cancelled."""
+    """Wait for a future that continues if this task is cancelled."""
     await asyncio.wait([future])
     future.result()
 
 
 class _Done(Exception):
-    """A work of the session has ended as it should."""
+    """A task of the session has ended normally."""
 
 
 async def _ending(work: Coroutine[Any, Any, None]) -> None:
@@ -256,7 +256,7 @@ async def _ending(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _rank(error: Exception) -> int:
-    """Rank reasons for an end: a client that has left needs no other."""
+    """Rank reasons for an end: if the client has disconnected, no other matters."""
     if isinstance(error, ClientLeft):
         return 0
     if isinstance(error, SessionOver):

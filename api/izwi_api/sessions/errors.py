@@ -1,4 +1,4 @@
-"""How a session ends, and the close codes of RFC 6455 that say so."""
+"""How a session ends, and the close codes of RFC 6455."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ NORMAL, GOING_AWAY, POLICY, INTERNAL = 1000, 1001, 1008, 1011
 
 
 class ClientLeft(Exception):
-    """The client has hung up."""
+    """The client has disconnected."""
 
 
 class SessionOver(Exception):
     """The session ends.
 
     Args:
-        message: Why, for the client.
-        code: The same, for its program; also the reason of the close frame.
+        message: The reason, for people.
+        code: The reason, for programs; also the reason in the close frame.
         close_code: Of RFC 6455.
-        is_told: An error comes before the close frame; else the frame alone says it.
+        is_told: Send an error before the close frame; otherwise only the close frame.
     """
 
     def __init__(self, message: str, code: str, close_code: int, *, is_told: bool = True):

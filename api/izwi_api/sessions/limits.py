@@ -9,18 +9,18 @@ from izwi_api.sessions.errors import NORMAL
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """When a session ends, and how much may wait in it.
+    """Time limits of a session, and how much may wait in it.
 
     Attributes:
-        total_s: Seconds of a session.
-        idle_s: Seconds in which no message comes or goes, and the server has nothing to do for it.
-        idle_code: Close code of a session that was idle.
-        unread_s: Seconds with messages of which the client reads none.
-        pending_messages: Messages that wait for the client from which on it is read no further,
+        total_s: Maximum seconds of a session.
+        idle_s: Seconds without messages and without work of the server for the client.
+        idle_code: Close code for idle sessions.
+        unread_s: Seconds for which messages wait and the client reads none.
+        pending_messages: While this many messages wait for the client, its messages are not read,
             and its answers wait.
         pending_bytes: The same, in bytes.
-        bad_messages: So many errors in a row end it.
-        tick_s: Seconds between two looks at the clock.
+        bad_messages: This many errors in a row end it.
+        tick_s: Seconds between checks of the clock.
     """
 
     total_s: float = 3600.0

@@ -1,4 +1,4 @@
-"""The live sessions of a server: how many there may be, and how all of them end."""
+"""The live sessions of a server: their maximum number, and how all of them end."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from izwi.errors import Overloaded, RateLimited
 from izwi_api.sessions.errors import NORMAL, SessionOver
 from izwi_api.sessions.places import Places
 
-# Until a session has ended, usually.
+# Seconds in which a session usually ends.
 _RETRY_AFTER_S = 30
-# How soon a session ends that another API server is asked to end.
+# Seconds between checks for sessions that another API server was asked to end.
 _LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class SessionCounts:
-    """How many sessions there may be at once.
+    """Maximum numbers of simultaneous sessions.
 
     Attributes:
-        a_server: Over all its API servers.
-        a_key: Of one key, over all servers of this machine; None for no limit but its own.
+        a_server: Of all its API servers together.
+        a_key: Of a key, on all servers of this machine; None for no limit but its own.
     """
 
     a_server: int = 256
@@ -37,16 +37,16 @@ class Endable(Protocol):
     """A session that can be ended from outside."""
 
     def end(self, over: SessionOver) -> None:
-        """End it, as soon as its loop runs."""
+        """End it, in the next turn of its event loop."""
         ...
 
 
 class OpenSessions:
-    """The sessions of one API server. Belongs to its event loop.
+    """The sessions of one API server. Lives on its event loop.
 
     Args:
-        counts: How many there may be.
-        shared: Folder that the API servers of this server share; None where there is one.
+        counts: The maximum numbers.
+        shared: Folder that the API servers of this server share; None if there is only one.
         keys: Folder that all servers of this machine share.
     """
 
@@ -61,15 +61,15 @@ class OpenSessions:
 
     @contextmanager
     def place(self, key_name: str | None, key_limit: int | None) -> Iterator[None]:
-        """Hold a place for a session until the block ends.
+        """Reserve a place for a session until the block ends.
 
         Args:
-            key_name: Whose session it is; None where no key is required.
-            key_limit: What that key may have at once; None for the server's own limit of keys.
+            key_name: The session's key; None if no key is required.
+            key_limit: Maximum for that key; None for the server's limit of keys.
 
         Raises:
-            RateLimited: The key has as many as it may have.
-            Overloaded: The server has.
+            RateLimited: The key has its maximum number of sessions.
+            Overloaded: The server has its maximum number of sessions.
         """
         limit = self._counts.a_key if key_limit is None else key_limit
         of_key, place = None, None
@@ -99,7 +99,7 @@ class OpenSessions:
 
     @contextmanager
     def running(self, session: Endable) -> Iterator[None]:
-        """Count a session as one that `end_all` ends, until the block does."""
+        """Let `end_all` end a session, until the block ends."""
         ended = self._running[session] = asyncio.Event()
         try:
             yield
@@ -108,19 +108,19 @@ class OpenSessions:
             ended.set()
 
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run what serves a session that no request waits for."""
+        """Run a session that belongs to no request."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     @contextmanager
     def named(self, name: str, key_name: str | None, session: Endable) -> Iterator[None]:
-        """Let `end_named` find a session until the block ends, whichever API server is asked.
+        """Let `end_named` find a session from any API server, until the block ends.
 
         Args:
-            name: Of the session, and of a file.
-            key_name: Whose it is.
-            session: To be ended.
+            name: Of the session; also used as a file name.
+            key_name: The session's key.
+            session: The session.
         """
         self._names[name] = (key_name, session)
         file = self._calls / name if self._calls is not None else None
@@ -138,7 +138,7 @@ class OpenSessions:
                 file.unlink(missing_ok=True)
 
     def end_named(self, name: str, key_name: str | None) -> bool:
-        """Hang up on a session of a key; returns whether there is one of this name."""
+        """End a session of a key by name; return whether it exists."""
         known_key, session = self._names.get(name, (None, None))
         if session is not None:
             if known_key == key_name:
@@ -148,7 +148,7 @@ class OpenSessions:
         try:
             if file is None or file.read_text() != _digest(key_name):
                 return False
-            file.unlink()  # its API server sees that
+            file.unlink()  # its API server notices
         except FileNotFoundError:
             return False
         return True
@@ -161,7 +161,7 @@ class OpenSessions:
         await asyncio.gather(*waits)
 
     def close(self) -> None:
-        """Give all places back."""
+        """Release all places."""
         for task in self._tasks:
             task.cancel()
         for places in (self._server, *self._keys.values()):
@@ -169,7 +169,7 @@ class OpenSessions:
 
     def _of_key(self, name: str) -> Places:
         if name not in self._keys:
-            # some file systems take "Ann" and "ann" for one name
+            # some file systems do not distinguish "Ann" and "ann"
             self._keys[name] = Places(self._keys_folder / _digest(name))
         return self._keys[name]
 
@@ -183,7 +183,7 @@ def _hung_up() -> SessionOver:
 
 
 async def _end_without(file: Path, session: Endable) -> None:
-    """End a session when its file is gone."""
+    """End a session when its file is deleted."""
     is_there = True
     while is_there:
         await asyncio.sleep(_LOOK_S)

@@ -1,7 +1,7 @@
-"""Numbered places that the processes of this machine share: one for each live session.
+"""Numbered places shared by the processes of this machine: one for each live session.
 
-A place is a byte of a file under a lock of the system, which falls when its process dies, however
-it dies: no count is ever left behind. Where the file cannot be used this process counts alone.
+A place is a byte of a file, locked by the operating system. The lock is released when its process
+dies in any way, so no count is left behind. If the file cannot be used, this process counts alone.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ logger = logging.getLogger(__name__)
 
 
 class Places:
-    """Places of one kind. Belongs to one event loop, and never waits.
+    """Places of one kind. Lives on one event loop, and never waits.
 
     Args:
-        path: The file; its folder is made with the first place. None counts in this process alone.
-            A process may have one `Places` of a file: closing a second one would drop the locks.
+        path: The file; its folder is created with the first place. None counts in this process
+            only. A process may have only one `Places` of a file: closing a second one would release
+            the locks.
     """
 
     def __init__(self, path: Path | None = None):
@@ -28,11 +29,11 @@ class Places:
 
     @property
     def num_taken(self) -> int:
-        """Places that this process has."""
+        """Places taken by this process."""
         return len(self._taken)
 
     def take(self, limit: int) -> int | None:
-        """Return a place of the first `limit`, or None where all are taken."""
+        """Take one of the first `limit` places; return None if all are taken."""
         if self._path is not None and self._file is None:
             self._open(self._path)
         for place in range(limit):
@@ -42,7 +43,7 @@ class Places:
         return None
 
     def give_back(self, place: int) -> None:
-        """Leave a place to others."""
+        """Release a place."""
         self._taken.discard(place)
         if self._file is not None:
             import fcntl
@@ -50,7 +51,7 @@ class Places:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
 
     def close(self) -> None:
-        """Give all places back."""
+        """Release all places."""
         self._taken.clear()
         if self._file is not None:
             os.close(self._file)

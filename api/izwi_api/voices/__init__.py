@@ -1,1 +1,1 @@
-"""Stored voices: their files and index, clips, consents, and what models speak with."""
+"""Stored voices: files and index, clips, consents, and encoded prompts."""

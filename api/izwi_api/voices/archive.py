@@ -1,7 +1,7 @@
 """Export and import a voice as one file: a ZIP of its clip and metadata.
 
 voice.json      format, name, text, prompt, consent: as in docs/voices.md
-sample.<kind>   the clip as it was given
+sample.<kind>   the clip as uploaded
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_MANIFEST_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class VoiceArchive:
-    """What an archive holds; the fields are those of `StoredVoice`."""
+    """The metadata in an archive; the fields are those of `StoredVoice`."""
 
     name: str
     sample: bytes
@@ -47,14 +47,14 @@ def pack_voice(voice: VoiceArchive) -> bytes:
 
 
 def unpack_voice(content: bytes, limit_bytes: int) -> VoiceArchive:
-    """Read an archive; nothing of it is written anywhere.
+    """Read an archive; nothing is written to disk.
 
     Args:
         content: The archive's bytes.
-        limit_bytes: Of its clip, unpacked.
+        limit_bytes: Maximum size of its clip, unpacked.
 
     Raises:
-        InvalidRequest: It is not an archive of a voice.
+        InvalidRequest: It is no archive of a voice.
         TooLarge: The clip is over the limit.
     """
     try:
@@ -73,7 +73,7 @@ def unpack_voice(content: bytes, limit_bytes: int) -> VoiceArchive:
 
 
 def _member(archive: zipfile.ZipFile, name: str, limit_bytes: int) -> bytes:
-    """Unpack one file, trusting no size that the archive claims."""
+    """Unpack one file without trusting the sizes in the archive."""
     with archive.open(name) as file:
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:

@@ -1,6 +1,7 @@
 """Check whether a clip is good enough to clone a voice. Pure: samples in, figures and faults out.
 
-A model takes worse clips than these; what comes out then sounds like the clip: cut, noisy, faint.
+Models accept worse clips than these, but the cloned voice then sounds like the clip: cut, noisy,
+faint.
 """
 
 from __future__ import annotations
@@ -11,37 +12,37 @@ import numpy as np
 
 from izwi.arrays import Float32
 
-# Less holds too few sounds of a voice; more adds nothing and takes room in every prompt.
+# A shorter clip has too few sounds of a voice; a longer one adds nothing and enlarges every prompt.
 MIN_SPEECH_S = 2.0
 MAX_CLIP_S = 30.0
-# Loudness of the speech: below it the recording's own noise is near, above it peaks get cut.
+# Loudness of the speech: below, the recording's noise is close; above, peaks are clipped.
 MIN_LEVEL_DBFS = -40.0
 MAX_LEVEL_DBFS = -6.0
-# Share of samples that stand at the clip's own peak. Speech alone reaches its peak once or twice.
+# Share of samples at the clip's own peak. Unclipped speech reaches its peak once or twice.
 MAX_CLIPPED_SHARE = 1e-3
-# How far the speech is above what is heard between the words.
+# Level of the speech relative to the noise between words.
 MIN_SNR_DB = 20.0
 
 _FRAME_S = 0.02
-# A frame this far below the loud ones is no speech.
+# A frame this far below the loud ones is not speech.
 _SPEECH_RANGE_DB = 25.0
 _FLOOR_DBFS = -100.0
-# Waves are flat where they were cut: neighbours at the peak differ by less than this share of it.
+# Clipped waves are flat: neighbours at the peak differ by less than this share of it.
 _FLAT = 1e-3
 _CLIPPING_PEAK = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class ClipFigures:
-    """What was measured of a clip.
+    """Measurements of a clip.
 
     Attributes:
-        duration_s: All of it.
-        speech_s: The frames that are loud enough to be speech.
-        level_dbfs: RMS of these, against full scale.
-        clipped_share: Of all samples, those in flat tops at the peak, where the wave was cut.
-        snr_db: From the noise between the words up to the speech. Where nothing is heard between
-            words, or there is no pause, it is estimated from the range of the frames' loudness.
+        duration_s: Length of the clip.
+        speech_s: Length of the frames that are loud enough to be speech.
+        level_dbfs: RMS of these frames, relative to full scale.
+        clipped_share: Share of samples in flat tops at the peak, where the wave was cut.
+        snr_db: Speech relative to the noise between words. If there is no noise, or no pause, it is
+            estimated from the range of the frames' loudness.
     """
 
     duration_s: float
@@ -53,11 +54,11 @@ class ClipFigures:
 
 @dataclass(frozen=True, slots=True)
 class ClipFault:
-    """Something that will be heard in the cloned voice.
+    """A fault that will be audible in the cloned voice.
 
     Attributes:
         name: "length", "level", "clipping" or "noise".
-        message: What is wrong, with its figure, and what to do.
+        message: The fault, with its figure, and what to do.
     """
 
     name: str
@@ -69,14 +70,14 @@ def measure_clip(samples: Float32, rate: int) -> ClipFigures:
 
     Args:
         samples: (n,) float32 mono, full scale 1.
-        rate: Of the samples, Hz.
+        rate: Sample rate in Hz.
     """
     duration_s = len(samples) / rate
     frame = max(1, round(rate * _FRAME_S))
     whole = samples[: len(samples) // frame * frame].astype(np.float64).reshape(-1, frame)
     if len(whole) == 0:
         return ClipFigures(duration_s, 0.0, _FLOOR_DBFS, 0.0, 0.0)
-    # A recording's constant offset is no sound.
+    # A recording's constant offset is not sound.
     power = np.square(whole - samples.mean(dtype=np.float64)).mean(axis=1)
     level = 10 * np.log10(np.maximum(power, 10 ** (_FLOOR_DBFS / 10)))
     loud = float(np.percentile(level, 95))
@@ -93,7 +94,7 @@ def measure_clip(samples: Float32, rate: int) -> ClipFigures:
 
 
 def clip_faults(figures: ClipFigures) -> list[ClipFault]:
-    """Return what is wrong with a clip of these figures, nothing if all is well."""
+    """Return the faults of a clip with these figures."""
     faults: list[ClipFault] = []
 
     def add(name: str, message: str) -> None:
@@ -127,7 +128,7 @@ def clip_faults(figures: ClipFigures) -> list[ClipFault]:
 
 
 def _clipped_share(samples: Float32) -> float:
-    """Share of samples in flat tops: runs of three or more that stand at the peak."""
+    """Return the share of samples in flat tops: runs of three or more at the peak."""
     size = np.abs(samples)
     peak = float(size.max())
     if peak < _CLIPPING_PEAK:

@@ -1,6 +1,6 @@
-"""Consent recordings, kept beside the voices.
+"""Consent recordings, stored beside the voices.
 
-<root>/<consent id>/recording.<kind>   the recording as it was given
+<root>/<consent id>/recording.<kind>   the recording as uploaded
                     consent.json       its row of the index
 """
 
@@ -27,11 +27,11 @@ class StoredConsent:
     """One consent recording.
 
     Attributes:
-        id: "cons_..."; never given again. Ids sort by the time of their making.
-        name: A label; others may have the same.
-        language: BCP 47 tag of what is said.
+        id: "cons_..."; never reused. Ids sort by creation time.
+        name: A label, which need not be unique.
+        language: BCP 47 tag of the recording.
         created_at: Seconds since 1970.
-        folder: Where its files lie.
+        folder: Folder of its files.
         recording_name: Name of the recording's file in it.
         recording_bytes: Size of that file.
     """
@@ -46,22 +46,22 @@ class StoredConsent:
 
 
 class ConsentStore:
-    """The consent recordings in one folder; as safe, and failing as, `VoiceStore`."""
+    """The consent recordings of a folder, with the guarantees and errors of `VoiceStore`."""
 
     def __init__(self, root: Path, index: VoiceIndex):
         self._root, self._index = root, index
         self._folders = Folders(root, index, "consents")
 
     def create(self, name: str, language: str, recording: bytes) -> StoredConsent:
-        """Keep a recording.
+        """Store a recording.
 
         Args:
             name: Its label, 1 to 256 printable characters.
             language: BCP 47 tag, like "en-US".
-            recording: A file of audio that was decoded before.
+            recording: An audio file that was decoded before.
 
         Raises:
-            InvalidRequest: The name or the language is against its rule.
+            InvalidRequest: The name or the language is invalid.
         """
         check_label(name)
         if not _LANGUAGE.fullmatch(language):
@@ -87,14 +87,15 @@ class ConsentStore:
         raise _no_consent()
 
     def page(self, after: str | None, limit: int) -> list[StoredConsent]:
-        """Return recordings, the latest first.
+        """Return recordings, newest first.
 
         Args:
-            after: Those made before the one of this id, which may be deleted; None for all.
-            limit: At most so many.
+            after: Return those created before the one with this id, which may be deleted; None for
+                all.
+            limit: Maximum number.
 
         Raises:
-            InvalidRequest: `after` is no id.
+            InvalidRequest: `after` is not an id.
         """
         if after is not None and not is_id(after):
             raise InvalidRequest("after must be the id of a consent recording", param="after")
@@ -102,7 +103,7 @@ class ConsentStore:
         return [self._consent(row) for row in islice(rows, limit)]
 
     def rename(self, consent_id: str, name: str) -> StoredConsent:
-        """Give a recording another label. Raises ConsentNotFound and InvalidRequest."""
+        """Change the label of a recording. Raises ConsentNotFound and InvalidRequest."""
         check_label(name)
         with report_full_disk(), self._index.change() as db:
             consent = replace(self.get(consent_id), name=name)
@@ -115,7 +116,7 @@ class ConsentStore:
         return consent
 
     def delete(self, consent_id: str) -> None:
-        """Forget a recording; voices that were made with it stay. Raises ConsentNotFound."""
+        """Delete a recording; voices that were made with it remain. Raises ConsentNotFound."""
         try:
             self._folders.delete(self.get(consent_id).id)
         except FileNotFoundError as error:
@@ -134,7 +135,7 @@ class ConsentStore:
 
 
 def check_label(name: str) -> None:
-    """Raise InvalidRequest unless a text can be a recording's label."""
+    """Raise InvalidRequest unless a text is a valid label."""
     if not 0 < len(name.strip()) <= len(name) <= _MAX_NAME_CHARS or not name.isprintable():
         raise InvalidRequest(
             f"name must be 1 to {_MAX_NAME_CHARS} printable characters", param="name"

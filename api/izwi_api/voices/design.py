@@ -1,7 +1,7 @@
 """Design voices from a description.
 
-A model that follows descriptions says a script once, and what it said becomes the clip that other
-models clone. So the voice stays the same from text to text.
+A model that follows descriptions speaks a script once, and its sound becomes the clip that other
+models clone. So the voice is the same for every text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SCRIPT = (
     "Good morning, and thank you for listening. This is how I sound when I read a story, "
     "and this is how I ask a question: shall we begin?"
 )
-# What clients that know no model of ours send.
+# Sent by clients that do not know the names of our models.
 _ANY_MODEL = "auto"
 
 
@@ -43,20 +43,20 @@ async def design_voice(
     model_name: str | None = None,
     script: str | None = None,
 ) -> StoredVoice:
-    """Make a voice from a description, and keep it.
+    """Make a voice from a description, and store it.
 
     Args:
         services: The engine, the models and the store.
-        name: Of the new voice.
-        prompt: How it should sound.
-        model_name: Who makes it; None or "auto" takes the first that can.
-        script: What is said in the making; some 2 to 30 seconds of speech. None: a sentence of
-            ours, in English.
+        name: Name of the new voice.
+        prompt: Description of how it sounds.
+        model_name: The model that makes it; None or "auto" takes the first that can.
+        script: The text of the clip, some 2 to 30 seconds of speech; None uses an English sentence
+            of ours.
 
     Raises:
-        InvalidRequest: No model that is served can, or the prompt or the script cannot be used.
+        InvalidRequest: No served model can do it, or the prompt or the script cannot be used.
         VoiceExists: The name is taken.
-        StorageFull: There is no room.
+        StorageFull: The disk is full.
     """
     designer = _designing_model(services, model_name)
     cloner = cloning_model(services)
@@ -85,7 +85,7 @@ def _designing_model(services: Services, wanted: str | None) -> str:
 
 
 def _follows_descriptions(services: Services, name: str) -> bool:
-    """Whether a model takes its voice from words: it has no speakers, and no clip to follow."""
+    """Whether a model makes a voice from words: it has no speakers, and does not clone."""
     model = services.registry.speech(name)
     return not model.speakers and not model.can_clone
 

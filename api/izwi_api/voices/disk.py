@@ -13,7 +13,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def report_full_disk() -> Generator[None]:
-    """Raise StorageFull where the block fails for want of room."""
+    """Raise StorageFull if the block fails because the disk is full."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Encode clips to voice prompts of a model. Used by HTTP and by the command line."""
+"""Encode clips to voice prompts of a model, for HTTP and the command line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cloning_model(services: Services) -> str:
 
 
 def speech_models(services: Services) -> list[str]:
-    """Return the names of the served models that speak."""
+    """Return the names of the served speech models."""
     names = services.registry.names()
     return [
         name for name in names if Capability.SPEAK in services.registry.model(name).capabilities
@@ -37,20 +37,20 @@ def speech_models(services: Services) -> list[str]:
 
 
 async def decode_clip(services: Services, content: bytes, rate: int, param: str) -> Float32:
-    """Decode a clip under the API server's limits.
+    """Decode a clip within the API server's limits.
 
     Args:
-        services: Whose limits hold.
+        services: Has the limits.
         content: The file's bytes.
-        rate: Sample rate of the answer in Hz.
-        param: What the caller calls the file, for messages.
+        rate: Sample rate of the output in Hz.
+        param: Name of the field, for messages.
 
     Returns:
         (samples,) float32 mono.
 
     Raises:
-        InvalidAudio: It is no audio that can be used.
-        TooLarge: It is longer than a clip may be.
+        InvalidAudio: It cannot be decoded.
+        TooLarge: It is too long.
     """
     try:
         return await services.decoder.decode(content, rate, services.settings.reference_limits)
@@ -59,12 +59,12 @@ async def decode_clip(services: Services, content: bytes, rate: int, param: str)
 
 
 class NewVoice(NamedTuple):
-    """A voice to keep.
+    """A voice to store.
 
     Attributes:
-        sample: A file of audio.
+        sample: An audio file.
         text: What it says, or None.
-        consent: A recording's id, or words.
+        consent: The id of a recording, or a statement.
         prompt: The description that the sample was made from.
     """
 
@@ -76,19 +76,21 @@ class NewVoice(NamedTuple):
 
 
 async def keep_voice(services: Services, model_name: str | None, voice: NewVoice) -> StoredVoice:
-    """Keep a voice, with what a model makes of its clip.
+    """Store a voice, with a model's prompt of its clip.
 
-    The clip is encoded first: one that cannot be, or a caller who leaves, leaves no voice behind.
+    The clip is encoded first, so that a clip that cannot be encoded, or a caller who disconnects,
+    leaves no voice behind.
 
     Args:
         services: The engine, the models and the store.
-        model_name: Who encodes the clip now, or None; others do when they are asked to speak.
+        model_name: The model that encodes the clip now, or None; others encode it at their first
+            use.
         voice: The new voice.
 
     Raises:
         InvalidRequest: The name or the clip cannot be used.
-        VoiceExists: The name is taken, in the store or by a model's speaker.
-        StorageFull: There is no room.
+        VoiceExists: The name is taken, by a stored voice or by a model's speaker.
+        StorageFull: The disk is full.
     """
     check_not_speaker(services, voice.name)
     await asyncio.to_thread(services.voices.check_free, voice.name)
@@ -110,7 +112,7 @@ async def keep_voice(services: Services, model_name: str | None, voice: NewVoice
 
 
 def check_not_speaker(services: Services, name: str) -> None:
-    """Raise VoiceExists if a model has a speaker of that name: the voice could not be requested."""
+    """Raise VoiceExists if a model has a speaker of that name, which would hide the voice."""
     for model_name in speech_models(services):
         speakers = services.registry.speech(model_name).speakers
         if name.lower() in {speaker.lower() for speaker in speakers}:
@@ -118,9 +120,9 @@ def check_not_speaker(services: Services, name: str) -> None:
 
 
 async def encoded_voice(services: Services, model_name: str, stored: StoredVoice) -> VoicePrompt:
-    """Return a stored voice as this model hears it, encoding it the first time.
+    """Return a stored voice as a prompt of a model; encode it at the first use.
 
-    Of many who ask for the first time at once, in this process or in others, one encodes.
+    If many callers use it for the first time at once, in any process, one of them encodes it.
 
     Raises:
         InvalidRequest: The model cannot clone.
@@ -142,11 +144,11 @@ async def encoded_voice(services: Services, model_name: str, stored: StoredVoice
 async def encode_clip(
     services: Services, model_name: str, samples: Float32, text: str | None
 ) -> VoicePrompt:
-    """Let a model encode a clip.
+    """Encode a clip with a model.
 
     Args:
         services: The engine and the models.
-        model_name: One that can clone.
+        model_name: A model that can clone.
         samples: (n,) mono at REFERENCE_RATE.
         text: What it says, or None.
 
@@ -170,7 +172,7 @@ async def encode_clip(
 
 
 def checkpoint_name(services: Services, model_name: str) -> str:
-    """Return the name under which a model's prompts are kept: they die with its checkpoint.
+    """Return the name under which a model's prompts are stored; it changes with the checkpoint.
 
     Raises:
         InvalidRequest: The model cannot clone.
@@ -186,7 +188,7 @@ def _cannot_clone(model_name: str) -> InvalidRequest:
 
 async def _encode_stored(services: Services, model_name: str, stored: StoredVoice) -> VoicePrompt:
     checkpoint = checkpoint_name(services, model_name)
-    # The previous lock holder may have finished after the first look-up.
+    # Another process may have finished encoding since the first look-up.
     kept = await asyncio.to_thread(services.voices.load_prompt, stored, checkpoint)
     if kept is not None:
         return kept

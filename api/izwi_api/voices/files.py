@@ -1,6 +1,6 @@
-"""Write folders atomically: written beside, synced, renamed. Knows no voices.
+"""Write folders atomically: under a temporary name, synced, renamed. Knows no voices.
 
-A name that begins with a dot is unfinished (`.new-`) or deleted (`.old-`) and never read.
+A name that begins with a dot is incomplete (`.new-`) or deleted (`.old-`), and is never read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 UNFINISHED = ".new-"
 THROWN_AWAY = ".old-"
-# Writing ten megabytes never takes longer: the writer was killed.
+# Writing ten megabytes never takes longer, so the writer was killed.
 _ABANDONED_S = 3600.0
 
 _ID = re.compile(r"(?:voice|cons)_[0-9a-f]{32}", re.ASCII)
@@ -43,19 +43,18 @@ _OTHER_KIND = (".bin", "application/octet-stream")
 def new_id(prefix: str) -> str:
     """Return a unique name: the time in milliseconds, then 80 random bits.
 
-    Ids sort by the time of their making, so an id is a place in a list even when what it named
-    is gone.
+    Ids sort by creation time, so an id is a position in a list even after its object was deleted.
     """
     return f"{prefix}_{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
 
 
 def is_id(text: str) -> bool:
-    """Whether a text has the form of what `new_id` returns."""
+    """Whether a text has the format of `new_id`."""
     return _ID.fullmatch(text) is not None
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can be a voice's name: letters of any script, and a few signs."""
+    """Whether a text is a valid voice name: letters of any script, and a few signs."""
     if not 0 < len(text) <= _MAX_NAME_CHARS or is_id(text) or text[-1] == " ":
         return False
     categories = [unicodedata.category(character)[0] for character in text]
@@ -66,7 +65,7 @@ def is_name(text: str) -> bool:
 
 
 def audio_kind(content: bytes) -> tuple[str, str]:
-    """Return the suffix and the media type of an audio file, by its first bytes."""
+    """Return the suffix and the media type of an audio file, from its first bytes."""
     for pattern, suffix, media_type in _KINDS:
         if pattern.match(content):
             return suffix, media_type
@@ -81,7 +80,7 @@ def media_type_of(path: Path) -> str:
 
 @contextmanager
 def unfinished_folder(root: Path) -> Generator[Path]:
-    """Yield a new folder in `root`; at the end it is removed, unless it was renamed."""
+    """Yield a new folder in `root`; it is removed at the end unless it was renamed."""
     root.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=root))
     try:
@@ -91,7 +90,7 @@ def unfinished_folder(root: Path) -> Generator[Path]:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write a file, and return when the disk has it. Raises OSError."""
+    """Write a file, and flush it to disk. Raises OSError."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -99,10 +98,10 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def replace_durably(path: Path, content: bytes) -> None:
-    """Put a file in the place of another, or where there is none; readers see one or the other.
+    """Create or replace a file; readers see either the old or the new content.
 
     Raises:
-        OSError: It cannot be written; what was there stays.
+        OSError: It cannot be written; the old file remains.
     """
     handle, name = tempfile.mkstemp(prefix=UNFINISHED, dir=path.parent)
     os.close(handle)
@@ -116,7 +115,7 @@ def replace_durably(path: Path, content: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Return when the disk has the names in a folder."""
+    """Flush the names in a folder to disk."""
     if sys.platform == "win32":
         return  # folders cannot be opened there
     descriptor = os.open(path, os.O_RDONLY)
@@ -127,10 +126,10 @@ def sync_folder(path: Path) -> None:
 
 
 def throw_away(folder: Path) -> None:
-    """Delete a folder; it becomes invisible first.
+    """Delete a folder, after renaming it so that nothing finds it.
 
     Raises:
-        FileNotFoundError: There is none, or another process deleted it.
+        FileNotFoundError: It does not exist, or another process deleted it.
     """
     grave = folder.with_name(THROWN_AWAY + folder.name)
     folder.rename(grave)
@@ -138,7 +137,7 @@ def throw_away(folder: Path) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Delete what killed processes left: folders thrown away, and folders never finished."""
+    """Delete leftovers of killed processes: deleted and incomplete folders."""
     now_s = time.time()
     for path in root.iterdir():
         is_thrown = path.name.startswith(THROWN_AWAY)

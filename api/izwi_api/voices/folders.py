@@ -1,4 +1,4 @@
-"""Folders of one sound and one row each, in one table of the index: what a stored thing is."""
+"""Folders with one sound and one row each: the storage of voices and consents."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from izwi_api.voices.prompts import write_prompts
 
 
 class Folders:
-    """The folders of one table. Safe among processes: a folder appears whole or not at all.
+    """The folders of one table. Safe among processes: a folder appears complete or not at all.
 
     Args:
-        root: Where they are, each under its id.
-        index: Of that folder.
+        root: Their folder; each is named by its id.
+        index: The index of that folder.
         table: "voices" or "consents".
     """
 
@@ -25,7 +25,7 @@ class Folders:
         self._root, self._index, self._table = root, index, table
 
     def rows(self, rest: str, *values: object) -> Iterator[Fields]:
-        """Yield rows whose folder is there; `rest` follows SELECT * FROM the table."""
+        """Yield rows whose folder exists; `rest` follows SELECT * FROM the table."""
         for row in self._index.find(f"SELECT * FROM {self._table} {rest}", *values):
             if (self._root / row["id"]).is_dir():
                 yield row
@@ -37,13 +37,14 @@ class Folders:
         sound: bytes,
         prompts: Mapping[str, VoicePrompt] | None = None,
     ) -> None:
-        """Keep a sound with its row. Both are on disk when this returns.
+        """Store a sound with its row. Both are on disk when this returns.
 
         Args:
-            fields: The row, which is the folder's manifest too.
+            fields: The row, which is also the folder's manifest.
             sound_name: Name of the sound's file.
             sound: Its content.
-            prompts: What checkpoints encoded it to, so far; None where nothing encodes it.
+            prompts: Prompts that checkpoints have encoded so far; None for sounds that are not
+                encoded.
 
         Raises:
             NameTaken: Another row has the name.
@@ -59,5 +60,5 @@ class Folders:
 
     def delete(self, row_id: str) -> None:
         """Delete a folder and its row. Raises FileNotFoundError if another process did."""
-        throw_away(self._root / row_id)  # before its row: on a full disk this makes room to write
+        throw_away(self._root / row_id)  # before its row: on a full disk this frees room to write
         self._index.forget(self._table, row_id)

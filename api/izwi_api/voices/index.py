@@ -1,7 +1,7 @@
 """The index of stored voices and consents: one SQLite file for many processes.
 
-It makes names unique and finds things quickly. What it says is also in the folders, so an index
-that is missing is made again from them, and folders of an older izwi are taken in.
+It makes names unique and look-ups fast. Its content is also in the folders, so a missing index is
+rebuilt from them, and folders of an older izwi are converted.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from izwi_api.voices.files import (
 logger = logging.getLogger(__name__)
 
 INDEX_NAME = "index.sqlite3"
-# What a manifest calls its own form. The index has the same number.
+# The format of a manifest. The index has the same number.
 FORMAT = 1
-# Who writes holds the index for some milliseconds; dozens may queue.
+# A writer holds the index for some milliseconds; dozens may queue.
 _BUSY_S = 20.0
 _PAUSE_S = 0.01
 
@@ -58,7 +58,7 @@ CREATE TABLE consents (
     created_at INTEGER NOT NULL, recording TEXT NOT NULL, recording_bytes INTEGER NOT NULL
 );
 """
-# A manifest may have been copied here by hand: what it names must lie in its own folder.
+# A manifest may have been copied by hand: the file that it names must be in its own folder.
 _FILE_NAME = re.compile(r"[a-z]{1,16}\.[a-z0-9]{1,5}", re.ASCII)
 _LEGACY_SAMPLE = "reference.wav"
 
@@ -66,14 +66,14 @@ Fields = dict[str, Any]
 
 
 class NameTaken(Exception):
-    """A row of that name is there already."""
+    """A row with that name exists."""
 
 
 class VoiceIndex:
-    """The index of one folder of voices. Every call opens the file anew: threads share nothing.
+    """The index of one folder of voices. Every call opens the file, so threads share nothing.
 
-    Methods raise Overloaded if others keep the index busy for too long, StorageFull if the disk
-    has no room, and IzwiError if the file is damaged or of a newer izwi.
+    Methods raise Overloaded if the index is locked for too long, StorageFull if the disk is full,
+    and IzwiError if the file is damaged or was written by a newer izwi.
     """
 
     def __init__(self, root: Path):
@@ -83,7 +83,7 @@ class VoiceIndex:
         self._is_settled = False
 
     def find(self, query: str, *values: object) -> list[Fields]:
-        """Return the rows of a query; none where there is no folder yet."""
+        """Return the rows of a query; none if the folder does not exist."""
         if not self._root.is_dir():
             return []
         self._settle()
@@ -99,7 +99,7 @@ class VoiceIndex:
             yield db
 
     def publish(self, table: str, folder: Path, fields: Fields) -> None:
-        """Give a finished folder its place and its row, both or none.
+        """Rename a complete folder into place and add its row, both or none.
 
         Raises:
             NameTaken: Another row has the name.
@@ -118,16 +118,16 @@ class VoiceIndex:
             raise
 
     def forget(self, table: str, row_id: str) -> None:
-        """Delete the row of a folder that is gone.
+        """Delete the row of a deleted folder.
 
-        On a full disk the row stays until there is room: without its folder it is not found, and
+        On a full disk the row remains until there is room. Without its folder it is not found, and
         its name is free.
         """
         with suppress(StorageFull), self.change() as db:
             db.execute(f"DELETE FROM {table} WHERE id = ?", (row_id,))
 
     def _forget_lost(self, db: sqlite3.Connection, name: str) -> None:
-        """Free a name whose voice is gone: who deleted it was killed before it was done."""
+        """Free the name of a voice whose deletion was interrupted."""
         for row in db.execute("SELECT id FROM voices WHERE name = ?", (name,)).fetchall():
             if not (self._root / row["id"]).is_dir():
                 db.execute("DELETE FROM voices WHERE id = ?", (row["id"],))
@@ -137,7 +137,7 @@ class VoiceIndex:
         try:
             with closing(_connect(self._path)) as db:
                 db.row_factory = sqlite3.Row
-                # What was answered stays, whatever happens to the machine.
+                # A committed change survives a crash of the machine.
                 db.execute("PRAGMA synchronous = FULL")
                 yield db
         except sqlite3.IntegrityError as error:
@@ -146,7 +146,7 @@ class VoiceIndex:
             raise _reported(error, self._path) from error
 
     def _settle(self) -> None:
-        """Once for each of us: make the index if there is none, and take in what is not in it."""
+        """Create the index if it is missing, and add folders without a row; once per object."""
         with self._lock:
             # A damaged file may have been moved away, or the folder emptied.
             if self._is_settled and self._path.exists():
@@ -155,7 +155,7 @@ class VoiceIndex:
             sweep(self._root)
             try:
                 self._take_in()
-            except StorageFull as error:  # what the index has can be read
+            except StorageFull as error:  # existing rows can be read
                 logger.warning("folders of voices are not taken in yet: %s", error)
                 return
             self._is_settled = True
@@ -168,7 +168,7 @@ class VoiceIndex:
                     _make_tables(db)
                 return
             except sqlite3.OperationalError as error:
-                # Changing the journal's mode does not wait for others, so we do.
+                # Changing the journal mode does not wait for other connections, so we do.
                 is_busy = error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
                 if not is_busy or time.monotonic() > until_s:
                     raise _reported(error, self._path) from error
@@ -192,7 +192,7 @@ class VoiceIndex:
                 self._adopt(db, self._root / name)
 
     def _adopt(self, db: sqlite3.Connection, folder: Path) -> None:
-        """Write the row of a folder, and give the folder its id for a name."""
+        """Add the row of a folder, and rename the folder to its id."""
         for table, manifest in MANIFESTS.items():
             if not (folder / manifest).is_file():
                 continue
@@ -206,14 +206,14 @@ class VoiceIndex:
                 _insert(db, table, fields)
                 folder.rename(place)
             except (OSError, ValueError, KeyError, TypeError, sqlite3.IntegrityError) as error:
-                # It stays where it is.
+                # It remains where it is.
                 logger.warning("%s is not taken in: %s", folder, error)
             return
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Open an index so that it can be read, also where the disk is full. Raises sqlite3.Error."""
-    # Transactions begin and end where we say so.
+    """Open an index so that it can be read, even on a full disk. Raises sqlite3.Error."""
+    # Transactions are explicit.
     db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
     try:
         _version(db)
@@ -225,8 +225,8 @@ def _connect(path: Path) -> sqlite3.Connection:
     except BaseException:
         db.close()
         raise
-    # There is no room for the file through which those who have the index open know of each other.
-    # One alone does without; it has the index to itself until it closes it, some milliseconds.
+    # There is no room for the shared-memory file that connections need to coordinate. A single
+    # connection does without it; it locks the index until it is closed, for some milliseconds.
     alone = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
     alone.execute("PRAGMA locking_mode = EXCLUSIVE")
     return alone
@@ -244,7 +244,7 @@ def _insert(db: sqlite3.Connection, table: str, fields: Fields) -> None:
 
 
 def manifest_bytes(fields: Fields) -> bytes:
-    """Return what a folder's manifest holds: the row, and the number of the format."""
+    """Return the content of a folder's manifest: the row, and the number of the format."""
     text = json.dumps({"format": FORMAT} | fields, ensure_ascii=False, indent=1)
     return text.encode("utf-8") + b"\n"
 
@@ -262,15 +262,15 @@ def _transaction(db: sqlite3.Connection) -> Generator[None]:
 
 
 def _make_tables(db: sqlite3.Connection) -> None:
-    """Bring a file to today's tables. Raises IzwiError if it is of a newer izwi."""
+    """Create or update the tables. Raises IzwiError if the file is of a newer izwi."""
     version = _version(db)
     if version > FORMAT:
         raise IzwiError("the voices were written by a newer izwi")
     if version == FORMAT:
         return
-    db.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait for each other
+    db.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not block each other
     with _transaction(db):
-        if _version(db) == 0:  # no other process was quicker
+        if _version(db) == 0:  # no other process was faster
             for statement in filter(str.strip, _SCHEMA.split(";")):
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {FORMAT}")
@@ -288,14 +288,14 @@ def _has_manifest(path: Path) -> bool:
 
 
 def _read_manifest(folder: Path, table: str) -> Fields:
-    """Return a folder's row.
+    """Return the row of a folder.
 
     Raises:
         ValueError, KeyError, TypeError, OSError: The manifest cannot be used.
     """
     fields = json.loads((folder / MANIFESTS[table]).read_text("utf-8"))
     if "format" not in fields:
-        # izwi 0.1 had a folder with the voice's name, and in it the clip as it was decoded.
+        # izwi 0.1 had a folder with the voice's name, containing the decoded clip.
         fields |= {"id": new_id("voice"), "sample": _LEGACY_SAMPLE, "prompt": None}
         fields |= {"consent": None}
     elif fields["format"] != FORMAT:

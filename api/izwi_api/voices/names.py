@@ -16,14 +16,14 @@ from izwi_api.voices.store import StoredVoice
 async def resolve_voice(
     services: Services, model_name: str, voice: str
 ) -> str | VoicePrompt | None:
-    """Turn a voice's name into what the model speaks with.
+    """Return what a model speaks with for a voice's name.
 
-    The checkpoint's own speakers come first, then cloned voices, then OpenAI's names. An OpenAI
-    name is None where the checkpoint neither has speakers nor clones: it follows instructions.
+    The checkpoint's own speakers come first, then stored voices, then OpenAI's names. An OpenAI
+    name gives None if the checkpoint neither has speakers nor clones: it follows instructions.
 
     Raises:
-        VoiceNotFound: It is none of the three.
-        InvalidRequest: It is a cloned voice and the model cannot clone.
+        VoiceNotFound: The name is none of the three.
+        InvalidRequest: It is a stored voice, and the model cannot clone.
     """
     model = services.registry.speech(model_name)
     speaker = _speaker(model, voice)
@@ -34,7 +34,7 @@ async def resolve_voice(
         return await encoded_voice(services, model_name, stored)
     if voice.lower() in OPENAI_VOICES or voice.lower() in services.settings.voice_aliases:
         speaker = alias_speaker(model, services.settings, voice.lower())
-        # A model that takes its voice from a description needs none; one that clones needs a clip.
+        # A model that follows descriptions needs no voice; one that clones needs a clip.
         if speaker is not None or not model.can_clone:
             return speaker
     raise VoiceNotFound(
@@ -44,7 +44,7 @@ async def resolve_voice(
 
 
 def alias_speaker(model: SpeechModel, settings: Settings, alias: str) -> str | None:
-    """Return the speaker that an OpenAI name stands for, None where there are no speakers."""
+    """Return the speaker that an OpenAI name stands for; None without speakers."""
     chosen = _speaker(model, settings.voice_aliases.get(alias, ""))
     if chosen is not None or not model.speakers:
         return chosen

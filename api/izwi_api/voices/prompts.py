@@ -2,9 +2,9 @@
 
 <voice's folder>/prompts/<checkpoint>.npz
     speaker_embedding   (hidden,) float32
-    codes               (frames, codebooks) int64; absent where the clip's text is not known
+    codes               (frames, codebooks) int64; absent if the clip's text is not known
 
-A cache: what is lost or damaged is encoded again from the clip.
+It is a cache: missing or damaged files are encoded again from the clip.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_NAME_CHARS = 200
 class PromptCache:
     """The prompts of the voices in one folder. Safe among threads and processes.
 
-    A voice is given by its id, which is never used again, and by its folder.
+    A voice is identified by its id, which is never reused, and its folder.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class PromptCache:
         self._kept: OrderedDict[tuple[str, str], VoicePrompt] = OrderedDict()
 
     def load(self, folder: Path, checkpoint: str, text: str | None) -> VoicePrompt | None:
-        """Return the encoded clip of a folder for a checkpoint, or None."""
+        """Return the prompt of a folder's clip for a checkpoint, or None."""
         key = (folder.name, checkpoint)
         with self._lock:
             prompt = self._kept.get(key)
@@ -54,7 +54,7 @@ class PromptCache:
                 self._kept.move_to_end(key)
                 return prompt
         try:
-            # Opened here: of a damaged file numpy would leave open what it opened itself.
+            # Opened here, because numpy does not close a damaged file that it opened itself.
             with (
                 _path(folder, checkpoint).open("rb") as file,
                 np.load(file, allow_pickle=False) as arrays,
@@ -68,18 +68,18 @@ class PromptCache:
         return prompt
 
     def save(self, folder: Path, checkpoint: str, prompt: VoicePrompt) -> None:
-        """Keep a prompt. A disk without room costs the next process the work, not this caller."""
+        """Store a prompt. If the disk is full, the next process encodes the clip again."""
         self._keep((folder.name, checkpoint), prompt)
         try:
             (folder / "prompts").mkdir(exist_ok=True)
             replace_durably(_path(folder, checkpoint), _as_npz(prompt))
         except FileNotFoundError:
-            pass  # the voice was deleted meanwhile; who speaks with it goes on
+            pass  # the voice was deleted meanwhile; requests that use it continue
         except OSError as error:
             logger.warning("a voice's prompt is not kept on disk: %s", error)
 
     def forget(self, folder: Path) -> None:
-        """Drop a deleted voice's prompts from memory."""
+        """Remove a deleted voice's prompts from memory."""
         with self._lock:
             for key in [key for key in self._kept if key[0] == folder.name]:
                 del self._kept[key]
@@ -93,7 +93,7 @@ class PromptCache:
 
 
 def write_prompts(folder: Path, prompts: dict[str, VoicePrompt]) -> None:
-    """Write the prompts of a voice whose folder is not finished yet. Raises OSError."""
+    """Write the prompts of a voice whose folder is not complete yet. Raises OSError."""
     (folder / "prompts").mkdir()
     for checkpoint, prompt in prompts.items():
         write_durably(_path(folder, checkpoint), _as_npz(prompt))
@@ -101,10 +101,10 @@ def write_prompts(folder: Path, prompts: dict[str, VoicePrompt]) -> None:
 
 @contextmanager
 def encoding_turn(folder: Path, checkpoint: str) -> Generator[bool]:
-    """Yield whether the caller holds the lock to encode a clip; else another process encodes it.
+    """Yield whether the caller has the lock to encode a clip; otherwise another process encodes it.
 
-    The turn ends with the block, or with the process that had it. Where the file system knows no
-    locks everybody has the turn: the work is then done twice, and nothing else happens.
+    The lock is released with the block, or when its process dies. On a file system without locks
+    every caller encodes: the work is done twice, without other effects.
     """
     if sys.platform == "win32":
         yield True
@@ -115,7 +115,7 @@ def encoding_turn(folder: Path, checkpoint: str) -> Generator[bool]:
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
-        yield True  # a read-only folder, or none any more
+        yield True  # a read-only folder, or a deleted one
         return
     try:
         is_ours = True
@@ -124,7 +124,7 @@ def encoding_turn(folder: Path, checkpoint: str) -> Generator[bool]:
         except BlockingIOError:
             is_ours = False
         except OSError:
-            pass  # no locks here
+            pass  # a file system without locks
         yield is_ours
         if is_ours:
             lock.unlink(missing_ok=True)

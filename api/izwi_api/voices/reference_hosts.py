@@ -1,7 +1,7 @@
-"""Parse the hosts that reference clips may be fetched from. Pure.
+"""Parse the hosts from which reference clips may be fetched. Pure.
 
-A URL is read once, strictly, into the parts that are then connected to. Nothing looks at its text
-again, so no second reader can see another host in it than the one that was checked.
+A URL is parsed once, strictly, and the connection uses these parts. Its text is not parsed again,
+so no second parser can see another host than the one that was checked.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ _MAX_URL_CHARS = 4096
 _MAX_NAME_CHARS = 253
 _PORTS = {"https": 443, "http": 80}
 
-# "data:" aside: clips in base64, and data: URLs, hold no address.
+# Except "data:": base64 clips and data: URLs contain no address.
 _ADDRESS = re.compile(r"\s*(?!data:)[a-z][a-z0-9+.-]*:", re.ASCII | re.IGNORECASE)
 _AUTHORITY = r"(\[[0-9a-f:.]+\]|[^\[\]:/?#@\\%\s]+)(?::([1-9][0-9]{0,4}))?"
 _ENTRY = re.compile(rf"(?:(https?)://)?{_AUTHORITY}", re.ASCII | re.IGNORECASE)
-# No fragment: it is for readers of pages, and other parsers look for the host behind it.
+# No fragment: it is not sent, and other parsers look for the host after it.
 _CHARACTER = r"(?:[a-z0-9\-._~:/@!$&'()*+,;=\[\]]|%[0-9a-f]{2})"
 _TARGET = rf"(?:/{_CHARACTER}*)?(?:\?(?:{_CHARACTER}|\?)*)?"
 _URL = re.compile(rf"(https?)://{_AUTHORITY}({_TARGET})", re.ASCII | re.IGNORECASE)
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-# Resolvers take "2130706433", "127.1" and "0x7f.1" for IPv4 addresses.
+# Resolvers accept "2130706433", "127.1" and "0x7f.1" as IPv4 addresses.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 _PUBLIC_V6 = ip_network("2000::/3")
 _NAT64 = ip_network("64:ff9b::/96")
-# Special, or with an IPv4 address inside that a relay would send on to; `is_global` of older
+# Special networks, or with an embedded IPv4 address that a relay would forward to; `is_global` of
+# older Pythons does not know all of them.
 # Pythons does not know all of them.
 _SPECIAL = tuple(
     map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "3fff::/20"))
@@ -42,12 +43,12 @@ _SPECIAL = tuple(
 
 @dataclass(frozen=True, slots=True)
 class ReferenceHost:
-    """A server that clips may be fetched from.
+    """A server from which clips may be fetched.
 
     Attributes:
-        scheme: "https", or "http" where the operator wrote so.
-        name: ASCII, lower case, as it is resolved; or an IP address as `ipaddress` writes it.
-        port: The only one that is connected to.
+        scheme: "https", or "http" if the operator wrote so.
+        name: ASCII, lower case, as it is resolved; or an IP address as `ipaddress` formats it.
+        port: The only port to connect to.
     """
 
     scheme: str
@@ -56,22 +57,22 @@ class ReferenceHost:
 
     @property
     def is_literal(self) -> bool:
-        """Whether it is an IP address, which needs no resolving."""
+        """Whether it is an IP address, which is not resolved."""
         return ":" in self.name or self.name.rpartition(".")[2].isdigit()
 
     @property
     def authority(self) -> str:
-        """Its name as the Host header has it."""
+        """The name in the form of the Host header."""
         name = f"[{self.name}]" if ":" in self.name else self.name
         return name if self.port == _PORTS[self.scheme] else f"{name}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceUrl:
-    """The address of a clip.
+    """The URL of a clip.
 
     Attributes:
-        host: Where it is.
+        host: Its host.
         target: Path and query, ASCII.
     """
 
@@ -80,19 +81,19 @@ class ReferenceUrl:
 
 
 def is_address(text: str) -> bool:
-    """Whether a `ref_audio` is an address, of any kind, and not the clip itself."""
+    """Whether a `ref_audio` is a URL, and not the clip itself."""
     return _ADDRESS.match(text[:64]) is not None
 
 
 def parse_host(text: str, param: str) -> ReferenceHost:
-    """Read an entry of the allow-list: HOST[:PORT], or with https:// or http:// before it.
+    """Parse an entry of the allow-list: HOST[:PORT], optionally after https:// or http://.
 
     Args:
         text: The entry.
-        param: Where it stands, for the message.
+        param: The name of the setting, for messages.
 
     Raises:
-        InvalidRequest: It is none, or could never be used.
+        InvalidRequest: It is invalid, or could never match.
     """
     match = _ENTRY.fullmatch(text)
     host = _host_of(*match.groups()) if match else None
@@ -111,11 +112,11 @@ def parse_host(text: str, param: str) -> ReferenceHost:
 
 
 def parse_url(text: str) -> ReferenceUrl:
-    """Read the address of a clip.
+    """Parse the URL of a clip.
 
     Raises:
-        InvalidRequest: It is not an http or https URL of a host and a path, or has anything else
-            in it: a user, a fragment, a backslash, white space, an IP address in another spelling.
+        InvalidRequest: It is not an http or https URL of a host and a path, or contains anything
+            else: a user, a fragment, a backslash, white space, an IP address in another notation.
     """
     match = _URL.fullmatch(text) if len(text) <= _MAX_URL_CHARS else None
     host = _host_of(*match.groups()[:3]) if match else None
@@ -130,7 +131,7 @@ def parse_url(text: str) -> ReferenceUrl:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is a public one, also within IPv6 forms of an IPv4 address."""
+    """Whether an IP address is public, also within IPv6 forms of an IPv4 address."""
     ip = ip_address(address)
     if isinstance(ip, IPv6Address):
         inner = ip.ipv4_mapped
@@ -154,7 +155,7 @@ def _host_of(scheme: str | None, name: str, port: str | None) -> ReferenceHost |
 
 
 def _canonical_name(text: str) -> str | None:
-    """Spell a host in the one way in which it is compared, resolved and asked for."""
+    """Return a host in the form in which it is compared, resolved and requested."""
     if len(text) > _MAX_NAME_CHARS:
         return None
     try:

@@ -1,9 +1,9 @@
 """Fetch reference clips, only from hosts that the operator listed.
 
-Every caller of speech endpoints can make this server send requests. So the name is resolved once,
-all that it means must be public, and exactly that is connected to: a name server that says
-something else a moment later is not asked. Redirects are not followed, and no proxy is used. What
-the other side answers, and where it is, is for the log: the caller learns that it did not work.
+Callers of speech endpoints can make this server send requests. So the name is resolved once, all of
+its addresses must be public, and the connection uses one of these: a name server that changes its
+answer a moment later has no effect. Redirects are not followed, and no proxy is used. The reason of
+a failure is for the log; the caller learns only that the fetch failed.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from izwi_api.voices.reference_hosts import (
 
 logger = logging.getLogger(__name__)
 
-# Name -> its IP addresses. Raises OSError where it has none.
+# Name -> its IP addresses. Raises OSError if it has none.
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 
-# Each holds up to a clip in memory.
+# Each holds up to one clip in memory.
 MAX_FETCHES = 64
 _MAX_ADDRESSES = 3  # of one name that are tried
 _MAX_HEAD_BYTES = 16_384
 _READ_BYTES = 16_384
-_MAX_INTERIM = 8  # answers of status 1xx
-# A body in many small pieces costs more time than its bytes are worth, and this loop sends audio.
+_MAX_INTERIM = 8  # responses with status 1xx
+# A body in many small pieces costs too much time on an event loop that sends audio.
 _FREE_CHUNKS, _MIN_CHUNK_BYTES = 2048, 16
 
 
 class _Refused(Exception):
-    """Why a fetch came to nothing, for the log."""
+    """Why a fetch failed, for the log."""
 
 
 class References:
     """Fetches clips.
 
     Args:
-        hosts: All that may be asked.
-        max_bytes: Of one clip.
-        pace: How fast it must come.
-        resolve: Finds the addresses of a name; the system's resolver, if none is given.
-        tls: How servers prove who they are; by the system's certificates, if not given.
+        hosts: The allowed hosts.
+        max_bytes: Maximum size of a clip.
+        pace: The minimum rate.
+        resolve: Resolves a name; by default the system's resolver.
+        tls: Verifies servers; by default with the system's certificates.
     """
 
     def __init__(
@@ -74,23 +74,23 @@ class References:
         self._resolve = resolve or self._ask_system
         self._tls = tls
         self._num_fetching = 0
-        # A separate pool: a slow name server must not delay other decoding.
+        # A separate pool, because a slow name server must not delay decoding.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="resolve")
 
     def stop(self) -> None:
-        """Resolve no more names."""
+        """Stop resolving names."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def fetch(self, address: str) -> bytes:
-        """Fetch the file at an address.
+        """Fetch the file at a URL.
 
         Args:
-            address: A URL.
+            address: The URL.
 
         Raises:
-            InvalidRequest: It is no plain URL, or its host is not on the list.
-            ReferenceNotFetched: It leads to an address inside, or no clip came, or not in time, or
-                one that is too large.
+            InvalidRequest: It is not a valid URL, or its host is not allowed.
+            ReferenceNotFetched: It leads to an internal address, or no clip arrived in time, or a
+                clip that is too large.
             Overloaded: Too many clips are being fetched.
         """
         url = parse_url(address)
@@ -113,7 +113,7 @@ class References:
             return await self._fetch(url)
         except (_Refused, OSError, ValueError, h11.RemoteProtocolError) as error:
             # (ValueError: a length of thousands of digits.)
-            # A path may be a secret, so it is not written down.
+            # A path may be a secret, so it is not logged.
             logger.info("no clip came from %s: %s", url.host.authority, _reason(error))
             raise ReferenceNotFetched(
                 "the URL in ref_audio did not return a clip of at most "
@@ -141,14 +141,14 @@ class References:
                         clip.take(event)
                 return clip.content
             finally:
-                # Not `close`, which would wait until the other side has read, and said goodbye.
+                # Not `close`, which would wait for the other side.
                 writer.transport.abort()
 
     async def _connect(
         self, host: ReferenceHost
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to what a host means now. Raises _Refused, OSError and TimeoutError."""
-        # An address is on the list as itself, so that it may be one inside.
+        """Connect to a host. Raises _Refused, OSError and TimeoutError."""
+        # An IP address on the list may be an internal one.
         addresses = [host.name] if host.is_literal else await self._public_addresses(host.name)
         is_tls = host.scheme == "https"
         if is_tls and self._tls is None:
@@ -168,7 +168,7 @@ class References:
         raise _Refused(f"no connection, {_reason(failure)}")
 
     async def _public_addresses(self, name: str) -> Sequence[str]:
-        """Return the addresses of a name. One that is not public spoils all."""
+        """Return the addresses of a name, all of which must be public."""
         addresses = list(dict.fromkeys(await self._resolve(name)))
         if not addresses:
             raise _Refused("the name has no address")
@@ -190,10 +190,10 @@ class References:
 
 
 class _Clip:
-    """What has come of an answer.
+    """The part of a response that has arrived.
 
     Attributes:
-        is_whole: Its end has come.
+        is_whole: The response is complete.
     """
 
     def __init__(self, max_bytes: int):
@@ -213,7 +213,7 @@ class _Clip:
         return bytes(self._content)
 
     def take(self, event: object) -> None:
-        """Take the next event of the connection. Raises _Refused."""
+        """Handle the connection's next event. Raises _Refused."""
         if isinstance(event, h11.InformationalResponse):
             self._num_interim += 1
             if self._num_interim > _MAX_INTERIM:
@@ -231,7 +231,7 @@ class _Clip:
         if head.status_code != 200:
             raise _Refused(f"it answered {head.status_code}")
         for name, value in head.headers:
-            # What is packed could be unpacked to anything.
+            # A compressed body could expand to any size.
             if name == b"content-encoding" and value.strip().lower() != b"identity":
                 raise _Refused("the answer is packed")
             if name == b"content-length" and int(value) > self._max_bytes:

@@ -1,12 +1,12 @@
 """Stored voices: one folder each and one index. docs/voices.md has the format.
 
-<root>/index.sqlite3              names and ids; made again from the folders if it is missing
-<root>/<voice id>/sample.<kind>   the clip as it was given: with its text, the truth
+<root>/index.sqlite3              names and ids; rebuilt from the folders if it is missing
+<root>/<voice id>/sample.<kind>   the clip as uploaded
                   voice.json      the voice's row of the index
-                  prompts/        what checkpoints encoded the clip to; a cache of the truth
+                  prompts/        the clip as checkpoints encoded it; a cache
 <root>/<consent id>/              a consent recording, see `consents.py`
 
-Knows no model: it keeps what models need. Voices belong to the server, not to who made them.
+Knows no model. Voices belong to the server, not to the caller who made them.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _NO_PROMPTS: Mapping[str, VoicePrompt] = {}
 
 @dataclass(frozen=True, slots=True)
 class StoredVoice:
-    """One stored voice. It never changes; another one is made in its place.
+    """One stored voice. It never changes.
 
     Attributes:
-        id: "voice_..."; never given again.
-        name: What people call it; no other voice of the store has it.
-        text: What the clip says; None where only the speaker's sound is followed.
+        id: "voice_..."; never reused.
+        name: Unique in the store.
+        text: What the clip says; None if only the speaker's sound is imitated.
         created_at: Seconds since 1970.
-        folder: Where its files lie.
+        folder: Folder of its files.
         sample_name: Name of the clip's file in it.
         sample_bytes: Size of the clip's file.
-        prompt: The description that the voice was made from; None for a person's.
-        consent: What was said of the speaker's consent: a recording's id, or words.
+        prompt: The description that the voice was made from; None for a person's voice.
+        consent: The speaker's consent: the id of a recording, or a statement.
     """
 
     id: str
@@ -75,9 +75,9 @@ class StoredVoice:
 
 
 class VoiceStore:
-    """The voices in one folder. Safe among processes: a voice appears whole or not at all.
+    """The voices in one folder. Safe among processes: a voice appears complete or not at all.
 
-    Any method raises as `VoiceIndex` does; those that write raise StorageFull.
+    All methods raise as `VoiceIndex` does; those that write raise StorageFull.
 
     Attributes:
         consents: The consent recordings in the same folder.
@@ -99,10 +99,10 @@ class VoiceStore:
         return [self._voice(row) for row in self._folders.rows("ORDER BY name")]
 
     def get(self, key: str) -> StoredVoice:
-        """Read a voice by its id or its name.
+        """Return a voice by id or name.
 
         Raises:
-            VoiceNotFound: There is none; a name against the rule is none.
+            VoiceNotFound: It does not exist.
         """
         key = unicodedata.normalize("NFC", key)
         if not (is_id(key) or is_name(key)):
@@ -113,7 +113,7 @@ class VoiceStore:
         raise _no_voice(key)
 
     def check_free(self, name: str) -> None:
-        """Raise VoiceExists, or InvalidRequest as `check_name`, unless a voice can get the name."""
+        """Raise VoiceExists, or InvalidRequest as `check_name`, unless a name is available."""
         name = check_name(name)
         try:
             self.get(name)
@@ -131,18 +131,18 @@ class VoiceStore:
         prompt: str | None = None,
         encoded: Mapping[str, VoicePrompt] = _NO_PROMPTS,
     ) -> StoredVoice:
-        """Keep a new voice. It is on disk when this returns.
+        """Store a new voice. It is on disk when this returns.
 
         Args:
             name: See `check_name`.
-            sample: A file of audio that was decoded before.
+            sample: An audio file that was decoded before.
             text: What it says, or None.
-            consent: A recording's id, or words.
+            consent: The id of a recording, or a statement.
             prompt: The description that the sample was made from.
-            encoded: Checkpoint -> what it encoded the sample to, so far.
+            encoded: Prompts of the sample so far, by checkpoint.
 
         Raises:
-            InvalidRequest: The name is against the rule.
+            InvalidRequest: The name is invalid.
             VoiceExists: The name is taken.
         """
         name = check_name(name)
@@ -165,7 +165,7 @@ class VoiceStore:
         return self._voice(fields)
 
     def delete(self, key: str) -> StoredVoice:
-        """Forget a voice, by its id or its name, and return what it was. Raises VoiceNotFound."""
+        """Delete a voice, by id or name, and return it. Raises VoiceNotFound."""
         voice = self.get(key)
         try:
             self._folders.delete(voice.id)
@@ -175,15 +175,15 @@ class VoiceStore:
         return voice
 
     def load_prompt(self, voice: StoredVoice, checkpoint: str) -> VoicePrompt | None:
-        """Return what a checkpoint encoded the clip to, or None if that is not kept."""
+        """Return a checkpoint's prompt of the clip, or None if it is not stored."""
         return self._prompts.load(voice.folder, checkpoint, voice.text)
 
     def save_prompt(self, voice: StoredVoice, checkpoint: str, prompt: VoicePrompt) -> None:
-        """Keep what a checkpoint encoded the clip to, beside those of others."""
+        """Store a checkpoint's prompt of the clip."""
         self._prompts.save(voice.folder, checkpoint, prompt)
 
     def encoding_turn(self, voice: StoredVoice, checkpoint: str) -> AbstractContextManager[bool]:
-        """Ask for the turn to encode the clip; see `prompts.encoding_turn`."""
+        """Take the lock to encode the clip; see `prompts.encoding_turn`."""
         return encoding_turn(voice.folder, checkpoint)
 
     def _voice(self, row: Fields) -> StoredVoice:
@@ -201,10 +201,10 @@ class VoiceStore:
 
 
 def check_name(name: str) -> str:
-    """Return a voice's name as it is kept, in Unicode's composed form.
+    """Return a voice's name in Unicode's composed form.
 
     Raises:
-        InvalidRequest: It cannot be a voice's.
+        InvalidRequest: It is not a valid name.
     """
     name = unicodedata.normalize("NFC", name)
     if not is_name(name):
