@@ -6,6 +6,7 @@ import io
 import shutil
 import wave
 
+import httpx
 import numpy as np
 import pytest
 
@@ -125,10 +126,46 @@ def test_metrics_show_what_was_asked(page):
     page.locator("#latency td", has_text="/v1/models").wait_for()
 
 
-def test_a_talk_without_a_chat_model_says_what_to_do(page):
+def test_a_model_is_unloaded_and_loaded_again(page):
+    page.on("dialog", lambda dialog: dialog.accept())
+    open_tab(page, "models")
+    chat = page.locator("#model-list li", has_text="izwi-tiny-chat")
+    chat.locator("small", has_text="MiB").wait_for()
+    chat.get_by_role("button", name="Unload").click()
+    chat.wait_for(state="detached")
     open_tab(page, "talk")
     page.locator("#talk-note", has_text="No chat model is loaded").wait_for()
     assert page.locator("#talk-start").is_disabled()
+    open_tab(page, "models")
+    page.locator("#pull-name").fill("izwi-tiny-chat")
+    page.locator("#pull-form [value=load]").click()
+    chat.wait_for()
+    open_tab(page, "talk")
+    page.locator("#talk-start:enabled").wait_for()
+    assert page.locator("#talk-note").inner_text() == ""
+
+
+def test_a_voice_is_cloned_heard_and_deleted(page, server):
+    page.on("dialog", lambda dialog: dialog.accept())
+    text = "I am the owner of this voice, and I agree that it is copied here, today and tomorrow."
+    ask = {"model": "izwi-tiny-tts", "voice": "felix", "input": text, "response_format": "wav"}
+    clip = httpx.post(f"{server.url}/v1/audio/speech", json=ask, timeout=60).content
+    open_tab(page, "voices")
+    file = {"name": "clip.wav", "mimeType": "audio/wav", "buffer": clip}
+    page.locator("#clone-input").set_input_files(file)
+    page.locator("#clone-audio").wait_for(state="visible")
+    page.locator("#clone-name").fill("walker")
+    page.locator("#clone-text").fill(text)
+    page.locator("#clone-consent").check()
+    page.locator("#clone-form button[type=submit]").click()
+    voice = page.locator("#voice-list li", has_text="walker")
+    page.locator("#voice-list li.now", has_text="walker").wait_for()  # it is heard at once
+    assert "was added" in page.locator("#clone-note").inner_text()
+    # the form is ready for the next one
+    assert page.locator("#clone-name").input_value() == ""
+    assert page.locator("#clone-audio").is_hidden()
+    voice.get_by_role("button", name="Delete walker").click()
+    voice.wait_for(state="detached")
 
 
 @pytest.mark.parametrize("width", [390, 1280])

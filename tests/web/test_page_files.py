@@ -106,3 +106,34 @@ def test_every_file_is_served_with_its_type_and_the_policy():
                 assert "unsafe" not in answer.headers["content-security-policy"]
         for name in ("__init__.py", "py.typed", "nothing.js", "..%2fapp.js", "APP.JS", "a.b.js"):
             assert client.get(f"/page/{name}").status_code == 404
+
+
+def colours(theme):
+    """The colours of a theme: name -> (r, g, b), from 0 to 1."""
+    style = (FOLDER / "style.css").read_text()
+    block = style[style.index(theme) :].partition("}")[0]
+    found = re.findall(r"--([\w-]+): #([0-9a-f]{6});", block)
+    return {name: [int(hue[i : i + 2], 16) / 255 for i in (0, 2, 4)] for name, hue in found}
+
+
+def contrast(one, other):
+    """The contrast of two colours by WCAG 2, from 1 to 21."""
+
+    def luminance(rgb):
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("theme", [":root {", ':root[data-theme="dark"] {'])
+def test_text_has_the_contrast_of_level_aa(theme):
+    of = colours(theme)
+    pairs = [
+        (text, ground) for text in ("ink", "soft") for ground in ("paper", "surface", "sunken")
+    ]
+    pairs += [("ink", "action-soft"), ("soft", "action-soft"), ("action", "action-soft")]
+    pairs += [("on-action", "action"), ("on-amber", "amber"), ("bad", "surface"), ("bad", "sunken")]
+    low = {pair: round(contrast(of[pair[0]], of[pair[1]]), 2) for pair in pairs}
+    assert {pair: ratio for pair, ratio in low.items() if ratio < 4.5} == {}

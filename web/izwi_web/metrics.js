@@ -67,10 +67,11 @@ async function update() {
   const engine = (name) => figures.value(`izwi_engine_${name}`);
   const pages = engine("pages"), askedFor = engine("prefix_positions_asked_total");
   tile("Requests a second", rate("izwi_http_requests_total"), (value) => value.toFixed(1));
-  tile("Requests in flight", figures.value("izwi_http_in_flight"), (value) => value.toFixed(0));
   tile("Live sessions", figures.value("izwi_websocket_sessions"), (value) => value.toFixed(0));
+  const prepared = figures.value("izwi_live_prepared_answers_total"), wasted = figures.value("izwi_live_prepared_answers_total", { outcome: "discarded" });
+  tile("Early answers used", prepared ? 1 - wasted / prepared : 0, (value) => (prepared ? `${(100 * value).toFixed(0)} %` : "–"));
   tile("Running sequences", engine("running"), (value) => value.toFixed(0));
-  tile("Waiting", engine("waiting"), (value) => value.toFixed(0));
+  tile("Waiting sequences", engine("waiting"), (value) => value.toFixed(0));
   tile("Steps a second", rate("izwi_engine_steps_total"), (value) => value.toFixed(0));
   tile("KV memory in use", pages ? 1 - engine("available_pages") / pages : 0, (value) => `${(100 * value).toFixed(0)} %`);
   tile("Prefix hit rate", askedFor ? engine("prefix_positions_hit_total") / askedFor : 0, (value) => `${(100 * value).toFixed(0)} %`);

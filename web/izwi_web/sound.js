@@ -235,13 +235,14 @@ export function drawWave(canvas, samples, playedShare, wholeShare = 1) {
   }
 }
 
-// The last levels (0 to 1) as bars around the middle.
-export function drawLevels(canvas, levels, name = "--action") {
+// The last levels (0 to 1) as bars around the middle. `rest`, of a place from -1 to 1, is what is
+// seen where there is no level.
+export function drawLevels(canvas, levels, name = "--action", rest = () => 0) {
   const { context, width, height } = surface(canvas);
   const count = Math.floor(width / 6);
   context.fillStyle = colour(name);
   for (let bar = 0; bar < count; bar++) {
-    const value = levels[levels.length - count + bar] ?? 0;
+    const value = levels[levels.length - count + bar] ?? rest((2 * bar) / Math.max(1, count - 1) - 1);
     const tall = Math.max(3, value * (height - 4));
     context.beginPath();
     context.roundRect(bar * 6, (height - tall) / 2, 4, tall, 2);

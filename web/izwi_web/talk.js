@@ -7,19 +7,30 @@ import { Microphone, Player, RATE, drawLevels, fromBase64, level, toBase64, toPc
 import { byId, fill, h, note } from "./ui.js";
 
 const STATES = {
-  off: "Not connected", connecting: "Connecting", listening: "Listening", hearing: "You are speaking",
+  off: "Ready when you are", connecting: "Connecting", listening: "Listening", hearing: "You are speaking",
   thinking: "Thinking", speaking: "Speaking", muted: "Muted",
 };
+// What the models that come with izwi can answer; others are asked what they like.
+const HINTS = { "izwi-tiny-chat": "Try: What is seven plus five? · How many metres are two kilometres?" };
 let session = null;
+
+// A voice at rest: what the meter shows before the first sound.
+const atRest = (place) => 0.6 * Math.exp(-6 * place * place) * (0.55 + 0.45 * Math.cos(place * 41));
 
 export function start() {
   byId("talk-start").addEventListener("click", () => (session ? session.close() : open()));
   byId("talk-mute").addEventListener("click", () => session?.toggleMute());
+  byId("talk-model").addEventListener("change", hint);
+  for (const name of ["talk-voice", "talk-turns", "talk-instructions"]) {
+    byId(name).addEventListener("change", () => session?.configure());
+  }
+  showPhases({});
   onLists(() => {
     const models = modelsOf("chat");
     fill(byId("talk-model"), models.map(({ id }) => ({ value: id })));
     const speech = modelsOf("speech")[0]?.id;
     fill(byId("talk-voice"), voicesOf(speech).map(({ name }) => ({ value: name })));
+    hint();
     const possible = models.length > 0;
     byId("talk-start").disabled = !possible && !session;
     if (!possible) note("talk-note", "No chat model is loaded. Load one in the Models tab, or start the server with izwi serve --model NAME.");
@@ -28,12 +39,34 @@ export function start() {
   setInterval(draw, 50);
 }
 
+function hint() { byId("talk-hint").textContent = HINTS[byId("talk-model").value] ?? ""; }
+
+function showOpen(isOpen) {
+  byId("talk-start").textContent = isOpen ? "End" : "Start talking";
+  byId("talk-start").classList.toggle("ends", isOpen);
+  byId("talk-model").disabled = isOpen;
+}
+
+// Each phase as a bar on one scale, so that the eye sees where the time goes.
+function showPhases({ stopped, transcribed, created, text, sound }) {
+  const rows = [["Transcript", transcribed], ["Answer begun", created], ["First words", text], ["First sound", sound]];
+  const times = rows.map(([, at]) => (at && stopped ? Math.max(0, at - stopped) : null));
+  const longest = Math.max(1, ...times);
+  byId("phases").replaceChildren(...rows.map(([name], i) => {
+    const bar = h("span", { class: times[i] === null ? "" : "bar", "aria-hidden": "true" });
+    bar.style.width = `${(100 * (times[i] ?? 0)) / longest}%`;
+    return h("div", {}, h("dt", {}, name), bar, h("dd", {}, times[i] === null ? "–" : duration(times[i])));
+  }));
+}
+
+const duration = (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`);
+
 async function open() {
   note("talk-note", "");
   show("connecting");
   const mine = new Session();
   session = mine;
-  byId("talk-start").textContent = "End";
+  showOpen(true);
   try {
     await mine.open();
   } catch (error) {
@@ -48,9 +81,11 @@ function show(state) {
 }
 
 function draw() {
-  if (byId("talk").hidden) return;
   const speaking = session?.playing;
-  drawLevels(byId("talk-meter"), speaking ? session.outLevels : session?.levels ?? [], speaking ? "--amber" : "--action");
+  if (!speaking && byId("talk-state").dataset.state === "speaking" && session?.answer?.done) session.rest();
+  if (byId("talk").hidden) return;
+  const levels = speaking ? session.outLevels : session?.levels;
+  drawLevels(byId("talk-meter"), levels ?? [], speaking ? "--amber" : "--action", session ? undefined : atRest);
 }
 
 class Session {
@@ -81,6 +116,8 @@ class Session {
     this.call = call;
     if (!call) await this.openSocket(model);
     this.configure();
+    byId("talk-mute").disabled = false;
+    show("listening");
   }
 
   async openSocket(model) {
@@ -108,11 +145,8 @@ class Session {
     const output = { format: { type: "audio/pcm", rate: RATE } };
     if (byId("talk-voice").value) output.voice = byId("talk-voice").value;
     const update = { type: "realtime", output_modalities: ["audio"], audio: { input, output } };
-    const instructions = byId("talk-instructions").value.trim();
-    if (instructions) update.instructions = instructions;
+    update.instructions = byId("talk-instructions").value.trim();
     this.send({ type: "session.update", session: update });
-    byId("talk-mute").disabled = false;
-    show("listening");
   }
 
   get playing() {
@@ -138,8 +172,6 @@ class Session {
       const at = Math.round(this.player.position * RATE);
       this.outLevels.push(level(this.player.samples.subarray(at, at + 960)));
       if (this.outLevels.length > 200) this.outLevels.shift();
-    } else if (byId("talk-state").dataset.state === "speaking" && this.answer?.done) {
-      show(this.muted ? "muted" : "listening");
     }
   }
 
@@ -147,6 +179,8 @@ class Session {
     const handle = this[`on_${event.type.replaceAll(".", "_")}`];
     handle?.call(this, event);
   }
+
+  rest() { show(this.muted ? "muted" : "listening"); }
 
   on_error({ error }) { note("talk-note", error.message, true); }
 
@@ -194,7 +228,7 @@ class Session {
       this.player.ended = false;
       this.answer = { itemId: item_id, from: this.player.duration, done: false };
       this.turn.sound = performance.now();
-      this.showPhases();
+      showPhases(this.turn);
       show("speaking");
     }
     this.player.push(fromBase64(delta));
@@ -208,13 +242,13 @@ class Session {
   on_output_audio_buffer_started() {
     this.sounding = true;
     this.turn.sound = performance.now();
-    this.showPhases();
+    showPhases(this.turn);
     show("speaking");
   }
 
   on_output_audio_buffer_stopped() {
     this.sounding = false;
-    show(this.muted ? "muted" : "listening");
+    this.rest();
   }
 
   on_output_audio_buffer_cleared() {
@@ -224,7 +258,7 @@ class Session {
 
   on_response_done({ response }) {
     if (response.status === "failed") note("talk-note", response.status_details?.error?.message ?? "The answer failed.", true);
-    if (!this.playing) show(this.muted ? "muted" : "listening");
+    if (!this.playing) this.rest();
   }
 
   // The user speaks over the answer: stop the sound and tell the server how much was played.
@@ -251,21 +285,11 @@ class Session {
 
   scroll() { byId("captions").scrollTop = byId("captions").scrollHeight; }
 
-  showPhases() {
-    const { stopped, transcribed, created, text, sound } = this.turn;
-    const since = (to, from) => (to && from ? `${Math.max(0, Math.round(to - from))} ms` : "–");
-    const rows = [
-      ["Transcript", since(transcribed, stopped)], ["Answer begun", since(created, stopped)],
-      ["First words", since(text, stopped)], ["First sound", since(sound, stopped)],
-    ];
-    byId("phases").replaceChildren(...rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
-  }
-
   toggleMute() {
     this.muted = !this.muted;
     this.microphone.muted = this.muted;
     byId("talk-mute").setAttribute("aria-pressed", String(this.muted));
-    show(this.muted ? "muted" : "listening");
+    this.rest();
   }
 
   close() {
@@ -274,7 +298,7 @@ class Session {
     this.player?.close();
     this.call?.close();
     this.socket?.close(1000);
-    byId("talk-start").textContent = "Start talking";
+    showOpen(false);
     byId("talk-mute").disabled = true;
     byId("talk-mute").setAttribute("aria-pressed", "false");
     byId("talk-start").disabled = !modelsOf("chat").length && Boolean(known.models.length);

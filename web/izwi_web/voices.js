@@ -17,13 +17,41 @@ export function start() {
   onLists(list);
 }
 
-export function hide() { player?.close(); }
+// A microphone that nobody sees is not left open.
+export function hide() {
+  player?.close();
+  player = null;
+  note("voices-note", "");
+  showSpeaking(null);
+  if (recorder) record();
+}
+
+// A mark of its own for each voice, from its name: bars as of a sound.
+function print(name) {
+  let hash = 2166136261;
+  for (const letter of name) hash = Math.imul(hash ^ letter.codePointAt(0), 16777619) >>> 0;
+  const bars = [4, 8, 12, 16, 20].map((x) => {
+    hash = Math.imul(hash ^ (hash >>> 13), 1274126177) >>> 0;
+    const half = 2 + (hash % 80) / 10;
+    return `M${x} ${(12 - half).toFixed(1)}V${(12 + half).toFixed(1)}`;
+  });
+  const drawn = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  for (const [key, value] of [["class", "print"], ["viewBox", "0 0 24 24"], ["aria-hidden", "true"]]) drawn.setAttribute(key, value);
+  const path = document.createElementNS(drawn.namespaceURI, "path");
+  path.setAttribute("d", bars.join(""));
+  drawn.append(path);
+  return drawn;
+}
+
+function showSpeaking(name) {
+  for (const item of byId("voice-list").children) item.classList.toggle("now", item.dataset.name === name);
+}
 
 function list() {
   const shown = known.voices.filter(({ kind }) => kind !== "alias");
-  byId("voice-list").replaceChildren(...shown.map((voice) => h("li", {},
-    h("strong", {}, voice.name),
-    h("span", {}, h("span", { class: "tag" }, voice.kind === "cloned" ? "cloned" : voice.model ?? "built in")),
+  byId("voice-list").replaceChildren(...shown.map((voice) => h("li", { "data-name": voice.name },
+    print(voice.name),
+    h("div", {}, h("strong", {}, voice.name), h("span", { class: "tag" }, voice.kind === "cloned" ? "cloned" : voice.model ?? "built in")),
     h("div", { class: "actions" },
       h("button", { type: "button", onclick: () => preview(voice), "aria-label": `Listen to ${voice.name}` }, "Listen"),
       voice.kind === "cloned" ? h("button", { type: "button", class: "ghost", onclick: () => remove(voice), "aria-label": `Delete ${voice.name}` }, "Delete") : null))));
@@ -34,6 +62,7 @@ async function preview(voice) {
   player = new Player();
   const mine = player;
   note("voices-note", `${voice.name} is speaking`);
+  showSpeaking(voice.name);
   try {
     const model = voice.model ?? modelsOf("speech")[0]?.id;
     const response = await sendJson("/v1/audio/speech", { model, voice: voice.name, input: SENTENCE, response_format: "pcm" });
@@ -43,9 +72,14 @@ async function preview(voice) {
       if (done || player !== mine) break;
       mine.push(value);
     }
-    mine.addEventListener("ended", () => note("voices-note", ""));
+    mine.addEventListener("ended", () => {
+      if (player !== mine) return;
+      note("voices-note", "");
+      showSpeaking(null);
+    });
     mine.finish();
   } catch (error) {
+    showSpeaking(null);
     note("voices-note", error.message, true);
   }
 }
@@ -66,6 +100,13 @@ function use(file) {
   byId("clone-file").textContent = file.name;
   byId("clone-audio").src = URL.createObjectURL(file);
   byId("clone-audio").hidden = false;
+}
+
+function clear() {
+  clip = null;
+  byId("clone-form").reset();
+  byId("clone-audio").hidden = true;
+  byId("clone-file").replaceChildren(h("strong", {}, "Drop a clip here"));
 }
 
 async function record() {
@@ -104,6 +145,7 @@ async function clone() {
     const voice = await response.json();
     await refresh();
     note("clone-note", `${voice.name} was added.`);
+    clear();
     preview({ ...voice, model: undefined });
   } catch (error) {
     note("clone-note", error.message, true);
