@@ -161,10 +161,18 @@ async def test_before_the_first_engine_nothing_is_taken_and_nothing_is_left(worl
     for continues in (False, True):
         with pytest.raises(EngineStopped):
             world.api_server.submit(request_of("a", continues=continues))
+    assert world.api_server.load == {}
     world.api_server.abort("a")
     world.api_server.pause("a")
     await world.api_server.stop()
     assert world.timers == []
+
+
+async def test_a_server_that_stops_ends_what_waits_for_an_engine(world):
+    await world.follow()
+    stream = world.api_server.submit(request_of("a"))
+    await world.api_server.stop()
+    assert isinstance(end_of(stream).error, EngineStopped)
 
 
 async def test_each_engine_that_dies_gives_requests_the_whole_time(world):

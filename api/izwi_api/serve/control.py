@@ -45,7 +45,7 @@ class EngineSpec(msgspec.Struct, tag=True, frozen=True):
     models: Mapping[str, Path]
     runtime: RuntimeOptions
     config: EngineConfig
-    record: Path | None = None
+    record: Path | None
 
 
 class ApiServerSpec(msgspec.Struct, tag=True, frozen=True):
@@ -68,9 +68,9 @@ class ApiServerSpec(msgspec.Struct, tag=True, frozen=True):
     models: Mapping[str, Path]
     settings: Settings
     drain_s: float
-    sends_asks: bool = False
-    metrics: Path | None = None
-    kept: Path | None = None
+    sends_asks: bool
+    metrics: Path | None
+    kept: Path | None
 
 
 class EngineUp(msgspec.Struct, tag=True, frozen=True):
