@@ -20,11 +20,13 @@ from typing import Any, Protocol
 from izwi.audio.pcm import to_s16le
 from izwi.backends.protocol import ArrayBackend
 from izwi.chat import ChatInput
+from izwi.conversation import ConversationInput
 from izwi.inputs import SpeechInput, TranscriptionInput
-from izwi.model import ChatModel, SpeechModel, TranscriptionModel
+from izwi.model import ChatModel, ConversationModel, SpeechModel, TranscriptionModel
 from izwi.recording_line import (
     VERSION,
     ChatLine,
+    ConversationLine,
     Line,
     Prepared,
     SpeechLine,
@@ -53,6 +55,10 @@ class Models(Protocol):
 
     def chat(self, name: str) -> ChatModel:
         """Return a model that answers in text. Raises ModelNotFound and InvalidRequest."""
+        ...
+
+    def conversation(self, name: str) -> ConversationModel:
+        """Return a model that hears and speaks. Raises ModelNotFound and InvalidRequest."""
         ...
 
     def fingerprint(self, name: str) -> str:
@@ -131,7 +137,7 @@ class RequestRecorder:
 
         Alignments are left out: nothing follows from an earlier entry.
         """
-        kinds = SpeechInput | TranscriptionInput | ChatInput
+        kinds = SpeechInput | TranscriptionInput | ChatInput | ConversationInput
         if isinstance(request.ask, kinds) and not request.open_input:
             self._tell(request)
 
@@ -200,9 +206,13 @@ class RequestRecorder:
             return TranscriptionLine(ask=ask, text=text, **known)
         if isinstance(ask, ChatInput):
             return ChatLine(ask=ask, text=answered(self._models, request, record.entries), **known)
-        assert isinstance(ask, SpeechInput)
         digest = record.sound.hexdigest() if record.num_samples else ""
-        return SpeechLine(ask=ask, num_samples=record.num_samples, pcm_sha256=digest, **known)
+        known |= {"num_samples": record.num_samples, "pcm_sha256": digest}
+        if isinstance(ask, ConversationInput):
+            text = answered(self._models, request, record.entries)
+            return ConversationLine(ask=ask, text=text, **known)
+        assert isinstance(ask, SpeechInput)
+        return SpeechLine(ask=ask, **known)
 
     def _write(self, line: bytes) -> None:
         whole, num_written = self._file.tell(), 0
@@ -246,6 +256,8 @@ def transcribed(
 
 def answered(models: Models, request: Request, entries: list[tuple[int, ...]]) -> str:
     """Read what is said in the answer of a request's entries."""
-    reader = models.chat(request.model).open_answer(request)
+    spoken = isinstance(request.ask, ConversationInput)
+    model = (models.conversation if spoken else models.chat)(request.model)
+    reader = model.open_answer(request)
     said = reader.read(_tokens(entries))
     return said.content + reader.close().content

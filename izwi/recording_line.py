@@ -3,13 +3,13 @@
 A recording is a file of JSON lines, one ended request each:
 
     version       1
-    task          "speech", "transcription" or "chat"
+    task          "speech", "transcription", "chat" or "conversation"
     model         the name under which it was served
     fingerprint   of the checkpoint behind that name
     platform      what it was computed on; only there are the last bits of the sound promised
-    ask           a SpeechInput, TranscriptionInput or ChatInput; a voice is a name,
-                  {"kind": "clip", samples, text} or {"kind": "encoded", speaker_embedding, codes,
-                  text}
+    ask           a SpeechInput, TranscriptionInput, ChatInput or ConversationInput; a voice is a
+                  name, {"kind": "clip", samples, text} or {"kind": "encoded", speaker_embedding,
+                  codes, text}; sound in a conversation is {"kind": "heard", samples}
     request       what the ask was prepared to: seed, sampling, limits, length of the prompt
     entries       the log: (codebooks,) ids each
     reason        "stop", "length" or "aborted", which holds the log as far as it went
@@ -31,6 +31,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from izwi.chat import ChatInput
+from izwi.conversation import ConversationInput
 from izwi.errors import InvalidMessage
 from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.request import Reason, Request, SamplingParams
@@ -94,7 +95,16 @@ class ChatLine(_Line, frozen=True, kw_only=True, tag="chat"):
     text: str = ""
 
 
-Line = SpeechLine | TranscriptionLine | ChatLine
+class ConversationLine(_Line, frozen=True, kw_only=True, tag="conversation"):
+    """One conversation of text and sound, and its answer."""
+
+    ask: ConversationInput
+    num_samples: int = 0
+    pcm_sha256: str = ""
+    text: str = ""
+
+
+Line = SpeechLine | TranscriptionLine | ChatLine | ConversationLine
 
 
 class _Head(Struct):

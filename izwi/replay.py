@@ -13,7 +13,7 @@ import msgspec
 from izwi.audio.pcm import to_s16le
 from izwi.errors import IzwiError, ModelNotFound
 from izwi.recording import Models, answered, entries_of, transcribed
-from izwi.recording_line import ChatLine, Line, Prepared, SpeechLine
+from izwi.recording_line import ChatLine, ConversationLine, Line, Prepared, SpeechLine
 from izwi.request import Chunk, Reason, Request
 
 if TYPE_CHECKING:
@@ -134,17 +134,18 @@ class _Run:
             self.fail("entries", _first_difference(line.entries, entries))
         if not aborted and self.reason is not line.reason:
             self.fail("reason", f"{line.reason} recorded, {self.reason} now")
-        if isinstance(line, SpeechLine):
+        if isinstance(line, SpeechLine | ConversationLine):
             self._compare_sound(line, aborted)
+        if isinstance(line, SpeechLine):
             return
-        if isinstance(line, ChatLine):
+        if isinstance(line, ChatLine | ConversationLine):
             text = answered(models, self.request, entries)
         else:
             text = transcribed(models, line.model, entries, line.ask.language)
         if text != line.text:
             self.fail("text", f"{line.text!r} recorded, {text!r} now")
 
-    def _compare_sound(self, line: SpeechLine, aborted: bool) -> None:
+    def _compare_sound(self, line: SpeechLine | ConversationLine, aborted: bool) -> None:
         if aborted:
             self.sound = self.sound[: 2 * line.num_samples]
         if len(self.sound) != 2 * line.num_samples:
@@ -169,6 +170,9 @@ def _prepare(models: Models, line: Line, request_id: str) -> Request:
         return speaker.prepare_speech(request_id, line.model, line.ask)
     if isinstance(line, ChatLine):
         return models.chat(line.model).prepare_chat(request_id, line.model, line.ask)
+    if isinstance(line, ConversationLine):
+        model = models.conversation(line.model)
+        return model.prepare_conversation(request_id, line.model, line.ask)
     listener = models.transcription(line.model)
     return listener.prepare_transcription(request_id, line.model, line.ask)
 
@@ -198,7 +202,7 @@ def _run_all(engine: Engine, runs: Iterable[_Run]) -> None:
 
 
 def _num_samples(line: Line) -> int:
-    return line.num_samples if isinstance(line, SpeechLine) else 0
+    return line.num_samples if isinstance(line, SpeechLine | ConversationLine) else 0
 
 
 def _first_difference(recorded: Sequence[tuple[int, ...]], now: Sequence[tuple[int, ...]]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+from contextlib import aclosing
 
 import numpy as np
 import openai
@@ -15,8 +16,11 @@ import pytest
 import soundfile
 
 from izwi.capability import Capability
+from izwi.chat import ChatInput, ChatMessage, Role
+from izwi.inputs import SpeechInput
 from izwi_api.http.app import create_app
 from izwi_api.schemas.cascade import CascadeBody
+from izwi_api.services.converse import SoundPiece, Voice, open_spoken_answer
 from izwi_api.services.written_turns import write_turns
 from tests.api.conftest import listening, wait_for
 from tests.api.in_process import services_of
@@ -209,6 +213,37 @@ def test_disconnect_frees_all_models(create, served):
     stream.close()
     engine = served[1].engine
     wait_for(lambda: not any(load["running"] + load["waiting"] for load in engine.load.values()))
+
+
+async def test_stopping_an_answer_stops_chat_and_voice_within_two_steps(served, monkeypatch):
+    services, passes = served[1], {"chat": 0, TTS: 0}
+    for name in passes:
+        model = services.registry.model(name)
+
+        def run(x, context, name=name, run=model.run):
+            passes[name] += 1
+            return run(x, context)
+
+        monkeypatch.setattr(model, "run", run)
+    spoken = await open_spoken_answer(
+        services.engine,
+        ScriptedRegistry(services.registry, "chat", lambda _: LONG * 20),
+        "chat",
+        ChatInput((ChatMessage(Role.USER, "a long one"),), seed=3),
+        Voice(TTS, SpeechInput("", voice="amber", seed=3)),
+    )
+    async with aclosing(spoken.pieces()) as pieces, asyncio.timeout(60):
+        while not isinstance(await anext(pieces), SoundPiece):
+            pass
+        assert spoken.answer.reason is None  # the first sound leaves before the text is complete
+        spoken.abort()
+        before = dict(passes)
+        load = services.engine.load
+        while any(load[name]["running"] + load[name]["waiting"] for name in passes):
+            await asyncio.sleep(0.001)
+            load = services.engine.load
+    assert all(passes[name] <= before[name] + 2 for name in passes), (before, passes)
+    assert passes["chat"] < len(LONG.split()) * 20
 
 
 async def test_leaving_while_the_question_is_written_down_stops_the_transcriber(served, question):

@@ -205,9 +205,12 @@ MP3 = file_of("mp3")
         ({"model": "chat"}, 404, "no model for speech"),
         ({"model": "nobody"}, 404, "nobody"),
         ({"n": 2}, 400, "n"),
+        ({"stop": "."}, 400, "`stop` is not supported"),
+        ({"stop": ["."], "messages": [user(hear())]}, 400, "`stop` is not supported"),
+        ({"response_format": {"type": "json_object"}}, 400, "`response_format` is not supported"),
         ({"messages": [user({"type": "text", "text": "x " * 40_000})]}, 400, "2048"),
     ],
-    ids=range(20),
+    ids=range(23),
 )
 def test_what_cannot_be_answered_says_why(create, change, status, match):
     body = {"messages": [user(TEXT)], "audio": PCM, **ALOUD, **change}
@@ -216,6 +219,11 @@ def test_what_cannot_be_answered_says_why(create, change, status, match):
         create(**body)
     assert refused.value.status_code == status
     assert create(messages=[user(TEXT)], audio=PCM, **ALOUD).choices[0].message.audio.data
+
+
+def test_what_changes_nothing_is_taken(create):
+    more = {"stop": [], "response_format": {"type": "text"}, "n": 1, "top_p": 1}
+    assert create(messages=[user(TEXT)], audio=PCM, **ALOUD, **more).choices[0].message.audio.data
 
 
 def test_many_turns_are_answered_or_refused(create):

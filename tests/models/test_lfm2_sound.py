@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from izwi.backends.torch.backend import torch_backend
 from izwi.chat import ChatInput, ChatMessage, Role
 from izwi.config import EngineConfig
-from izwi.conversation import ConversationInput, SpokenTurn
+from izwi.conversation import Answer, ConversationInput, Heard, Said, SpokenTurn
 from izwi.engine import Engine
 from izwi.inputs import SpeechInput, TranscriptionInput
 from izwi.log import Log
 from izwi.recording import RequestRecorder
-from izwi.recording_line import read_recording
+from izwi.recording_line import ConversationLine, Line, read_recording
 from izwi.registry import Registry
 from izwi.replay import replay
-from izwi.request import Chunk, Request
+from izwi.request import Chunk, Reason, Request
 from izwi.tracks import END
 from izwi_models.lfm2_audio import FAMILY
 from izwi_models.lfm2_audio.model import LFM2Audio
@@ -117,24 +119,105 @@ def test_another_engine_goes_on_at_the_very_sample(model: LFM2Audio) -> None:
         np.testing.assert_allclose(np.concatenate(heard), whole, rtol=0, atol=1e-5)
 
 
-def test_what_it_said_and_wrote_can_be_recorded_and_replayed(tmp_path):
-    """Speech, a transcript and a chat, from logs in which text and frames take turns."""
+def talked(heard: np.ndarray, said: Answer) -> ConversationInput:
+    """A conversation of every kind of turn: text, sound, and an earlier answer."""
+    turns = (
+        SpokenTurn(Role.SYSTEM, ("Be brief.",)),
+        SpokenTurn(Role.USER, ("Who is there?", Heard(heard))),
+        SpokenTurn(Role.ASSISTANT, (Said(said),)),
+        SpokenTurn(Role.USER, (Heard(heard[::2].copy()),)),
+    )
+    return ConversationInput(turns, seed=-4, audio_temperature=0.7, max_new_tokens=30)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> tuple[Registry, list[Line]]:
+    """Speech, a transcript, a chat and conversations, from logs in which tracks take turns."""
+    root = tmp_path_factory.mktemp("recorded")
     registry = Registry(BACKEND)
-    name = registry.load(str(write_tiny_lfm2_audio(tmp_path / "s2s")))
+    name = registry.load(str(write_tiny_lfm2_audio(root / "s2s")))
     model: Any = registry.model(name)
     heard = np.asarray(sound(0.8), np.float32)
     hello = (ChatMessage(Role.USER, "Hello."),)
+    said = ((5,), (6,), (1, 2, 3, 4, 5, 6, 7, 8))
+    in_text = ConversationInput((SpokenTurn(Role.USER, (Heard(heard),)),), False, seed=2)
     requests = [
         model.prepare_speech("s", name, SpeechInput("Good day.", seed=3, max_new_tokens=20)),
         model.prepare_transcription("t", name, TranscriptionInput(heard, temperature=1.0)),
         model.prepare_chat("c", name, ChatInput(hello, temperature=1.0, max_new_tokens=12)),
+        model.prepare_conversation("v", name, talked(heard, said)),
+        model.prepare_conversation("w", name, replace(in_text, temperature=1.0, max_new_tokens=9)),
     ]
-    engine = Engine(registry.models, BACKEND, EngineConfig(kv_bytes=1 << 24, page_size=8))
-    recorder = RequestRecorder(tmp_path / "r.jsonl", registry, "here")
+    recorder = RequestRecorder(root / "r.jsonl", registry, "here")
     for request in requests:
-        run_alone(engine, request, recorder)
+        run_alone(an_engine(registry), request, recorder)
+    stopped = replace(requests[3], request_id="x")
+    run_until_sound(an_engine(registry), stopped, recorder)
     recorder.close()
-    lines = list(read_recording(tmp_path / "r.jsonl"))
-    assert [len(line.entries) > 0 for line in lines] == [True] * 3
+    return registry, list(read_recording(root / "r.jsonl"))
+
+
+def an_engine(registry: Registry) -> Engine:
+    return Engine(registry.models, BACKEND, EngineConfig(kv_bytes=1 << 24, page_size=8))
+
+
+def run_until_sound(engine: Engine, request: Request, recorder: RequestRecorder) -> None:
+    """Run a request until its first sound has left, then stop it."""
+    engine.submit(request)
+    recorder.submitted(request)
+    has_sound = False
+    while not has_sound:
+        for chunk in engine.step():
+            recorder.chunk(chunk)
+            has_sound = has_sound or chunk.pcm is not None
+    for chunk in engine.abort(request.request_id):
+        recorder.chunk(chunk)
+
+
+def test_what_it_said_and_wrote_can_be_recorded_and_replayed(recorded):
+    registry, lines = recorded
+    assert [len(line.entries) > 0 for line in lines] == [True] * 6
     assert {len(entry) for entry in lines[0].entries} == {1, 8}
-    assert not list(replay(engine, registry, lines))
+    assert not list(replay(an_engine(registry), registry, lines))
+
+
+def test_a_line_of_a_conversation_has_text_and_sound(recorded):
+    _, lines = recorded
+    spoken, written, stopped = lines[3:]
+    assert isinstance(spoken, ConversationLine)
+    assert {len(entry) for entry in spoken.entries} == {1, 8}
+    assert spoken.num_samples > 0
+    assert spoken.text
+    assert (written.num_samples, written.pcm_sha256) == (0, "")
+    assert stopped.reason is Reason.ABORTED
+    assert 0 < stopped.num_samples < spoken.num_samples
+    (question, first) = spoken.ask.turns[1].parts
+    assert question == "Who is there?"
+    assert isinstance(first, Heard)
+    np.testing.assert_array_equal(first.samples, np.asarray(sound(0.8), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("place", "changed", "what"),
+    [
+        (3, {"pcm_sha256": "0" * 64}, "sound"),
+        (3, {"num_samples": 1920}, "sound"),
+        (3, {"text": "something else"}, "text"),
+        (4, {"text": "something else"}, "text"),
+        (5, {"num_samples": 10**6}, "sound"),
+    ],
+)
+def test_what_differs_is_found(recorded, place, changed, what):
+    registry, lines = recorded
+    line = msgspec.structs.replace(lines[place], **changed)
+    (difference,) = replay(an_engine(registry), registry, [line])
+    assert difference.what == what
+
+
+def test_another_seed_gives_another_conversation(recorded):
+    registry, lines = recorded
+    ask = msgspec.structs.replace(lines[3].ask, seed=5)
+    request = msgspec.structs.replace(lines[3].request, seed=5)
+    line = msgspec.structs.replace(lines[3], ask=ask, request=request)
+    (difference,) = replay(an_engine(registry), registry, [line])
+    assert difference.what == "entries"

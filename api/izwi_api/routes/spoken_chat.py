@@ -10,7 +10,6 @@ import secrets
 from starlette.responses import Response
 
 from izwi.conversation import ConversationInput
-from izwi.errors import InvalidRequest
 from izwi_api.http.spoken_response import spoken_response
 from izwi_api.http.usage import key_name
 from izwi_api.schemas.spoken_chat import FORMATS, SpokenChatBody
@@ -29,9 +28,7 @@ async def answer_aloud(services: Services, values: object) -> Response:
         IzwiError: It cannot be answered.
     """
     body = SpokenChatBody.model_validate(values)
-    if body.speaks is not (body.audio is not None):
-        message = "`audio` and the modality 'audio' belong together: give both or neither"
-        raise InvalidRequest(message, param="audio")
+    body.check()
     services.registry.conversation(body.model)  # before files are decoded
     ask = await _ask(services, body)
     answer = await open_conversation(services.engine, services.registry, body.model, ask)

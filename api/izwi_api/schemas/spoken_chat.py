@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from izwi.errors import InvalidRequest
 from izwi_api.schemas.chat import INT32_MAX, INT64_MAX, StreamOptions
 from izwi_api.schemas.chat_messages import Strict
 
@@ -96,6 +97,8 @@ class SpokenChatBody(Strict):
     logprobs: Literal[False] | None = None
     store: Literal[False] | None = None
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    stop: Any = None
+    response_format: Any = None
     top_p: float | None = Field(default=None, ge=1.0, le=1.0)
 
     # They change no answer here.
@@ -109,6 +112,24 @@ class SpokenChatBody(Strict):
     top_k: int | None = Field(default=None, ge=0, le=100_000)
     audio_temperature: float | None = Field(default=None, ge=0.0, le=2.0)
     audio_top_k: int | None = Field(default=None, ge=0, le=2049)
+
+    def check(self) -> None:
+        """Check what keys ask of each other and of such a model. Raises InvalidRequest."""
+        if self.speaks is not (self.audio is not None):
+            message = "`audio` and the modality 'audio' belong together: give both or neither"
+            raise InvalidRequest(message, param="audio")
+        if self.stop not in (None, []):
+            raise InvalidRequest(
+                "`stop` is not supported by a model that hears and speaks itself: it says a text "
+                "after it wrote it, so cutting the text would cut sound that belongs to the answer",
+                param="stop",
+            )
+        if self.response_format not in (None, {"type": "text"}):
+            raise InvalidRequest(
+                "`response_format` is not supported by a model that hears and speaks itself: it "
+                "speaks what it writes",
+                param="response_format",
+            )
 
     @property
     def speaks(self) -> bool:
