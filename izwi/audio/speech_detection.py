@@ -6,6 +6,7 @@ clip that holds speech must never be dropped:
 * WebRTC's voice activity detector, at a permissive setting, finds voice in consecutive frames.
 * The spectrum moves. Noise of any color, hum and steady tones keep the level of each frequency
   band within a few decibels; speech, even at 0 dB in noise, moves some of them by ten and more.
+  It also moves them apart: in gusts of wind, or waves, all bands rise and fall together.
 
 Sounds that move as speech does (music, knocks, birds) pass; not to write words into these is the
 transcriber's part.
@@ -20,6 +21,8 @@ import numpy.typing as npt
 import webrtcvad
 
 from izwi.arrays import Float32
+
+Float64 = npt.NDArray[np.float64]
 
 SAMPLE_RATE = 16_000
 
@@ -40,7 +43,11 @@ _LEAST_POWER = 1e-6
 _NUM_BANDS, _LOWEST_HZ, _HIGHEST_HZ = 12, 150.0, 7000.0
 # How far the levels of the three liveliest bands move, in dB. Measured on drawn clips of 0.2 to
 # 15 s: noise up to 6.2, hum up to 4.7; speech at 0 dB in white and pink noise 9.7 and more.
+# Relative to the mean of all bands: noise that swells up to 6.4, speech as above 9.0 and more.
 _LEAST_MOVEMENT_DB = 7.5
+# Bands this far below the loudest, and windows this far, do not count towards a mean.
+_AUDIBLE_BANDS_DB, _AUDIBLE_WINDOWS_DB = 35.0, 25.0
+_LEAST_BANDS = 4  # fewer have no mean that all of them could move with
 
 
 def no_speech_probability(samples: Float32) -> float:
@@ -85,24 +92,47 @@ def _voiced_run(
 
 
 def _movement_db(samples: Float32) -> float:
+    """How far the levels of the three liveliest bands move, in dB; also beside all others."""
+    levels_db = _band_levels_db(samples)
+    return min(_spread_db(levels_db), _spread_db(_without_common_movement(levels_db)))
+
+
+def _spread_db(levels_db: Float64) -> float:
     """How far apart the high and the low levels of the three liveliest bands are, in dB."""
+    high, low = np.percentile(levels_db, (95, 10), axis=0)
+    return float(np.sort(high - low)[-3:].mean())
+
+
+def _without_common_movement(levels_db: Float64) -> Float64:
+    """Levels of the audible bands relative to their mean, in the audible windows."""
+    tops = np.percentile(levels_db, 95, axis=0)
+    bands = tops > tops.max() - _AUDIBLE_BANDS_DB
+    if bands.sum() < _LEAST_BANDS:
+        return levels_db
+    means = levels_db[:, bands].mean(1)
+    windows = means > means.max() - _AUDIBLE_WINDOWS_DB
+    relative: Float64 = levels_db[windows][:, bands] - means[windows, None]
+    return relative
+
+
+def _band_levels_db(samples: Float32) -> Float64:
+    """(windows, bands) power of each band in dB, smoothed over a few windows."""
     padded = np.pad(samples, (0, max(0, 2 * _WINDOW - len(samples))))
     windows = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW)[::_HOP]
     power = np.abs(np.fft.rfft(windows * _TAPER)) ** 2 @ _BANDS  # (windows, bands)
     sums = np.cumsum(np.pad(power, ((1, 0), (0, 0))), axis=0)
     count = min(_SMOOTHED_WINDOWS, len(power))
     smooth = (sums[count:] - sums[:-count]) / count
-    levels_db = 10.0 * np.log10(np.maximum(smooth, smooth.max() * _LEAST_POWER + 1e-12))
-    high, low = np.percentile(levels_db, (95, 10), axis=0)
-    return float(np.sort(high - low)[-3:].mean())
+    levels_db: Float64 = 10.0 * np.log10(np.maximum(smooth, smooth.max() * _LEAST_POWER + 1e-12))
+    return levels_db
 
 
-def _band_matrix() -> npt.NDArray[np.float64]:
+def _band_matrix() -> Float64:
     """(bins, bands): which bin of the spectrum counts to which band."""
     hertz = np.fft.rfftfreq(_WINDOW, 1 / SAMPLE_RATE)
     ratio = math.log(_HIGHEST_HZ / _LOWEST_HZ) / _NUM_BANDS
     place = np.floor(np.log(np.maximum(hertz, 1.0) / _LOWEST_HZ) / ratio)
-    bands: npt.NDArray[np.float64] = (place[:, None] == np.arange(_NUM_BANDS)).astype(np.float64)
+    bands: Float64 = (place[:, None] == np.arange(_NUM_BANDS)).astype(np.float64)
     return bands
 
 

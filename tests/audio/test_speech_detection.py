@@ -35,7 +35,18 @@ def babble_like(rng, count):
     return 0.15 * voice * np.clip(np.sin(2 * np.pi * rate * at + offset) + 0.4, 0, None)
 
 
+def gusts(rng, count, lowest_hz=80, highest_hz=900):
+    """Noise of one band that comes and goes."""
+    hertz = np.fft.rfftfreq(count, 1 / SAMPLE_RATE)
+    bins = np.fft.rfft(rng.normal(size=count)) * ((hertz > lowest_hz) & (hertz < highest_hz))
+    at = np.arange(count) / SAMPLE_RATE
+    noise = np.fft.irfft(bins, count) * (1 + 0.9 * np.sin(2 * np.pi * rng.uniform(0.5, 6) * at))
+    return noise / np.abs(noise).max()
+
+
 SILENT = {
+    "gusts": gusts,
+    "gusts in a wide band": lambda rng, count: gusts(rng, count, 300, 3400),
     "digital silence": lambda _, count: np.zeros(count),
     "dither": lambda rng, count: rng.normal(size=count) / 32768,
     "white noise": lambda rng, count: colored(rng, count, 0.0),
