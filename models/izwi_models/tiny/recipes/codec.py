@@ -277,7 +277,7 @@ def train(
     number = sum(t.numel() for t in trainer.checkpoint().values())
     log(f"codec: {number / 1e6:.2f} M parameters, {len(corpus)} utterances")
     quantised, step, saved, share = trainer.resumed, 0, 0.0, 0.0
-    while share < 1:
+    while share < 1 and (args.steps is None or step < args.steps):
         kind = step % len(shapes)
         items = long_enough if kind == 0 else np.arange(len(corpus))
         batches[kind].copy_(torch.from_numpy(generator.choice(items, counts[kind])))
@@ -358,6 +358,7 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     parser.add_argument("--batch", type=float, default=1.0, help="times the rows, on each device")
     parser.add_argument("--save-every", type=float, default=90, help="seconds")
+    parser.add_argument("--steps", type=int, help="end after so many, before the time is over")
     args = parser.parse_args()
     rank, world, device = join_ranks()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True

@@ -283,13 +283,14 @@ class Log:
 
     def __init__(self, path: Path, clock: Clock):
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file, self._clock = path.open("a"), clock
+        self._path, self._clock = path, clock
 
     def __call__(self, text: str) -> None:
         """Write one line."""
         line = f"[{self._clock.elapsed:6.0f}s] {text}"
         print(line, flush=True)
-        print(line, file=self._file, flush=True)
+        with self._path.open("a") as file:
+            print(line, file=file)
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype) -> None:

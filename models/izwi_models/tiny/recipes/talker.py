@@ -290,6 +290,7 @@ def train(trainer: TalkerTrainer, args: argparse.Namespace, rank: int) -> None:
     while not stopped:  # ranks must ask at the same steps, and their epochs differ in length
         for length, items in bucket_batches(usable[drawn], _EDGES, args.positions, generator):
             stopped = step % 20 == 0 and clock.joint_share(trainer.device) >= 1
+            stopped = stopped or step == args.steps
             if stopped:
                 break
             buffer = buffers.setdefault(
@@ -307,7 +308,7 @@ def train(trainer: TalkerTrainer, args: argparse.Namespace, rank: int) -> None:
                     f"step {step} epoch {epoch}: "
                     + ", ".join(f"{n} {v:.3f}" for n, v in zip(names, values, strict=True))
                 )
-            if rank == 0 and clock.elapsed - saved > 60:
+            if rank == 0 and clock.elapsed - saved > args.save_every:
                 saved = clock.elapsed
                 trainer.save(args.out)
         epoch += 1
@@ -330,6 +331,8 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, help="read only so many parts of the corpus")
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
+    parser.add_argument("--save-every", type=float, default=60, help="seconds")
+    parser.add_argument("--steps", type=int, help="end after so many, before the time is over")
     args = parser.parse_args()
     rank, world, device = join_ranks()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
