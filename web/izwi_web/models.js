@@ -29,7 +29,7 @@ async function list() {
 
 async function change(verb, name) {
   if (!name) return;
-  if (verb === "unload" && !confirm(`Unload ${name}? Requests that run are finished first.`)) return;
+  if (verb === "unload" && !confirm(`Unload ${name}? Running requests finish first.`)) return;
   const where = verb === "unload" ? "models-note" : "pull-note";
   const bar = byId("pull-progress");
   note(where, `${{ pull: "Pulling", load: "Loading", unload: "Unloading" }[verb]} ${name}`);

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """What is written of the words."""
+    """The output format of the words."""
 
     TEXT = "text"
     JSON = "json"
@@ -70,7 +70,7 @@ def align(
             serves={Capability.ALIGN: model},
         )
         content = sound.read()
-        check_sound(content)  # a file that is no audio fails before a model is loaded
+        check_sound(content)  # refuse a broken file before a model is loaded
         models = [model or DEFAULT_MODELS[2]]
         client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
 
@@ -95,7 +95,7 @@ def _said(text: str | None, text_file: Path | None) -> str:
 
 
 def _page(word_format: Format, text: str, words: list[AlignedWord]) -> str:
-    """Return what is written, its last line ended."""
+    """Return the output, with a line break at the end."""
     from izwi_api.schemas.alignment import word_json
     from izwi_api.schemas.transcription import srt, vtt
     from izwi_api.services.subtitles import cut_cues

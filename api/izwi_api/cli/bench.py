@@ -20,7 +20,7 @@ from izwi_api.settings import DEFAULT_MODELS
 if TYPE_CHECKING:
     from izwi_api.client import AsyncClient, Audio, RuntimeOptions
 
-# A checkpoint that was not trained never ends a sentence: about 12 s, at 12.5 frames a second.
+# An untrained checkpoint never ends a sentence: about 12 s, at 12.5 frames a second.
 _MAX_FRAMES = 150
 _TEXTS = (
     "The weather is nice today and we are going out.",
@@ -32,13 +32,13 @@ _TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class SpeechFigures:
-    """How fast a model speaks.
+    """The speed of a speech model.
 
     Attributes:
-        first_audio_ms: From the request to its first sound, alone; median.
-        rtf: Time to make a second of sound, alone; median.
-        streams: Requests at the same time in the next figure.
-        throughput: Seconds of sound made a second, all of these together; median.
+        first_audio_ms: From the request to its first sound, one stream; median.
+        rtf: Time to make a second of sound, one stream; median.
+        streams: Concurrent requests of the next figure.
+        throughput: Seconds of sound made per second, by all of these; median.
     """
 
     model: str
@@ -51,11 +51,11 @@ class SpeechFigures:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionFigures:
-    """How fast a model transcribes.
+    """The speed of a transcription model.
 
     Attributes:
         audio_s: Length of the sound.
-        rtf: Time to transcribe a second of it, alone; median.
+        rtf: Time to transcribe a second of sound, one clip; median.
     """
 
     model: str
@@ -99,10 +99,10 @@ def bench(
     with report_failures():
         runtime = RuntimeOptions(device, dtype, offline)
         local_only = runtime != RuntimeOptions() or model is not None
-        serves = {Capability.SPEAK: None}  # what is transcribed is what it says
+        serves = {Capability.SPEAK: None}  # its speech is what is transcribed
         server = running_server(server, api_key, local_only=local_only, serves=serves)
         wanted = list(dict.fromkeys(model or DEFAULT_MODELS[:2]))
-        # what is transcribed here is what the embedded voice says
+        # without a named speech model, the embedded voice makes the sound to transcribe
         models = list(dict.fromkeys([*wanted, DEFAULT_MODELS[0]]))
         client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
         asked = _Asked(None if server else len(wanted), model if server else None)
@@ -117,10 +117,10 @@ def bench(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Which models are to be measured.
+    """Which models to measure.
 
     Attributes:
-        num_first: So many of those that are served, or None for all that speak or transcribe.
+        num_first: The first so many served models, or None for all that speak or transcribe.
         names: Only these, or None.
     """
 
@@ -129,7 +129,7 @@ class _Asked:
 
 
 async def _bench(client: AsyncClient, asked: _Asked, rounds: int, streams: int) -> list[Figures]:
-    """Time each model, one after the other; on a server with what others ask of it meanwhile."""
+    """Measure each model, one after the other; a server may have other work meanwhile."""
     figures: list[Figures] = []
     async with client:
         tasks = {str(entry["id"]): str(entry["task"]) for entry in await client.models()}
@@ -159,7 +159,7 @@ def _chosen(tasks: Mapping[str, str], asked: _Asked) -> list[str]:
 
 
 def _voice(tasks: Mapping[str, str], asked: _Asked) -> str:
-    """Return the name of the model that says what others transcribe. Raises ModelNotFound."""
+    """Return the speech model that makes the sound to transcribe. Raises ModelNotFound."""
     if asked.num_first is not None:
         return DEFAULT_MODELS[0]
     for name, task in tasks.items():
@@ -180,7 +180,7 @@ async def _time_speech(client: AsyncClient, name: str, rounds: int, streams: int
             *(_speak(client, name, text, turn + index) for index, text in enumerate(texts))
         )
         together_s = time.perf_counter() - began
-        if turn == 0:  # it warms up
+        if turn == 0:  # the warm-up
             continue
         first_s += [spoken.first_s for spoken in alone]
         rtf += [spoken.total_s / spoken.audio.duration_s for spoken in alone]
@@ -207,7 +207,7 @@ async def _time_transcription(
     audio_s = len(samples) / rate
     times_s = []
     for turn in range(rounds + 1):
-        # Equal sound is encoded once, so each round hears a sound of its own, a bit quieter.
+        # Equal sound is encoded only once, so each round gets a slightly quieter copy.
         quieter = Audio(samples * np.float32(1 - turn / 1000), rate)
         began = time.perf_counter()
         await client.transcribe(quieter, model=name)
@@ -240,7 +240,7 @@ async def _speak(client: AsyncClient, name: str, text: str, seed: int) -> _Spoke
 
 
 def _machine(runtime: RuntimeOptions) -> dict[str, object]:
-    """Return on what the figures were taken."""
+    """Return a description of the machine or server that was measured."""
     import os
     import platform
 

@@ -116,7 +116,7 @@ def chat(
 
 
 class _Talk:
-    """A conversation with one model, and where it is printed."""
+    """A conversation with one model, printed to a console."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class _Talk:
         self._console = messages()
 
     def once(self, text: str) -> None:
-        """Ask once. Raises IzwiError."""
+        """Ask one question. Raises IzwiError."""
         if not text.strip():
             raise InvalidRequest("there is no text to answer", param="text")
 
@@ -147,8 +147,8 @@ class _Talk:
         asyncio.run(answered())
 
     def converse(self) -> None:
-        """Read, answer, and again, until the end of stdin. Raises IzwiError if it cannot begin."""
-        with suppress(ImportError):  # where it is there, lines can be edited
+        """Read and answer until the end of stdin. Raises IzwiError if it cannot start."""
+        with suppress(ImportError):  # if available, lines can be edited
             import readline  # noqa: F401
         stack = AsyncExitStack()
         with asyncio.Runner() as runner:
@@ -172,18 +172,18 @@ class _Talk:
             raise InvalidRequest("the input is not UTF-8", param="text") from error
 
     def _turn(self, runner: asyncio.Runner, text: str) -> None:
-        """Answer one line. A failure is reported, and the line is dropped."""
+        """Answer one line. A failure is reported, and the line is forgotten."""
         before = list(self._messages)
         try:
             runner.run(self._answer(text))
-        except KeyboardInterrupt:  # what was said until then stays said
+        except KeyboardInterrupt:  # the answer so far is kept
             self._console.print()
         except IzwiError as error:
             tell_failure(error)
             self._messages = before
 
     async def _choose_model(self) -> None:
-        """Find out who answers, before anything is typed. Raises ModelNotFound."""
+        """Find the model before the user types anything. Raises ModelNotFound."""
         try:
             self._options["model"] = await self._client.model_for(
                 "chat", self._options.get("model")
@@ -192,7 +192,7 @@ class _Talk:
             raise ModelNotFound(self._no_model, param="model") from error
 
     async def _answer(self, text: str) -> None:
-        """Print the answer to a text as it comes, and remember both."""
+        """Print the answer to a text as it arrives, and add both to the conversation."""
         self._messages.append({"role": "user", "content": text})
         stream = self._client.stream_chat(tuple(self._messages), **self._options)
         try:
@@ -210,7 +210,7 @@ class _Talk:
                 self._console.print(delta.reasoning, style="dim", markup=False, end="")
             if delta.content:
                 if answer.reasoning and not begun:
-                    self._console.print()  # the thought has no line break of its own
+                    self._console.print()  # thoughts do not end with a line break
                 begun = True
                 _write(delta.content)
         if self._as_json:

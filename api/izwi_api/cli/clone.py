@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from izwi_api.client import AsyncClient
 
 _CONSENT = "Did the person who speaks in this clip agree that their voice is cloned?"
-_AGREED = "the speaker agreed"  # or we would not have come so far
+_AGREED = "the speaker agreed"  # checked before
 _SENTENCE = "Hello, this is how I sound now."
-# A voice that went wrong may not find the end of the sentence.
+# Limits the preview, because a bad clone may not find the end of the sentence.
 _SENTENCE_FRAMES = 75
 
 Clip = Annotated[Path, typer.Argument(help="Audio file with a few seconds of one speaker.")]
@@ -56,13 +56,13 @@ Sample = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """What is to be cloned.
+    """What to clone, and how.
 
     Attributes:
-        text: What the clip says, None where that is to be heard or does not matter.
-        asr_model: What hears it.
-        consent: What is kept of the speaker's consent.
-        sample: File for a sentence of the new voice.
+        text: What the clip says; None if it is to be transcribed or not needed.
+        asr_model: The model that transcribes it.
+        consent: The statement of consent to store.
+        sample: File for a preview sentence.
     """
 
     clip: Path
@@ -77,7 +77,7 @@ class _Wish:
 
     @property
     def transcribes(self) -> bool:
-        """Whether the clip's text is still to be heard."""
+        """Whether the clip is still to be transcribed."""
         return self.text is None and not self.x_vector_only
 
 
@@ -128,7 +128,7 @@ def clone(
         models = [model or DEFAULT_MODELS[0]]
         if transcribes:
             models.append(asr_model or DEFAULT_MODELS[1])
-        if not server:  # of this process's models, the first of each kind
+        if not server:  # the first model of each kind that this process loads
             model = asr_model = None
         wish = _Wish(clip, name, text, x_vector_only, model, asr_model, agreed, quiet, sample)
         client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
@@ -139,7 +139,7 @@ def _tell_faults(clip: Path) -> None:
     """Report faults of the clip before asking for consent.
 
     Raises:
-        InvalidAudio: It cannot be read.
+        InvalidAudio: The clip cannot be read.
     """
     from izwi_api.cli.sound_files import decode_clip
     from izwi_api.voices.clip_check import clip_faults, measure_clip
@@ -179,7 +179,7 @@ async def _heard(client: AsyncClient, wish: _Wish) -> str:
 
 
 async def _say_back(speech: Speech, wish: _Wish) -> None:
-    """Say a sentence with the new voice: played, written to a file, or only made."""
+    """Speak a sentence with the new voice: play it, write it to a file, or only make it."""
     saved = await _put(speech, wish.sample)
     if saved is None:
         why = "No audio player found" if _is_heard() else "stdout is not a terminal"
@@ -202,7 +202,7 @@ async def _put(speech: Speech, sample: Path | None) -> Saved | None:
     player = find_player() if _is_heard() else None
     if player is not None:
         return await play(speech, player)
-    # Made all the same: a voice that cannot speak is found out now.
+    # Made in any case, so that a voice that cannot speak is noticed now.
     with tempfile.TemporaryDirectory() as folder:
         await save(speech, Path(folder) / "sample.wav", "wav")
     return None

@@ -33,21 +33,21 @@ _LITTLE_DISK_BYTES = 5_000_000_000
 
 
 class Status(StrEnum):
-    """What a finding means for serving."""
+    """The severity of a finding."""
 
     OK = "ok"
-    NOTE = "note"  # works, but something that could be there is not
+    NOTE = "note"  # works, but something useful is missing
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """One thing that was checked.
 
     Attributes:
         area: "system", "device", "packages", "checkpoints", "home", "hub",
             "sound" or "server".
-        name: Of the thing.
+        name: The thing.
         detail: What was found, in words.
     """
 
@@ -132,7 +132,7 @@ def _system() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    """What the distribution asks for, and what is installed of it."""
+    """Compare the distribution's requirements with the installed packages."""
     try:
         wanted = metadata.requires("izwi") or []
         yield Finding("packages", "izwi", Status.OK, metadata.version("izwi"))
@@ -146,7 +146,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _needed_here(requirement: str) -> str | None:
-    """Return a requirement's name, or None if only an extra or another system needs it."""
+    """Return a requirement's name; None if it is for an extra or another system."""
     head, _, marker = requirement.partition(";")
     system = re.search(r"""sys_platform\s*==\s*['"](\w+)['"]""", marker)
     if "extra" in marker or (system and system[1] != sys.platform):
@@ -186,7 +186,7 @@ def _devices(backend: ArrayBackend) -> Iterator[Finding]:
 
 
 def _gpu_gaps(*, has_cuda: bool) -> Iterator[Finding]:
-    """What a GPU still needs, where there is one."""
+    """Report what a GPU still needs, if there is one."""
     from izwi.backends.torch.devices import is_built_for_gpus
 
     if has_cuda:
@@ -225,7 +225,7 @@ def _checkpoints(backend: ArrayBackend) -> Iterator[Finding]:
 
 
 def _kernels() -> Iterator[Finding]:
-    """Compiled kernels that are kept: without them a first start takes a minute and more."""
+    """Count stored kernels: without them a first start takes more than a minute."""
     from izwi.backends.torch.devices import kept_kernels
 
     kept = kept_kernels()
@@ -244,7 +244,7 @@ def _home() -> Iterator[Finding]:
 
     try:
         home = read_settings(os.environ).home
-        # Nothing is made that was not there: the first folder that exists has to take the rest.
+        # Nothing is created: the first existing parent folder must be writable.
         there = next(folder for folder in (home, *home.absolute().parents) if folder.exists())
         with tempfile.TemporaryFile(dir=there):
             free = shutil.disk_usage(there).free

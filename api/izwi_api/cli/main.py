@@ -76,7 +76,8 @@ app.add_typer(keys.app, name="keys")
 
 def main() -> None:
     """Run the command line."""
-    # Threads of a matrix product that wait by spinning take the core from the thread they wait for:
-    # on two cores beside a busy event loop a step takes ten times as long. Read when torch loads.
+    # Threads of a matrix product that spin while they wait take the core from the thread they wait
+    # for: on two cores beside a busy event loop a step takes ten times as long. torch reads this
+    # when it loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     app()

@@ -86,7 +86,7 @@ def pull(name: Name, server: ServerUrl = None, api_key: ApiKey = None) -> None:
 
 
 def _change(change: Change, server: str | None, api_key: str | None) -> None:
-    """Ask for a change, tell how far it is, and print what became of the model."""
+    """Request a change, show its progress, and print the model's final state."""
     from izwi_api.cli.running_server import DEFAULT_URL, running_server
     from izwi_api.client import AsyncClient
 

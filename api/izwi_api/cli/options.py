@@ -52,7 +52,7 @@ class Verb(TyperCommand):
     """A command whose help shows flags without a type: `--offline`, not `--offline <bool>`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, those that take no value without a placeholder for one."""
+        """Return the parameters; flags have no placeholder for a value."""
         return _without_flag_types(super().get_params(ctx))
 
 
@@ -60,7 +60,7 @@ class Verbs(TyperGroup):
     """A group of commands; its help shows flags as `Verb` does."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, those that take no value without a placeholder for one."""
+        """Return the parameters; flags have no placeholder for a value."""
         return _without_flag_types(super().get_params(ctx))
 
 
@@ -72,10 +72,10 @@ def _without_flag_types(params: list[Any]) -> list[Any]:
 
 
 class ListByDefault(Verbs):
-    """A verb with verbs of its own that alone, or with options of `list`, lists."""
+    """A command with subcommands; without one, it runs `list`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `list` before options of its own; a verb that does not exist stays a mistake."""
+        """Insert `list` before its options; an unknown subcommand is still an error."""
         if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
             args = ["list", *args]
         return super().parse_args(ctx, args)

@@ -61,7 +61,7 @@ def replay(
 def _replay(
     lines: Sequence[Line], sources: Sequence[str], runtime: RuntimeOptions, *, alone: bool
 ) -> list[Difference]:
-    """Load the models and run the lines in an engine of this thread's own."""
+    """Load the models and run the recording in an engine on this thread."""
     from izwi.config import EngineConfig
     from izwi.engine import Engine
     from izwi.replay import replay

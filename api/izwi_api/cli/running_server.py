@@ -1,4 +1,4 @@
-"""Choose the server of a command: the one named, else one running on this machine, else none."""
+"""Choose the server of a command: the one given, else one running on this machine, else none."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from izwi_api.console import messages
 
 # Where `izwi serve` listens by default.
 DEFAULT_URL = "http://127.0.0.1:8000"
-NONE = "none"  # instead of an address: this process does it
-# A healthy local server answers faster; one that does not is not used.
+NONE = "none"  # instead of an address: use this process
+# A healthy local server responds faster than this.
 _PATIENCE_S = 0.5
 _UNAUTHORIZED = 401
-# A stranger may answer with anything.
+# Another program may respond with anything.
 _MAX_ANSWER_BYTES = 1 << 20
 
 Entries = list[dict[str, Any]]
@@ -31,13 +31,13 @@ def running_server(
     local_only: bool = False,
     serves: Mapping[Capability, str | None] | None = None,
 ) -> str | None:
-    """Return the address of the server that is to do the work, or None for this process.
+    """Return the address of the server to use, or None for this process.
 
     Args:
-        named: The address that was given, which is taken as it is, or NONE.
-        api_key: What the server asks for.
-        local_only: What is wished for only this process can do, if no server is named.
-        serves: What a server found on this machine must serve to be used: tasks, each with the
+        named: The given address, which is not checked, or NONE.
+        api_key: The key for the server.
+        local_only: The command needs this process, unless a server is given.
+        serves: What a local server must serve to be used: capabilities, each with the
             model's name if that matters.
     """
     if named == NONE:
@@ -48,7 +48,7 @@ def running_server(
     if found is None or not _serves(found, serves or {}):
         return None
     console = messages()
-    if console.is_terminal:  # not in a pipe or a log each time
+    if console.is_terminal:  # not in pipes and logs
         console.print(
             f"the server at {DEFAULT_URL} does it; --server none: this process", style="dim"
         )
@@ -56,11 +56,11 @@ def running_server(
 
 
 def _entries(api_key: str | None) -> Entries | None:
-    """What a server of ours that runs here and takes work serves; None if there is none."""
-    # a proxy of this machine knows another "localhost" than this machine
+    """Return the capabilities of a server of ours that is ready; None if there is none."""
+    # a proxy's "localhost" would be another machine
     with httpx.Client(timeout=_PATIENCE_S, trust_env=False, follow_redirects=True) as http:
         try:
-            _answer(http, "/readyz", None)  # 503, which raises, while it starts or drains
+            _answer(http, "/readyz", None)  # raises for a 503, while it starts or drains
             try:
                 content = _answer(http, "/v1/models", None)
             except httpx.HTTPStatusError as error:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from izwi_api.client import AsyncClient
     from izwi_api.client.speech import SpeechOptions
 
-# A text on stdin that is complete and no longer than this when the model is loaded is said as if it
-# were an argument; any other is said while it is read.
+# Text on stdin that is complete, and no longer than this, when the model is loaded is spoken like
+# an argument; other text is spoken while it is read.
 _SHORT_TEXT_CHARS = 4096
 
 
@@ -168,7 +168,7 @@ def say(
 
 
 def _tell(saved: Saved, target: Target, save_codes: Path | None) -> None:
-    """Say what became of the speech, and write its codes where they are wanted."""
+    """Report where the speech went, and write its codes if requested."""
     from izwi_api.cli.sound_out import save_codes_to
     from izwi_api.console import messages
 
@@ -190,7 +190,7 @@ def _pronunciations(pairs: list[str]) -> dict[str, str] | None:
         if not sign:
             raise InvalidRequest(f"--pronounce takes WORD=SPELLING, got {pair!r}")
         spellings[word] = spelling
-    Pronunciations(spellings)  # what it refuses is said before a model is loaded
+    Pronunciations(spellings)  # refuse invalid ones before a model is loaded
     return spellings or None
 
 
@@ -206,7 +206,7 @@ def _check(text: str, seed: int, save_codes: Path | None) -> None:
 
 
 def _check_timing(words: Path | None, aligner: str | None, server: str | None) -> None:
-    """Check who is to time the words, before a model is loaded."""
+    """Check that words can be timed, before a model is loaded."""
     from izwi.errors import InvalidRequest
     from izwi_api.cli.target import check_file
 
@@ -233,7 +233,7 @@ def _clip(
         raise InvalidRequest("--voice and --ref-audio name two voices; give one")
     if ref_text is None and not x_vector_only:
         raise InvalidRequest("--ref-audio needs --ref-text (what the clip says) or --x-vector-only")
-    decode_clip(ref_audio, PCM_RATE)  # fails before a model is loaded
+    decode_clip(ref_audio, PCM_RATE)  # refuse a broken clip before a model is loaded
     return {
         "ref_audio": ref_audio,
         "ref_text": None if x_vector_only else ref_text,
@@ -244,7 +244,7 @@ def _clip(
 async def _say(
     client: AsyncClient, text: str, options: SpeechOptions, target: Target, words: Path | None
 ) -> Saved:
-    """Say it, and write when its words are said. The text "-" is on stdin."""
+    """Speak a text, and write the times of its words. The text "-" is on stdin."""
     from izwi_api.cli.sound_out import put, write_words
     from izwi_api.cli.text_in import ArrivingText, stdin_reader
 

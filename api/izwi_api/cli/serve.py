@@ -216,12 +216,12 @@ def serve(
 
 
 def _can_part(serve_options: ServeOptions) -> bool:
-    """Whether API servers and engine can be processes of their own."""
+    """Whether API servers and engine can be separate processes."""
     return not serve_options.settings.manage_models and os.name == "posix"
 
 
 def _run(serve_options: ServeOptions, host: str, port: int) -> None:
-    """Serve, in as many processes as the plan has."""
+    """Serve, in as many processes as the options say."""
     if not serve_options.num_api_servers:
         from izwi_api.serve.in_process import serve_in_process
 
@@ -242,8 +242,7 @@ def check_exposure(host: str, access: Access, *, insecure: bool) -> None:
     """Refuse a public address without authentication.
 
     Raises:
-        InvalidRequest: The address is public, no key is required, and nothing says that this is
-            meant.
+        InvalidRequest: The address is public, no key is required, and `--insecure` is not given.
     """
     if access.asks_for_key or insecure or _is_loopback(host):
         return
@@ -255,7 +254,7 @@ def check_exposure(host: str, access: Access, *, insecure: bool) -> None:
 
 
 def _settings(live_lead_ms: int | None) -> Settings:
-    """What the environment says, where this option does not say otherwise."""
+    """Return the environment's value of a setting that has no option."""
     settings = read_settings(os.environ)
     if live_lead_ms is None:
         return settings
@@ -268,7 +267,7 @@ def _access(
     cors_origin: list[str] | None,
     audit_log: Path | None,
 ) -> Access:
-    """What the environment says of access, where the command line does not say otherwise."""
+    """Return the environment's access settings, overridden by the options."""
     access = read_access(os.environ)
     if api_key is not None:
         access = replace(access, api_key_digest=key_digest(api_key, "--api-key"))
@@ -280,14 +279,14 @@ def _access(
         api_keys_file=api_keys or access.api_keys_file,
         audit_log=audit_log or access.audit_log,
     )
-    KeyRing(access.api_keys_file)  # a broken file fails now, not after the models have loaded
+    KeyRing(access.api_keys_file)  # refuse a broken file before the models are loaded
     return access
 
 
 def _allowed_hosts(host: str, access: Access, allowed: list[str] | None) -> tuple[str, ...] | None:
-    """Names to answer to, None for every name.
+    """Return the allowed host names; None for every name.
 
-    Where only this machine can call, and without a key, another name comes from a stranger's page.
+    On a loopback address without a key, other names come from pages that use DNS rebinding.
     """
     names = tuple(allowed or ()) + (access.allowed_hosts or ())
     if names or (_is_loopback(host) and not access.asks_for_key):

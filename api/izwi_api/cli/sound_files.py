@@ -15,7 +15,7 @@ from izwi.arrays import Float32
 from izwi.audio.encode import PCM_RATE
 from izwi.errors import InvalidAudio, InvalidRequest
 
-# What is taken from a folder. A file that is named is tried whatever its ending.
+# Suffixes that are taken from a folder. A file that is named is tried with any suffix.
 ENDINGS = frozenset(
     (
         *(".aac", ".aif", ".aiff", ".amr", ".au", ".caf", ".flac", ".m4a", ".mka", ".mkv"),
@@ -30,7 +30,7 @@ class SoundFile:
 
     Attributes:
         path: The file, None for stdin.
-        within: Its path inside the folder that was named, or its name: where its text goes.
+        within: Its path inside the given folder, or its name; determines the output path.
     """
 
     path: Path | None
@@ -38,12 +38,12 @@ class SoundFile:
 
     @property
     def shown(self) -> str:
-        """How it is called in messages."""
+        """Its name in messages."""
         return "stdin" if self.path is None else str(self.path)
 
     @property
     def num_bytes(self) -> int:
-        """Its size, 0 where that is not known before it is read."""
+        """Its size; 0 if it is not known before reading."""
         try:
             status = os.fstat(sys.stdin.fileno()) if self.path is None else self.path.stat()
         except OSError:
@@ -51,10 +51,10 @@ class SoundFile:
         return status.st_size
 
     def check(self, content: bytes | None = None) -> None:
-        """Raise InvalidAudio, which names the file, if it is no audio.
+        """Raise InvalidAudio, which names the file, if it is not audio.
 
         Args:
-            content: Its bytes, if they were read; stdin can be read once.
+            content: Its bytes, if they were read already; stdin can be read only once.
         """
         try:
             check_sound(self.read() if content is None else content)
@@ -81,7 +81,7 @@ def check_sound(content: bytes) -> None:
 
 
 def decode_clip(path: Path, rate: int) -> Float32:
-    """Return the samples of a file that an option names; an error says which file it is.
+    """Return the samples of a file given by an option, which errors name.
 
     Raises:
         InvalidAudio: It cannot be read, or is not audio.
@@ -97,12 +97,12 @@ def decode_clip(path: Path, rate: int) -> Float32:
 
 
 def find_sounds(names: Sequence[str]) -> list[SoundFile]:
-    """Return the sounds that arguments name, in their order; a folder's by path.
+    """Return the sounds of the arguments, in order; those of a folder are sorted by path.
 
-    A name that is no file stays, so that it is reported as unreadable.
+    A name without a file is kept, so that it is reported as unreadable.
 
     Raises:
-        InvalidRequest: A folder or a pattern holds no sound, or stdin is named twice.
+        InvalidRequest: A folder or a pattern has no sound, or stdin is given twice.
     """
     found: list[SoundFile] = []
     for name in names:
@@ -121,17 +121,17 @@ def find_sounds(names: Sequence[str]) -> list[SoundFile]:
 
 
 def text_paths(sounds: Sequence[SoundFile], folder: Path | None, ending: str) -> list[Path]:
-    """Return where each sound's text goes: into a folder, or beside its sound.
+    """Return the output path of each sound: in a folder, or beside the sound.
 
-    The ending takes the place of the sound's own, except where two sounds would share a text.
+    The suffix replaces the sound's own, unless two sounds would then share an output.
 
     Args:
-        sounds: All of them.
-        folder: Where the texts go, or None for beside.
-        ending: Of the texts, with its dot.
+        sounds: All sounds.
+        folder: The output folder, or None for beside the sounds.
+        ending: The suffix of the outputs, with its dot.
 
     Raises:
-        InvalidRequest: stdin has no place of its own, or two sounds would share a text.
+        InvalidRequest: stdin has no output path of its own, or two sounds would share one.
     """
     if folder is None and any(sound.path is None for sound in sounds):
         raise InvalidRequest("there is no folder beside stdin; give --out-dir", param="beside")
@@ -159,7 +159,7 @@ def _in_folder(folder: Path) -> list[SoundFile]:
 
 
 def _matching(pattern: str) -> list[SoundFile]:
-    """Files that a pattern means, where no shell has looked it up before."""
+    """Expand a pattern that no shell has expanded."""
     paths = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207
     sounds = [SoundFile(path, Path(path.name)) for path in paths if path.is_file()]
     if not sounds:

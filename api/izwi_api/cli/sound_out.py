@@ -36,12 +36,12 @@ Speech = ResponseStream[Audio, SpeechDetails]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Saved:
-    """What became of a speech.
+    """Where a speech went.
 
     Attributes:
-        place: The file, or what played it.
+        place: The file, or the player.
         seconds: Of sound.
-        details: Words and codes, if they were asked for.
+        details: Words and codes, if requested.
     """
 
     place: str
@@ -63,34 +63,34 @@ def is_piped() -> bool:
     """Whether stdout is a pipe to another program."""
     try:
         return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
-    except OSError:  # a stand-in without a descriptor
+    except OSError:  # a replacement without a descriptor
         return False
 
 
 def is_redirected() -> bool:
-    """Whether stdout was opened anew for this command, as by `> FILE`; a log is appended to."""
+    """Whether stdout was opened for this command, as by `> FILE`; logs are opened to append."""
     try:
         import fcntl  # not on Windows
 
         descriptor = sys.stdout.fileno()
         is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
         return is_file and not fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND
-    except (OSError, ImportError):  # a stand-in without a descriptor
+    except (OSError, ImportError):  # a replacement without a descriptor
         return False
 
 
 async def put(speech: Speech, target: Target) -> Saved:
-    """Play a speech, or write it, as the target says."""
+    """Play a speech or write it, as the target says."""
     if target.player is not None:
         return await play(speech, target.player)
     return await save(speech, target.out, target.audio_format)
 
 
 async def save(speech: Speech, path: Path, audio_format: str) -> Saved:
-    """Write a speech to a file, or to stdout. A failure leaves no file, and an old one as it was.
+    """Write a speech to a file, or to stdout. After a failure an existing file is unchanged.
 
     Args:
-        speech: What to write.
+        speech: The speech.
         path: The file, or STDOUT.
         audio_format: One of FORMATS.
     """
@@ -113,7 +113,7 @@ async def save(speech: Speech, path: Path, audio_format: str) -> Saved:
 
 
 async def play(speech: Speech, player: str) -> Saved:
-    """Play a speech while it is made, or once it is whole where the player needs a file."""
+    """Play a speech while it is made, or when it is complete if the player needs a file."""
     if Path(player).name == "afplay":
         with tempfile.TemporaryDirectory() as folder:
             saved = await save(speech, Path(folder) / "speech.wav", "wav")
@@ -141,7 +141,7 @@ def save_codes_to(path: Path, codes: Int64) -> None:
 
 
 def write_words(path: Path, words: Sequence[Word], seconds: float) -> None:
-    """Write when each word is said as JSON. Raises OSError."""
+    """Write the times of words as JSON. Raises OSError."""
     rows = [{"word": word.word, "start": word.start_s, "end": word.end_s} for word in words]
     reported = {"duration": round(seconds, 3), "words": rows}
     with whole_file(path) as file:
@@ -151,7 +151,7 @@ def write_words(path: Path, words: Sequence[Word], seconds: float) -> None:
 async def _drain(
     speech: Speech, encoder: StreamEncoder, write: Callable[[bytes], Awaitable[None]]
 ) -> int:
-    """Encode a speech to the end, showing how far it is; return how many samples it has."""
+    """Encode a speech to its end, with a progress bar; return the number of samples."""
     num_samples = 0
     with messages().status("speaking") as status:
         async for audio in speech:
@@ -163,7 +163,7 @@ async def _drain(
 
 
 async def _to_stdout(content: bytes) -> None:
-    # In a thread: a reader that plays takes it no faster than it sounds, and the loop must go on.
+    # In a thread, because a player reads no faster than it plays, and the loop must continue.
     await asyncio.to_thread(_write_through, content)
 
 
@@ -174,10 +174,10 @@ def _write_through(content: bytes) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Generator[BinaryIO]:
-    """Open a new file that takes its name when the block ends well, and is gone otherwise.
+    """Open a temporary file that gets its name when the block succeeds, and is deleted otherwise.
 
     Raises:
-        OSError: It cannot be written; the error names it, and not the file behind it.
+        OSError: It cannot be written; the error has the final name, not the temporary one.
     """
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -187,14 +187,14 @@ def whole_file(path: Path) -> Generator[BinaryIO]:
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file
-        # mkstemp makes files that only their owner reads; a sound file is like any other.
+        # mkstemp makes files that only their owner can read; this one gets the usual permissions.
         umask = os.umask(0)
         os.umask(umask)
         scratch.chmod(0o666 & ~umask)
         scratch.replace(path)
     except OSError as error:
         scratch.unlink(missing_ok=True)
-        if error.filename in (None, name):  # a full disk has no name
+        if error.filename in (None, name):  # errors of a full disk have no name
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     except BaseException:

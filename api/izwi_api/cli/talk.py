@@ -1,4 +1,4 @@
-"""`izwi talk`: answer what a file of speech says, in speech."""
+"""`izwi talk`: answer a spoken question from a file, in speech."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from izwi_api.client import AsyncClient, Audio, ResponseStream, SpokenAnswer, SpokenDelta
     from izwi_api.client.talk import TalkOptions
 
-# One that hears and speaks itself; none is small enough to come with the code.
+# The default speech-to-speech model; none is small enough to be embedded.
 EXAMPLE_MODEL = "LiquidAI/LFM2-Audio-1.5B"
 
 File = Annotated[Path, typer.Argument(help="Audio file to answer; - is stdin.")]
@@ -95,7 +95,7 @@ def talk(
         runtime = RuntimeOptions(device, dtype, offline)
         server = _server(server, api_key, model, local_only=runtime != RuntimeOptions())
         if not server:
-            sound.check(content)  # fails before a model is loaded
+            sound.check(content)  # refuse a broken file before a model is loaded
         models = [*([] if model is None else [model]), *DEFAULT_MODELS]
         client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
         options: TalkOptions = {
@@ -112,7 +112,7 @@ def talk(
 def _server(
     named: str | None, api_key: str | None, model: str | None, *, local_only: bool
 ) -> str | None:
-    """Return the server that is to answer: one with such a model, or with all of a cascade."""
+    """Return the server to use: one with such a model, or with all models of a cascade."""
     from izwi.capability import Capability
     from izwi_api.cli.running_server import running_server
 
@@ -151,7 +151,7 @@ async def _sound_of(stream: ResponseStream[SpokenDelta, SpokenAnswer]) -> AsyncG
 
 
 def _tell(saved: Saved, answer: SpokenAnswer, target: Target, *, as_json: bool) -> None:
-    """Print what was said, on stdout unless the sound goes there."""
+    """Print the text of the answer, on stdout unless the sound is written there."""
     if as_json:
         fields = {
             "text": answer.text,

@@ -1,4 +1,4 @@
-"""Where a speech is to go, checked before a model is loaded for it."""
+"""The output of a speech, checked before a model is loaded."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from izwi_api.console import messages
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the sound goes.
+    """The output of a speech.
 
     Attributes:
-        player: Path of the program that plays it, or None.
-        out: The file, or STDOUT; not used where there is a player.
+        player: Path of the player, or None.
+        out: The file, or STDOUT; not used with a player.
         audio_format: One of FORMATS.
-        replaces: Whether there is such a file, which the user has named.
+        replaces: The file exists, and the user has named it.
     """
 
     player: str | None
@@ -40,13 +40,13 @@ def choose_target(out: Path | None, audio_format: str | None, *, piped_text: boo
     """Choose a player, stdout or a file.
 
     Args:
-        out: What `--out` says, or None.
-        audio_format: What `--format` says, or None for that of the file's suffix.
-        piped_text: Whether the text comes from stdin; the sound then goes to stdout if that is
-            a pipe, too. If stdout is a file, it always does.
+        out: The value of `--out`, or None.
+        audio_format: The value of `--format`, or None for that of the file's suffix.
+        piped_text: The text comes from stdin; the sound then goes to stdout if that is a pipe, too.
+            If stdout is a file, it always does.
 
     Raises:
-        InvalidRequest: The sound cannot go there, or would replace a file that was not named.
+        InvalidRequest: The output is not possible, or would replace a file that was not named.
     """
     if audio_format is not None and audio_format not in FORMATS:
         raise InvalidRequest(
@@ -72,16 +72,16 @@ def choose_target(out: Path | None, audio_format: str | None, *, piped_text: boo
 
 
 def choose_format(path: Path) -> str:
-    """Return the audio format that a file's suffix asks for, WAV on stdout.
+    """Return the audio format of a file's suffix; WAV for stdout.
 
     Raises:
-        InvalidRequest: The suffix stands for none.
+        InvalidRequest: The suffix has no audio format.
     """
     return "wav" if path == STDOUT else format_of(path)
 
 
 def check_file(path: Path, option: str) -> None:
-    """Check that a file can be made, or replaced.
+    """Check that a file can be created or replaced.
 
     Raises:
         InvalidRequest: Its folder does not exist, or it is a folder.
@@ -119,8 +119,8 @@ def _named_target(out: Path, audio_format: str | None) -> Target:
 
 
 def is_of_other_format(path: Path, audio_format: str) -> bool:
-    """Whether a file's suffix names an audio format, and that is another one."""
+    """Whether a file's suffix stands for another audio format."""
     try:
         return format_of(path) != audio_format
-    except InvalidRequest:  # a suffix that promises nothing
+    except InvalidRequest:  # the suffix has no audio format
         return False

@@ -14,26 +14,26 @@ from contextlib import suppress
 from izwi.errors import InvalidRequest
 
 _BLOCK_BYTES = 1 << 16
-# Blocks that may wait; a faster writer blocks on the pipe.
+# Blocks that may be queued; a faster writer blocks on the pipe.
 _MAX_WAITING = 16
-# A text that is all there, as `echo` writes it, has been read after this time.
+# A complete text, as `echo` writes it, has been read after this time.
 _PATIENCE_S = 0.1
 
 
 def stdin_reader() -> Callable[[int], bytes]:
-    """Return how to read stdin: what is there comes at once, however little."""
+    """Return a function that reads stdin; available bytes are returned at once."""
     try:
-        # Unbuffered, since a thread that waits inside sys.stdin holds a lock that exit needs.
+        # Unbuffered, because a thread that waits inside sys.stdin holds a lock that exit needs.
         return io.FileIO(sys.stdin.fileno(), closefd=False).read
-    except OSError:  # a stand-in without a descriptor
+    except OSError:  # a replacement without a descriptor
         return sys.stdin.buffer.read
 
 
 class ArrivingText:
-    """UTF-8 text that a thread reads while the event loop does other things.
+    """UTF-8 text that a thread reads while the event loop continues.
 
-    Made on the loop that will ask for it. The thread is a daemon: a terminal where nobody types
-    keeps no process alive.
+    Create it on the event loop that reads it. The thread is a daemon, so that an unused terminal
+    does not keep the process alive.
     """
 
     def __init__(self, read: Callable[[int], bytes]):
@@ -47,13 +47,13 @@ class ArrivingText:
         threading.Thread(target=self._run, name="izwi-stdin", daemon=True).start()
 
     def arrived(self) -> tuple[str, bool]:
-        """Take what is there without waiting; the flag says whether that was the end.
+        """Return the text that has arrived, without waiting, and whether it is complete.
 
         Raises:
             InvalidRequest: It is not UTF-8.
             OSError: It cannot be read.
         """
-        ended = self._ended  # before the pieces: all of them were there when it was set
+        ended = self._ended  # read first: all pieces were there when it was set
         text = []
         while self._pieces:
             text.append(self._pieces.popleft())
@@ -63,7 +63,7 @@ class ArrivingText:
         return "".join(text), ended
 
     async def pieces(self) -> AsyncGenerator[str]:
-        """Yield what comes until the end; raises as `arrived`."""
+        """Yield text as it arrives, until its end; raises as `arrived`."""
         ended = False
         while not ended:
             self._news.clear()
@@ -74,7 +74,7 @@ class ArrivingText:
                 await self._news.wait()
 
     async def whole_or_pieces(self, max_chars: int) -> str | AsyncGenerator[str]:
-        """Return the text if it is all there and short, else its pieces; raises as `arrived`."""
+        """Return the text if it is complete and short, else its pieces; raises as `arrived`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_S):
                 await self._end.wait()
@@ -104,5 +104,5 @@ class ArrivingText:
             self._loop.call_soon_threadsafe(self._end.set)
 
     def _tell(self) -> None:
-        with suppress(RuntimeError):  # the loop is closed: there is no reader any more
+        with suppress(RuntimeError):  # the loop is closed, so nothing reads any more
             self._loop.call_soon_threadsafe(self._news.set)

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from izwi_api.client import AsyncClient, Transcript
     from izwi_api.client.text import TranscriptionOptions
 
-# So many times the files that run may be begun before the oldest of them is written out.
+# Files may be started ahead of the oldest unfinished one by this factor of those that run.
 _AHEAD = 4
 
 
 class Format(StrEnum):
-    """What is written of a sound."""
+    """The output format of a transcript."""
 
     TEXT = "text"
     JSON = "json"
@@ -104,7 +104,7 @@ def transcribe(
         chosen = Format.JSON if as_json else text_format or Format.TEXT
         paper = _paper(sounds, chosen, out_dir, beside=beside)
         runtime = RuntimeOptions(device, dtype, offline)
-        # a server that was not named takes no larger ones
+        # a server that was not named accepts no larger files
         limit = read_settings(os.environ).max_upload_bytes
         large = any(sound.num_bytes > limit for sound in sounds)
         server = running_server(
@@ -114,7 +114,7 @@ def transcribe(
             serves={Capability.TRANSCRIBE: model},
         )
         if not server and len(sounds) == 1 and sounds[0].path is not None:
-            sounds[0].check()  # fails before a model is loaded
+            sounds[0].check()  # refuse a broken file before a model is loaded
         client = AsyncClient(
             server, api_key=api_key, models=[model or DEFAULT_MODELS[1]], runtime=runtime
         )
@@ -131,12 +131,12 @@ def transcribe(
 
 @dataclass(frozen=True, slots=True)
 class _Paper:
-    """Where texts are written: stdout, or a file for each sound.
+    """Where transcripts are written: stdout, or a file for each sound.
 
     Attributes:
-        text_format: How.
-        named: Each text on stdout says whose it is.
-        paths: The files in the order of the sounds, or None for stdout.
+        text_format: The format.
+        named: Each transcript on stdout begins with the name of its file.
+        paths: Output files in the order of the sounds, or None for stdout.
     """
 
     text_format: Format
@@ -144,7 +144,7 @@ class _Paper:
     paths: list[Path] | None
 
     def write(self, index: int, sound: SoundFile, transcript: Transcript) -> None:
-        """Write what one sound says. Raises OSError."""
+        """Write the transcript of a sound. Raises OSError."""
         from izwi_api.cli.sound_out import whole_file
 
         page = _page(self.text_format, transcript, sound.shown if self.named else None)
@@ -177,7 +177,7 @@ def _paper(
 
 
 def _page(text_format: Format, transcript: Transcript, name: str | None) -> str:
-    """Return what is written of one sound, its last line ended."""
+    """Return the output of a sound, with a line break at the end."""
     from izwi_api.schemas.transcription import srt, vtt
 
     match text_format:
@@ -203,10 +203,10 @@ async def _transcribe(
     jobs: int,
     paper: _Paper,
 ) -> int:
-    """Write all sounds down, several at a time, in their order; return the exit code.
+    """Transcribe all sounds, several at a time, in order; return the exit code.
 
-    Audio that cannot be transcribed is reported and skipped. What would fail for each of them ends
-    it all: raises IzwiError, and OSError where a text cannot be written.
+    Sounds that cannot be transcribed are reported and skipped. An error that would affect all of
+    them ends the command: raises IzwiError, and OSError if a transcript cannot be written.
     """
     codes: list[int] = []
     with _progress(len(sounds)) as report:
@@ -246,13 +246,13 @@ async def _transcribe(
                 for _, _, task in begun:
                     task.cancel()
                 await asyncio.gather(*(task for *_, task in begun), return_exceptions=True)
-    # Of a sound alone, its own; among many, some of what was asked was done.
+    # A single sound determines the exit code; of several, some were transcribed.
     return codes[0] if codes and len(sounds) == 1 else FAILED if codes else 0
 
 
 def _is_of_one_sound(error: IzwiError) -> bool:
-    """Whether another sound may still go well."""
-    # The root itself is what the engine raises when it failed on one request.
+    """Whether other sounds may still succeed."""
+    # The engine raises the root class if it failed on one request.
     return type(error) is IzwiError or isinstance(error, InvalidAudio | TooLarge | Overloaded)
 
 
@@ -263,7 +263,7 @@ def _named(sound: SoundFile, error: IzwiError) -> str:
 
 @contextmanager
 def _progress(num_sounds: int) -> Generator[Callable[[int, float], None]]:
-    """Show progress on a terminal; the block gets a function to report each file's progress."""
+    """Show progress on a terminal; the block gets a function that reports a file's progress."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -276,7 +276,7 @@ def _progress(num_sounds: int) -> Generator[Callable[[int, float], None]]:
     done = MofNCompleteColumn() if num_sounds > 1 else TaskProgressColumn()
     columns = ("transcribing", BarColumn(), done, TimeRemainingColumn())
     shares = [0.0] * num_sounds
-    # Lines to the same terminal have to pass through the bar; those to a file must not.
+    # Lines to the same terminal must go through the progress bar; those to a file must not.
     with Progress(
         *columns,
         console=console,
@@ -284,7 +284,7 @@ def _progress(num_sounds: int) -> Generator[Callable[[int, float], None]]:
         disable=not console.is_terminal,
         redirect_stdout=sys.stdout.isatty(),
     ) as progress:
-        # of a sound alone there is nothing to tell before its first piece is done: the bar pulses
+        # a single sound has no progress before its first piece is done, so the bar pulses
         task = progress.add_task("", total=num_sounds if num_sounds > 1 else None)
 
         def report(index: int, share: float) -> None:

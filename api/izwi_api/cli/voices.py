@@ -88,7 +88,7 @@ def delete(
 ) -> None:
     """Delete a voice and its clip."""
     with report_failures():
-        # a name that is wrong is refused before the question
+        # refuse a wrong name before asking
         name = _ask(server, api_key, lambda client: _stored(client, key))["name"]
         if not yes and not typer.confirm(f"Delete voice {name}? Its clip goes too.", err=True):
             messages().print("izwi: nothing was deleted")
@@ -157,7 +157,7 @@ def import_voice(
 def _ask(
     server: str | None, api_key: str | None, ask: Callable[[AsyncClient], Coroutine[Any, Any, T]]
 ) -> T:
-    """Ask the server that is named or runs here, else this process, which needs no model for it."""
+    """Use the given or the local server, else this process, which needs no model for this."""
     from izwi_api.cli.running_server import running_server
     from izwi_api.client import AsyncClient
 
@@ -182,7 +182,7 @@ async def _stored(client: AsyncClient, key: str) -> dict[str, Any]:
 
 
 async def _archive(client: AsyncClient, key: str) -> VoiceArchive:
-    """Return a stored voice, clip and all."""
+    """Return a stored voice with its clip."""
     from izwi_api.voices.archive import VoiceArchive
 
     entry = await _stored(client, key)
@@ -197,7 +197,7 @@ async def _archive(client: AsyncClient, key: str) -> VoiceArchive:
 
 
 async def _keep(client: AsyncClient, voice: VoiceArchive) -> None:
-    """Make a voice of an archive. Raises InvalidAudio and InvalidRequest."""
+    """Make a voice from an archive. Raises InvalidAudio and InvalidRequest."""
     from izwi.errors import InvalidRequest
     from izwi_api.cli.sound_files import check_sound
 
@@ -219,7 +219,7 @@ async def _keep(client: AsyncClient, voice: VoiceArchive) -> None:
 
 
 async def _listed(client: AsyncClient, model: str | None) -> list[tuple[str, str, str]]:
-    """Return each voice's name, its kind, and the speaker that an alias stands for."""
+    """Return each voice's name, kind, and, for an alias, its speaker."""
     async with client:
         return [
             (str(entry["name"]), str(entry["kind"]), str(entry.get("speaker") or ""))
