@@ -244,9 +244,12 @@ class Runner:
         if self._alternates is not None:
             hidden = self._model.run(self._model.embed(batch), self._kv.context(batch))
             return draw_by_track(self._model, self._ops, batch, hidden, self._sampling)
+        if not sequences:  # chunks of prompts: there is nothing to draw from
+            self._model.run(self._model.embed(batch), self._kv.context(batch))
+            return [], {}
         sampler = self._sampling.of(sequences)
         drawn = step(self._model, self._ops, batch, self._kv.context(batch), sampler.pick)
-        return (self._ops.numpy(drawn).tolist() if sequences else []), sampler.logprobs()
+        return self._ops.numpy(drawn).tolist(), sampler.logprobs()
 
     @counted
     @in_backend

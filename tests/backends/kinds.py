@@ -32,3 +32,4 @@ def backend_of(name: str, dtype: str = "float32") -> ArrayBackend:
 
 
 each_backend: Callable[..., Any] = pytest.mark.parametrize("backend", ["torch", "mlx"])
+needs_mlx = pytest.mark.skipif(not HAS_MLX, reason="mlx is not installed")

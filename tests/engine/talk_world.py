@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 
-from izwi.backends.torch.backend import TorchBackend
 from izwi.backends.torch.kv import bytes_per_page
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.layers import KVSpec
 from izwi.log import Log
 from izwi.request import Chunk, Reason, Request
-from tests.engine.toy import ToySpeech, ToyText
+from tests.backends.kinds import backend_of
 from tests.engine.toy_talk import Logged, ToyTalk
-from tests.engine.world import STEP_S, Clock, check_nothing_is_lost, run_until_idle
+from tests.engine.world import STEP_S, Clock, check_nothing_is_lost, run_until_idle, toys
 
-TALK, SPEECH, TEXT = ToyTalk(), ToySpeech(), ToyText()
+TALK = ToyTalk()
 PAGE = 4
 PAGE_BYTES = bytes_per_page(KVSpec.of(TALK.layers), PAGE, torch.float32)
+
+
+@cache
+def talk_of(backend: str) -> ToyTalk:
+    """The model of two tracks on a backend."""
+    return TALK if backend == "torch" else ToyTalk(backend_of(backend).ops)
 
 
 @dataclass
@@ -62,12 +68,14 @@ class Heard:
 class TalkWorld:
     """An engine whose memory is as small as a test wants it."""
 
-    def __init__(self, pages: int = 400, **settings: Any):
+    def __init__(self, pages: int = 400, backend: str = "torch", **settings: Any):
         config = EngineConfig(page_size=PAGE, kv_bytes=3 * pages * PAGE_BYTES)
         self.clock = Clock()
         self.config = replace(config, **settings)
-        models: Any = {"talk": TALK, "toy": SPEECH, "text": TEXT}
-        self.engine = Engine(models, TorchBackend(TALK.ops), self.config, self.clock)
+        speech, text = toys(backend)
+        models: Any = {"talk": talk_of(backend), "toy": speech, "text": text}
+        self.backend = backend
+        self.engine = Engine(models, backend_of(backend), self.config, self.clock)
         self.heard: dict[str, Heard] = {}
 
     def submit(self, request: Request, log: Log | None = None) -> None:
@@ -89,11 +97,11 @@ class TalkWorld:
 _ALONE: dict[Any, Heard] = {}
 
 
-def alone(request: Request) -> Heard:
+def alone(request: Request, backend: str = "torch") -> Heard:
     """What a request gives undisturbed."""
-    key = request.model, request.prompt, request.seed, request.max_entries
+    key = request.model, request.prompt, request.seed, request.max_entries, backend
     if key not in _ALONE:
-        world = TalkWorld()
+        world = TalkWorld(backend=backend)
         world.submit(request)
         world.run()
         world.check_nothing_is_lost()

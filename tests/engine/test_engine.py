@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -14,8 +16,9 @@ from izwi.request import Reason
 from izwi.runner.noise import uniforms
 from izwi.scheduler import policy
 from izwi.scheduler.cost import StepCost
+from tests.backends.kinds import each_backend
 from tests.engine.toy import CODEBOOKS, toy_request
-from tests.engine.world import SPEECH, World, alone, run
+from tests.engine.world import SPEECH, World, alone, run, toys
 from tests.engine.world import Log as Received
 
 
@@ -34,13 +37,34 @@ def test_rows_of_a_step_share_one_forward_pass() -> None:
     assert len(SPEECH.batch_sizes) < 30
 
 
-def test_same_seed_same_codes_alone_and_in_any_batch() -> None:
+@each_backend
+def test_same_seed_same_codes_alone_and_in_any_batch_on_every_backend(backend: str) -> None:
     requests = [toy_request(str(i), 3 + 5 * i, seed=i, frames=25, audio=i % 3) for i in range(8)]
-    together = run(World(max_step_tokens=64), requests)
+    together = run(World(max_step_tokens=64, backend=backend), requests)
     for request in requests:
-        single = alone(request)
-        assert together[request.request_id].entries == single.entries
+        single, torchs = alone(request, backend=backend), alone(request)
+        assert together[request.request_id].entries == single.entries == torchs.entries
         assert together[request.request_id].pcm == single.pcm
+        np.testing.assert_allclose(single.pcm, torchs.pcm, atol=1e-4)
+
+
+@each_backend
+def test_steps_of_a_long_prompt_draw_nothing_before_its_end(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = toy_request("a", 30, seed=4, frames=6)
+    expected = alone(request, backend=backend)
+    speech, _ = toys(backend)
+    drawn, draw = list[int](), speech.draw
+
+    def noting(hidden: Any, *more: Any) -> Any:
+        drawn.append(len(hidden))
+        return draw(hidden, *more)
+
+    monkeypatch.setattr(speech, "draw", noting)
+    log = run(World(max_step_tokens=8, max_running=2, backend=backend), [request])["a"]
+    assert log.entries == expected.entries
+    assert drawn == [1] * len(log.entries)
 
 
 def test_seeds_differ_and_streams_of_noise_are_uniform() -> None:
@@ -74,24 +98,27 @@ def test_abort_frees_everything_at_once() -> None:
     assert world.engine.abort("a") == []
 
 
-def test_streams_that_still_owe_sound_keep_their_rows_from_new_requests() -> None:
+@each_backend
+def test_streams_that_still_owe_sound_keep_their_rows_from_new_requests(backend: str) -> None:
     requests = [toy_request(str(i), 4, seed=i, frames=6 + i % 3) for i in range(12)]
-    logs = run(World(max_running=4, max_step_vocodes=1), requests)
+    logs = run(World(max_running=4, max_step_vocodes=1, backend=backend), requests)
     for request in requests:
-        assert logs[request.request_id].pcm == alone(request).pcm
+        assert logs[request.request_id].pcm == alone(request, backend=backend).pcm
 
 
-def test_a_failing_row_fails_alone() -> None:
+@each_backend
+def test_a_failing_row_fails_alone(backend: str) -> None:
     requests = [toy_request(str(i), 6, seed=i, frames=12) for i in range(4)]
-    SPEECH.poison = {"2"}
+    speech, _ = toys(backend)
+    speech.poison = {"2"}
     try:
-        logs = run(World(), requests)
+        logs = run(World(backend=backend), requests)
     finally:
-        SPEECH.poison = set()
+        speech.poison = set()
     assert logs["2"].reason is Reason.ERROR
     assert isinstance(logs["2"].error, RuntimeError)
     for i in (0, 1, 3):
-        assert logs[str(i)].entries == alone(requests[i]).entries
+        assert logs[str(i)].entries == alone(requests[i], backend=backend).entries
 
 
 def test_a_held_request_emits_nothing_and_goes_on_where_it_was() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from izwi.backends.torch.backend import TorchBackend
 from izwi.engine import Engine
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.request import Reason, Request
 from izwi.sequence import PauseReason, Phase
+from tests.backends.kinds import backend_of, each_backend
 from tests.engine.toy import CLONE, ToyCodec, toy_request
-from tests.engine.world import SPEECH, World, alone
+from tests.engine.world import World, alone
 
 TEN_MINUTES_S = 600.0
 
@@ -25,17 +25,20 @@ def sequence_of(world: World, name: str):
     return world.engine._live[name][1]
 
 
+@each_backend
 @pytest.mark.parametrize("host_bytes", [0, 1 << 20], ids=["rebuilt from the log", "kept in a tier"])
-def test_ten_minutes_and_an_eviction_later_it_goes_on_with_the_next_sample(host_bytes: int) -> None:
+def test_ten_minutes_and_an_eviction_later_it_goes_on_with_the_next_sample(
+    host_bytes: int, backend: str
+) -> None:
     request = spoken("a", 20, seed=3, frames=60, audio=1)
-    world = World(pages=24, max_running=2, host_bytes=host_bytes)
+    world = World(24, backend, max_running=2, host_bytes=host_bytes)
     world.submit(request)
     for _ in range(12):
         world.step()
     heard = len(world.logs["a"].pcm)
     world.engine.pause("a")
     assert sequence_of(world, "a").status.paused is PauseReason.TURN
-    for i in range(8):  # others take every page and every codec row
+    for i in range(4):  # others take every page and every codec row
         world.submit(spoken(f"b{i}", 30, seed=20 + i, frames=30))
     world.run()
     world.clock.now_s += TEN_MINUTES_S
@@ -46,21 +49,24 @@ def test_ten_minutes_and_an_eviction_later_it_goes_on_with_the_next_sample(host_
     assert (load["pages_demoted"] > 0) == (host_bytes > 0)
     world.engine.resume("a")
     world.run()
-    assert world.logs["a"].pcm == alone(request).pcm
-    assert world.logs["a"].entries == alone(request).entries
+    assert world.logs["a"].pcm == alone(request, backend=backend).pcm
+    assert world.logs["a"].entries == alone(request, backend=backend).entries
     assert (world.engine.load["toy"]["pages_promoted"] > 0) == (host_bytes > 0)
     world.check_nothing_is_lost()
 
 
+@each_backend
 @pytest.mark.parametrize("host_bytes", [0, 1 << 20], ids=["rebuilt from the log", "kept in a tier"])
-def test_a_clone_whose_codec_state_was_evicted_still_continues_its_clip(host_bytes: int) -> None:
+def test_a_clone_whose_codec_state_was_evicted_still_continues_its_clip(
+    host_bytes: int, backend: str
+) -> None:
+    made = backend_of(backend)
+    codec = ToyCodec(made.ops)
     request = spoken(f"{CLONE} a", 6, seed=3, frames=40)
     worlds = []
     for others in (0, 4):
         world = World(max_running=2, host_bytes=host_bytes)
-        world.engine = Engine(
-            {"toy": ToyCodec()}, TorchBackend(SPEECH.ops), world.config, world.clock
-        )
+        world.engine = Engine({"toy": codec}, made, world.config, world.clock)
         world.submit(request)
         for _ in range(12):
             world.step()
@@ -75,9 +81,7 @@ def test_a_clone_whose_codec_state_was_evicted_still_continues_its_clip(host_byt
         worlds.append(world)
     undisturbed, evicted = (world.logs[request.request_id] for world in worlds)
     assert evicted.pcm == undisturbed.pcm
-    worlds[0].engine = Engine(
-        {"toy": ToyCodec()}, TorchBackend(SPEECH.ops), world.config, world.clock
-    )
+    worlds[0].engine = Engine({"toy": codec}, made, world.config, world.clock)
     plain = replace(request, request_id="a")
     worlds[0].submit(plain)
     worlds[0].run()

@@ -7,8 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from izwi.request import EncodeInput
+from tests.backends.kinds import each_backend
 from tests.engine.toy import ToyPrompt, toy_request
-from tests.engine.world import SPEECH, TEXT, World, alone
+from tests.engine.world import SPEECH, TEXT, World, alone, toys
 
 SHARED = tuple((7 * i) % 30 for i in range(500))
 
@@ -18,43 +19,48 @@ def request(name: str, tail: tuple[int, ...], model: str = "text", frames: int =
     return replace(made, prompt=ToyPrompt(SHARED + tail))
 
 
+@each_backend
 @pytest.mark.parametrize("together", [True, False], ids=["at once", "one after the other"])
-def test_64_requests_compute_their_500_common_positions_once(together: bool) -> None:
-    world = World(pages=2000, max_running=64, max_step_tokens=2048)
-    before = TEXT.num_tokens
+def test_64_requests_compute_their_500_common_positions_once(together: bool, backend: str) -> None:
+    world = World(2000, backend, max_running=64, max_step_tokens=2048)
+    _, text = toys(backend)
+    before = text.num_tokens
     requests = [request(str(i), (i % 30, i // 30)) for i in range(64)]
     for made in requests:
         world.submit(made)
         if not together:
             world.run()
     world.run()
-    computed = TEXT.num_tokens - before
+    computed = text.num_tokens - before
     decoded = sum(len(log.entries) for log in world.logs.values())
     own = 64 * (2 + world.config.page_size)  # their own two, and at most the split page
     assert computed <= 500 + own + decoded
     load = world.engine.load["text"]
     assert load["prefix_positions_hit"] >= 63 * 496
     assert load["prefix_positions_hit"] / load["prefix_positions_asked"] > 0.9
-    for made in requests[::9]:
-        assert world.logs[made.request_id].entries == alone(made).entries
+    for made in requests[::21]:
+        assert world.logs[made.request_id].entries == alone(made, backend=backend).entries
     world.check_nothing_is_lost()
 
 
-def test_prefixes_part_inside_a_page_and_the_rest_of_it_is_copied() -> None:
-    world = World()
+@each_backend
+def test_prefixes_part_inside_a_page_and_the_rest_of_it_is_copied(backend: str) -> None:
+    world = World(backend=backend)
+    _, text = toys(backend)
     first, second = request("a", (1, 2, 3, 4, 5)), request("b", (1, 2, 3, 9, 9))
     world.submit(first)
     world.run()
-    before = TEXT.num_tokens
+    before = text.num_tokens
     world.submit(second)
     world.run()
-    assert TEXT.num_tokens - before == 2 + len(world.logs["b"].entries) - 1
-    assert world.logs["b"].entries == alone(second).entries
+    assert text.num_tokens - before == 2 + len(world.logs["b"].entries) - 1
+    assert world.logs["b"].entries == alone(second, backend=backend).entries
     # the copy was written to, the original was not
     again = replace(first, request_id="c")
     world.submit(again)
     world.run()
-    assert world.logs["c"].entries == world.logs["a"].entries == alone(first).entries
+    expected = alone(first, backend=backend).entries
+    assert world.logs["c"].entries == world.logs["a"].entries == expected
 
 
 def test_a_conversation_goes_on_from_its_own_answer() -> None:

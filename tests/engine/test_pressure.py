@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
 from hypothesis import given
@@ -13,9 +14,11 @@ from msgspec.structs import replace
 from izwi.cache.pages import pages_for
 from izwi.request import Reason, Request
 from izwi.scheduler import deadline
+from tests.backends.kinds import needs_mlx
 from tests.engine.ahead import one_step_ahead
 from tests.engine.toy import toy_request
 from tests.engine.world import PAGE, World, alone
+from tests.examples import examples
 
 LAST_EVENT = 30 + 60 + 60  # the latest arrival, age and pause
 LONGEST = 20 + 2 + 24  # prompt, audio, entries
@@ -99,26 +102,43 @@ def live_through(world: World, crowd: list[Timeline], now: int, written: dict[st
             world.engine.write(name, text, closed=age == len(timeline.pieces) - 1)
 
 
-@given(
-    crowd=crowds(),
-    spare_pages=st.sampled_from([0, 0, 1, 3, 8, 24]),
-    tokens=st.integers(8, 40),
-    running=st.sampled_from([1, 2, 4, 8]),
-    policy=st.sampled_from(["fcfs", "priority", "deadline"]),
-    host_bytes=st.sampled_from([0, 20_000, 1 << 20]),
-    ahead=st.booleans(),
-    far_s=st.sampled_from([0.0, 0.02, 5.0]),
-)
+CIRCUMSTANCES = {
+    "spare_pages": st.sampled_from([0, 0, 1, 3, 8, 24]),
+    "max_step_tokens": st.integers(8, 40),
+    "max_running": st.sampled_from([1, 2, 4, 8]),
+    "policy": st.sampled_from(["fcfs", "priority", "deadline"]),
+    "host_bytes": st.sampled_from([0, 20_000, 1 << 20]),
+    "ahead": st.booleans(),
+    "far_s": st.sampled_from([0.0, 0.02, 5.0]),
+}
+
+
+@given(crowd=crowds(), circumstances=st.fixed_dictionaries(CIRCUMSTANCES))
 def test_every_log_is_the_undisturbed_one(
+    crowd: list[Timeline], circumstances: dict[str, Any]
+) -> None:
+    check_logs("torch", crowd, **circumstances)
+
+
+@needs_mlx
+@examples(8)
+@given(crowd=crowds(), circumstances=st.fixed_dictionaries(CIRCUMSTANCES))
+def test_on_mlx_too_every_log_is_the_undisturbed_one(
+    crowd: list[Timeline], circumstances: dict[str, Any]
+) -> None:
+    check_logs("mlx", crowd, **circumstances)
+
+
+def check_logs(
+    backend: str,
     crowd: list[Timeline],
+    *,
     spare_pages: int,
-    tokens: int,
-    running: int,
-    policy: str,
-    host_bytes: int,
     ahead: bool,
     far_s: float,
+    **settings: Any,
 ) -> None:
+    """Live through a crowd's timelines, and compare with each request alone."""
     with (
         one_step_ahead() if ahead else nullcontext(),
         # soon so far ahead that others take its place
@@ -126,11 +146,9 @@ def test_every_log_is_the_undisturbed_one(
     ):
         world = World(
             pages_for(LONGEST + 1, PAGE) + spare_pages,
-            max_running=running,
-            max_step_tokens=tokens,
-            policy=policy,
-            host_bytes=host_bytes,
+            backend,
             max_wait_s=1e6,
+            **settings,
         )
         written: dict[str, int] = {}
         for now in range(6000):
@@ -141,7 +159,10 @@ def test_every_log_is_the_undisturbed_one(
     assert not world.engine.has_work, "the loop stands still"
     world.check_nothing_is_lost()
     for timeline in crowd:
-        log, single = world.logs[timeline.request.request_id], alone(undisturbed(timeline))
+        log, single = (
+            world.logs[timeline.request.request_id],
+            alone(undisturbed(timeline), backend=backend),
+        )
         if log.reason is Reason.ABORTED:
             assert log.entries == single.entries[: len(log.entries)]
             assert log.pcm == single.pcm[: len(log.pcm)]

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from izwi.backends.torch.ops import TorchOps
 from izwi.request import Reason, Request
 from izwi.tracks import END
+from tests.backends.kinds import each_backend, needs_mlx
 from tests.engine.ahead import one_step_ahead
-from tests.engine.talk_world import TALK, TalkWorld, alone
+from tests.engine.talk_world import TALK, TalkWorld, alone, talk_of
 from tests.engine.toy import toy_request
 from tests.engine.toy_talk import (
     AUDIO_END,
@@ -25,6 +27,7 @@ from tests.engine.toy_talk import (
     SumCodec,
     talk_request,
 )
+from tests.examples import examples
 
 SEED = 4  # whose answer has both tracks for long
 
@@ -66,20 +69,21 @@ def test_text_leaves_at_once_and_the_first_sound_before_the_second_text() -> Non
     assert heard.kinds[:first] == ["text"] * before.count(TEXT), "one token a chunk"
 
 
+@each_backend
 @pytest.mark.parametrize("ahead", [False, True])
-def test_rows_of_both_tracks_run_in_one_step(ahead: bool) -> None:
+def test_rows_of_both_tracks_run_in_one_step(ahead: bool, backend: str) -> None:
     requests = [talk_request(str(n), 3 + 4 * n, n, 50) for n in range(6)]
     neighbours = [toy_request(f"s{n}", 5 + n, n, 20) for n in range(2)]
     neighbours += [toy_request(f"t{n}", 5 + n, n, 20, model="text") for n in range(2)]
-    expected = {r.request_id: alone(r) for r in [*requests, *neighbours]}
-    TALK.tracks_drawn.clear()
+    expected = {r.request_id: alone(r, backend) for r in [*requests, *neighbours]}
+    talk_of(backend).tracks_drawn.clear()
     with one_step_ahead() if ahead else nullcontext():
-        world = TalkWorld(max_running=5)
+        world = TalkWorld(max_running=5, backend=backend)
         for request in [*requests, *neighbours]:
             world.submit(request)
         world.run()
     world.check_nothing_is_lost()
-    assert {TEXT, FRAMES} in TALK.tracks_drawn
+    assert {TEXT, FRAMES} in talk_of(backend).tracks_drawn
     for name, found in world.heard.items():
         same(found, expected[name])
 
@@ -159,6 +163,17 @@ ACTIONS = ("step", "pause", "resume", "crash", "neighbour", "again")
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_whatever_happens_the_log_and_the_sound_are_the_same(data: st.DataObject) -> None:
+    live_through(data, "torch")
+
+
+@needs_mlx
+@examples(8)
+@given(data=st.data())
+def test_on_mlx_too_the_log_and_the_sound_are_the_same(data: st.DataObject) -> None:
+    live_through(data, "mlx")
+
+
+def live_through(data: st.DataObject, backend: str) -> None:
     """Neighbours, pauses, memory for one request and a half, crashes, prefix hits, steps ahead."""
     count = data.draw(st.integers(1, 4))
     lengths = data.draw(st.lists(st.integers(1, 17), min_size=count, max_size=count))
@@ -167,7 +182,7 @@ def test_whatever_happens_the_log_and_the_sound_are_the_same(data: st.DataObject
         talk_request(f"r{n}", lengths[n], data.draw(st.integers(0, 5)), sizes[n])
         for n in range(count)
     ]
-    expected = {request.request_id: alone(request) for request in requests}
+    expected = {request.request_id: alone(request, backend) for request in requests}
     config = {
         "pages": data.draw(st.integers(20, 40)),
         "max_running": data.draw(st.integers(1, 4)),
@@ -177,7 +192,7 @@ def test_whatever_happens_the_log_and_the_sound_are_the_same(data: st.DataObject
         "policy": data.draw(st.sampled_from(["deadline", "priority", "fcfs"])),
     }
     with one_step_ahead() if data.draw(st.booleans()) else nullcontext():
-        world = TalkWorld(**config)
+        world = TalkWorld(**config, backend=backend)
         for request in requests:
             world.submit(request)
         for n in range(data.draw(st.integers(0, 25))):
@@ -231,7 +246,7 @@ def test_sound_that_lags_is_delivered_once_when_its_last_entry_is_drawn_again(
 
 def crashed(world: TalkWorld, requests: list) -> TalkWorld:
     """Another engine goes on with what callers have; what is not theirs is gone."""
-    fresh = TalkWorld(pages=30, max_running=world.config.max_running)
+    fresh = TalkWorld(30, world.backend, max_running=world.config.max_running)
     for request in requests:
         heard = world.heard[request.request_id]
         if heard.reason is None:
@@ -247,7 +262,7 @@ def test_sound_that_lags_is_the_one_shot_decode(seed: int) -> None:
     frames = [ids for track, ids in heard.logged if track == FRAMES and ids[0] != AUDIO_END]
     codes = torch.tensor([[*frames, (END,) * 3]])
     zeros = {name: torch.zeros(1, *spec.shape) for name, spec in SumCodec.state.items()}
-    samples = SumCodec().decode(codes, zeros)[0][0, SumCodec.lookahead_samples :].tolist()
+    samples = SumCodec(TorchOps()).decode(codes, zeros)[0][0, SumCodec.lookahead_samples :].tolist()
     assert heard.pcm == pytest.approx(samples[: len(frames) * SumCodec.frame_samples])
     lengths = [len(chunk.pcm) for chunk in heard.chunks if chunk.pcm is not None]
     assert lengths[0] == SumCodec.frame_samples - SumCodec.lookahead_samples

@@ -1,7 +1,8 @@
 """A speech model of a few thousand weights whose every output depends on its whole history.
 
 It goes through the real decoder stack, pages and sampler, so a page lost, shared or rebuilt
-wrongly changes what it says.
+wrongly changes what it says. It is written over `izwi.ops`, and has the same weights on every
+backend.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from izwi.capability import Capability
 from izwi.digests import digest_ints
 from izwi.layers import StateSpec
 from izwi.model import Pick, Row
+from izwi.ops import Array, Ops
 from izwi.request import EncodeInput, Request, SamplingParams
 from izwi.tracks import Track
 from izwi_models.qwen3.decoder import DecoderConfig, decode, tensor_shapes
@@ -52,17 +54,19 @@ class ToyModel:
 
     num_inputs = CODEBOOKS + 1
 
-    def __init__(self, ops: TorchOps | None = None) -> None:
-        self.ops = ops or TorchOps()
+    def __init__(self, ops: Ops | None = None) -> None:
+        self.ops: Ops = ops or TorchOps()
         g = torch.Generator().manual_seed(0)
+
+        def drawn(shape: tuple[int, ...], scale: float = 1.0) -> Array:
+            return self.ops.array((torch.randn(shape, generator=g) * scale).numpy())
+
         self.weights = {
-            name: torch.ones(shape) if len(shape) == 1 else torch.randn(shape, generator=g) * 0.4
+            name: self.ops.array(np.ones(shape)) if len(shape) == 1 else drawn(shape, 0.4)
             for name, shape in tensor_shapes(self.config, "").items()
         }
-        self.weights = {name: w.to(self.ops.device) for name, w in self.weights.items()}
         self.embedding, self.text, self.heads = (
-            torch.randn(shape, generator=g).to(self.ops.device)
-            for shape in ((CODEBOOKS, VOCAB, 16), (VOCAB, 16), (CODEBOOKS, VOCAB, 16))
+            drawn(shape) for shape in ((CODEBOOKS, VOCAB, 16), (VOCAB, 16), (CODEBOOKS, VOCAB, 16))
         )
         self.poison: set[str] = set()
         self.batch_sizes: list[int] = []
@@ -90,29 +94,30 @@ class ToyModel:
 
     def encode(self, inputs: Sequence[EncodeInput]) -> list[Any]:
         self.num_encoded += len(inputs)
-        device = self.embedding.device
-        return [torch.full((1, 16), float(np.tanh(i.values.sum())), device=device) for i in inputs]
+        return [self.ops.array(np.full((1, 16), np.tanh(i.values.sum()))) for i in inputs]
 
-    def _embed(self, row: Row) -> torch.Tensor:
+    def _embed(self, row: Row) -> Array:
+        ops = self.ops
         sequence = row.sequence
         prompt = sequence.request.prompt
         assert isinstance(prompt, ToyPrompt)
-        device = self.embedding.device
-        encoded = [torch.zeros(1, 16, device=device) if e is None else e for e in sequence.encoded]
-        parts = [self.embedding[0][list(prompt.ids)], *encoded]
+        encoded = [ops.zeros((1, 16)) if e is None else e for e in sequence.encoded]
+        parts = [ops.take(self.embedding[0], ops.array(prompt.ids)), *encoded]
         if sequence.emitted:
-            codes = torch.tensor(sequence.emitted, device=device)
+            codes = ops.array(sequence.emitted)
             beside = [self._beside(sequence, k) for k in range(len(sequence.emitted))]
-            frames = sum(self.embedding[c][codes[:, c]] for c in range(self.num_codebooks))
-            parts.append(frames + self.text[beside])
-        return torch.cat(parts)[row.start : row.stop]
+            looked_up = [
+                ops.take(self.embedding[c], codes[:, c]) for c in range(self.num_codebooks)
+            ]
+            parts.append(sum(looked_up) + ops.take(self.text, ops.array(beside)))
+        return ops.concat(parts, 0)[row.start : row.stop]
 
     def embed(self, rows: Sequence[Row]) -> Any:
         if any(row.sequence.request.request_id in self.poison for row in rows):
             raise RuntimeError("poisoned row")
         self.batch_sizes.append(len(rows))
         self.num_tokens += sum(row.stop - row.start for row in rows)
-        return torch.cat([self._embed(row) for row in rows])
+        return self.ops.concat([self._embed(row) for row in rows], 0)
 
     def inputs(self, rows: Sequence[Row]) -> Any:
         inputs = []
@@ -128,10 +133,13 @@ class ToyModel:
         return np.array(inputs)
 
     def embed_inputs(self, inputs: Any) -> Any:
-        parts = [*self.embedding[: self.num_codebooks], self.text]
-        looked_up = [part[ids.clamp_min(0)] for part, ids in zip(parts, inputs.T, strict=True)]
-        there = (inputs.T >= 0)[..., None]
-        return sum(torch.where(one, x, 0.0) for one, x in zip(there, looked_up, strict=True))
+        ops, total = self.ops, 0.0
+        parts = [*(self.embedding[c] for c in range(self.num_codebooks)), self.text]
+        for n, part in enumerate(parts):
+            ids = inputs[:, n]
+            looked_up = ops.take(part, ops.clip(ids, 0, None))
+            total = total + ops.where((ids >= 0)[:, None], looked_up, 0.0)
+        return total
 
     def run(self, x: Any, context: Any) -> Any:
         return decode(self.ops, self.weights, self.config, "", x, context)
@@ -140,8 +148,8 @@ class ToyModel:
         ids = []
         for codebook in range(self.num_codebooks):
             ids.append(pick(hidden @ self.heads[codebook].T, codebook))
-            hidden = hidden + 0.1 * self.embedding[codebook][ids[-1]]
-        return torch.stack(ids, 1)
+            hidden = hidden + 0.1 * self.ops.take(self.embedding[codebook], ids[-1])
+        return self.ops.stack(ids, 1)
 
 
 class ToySpeech(ToyModel):
@@ -178,9 +186,8 @@ class ToySpeech(ToyModel):
         return None
 
     def decode(self, codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        steps = codes.sum(-1).float().repeat_interleave(self.frame_samples, 1)
-        total = state["sum"] + steps.cumsum(1)
-        return torch.sin(total), {"sum": total[:, -1:]}
+        total = state["sum"] + summed(self.ops, codes, self.frame_samples)
+        return self.ops.sin(total), {"sum": total[:, -1:]}
 
 
 class ToyCodec(ToySpeech):
@@ -193,15 +200,24 @@ class ToyCodec(ToySpeech):
     def warm_codes(self, sequence: Any) -> Any:
         if not sequence.request.request_id.startswith(CLONE):
             return None
-        return torch.full((3, self.num_codebooks), 5, device=self.embedding.device)
+        return self.ops.array(np.full((3, self.num_codebooks), 5))
 
     def decode(self, codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        steps = codes.sum(-1).float().repeat_interleave(self.frame_samples, 1)
-        total = state["sum"] + steps.cumsum(1)
-        frames = torch.arange(codes.shape[1], device=codes.device)
-        before = state["count"] + frames.repeat_interleave(self.frame_samples)
+        total = state["sum"] + summed(self.ops, codes, self.frame_samples)
+        frames = np.arange(codes.shape[1]).repeat(self.frame_samples)
+        before = self.ops.cast(state["count"] + self.ops.array(frames))
         count = state["count"] + codes.shape[1]
-        return torch.sin(total + before), {"sum": total[:, -1:], "count": count}
+        return self.ops.sin(total + before), {"sum": total[:, -1:], "count": count}
+
+
+def summed(ops: Ops, codes: Any, frame_samples: int) -> Any:
+    """Running sum, (batch, samples) float32, of (batch, frames, codebooks), each frame repeated.
+
+    The numbers are small integers: no order of adding them rounds.
+    """
+    sample, frame = np.arange(codes.shape[1] * frame_samples)[:, None], np.arange(codes.shape[1])
+    times = (sample + 1 - frame * frame_samples).clip(0, frame_samples)  # each was added by then
+    return ops.linear(ops.cast(ops.sum(codes, -1)), ops.array(times.astype(np.float32)))
 
 
 class ToyText(ToyModel):

@@ -18,10 +18,11 @@ from izwi.backends.torch.ops import TorchOps
 from izwi.digests import digest_ints
 from izwi.layers import PagedAttention, ShortConv, StateSpec
 from izwi.model import Pick, Row
-from izwi.ops.protocol import AttentionSpec
+from izwi.ops import Array, AttentionSpec, Ops
 from izwi.request import EncodeInput, Request, SamplingParams, TrackParams
 from izwi.track_log import Entry, Progress
 from izwi.tracks import END, Track
+from tests.engine.toy import summed
 
 TEXT, FRAMES = 0, 1
 NUM_TEXT, NUM_FRAMES = 6, 12
@@ -53,15 +54,18 @@ class SumCodec:
     state: Mapping[str, StateSpec] = {"sum": StateSpec((1,)), "last": StateSpec((3,))}
     warms_up = False
 
+    def __init__(self, ops: Ops):
+        self.ops = ops
+
     def warm_codes(self, sequence: Any) -> None:
         return None
 
     def decode(self, codes: Any, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         assert (codes[..., 0] != AUDIO_END).all(), "the end of audio is no sound"
-        is_sound = (codes[..., 0] != END).repeat_interleave(self.frame_samples, 1)
-        steps = codes.sum(-1).float().repeat_interleave(self.frame_samples, 1)
-        total = state["sum"] + steps.cumsum(1)
-        waves = torch.cat([state["last"], torch.sin(total) * is_sound], 1)
+        is_sound = self.ops.cast(codes[..., 0] != END)
+        is_sound = self.ops.stack([is_sound] * self.frame_samples, -1).reshape(len(codes), -1)
+        total = state["sum"] + summed(self.ops, codes, self.frame_samples)
+        waves = self.ops.concat([state["last"], self.ops.sin(total) * is_sound], 1)
         sound = waves[:, : -self.lookahead_samples] + 0.5 * waves[:, self.lookahead_samples :]
         return sound / 2, {"sum": total[:, -1:], "last": waves[:, -self.lookahead_samples :]}
 
@@ -77,16 +81,16 @@ class ToyTalk:
         PagedAttention(2, 8, 1e4, window=7),
     )
 
-    def __init__(self) -> None:
-        self.ops = TorchOps()
+    def __init__(self, ops: Ops | None = None) -> None:
+        self.ops: Ops = ops or TorchOps()
         self.tracks = (
             Track("text", 1, VOCAB),
-            Track("frames", CODEBOOKS, VOCAB, None, SumCodec(), frozenset([AUDIO_END])),
+            Track("frames", CODEBOOKS, VOCAB, None, SumCodec(self.ops), frozenset([AUDIO_END])),
         )
         g = torch.Generator().manual_seed(1)
 
-        def drawn(*shape: int) -> torch.Tensor:
-            return torch.randn(shape, generator=g) * 0.4
+        def drawn(*shape: int) -> Array:
+            return self.ops.array((torch.randn(shape, generator=g) * 0.4).numpy())
 
         self.words, self.codes = 2 * drawn(VOCAB, WIDTH), 2 * drawn(CODEBOOKS, VOCAB, WIDTH)
         self.text_head, self.heads = 2 * drawn(VOCAB, WIDTH), 2 * drawn(CODEBOOKS, VOCAB, WIDTH)
@@ -94,6 +98,7 @@ class ToyTalk:
         self.kernels = [2 * drawn(WIDTH, 3) for _ in range(2)]
         self.qkv = [drawn(32 + 2 * 16, WIDTH) for _ in range(2)]
         self.outs = [drawn(WIDTH, width) for width in (WIDTH, 32, WIDTH, 32)]
+        self.ones = self.ops.array(np.ones(WIDTH))
         self.num_positions_run = 0
         self.tracks_drawn: list[set[int]] = []  # of each step
 
@@ -127,34 +132,34 @@ class ToyTalk:
         logged = self._logged(sequence)[start:stop]
         return [digest_ints([track, *ids]) for track, ids in logged]
 
-    def embed(self, rows: Sequence[Row]) -> torch.Tensor:
+    def embed(self, rows: Sequence[Row]) -> Array:
         self.num_positions_run += sum(row.stop - row.start for row in rows)
         self.tracks_drawn.append({row.sequence.tracks.next for row in rows if row.emits})
-        return torch.stack(
+        return self.ops.stack(
             [
                 self.words[ids[0]]
                 if track == TEXT
                 else sum(self.codes[book][code] for book, code in enumerate(ids))
                 for row in rows
                 for track, ids in self._logged(row.sequence)[row.start : row.stop]
-            ]
+            ],
+            0,
         )
 
     # -- a step ------------------------------------------------------------------------------
     def run(self, x: Any, context: Any) -> Any:
         for n in range(2):
-            gate, out, value = self.ops.linear(self._norm(x), self.mixed[n]).split(WIDTH, -1)
-            y = self.ops.short_conv(gate * value, self.kernels[n], context=context, layer=n)
-            x = self.ops.linear_add(out * y, self.outs[2 * n], x)
-            q, k, v = self.ops.linear(self._norm(x), self.qkv[n]).split((32, 16, 16), -1)
-            y = self.ops.attention(
-                q.contiguous(), k.contiguous(), v.contiguous(), spec=HEADS, context=context, layer=n
+            mixed = self.ops.linear(self._norm(x), self.mixed[n])
+            y = self.ops.gated_short_conv(mixed, self.kernels[n], context=context, layer=n)
+            x = self.ops.linear_add(y, self.outs[2 * n], x)
+            y = self.ops.normed_attention(
+                x, self.ones, 1e-6, self.qkv[n], spec=HEADS, context=context, layer=n
             )
             x = self.ops.linear_add(y, self.outs[2 * n + 1], x)
         return self._norm(x)
 
     def _norm(self, x: Any) -> Any:
-        return self.ops.rms_norm(x, torch.ones(WIDTH), 1e-6)
+        return self.ops.rms_norm(x, self.ones, 1e-6)
 
     def draw(self, hidden: Any, pick: Pick, track: int = 0) -> Any:
         if track == TEXT:
@@ -162,9 +167,9 @@ class ToyTalk:
         ids = []
         for book in range(CODEBOOKS):
             ids.append(pick(hidden @ self.heads[book].T, book))
-            hidden = hidden + 0.1 * self.codes[book][ids[-1]]
-        codes = torch.stack(ids, 1)
-        return torch.where(codes[:, :1] == AUDIO_END, AUDIO_END, codes)
+            hidden = hidden + 0.1 * self.ops.take(self.codes[book], ids[-1])
+        codes = self.ops.stack(ids, 1)
+        return self.ops.where(codes[:, :1] != AUDIO_END, codes, AUDIO_END)
 
 
 def talk_request(

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
-from izwi.backends.torch.backend import TorchBackend
 from izwi.cache.pages import pages_for
 from izwi.config import EngineConfig
 from izwi.engine import Engine
 from izwi.model_worker import ModelWorker
 from izwi.request import Chunk, Reason, Request
 from izwi.scheduler.work import Work
+from tests.backends.kinds import backend_of
 from tests.engine.toy import ToySpeech, ToyText
 
 SPEECH, TEXT = ToySpeech(), ToyText()
+
+
+@cache
+def toys(backend: str) -> tuple[ToySpeech, ToyText]:
+    """The toys of speech and of text on a backend."""
+    if backend == "torch":
+        return SPEECH, TEXT
+    ops = backend_of(backend).ops
+    return ToySpeech(ops), ToyText(ops)
+
+
 PAGE = 4
 STEP_S = 0.01
 
@@ -51,13 +63,14 @@ class Log:
 class World:
     """An engine over the toys, whose memory is as small as a test wants it."""
 
-    def __init__(self, pages: int = 400, **settings: object):
+    def __init__(self, pages: int = 400, backend: str = "torch", **settings: object):
         bytes_per_position = 2 * 2 * 2 * 8 * 4  # k and v, layers, heads, width, float32
         config = EngineConfig(page_size=PAGE, kv_bytes=2 * pages * PAGE * bytes_per_position)
         self.clock = Clock()
         self.config = replace(config, **settings)  # type: ignore[arg-type]
-        models = {"toy": SPEECH, "text": TEXT}
-        self.engine = Engine(models, TorchBackend(SPEECH.ops), self.config, self.clock)
+        speech, text = toys(backend)
+        models = {"toy": speech, "text": text}
+        self.engine = Engine(models, backend_of(backend), self.config, self.clock)
         self.logs: dict[str, Log] = {}
         for worker in self.engine._workers.values():
             worker.schedule = self._checked(worker)  # type: ignore[method-assign]
@@ -122,9 +135,6 @@ def run(world: World, requests: list[Request]) -> dict[str, Log]:
         world.submit(request)
     world.run()
     return world.logs
-
-
-_ALONE: dict[tuple[object, ...], Log] = {}
 
 
 def alone(request: Request, **settings: object) -> Log:
