@@ -22,6 +22,7 @@ from aiortc.mediastreams import MediaStreamError
 from av import AudioFrame, AudioResampler
 
 from izwi.errors import InvalidRequest
+from izwi_api.realtime.lost_packets import Filler, PacketBuffer
 from izwi_api.realtime.session import Hear, Work
 from izwi_api.realtime.speaker import WIRE, Speaker
 from izwi_api.sessions.core import Message
@@ -38,6 +39,9 @@ _MAX_MESSAGE_BYTES = 256 << 10
 _MAX_UNSENT_BYTES = 1 << 20
 # Events that wait to be taken.
 _MAX_INBOX = 1024
+_NO_SAMPLES = np.zeros(0, np.int16)
+# Where aiortc's receivers keep the packets that wait for one that is late.
+_BUFFER = "_RTCRtpReceiver__jitter_buffer"
 _TOO_LARGE = (
     '{"type":"error","event_id":"event_too_large","error":{"type":"server_error",'
     '"code":"event_too_large","message":"an event is too large for a data channel",'
@@ -128,13 +132,19 @@ class Call:
         await self._heard.wait()
         assert self._microphone is not None
         resampler = AudioResampler(format="s16", layout="mono", rate=WIRE.rate)
+        filler = Filler(WIRE.rate)
         while True:
             try:
                 frame = await self._microphone.recv()
             except MediaStreamError as error:
                 raise ClientLeft from error
-            for piece in resampler.resample(frame):
-                hear(np.ascontiguousarray(piece.to_ndarray()).astype("<i2").tobytes())
+            assert isinstance(frame, AudioFrame)
+            assert frame.pts is not None
+            assert frame.time_base is not None
+            samples = [piece.to_ndarray().ravel() for piece in resampler.resample(frame)]
+            start_s = float(frame.pts * frame.time_base)
+            for piece in filler.pieces(start_s, np.concatenate([*samples, _NO_SAMPLES])):
+                hear(piece.astype("<i2").tobytes())
 
     async def _expect(self) -> None:
         """Leave a caller who does not come."""
@@ -175,6 +185,9 @@ class Call:
     def _take_track(self, track: MediaStreamTrack) -> None:
         if track.kind == "audio" and self._microphone is None:
             self._microphone = track
+            for receiver in self._peer.getReceivers():
+                if receiver.track is track and hasattr(receiver, _BUFFER):
+                    setattr(receiver, _BUFFER, PacketBuffer())
             self._heard.set()
 
 
