@@ -24,9 +24,9 @@ from izwi.sequence import Sequence
 from izwi.track_log import Entry, Progress
 from izwi.tracks import Track
 
-# In `Model.inputs`, ids of an entry that the host does not know yet.
+# In `Model.inputs`: an id that the host does not know yet.
 UNKNOWN = -1
-# Draw one id a row: logits (rows, vocabulary) of a codebook -> ids (rows,) int64.
+# Draws one id per row: logits (rows, vocabulary) of a codebook -> ids (rows,) int64.
 Pick = Callable[[Array, int], Array]
 
 
@@ -39,16 +39,16 @@ class Row(NamedTuple):
 
     @property
     def emits(self) -> bool:
-        """Whether its output gives entries: it has output positions, or the last position."""
+        """Whether its output gives entries: it has output positions, or is the last position."""
         sequence = self.sequence
         if sequence.output_positions:
             return sequence.next_drawn < self.stop
-        # as `Sequence.num_entries`, written out: this runs for every row of every step
+        # `Sequence.num_entries` inlined: this runs for every row of every step
         return self.stop == sequence.num_prompt + len(sequence.emitted) + sequence.pending.entries
 
     @property
     def num_drawn(self) -> int:
-        """Entries that are drawn from it; more than one at output positions alone."""
+        """Number of entries drawn from it; more than one only at output positions."""
         sequence = self.sequence
         if sequence.output_positions:
             return len(sequence.drawn_before(self.stop))
@@ -56,16 +56,16 @@ class Row(NamedTuple):
 
     @property
     def decodes(self) -> bool:
-        """Whether it runs the last entry alone."""
+        """Whether it runs only the last entry."""
         return self.start + 1 == self.stop > self.sequence.num_prompt and self.emits
 
 
 class Model(Protocol):
-    """One loaded checkpoint, as the engine sees it. Every method runs all its rows at once.
+    """One loaded checkpoint, as the engine uses it. Each method runs all its rows at once.
 
-    What only some models have is in protocols of its own: `Alternates` (several tracks),
-    `Encodes` (audio in the prompt), `Recordable` (steps that a GPU repeats), `TakesText` (text
-    that is still being written).
+    Features of some models are separate protocols: `Alternates` (several tracks), `Encodes` (audio
+    in the prompt), `Recordable` (steps that a GPU replays), `TakesText` (text that is still being
+    written).
     """
 
     @property
@@ -75,16 +75,16 @@ class Model(Protocol):
 
     @property
     def layers(self) -> tuple[CacheSpec, ...]:
-        """What each layer keeps of a sequence."""
+        """The state that each layer keeps for a sequence."""
         ...
 
     @property
     def max_positions(self) -> int:
-        """Positions that the checkpoint was made for."""
+        """Maximum number of positions of the checkpoint."""
         ...
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Name positions [start, stop) of prompt and log, one int of at most 63 bits each.
+        """Return keys of positions [start, stop) of prompt and log, ints of at most 63 bits.
 
         Two sequences of this model whose first n keys are equal have the same keys and values
         there, so pages can be shared.
@@ -109,60 +109,61 @@ class Model(Protocol):
 
 @runtime_checkable
 class Alternates(Protocol):
-    """A model of several tracks. Both are pure functions: the same values give the same."""
+    """A model with several tracks. Both methods are pure functions."""
 
     def begin(self, request: Request) -> Progress:
-        """What the first entry of a request's log is."""
+        """Return the state before the first entry of a request's log."""
         ...
 
     def following(
         self, request: Request, progress: Progress, drawn: Entry | None
     ) -> Progress | None:
-        """What follows an entry.
+        """Return the state after an entry.
 
         Args:
-            request: Whose log.
-            progress: As it was before the entry, so the entry is of `progress.track`.
-            drawn: Its ids. None: they are not known yet; tell what follows most of the time, from
-                counts alone. If it turns out otherwise, what was computed on it is drawn again.
+            request: The request.
+            progress: The state before the entry, which is on `progress.track`.
+            drawn: Its ids. None if they are not known yet: return the most frequent case, from
+                counts alone. If it turns out to be wrong, work that was launched on it is drawn
+                again.
 
         Returns:
-            What the next entry is; None: there is none. A stop id of the request's ends the log
-            before this is asked.
+            The state for the next entry, or None if there is none. A stop id of the request ends
+            the log before this is called.
         """
         ...
 
 
 @runtime_checkable
 class Recordable(Protocol):
-    """A model whose steps a GPU can record once and repeat."""
+    """A model whose steps a GPU can record once and replay."""
 
     @property
     def num_inputs(self) -> int:
-        """Numbers a position in `inputs`."""
+        """Number of ids for each position in `inputs`."""
         ...
 
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
-        """The rows' positions as ids, (positions, num_inputs).
+        """Return the rows' positions as ids, (positions, num_inputs).
 
-        At positions of the log the entry comes first. One that a step in flight still draws is
-        all `UNKNOWN`, which is replaced on the device.
+        At positions of the log the entry comes first. An entry that a step in flight still draws is
+        all `UNKNOWN`; the device replaces it.
 
-        None where one of them is made of something else: encoded sound, a speaker's vector.
+        None if one of them is not made of ids: encoded sound, a speaker's vector.
         """
         ...
 
     def embed_inputs(self, inputs: Array) -> Array:
-        """`embed` of positions that are ids.
+        """Do the same as `embed`, for positions that are ids.
 
         Args:
-            inputs: `inputs`, on the device.
+            inputs: The result of `inputs`, on the device.
 
         Returns:
             (positions, width).
 
-        This, `run` and `draw` work on arrays on the device alone and depend on no value, so that a
-        GPU can record them once and repeat them.
+        This method, `run` and `draw` use only arrays on the device and depend on no value, so that
+        a GPU can record them once and replay them.
         """
         ...
 
@@ -173,13 +174,13 @@ class RecordableModel(Model, Recordable, Protocol):
 
 @runtime_checkable
 class RecordableTracks(Recordable, Protocol):
-    """A recordable model of several tracks, whose inputs are entries and nothing else."""
+    """A recordable model with several tracks, whose inputs are entries only."""
 
     @property
     def entry_columns(self) -> tuple[int, ...]:
-        """Of each track, the column of `inputs` at which its entries begin.
+        """For each track, the column of `inputs` at which its entries begin.
 
-        What is beside an entry in its row is -1. A row's entry may be of any track.
+        The other columns of a row are -1. A row's entry may be on any track.
         """
         ...
 
@@ -189,11 +190,11 @@ class TakesText(Protocol):
     """A model whose entries need text that may still be written."""
 
     def positions_ready(self, sequence: Sequence) -> int:
-        """Positions of prompt and log whose inputs are known, where text is still written."""
+        """Return how many positions of prompt and log have known inputs."""
         ...
 
     def max_entries(self, sequence: Sequence) -> int:
-        """Entries after which a sequence ends, where that depends on text written later."""
+        """Return the number of entries at which a sequence ends, which may depend on later text."""
         ...
 
 
@@ -223,11 +224,11 @@ def step(model: Model, ops: Ops, rows: Seq[Row], context: AttentionContext, pick
 
 
 class Capable(Model, Protocol):
-    """A model, and what API servers can ask it for."""
+    """A model, as API servers use it."""
 
     @property
     def capabilities(self) -> tuple[Capability, ...]:
-        """What it can do, its main purpose first."""
+        """Its capabilities, the main one first."""
         ...
 
 
@@ -250,10 +251,10 @@ class SpeechModel(Capable, Protocol):
     def follows_instructions(self) -> bool: ...
 
     def split_text(self, text: str) -> list[str]:
-        """Cut text into the pieces that the checkpoint was trained to say; most take it whole.
+        """Split text into the pieces that the checkpoint was trained on; most take it whole.
 
         Raises:
-            InvalidRequest: Nothing in it can be said.
+            InvalidRequest: Nothing in it can be spoken.
         """
         ...
 
@@ -264,12 +265,12 @@ class SpeechModel(Capable, Protocol):
 
 @runtime_checkable
 class ClonesVoices(Protocol):
-    """A speech model that encodes clips to voices; what `SpeechModel.can_clone` says."""
+    """A speech model that encodes clips to voices; see `SpeechModel.can_clone`."""
 
     def prepare_voice(
         self, request_id: str, model: str, samples: npt.NDArray[np.float32], text: str | None
     ) -> Request:
-        """An encode-only request whose answer `read_voice` turns into a VoicePrompt."""
+        """Return an encode-only request whose output `read_voice` turns into a VoicePrompt."""
         ...
 
     def read_voice(self, encoded: Seq[npt.NDArray[Any]], text: str | None) -> VoicePrompt: ...
@@ -283,13 +284,13 @@ class TranscriptionModel(Capable, Protocol):
 
     @property
     def language_codes(self) -> Mapping[str, str]:
-        """ISO 639 codes by the names that `read` gives."""
+        """ISO 639 codes, by the names that `read` returns."""
         ...
 
     def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
-        """Cut 16 kHz samples into pieces [start, stop) that the model takes in one go.
+        """Split 16 kHz samples into pieces [start, stop) that the model accepts.
 
-        It reads them near the cuts alone, so an hour takes no more memory than a minute.
+        Only samples near the cuts are read, so an hour takes no more memory than a minute.
         """
         ...
 
@@ -300,21 +301,21 @@ class TranscriptionModel(Capable, Protocol):
         ...
 
     def read(self, token_ids: Seq[int], language: str | None) -> Transcript:
-        """Parse what was emitted; `language` is the forced one, if any."""
+        """Parse the output; `language` is the forced one, if any."""
         ...
 
     def spell(self, token_ids: Seq[int], language: str | None) -> list[bytes]:
-        """Bytes that each token adds to the text of `read`; none where it says something else.
+        """Return the bytes that each token adds to the text of `read`; empty for other tokens.
 
-        Joined they are that text in UTF-8, with white space behind it, and with every turn of what
-        a stuck decoder repeats, which `read` may cut short.
+        Joined, they are that text in UTF-8, with white space after it, and with all repetitions of
+        a stuck decoder, which `read` may cut short.
         """
         ...
 
 
 @runtime_checkable
 class SpellsTokens(Protocol):
-    """A model of text tokens, whose answers can follow a grammar."""
+    """A model with text tokens, whose answers can follow a grammar."""
 
     @property
     def end_ids(self) -> tuple[int, ...]:
@@ -330,20 +331,20 @@ class ChatModel(Capable, Protocol):
     """A model whose entries are the text tokens of the next turn of a conversation."""
 
     def prepare_chat(self, request_id: str, model: str, ask: ChatInput) -> Request:
-        """Put a conversation into the template and tokenise. Raises InvalidRequest and its kind."""
+        """Apply the template to a conversation and tokenise. Raises InvalidRequest and its kind."""
         ...
 
     def open_answer(self, request: Request) -> AnswerReader:
-        """Begin to read what is emitted for a request of `prepare_chat`, as it comes."""
+        """Return a reader for the output of a request of `prepare_chat`, as it arrives."""
         ...
 
 
 class ConversationModel(Capable, Protocol):
-    """A model that hears and speaks: its answers have text and sound."""
+    """A speech-to-speech model: its answers have text and sound."""
 
     @property
     def sample_rate(self) -> int:
-        """Of the sound, Hz."""
+        """Sample rate of the sound, Hz."""
         ...
 
     @property
@@ -352,11 +353,11 @@ class ConversationModel(Capable, Protocol):
         ...
 
     def prepare_conversation(self, request_id: str, model: str, ask: ConversationInput) -> Request:
-        """Lay out the next answer of a conversation. Raises InvalidRequest and its kind."""
+        """Prepare the next answer of a conversation. Raises InvalidRequest and its kind."""
         ...
 
     def open_answer(self, request: Request) -> AnswerReader:
-        """Begin to read the text of an answer, as it comes."""
+        """Return a reader for the text of an answer, as it arrives."""
         ...
 
 
@@ -370,7 +371,8 @@ class Backend(Protocol):
         """Read the safetensors of a folder, or of one file.
 
         Raises:
-            CheckpointError: A tensor is missing, not expected, or of another shape; it is named.
+            CheckpointError: A tensor is missing, unexpected, or of another shape; the message names
+                it.
         """
         ...
 
@@ -380,12 +382,12 @@ class Family:
     """How to recognise and load one kind of checkpoint.
 
     Attributes:
-        model_type: The `model_type` of its config.json; where that has none, the first of its
-            `architectures`.
-        fits: Tells its config.json from others of that `model_type`; None: it is any other.
+        model_type: The `model_type` of its config.json, or else the first of its `architectures`.
+        fits: Distinguishes its config.json from others with that `model_type`; None accepts any
+            other.
         load: Reads a checkpoint folder in the published layout.
-        prompts: Tagged structs that the prompts of its requests are, so that they may cross to
-            another process.
+        prompts: Tagged structs of the prompts of its requests, so that they can be sent to another
+            process.
     """
 
     model_type: str

@@ -1,4 +1,4 @@
-"""The thread that steps the engine: takes commands from any thread, passes on the output."""
+"""The step thread: takes commands from any thread, steps the engine, and passes on the output."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from izwi.request import Chunk, Request
 Seen = TypeVar("Seen")
 logger = logging.getLogger(__name__)
 
-# Where everything waits for readers or writers, a step is tried again after so long.
+# Seconds after which a step is tried again while everything waits for readers or input.
 _REST_S = 0.02
-# Less time than this is not worth going to sleep for.
+# It is not worth sleeping for less than this.
 _LEAST_SPARE_S = 2e-4
 
 
 class ChunkSink(Protocol):
-    """Receives the engine's output, on its thread; must be quick and must not raise."""
+    """Receives the engine's output on the step thread; must be quick and must not raise."""
 
     def take(self, chunks: list[Chunk]) -> None:
-        """Take what left the engine, in order; the last chunk of a request has a reason."""
+        """Take the output of a step, in order; the last chunk of a request has a reason."""
         ...
 
     def stepped(self) -> None:
-        """Called after commands and, if anything was to run, a step."""
+        """Called after commands and, if there was work, a step."""
         ...
 
     def ended(self, broken: BaseException | None) -> None:
-        """Called when the thread ends: it takes no more commands and sends no more chunks.
+        """Called when the thread ends; no command is run and no chunk is sent after that.
 
         Args:
-            broken: The error that the engine could not recover from; None if it was asked to stop,
-                after every request got its last chunk.
+            broken: The error that the engine could not recover from; None if it was stopped, after
+                every request got its last chunk.
         """
         ...
 
 
 class SteppingThread:
-    """Owns the engine. All methods but `start` are safe to call from any thread.
+    """Owns the engine. All methods except `start` are safe to call from any thread.
 
     Args:
         engine: Used by this thread only, except for its figures.
@@ -63,21 +63,21 @@ class SteppingThread:
         self._commands: deque[Callable[[], None]] = deque()
         self._live: set[str] = set()  # ids of requests that have not ended
         self._observer: Observer | None = None
-        self._changes: list[tuple[str, Future[None]]] = []  # models that come or go, and who waits
-        self._asked: set[Future[None]] = set()  # all changes that are not done
-        self._since_s: float | None = None  # when what runs now began
+        self._changes: list[tuple[str, Future[None]]] = []  # models that change
+        self._asked: set[Future[None]] = set()  # of all unfinished changes
+        self._since_s: float | None = None  # when the current step or command began
         self._stopping = False
-        self._closed = False  # no command will be looked at any more
+        self._closed = False  # no more commands are run
         self._thread = threading.Thread(target=self._run, name="izwi-engine", daemon=True)
 
     @property
     def alive(self) -> bool:
-        """Whether the thread steps."""
+        """Whether the thread runs."""
         return self._thread.is_alive() and not self._stopping and not self._closed
 
     @property
     def busy_s(self) -> float:
-        """For how long the thread has been at one step or one command; 0 between them."""
+        """Seconds since the current step or command began; 0 between them."""
         since_s = self._since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
@@ -106,7 +106,7 @@ class SteppingThread:
         self.tell(lambda: self.end(request_id))
 
     def pause(self, request_id: str) -> None:
-        """Stop a request where it is before the next step."""
+        """Pause a request before the next step."""
         self.tell(lambda: self._engine.pause(request_id))
 
     def resume(self, request_id: str) -> None:
@@ -122,10 +122,10 @@ class SteppingThread:
         self.tell(lambda: self._engine.set_backpressure(request_id, backpressured))
 
     def change(self, name: str, change: Callable[[], None]) -> Future[None]:
-        """Do something to the model of a name, and wait until it is not leaving any more.
+        """Run a change of a model on the thread; the future waits until the model is not leaving.
 
         Raises:
-            EngineStopped: The engine does not run.
+            EngineStopped: The engine is not running.
         """
         done: Future[None] = Future()
         self._asked.add(done)
@@ -147,7 +147,7 @@ class SteppingThread:
         return done
 
     def tell(self, command: Callable[[], None]) -> bool:
-        """Queue a command for the thread; False if the thread takes no more."""
+        """Queue a command; False if the thread accepts no more."""
         with self._wake:
             if not self._closed:
                 self._commands.append(command)
@@ -155,11 +155,11 @@ class SteppingThread:
             return not self._closed
 
     def take_in(self, requests: Sequence[Request], logs: Sequence[Log] = ()) -> None:
-        """As `submit`, for a command: it runs on the thread itself.
+        """Do the same as `submit`, in a command.
 
         Args:
-            requests: To queue.
-            logs: The log of each, if another engine has begun them. They are not recorded.
+            requests: The requests.
+            logs: The log of each if another engine has begun them. These are not recorded.
         """
         ids = [request.request_id for request in requests]
         new = [request_id for request_id in dict.fromkeys(ids) if request_id not in self._live]
@@ -172,17 +172,17 @@ class SteppingThread:
                 if self._observer and log is None:
                     self._observed(self._observer.submitted, request)
         except IzwiError as error:
-            # not those that run under an id that is asked for again
+            # but not the running requests whose ids were submitted again
             for request_id in taken:
                 self._engine.abort(request_id)
             self._dispatch([failure(request_id, error) for request_id in new])
 
     def end(self, request_id: str) -> None:
-        """As `abort`, for a command."""
+        """Do the same as `abort`, in a command."""
         self._dispatch(self._engine.abort(request_id))
 
     def _settle_changes(self) -> None:
-        """Complete the waits for models that were added or removed."""
+        """Complete the futures of models that were added or removed."""
         for change in list(self._changes):
             name, done = change
             if name not in self._engine.leaving:
@@ -195,10 +195,10 @@ class SteppingThread:
             with self._engine.own_stream():
                 self._step_until_notified()
             self._close()
-            for command in self._commands:  # what came in while the last step ran
+            for command in self._commands:  # those that arrived during the last step
                 self._guarded(command)
             self._fail_all(EngineStopped("the engine has stopped"))
-        except BaseException as error:  # or nobody would hear that nothing moves any more
+        except BaseException as error:  # the end must be reported, whatever it was
             logger.critical("the engine failed for good and takes no more requests", exc_info=True)
             broken = error
         finally:
@@ -209,7 +209,7 @@ class SteppingThread:
             self._sink.ended(broken)
 
     def _close(self) -> None:
-        """Take no more commands."""
+        """Accept no more commands."""
         with self._wake:
             self._closed = True
 
@@ -247,7 +247,7 @@ class SteppingThread:
 
         Args:
             timeout_s: None waits forever.
-            is_early: Go on waiting even if a step could run.
+            is_early: Wait even if a step could run.
         """
         engine = self._engine
         with self._wake:
@@ -261,8 +261,8 @@ class SteppingThread:
     def _guarded(self, work: Callable[[], None]) -> None:
         """Call a function; if it fails, fail every request and continue.
 
-        A failure here is a bug outside any one row; no request may hang because of it. If failing
-        the requests fails as well, the thread ends.
+        Such a failure is a bug outside any single row, and no request may hang because of it. If
+        failing the requests fails as well, the thread ends.
         """
         self._since_s = time.monotonic()
         try:
@@ -285,7 +285,7 @@ class SteppingThread:
             self._sink.take(chunks)
 
     def _observed(self, tell: Callable[[Seen], None], what: Seen) -> None:
-        """Call the observer; after a failure (a full disk, say) it is not called again."""
+        """Call the observer; after a failure (a full disk, for example) it is not called again."""
         try:
             tell(what)
         except Exception:

@@ -1,9 +1,9 @@
 """Predict how long a step takes, from what it runs. Pure: no clock, no tensor, no I/O.
 
-A step's time is close to linear in a few counts: one forward pass costs something whatever it
-holds, then so much for each row that decodes, each position of a prompt, each piece of audio,
-each call of the codec and each frame in it, and something for prompts or pieces of audio being
-there at all. The eight prices are learnt from measured steps.
+A step's time is nearly linear in a few counts: a constant for the forward pass, then a price for
+each row that decodes, each position of a prompt, each piece of audio, each call of the codec and
+each of its frames, and constants for having prompts or pieces of audio at all. The eight prices are
+learned from measured steps.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 SAMPLE_WINDOW = 128
 REFIT_STEPS = 64
-# Residuals beyond so many robust standard deviations pull no harder than one at that distance.
+# Residuals beyond so many robust standard deviations weigh no more than one at that distance.
 HUBER = 3.0
-# A step that took so many times longer or shorter than predicted is set aside ...
+# A step that took this many times longer or shorter than predicted is set aside ...
 DOUBT = 2.5
-# ... until as many in a row with the same parts agree: then their prices have changed.
+# ... until so many in a row with the same parts agree: then their prices have changed.
 AGREEING = 3
-# A robust standard deviation is at least this share of the mean step: clocks are that coarse.
+# Lower limit of a robust standard deviation, as a share of the mean step: clocks are coarse.
 LEAST_SPREAD = 1e-3
 
 
@@ -65,12 +65,12 @@ class StepWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Prices of the parts of a step, in seconds. Nothing costs anything until it was measured.
+    """Prices of the parts of a step, in seconds; 0 until they are measured.
 
     Attributes:
-        base_s: A forward pass, whatever it holds.
-        prefill_call_s: Prompts in a step, beside `base_s`, whatever their number and lengths.
-        encode_call_s: Pieces of audio in a step, whatever their number.
+        base_s: A forward pass, whatever its size.
+        prefill_call_s: Having prompts in a step, in addition to `base_s`.
+        encode_call_s: Having pieces of audio in a step.
     """
 
     base_s: float = 0.0
@@ -98,9 +98,9 @@ class StepCost:
 
 
 def fit(samples: Iterable[tuple[StepWork, float]]) -> StepCost:
-    """Learn the prices from steps and their measured seconds; none comes out negative.
+    """Learn the prices from measured steps; none is negative.
 
-    Robust: a tenth of the steps may be off by any factor. A price that no sample speaks of is 0.
+    Robust: a tenth of the steps may be wrong by any factor. Prices without a sample are 0.
     """
     rows = [_Row.of(work, seconds) for work, seconds in samples]
     return StepCost(*_fit(rows, [0.0] * len(_PRICES), rounds=8, sweeps=500))
@@ -109,12 +109,12 @@ def fit(samples: Iterable[tuple[StepWork, float]]) -> StepCost:
 class OnlineCost:
     """Prices that follow the steps of a running engine.
 
-    Keeps the last `SAMPLE_WINDOW` steps and learns anew every `REFIT_STEPS` (sooner at first), from
-    where the prices stand, so that parts that did not run lately keep theirs.
+    Keeps the last `SAMPLE_WINDOW` steps and fits every `REFIT_STEPS` (sooner at first), starting
+    from the current prices, so that parts that did not run lately keep theirs.
 
-    A step far from its prediction teaches nothing unless the next ones like it agree. If they do,
-    what was learnt before of the rarest of their parts is forgotten at once: a few slow steps with
-    that part would otherwise set its price until `SAMPLE_WINDOW` steps have passed.
+    A step far from its prediction is ignored unless the next ones like it agree. If they do, the
+    samples of the rarest of their parts are dropped at once: otherwise a few slow steps with that
+    part would determine its price until `SAMPLE_WINDOW` steps have passed.
     """
 
     def __init__(self, cost: StepCost | None = None):
@@ -125,7 +125,7 @@ class OnlineCost:
         self._num_steps = 0
 
     def add(self, work: StepWork, seconds: float) -> None:
-        """Learn from a step that ran. A step without work teaches nothing."""
+        """Learn from a step that ran. Steps without work are ignored."""
         if not any(work):
             return
         row = _Row.of(work, seconds)
@@ -136,17 +136,17 @@ class OnlineCost:
         self._rows.extend(changed or (row,))
         young = self._num_steps <= REFIT_STEPS
         if changed or self._num_steps % REFIT_STEPS == 0 or self._num_steps in (8, 16, 32):
-            # later the prices begin near where they end, so that one short round will do
+            # later the prices start near their result, so one short round is enough
             rounds, sweeps = (4, 100) if young or changed else (1, 40)
             self.cost = StepCost(*_fit(self._rows, list(astuple(self.cost)), rounds, sweeps))
             self._priced.update(place for known in self._rows for place in known.parts)
 
     def _set_aside(self, row: _Row, predicted_s: float) -> list[_Row] | None:
-        """Doubt a step that is far from its prediction.
+        """Set aside a step that is far from its prediction.
 
         Returns:
-            None where it is set aside; what to learn where it and those before it agree; nothing
-            where it is not doubtful.
+            None if it is set aside; the steps to learn from if it and those before it agree; empty
+            if it is close to its prediction.
         """
         parts = row.parts
         slow, fast = row.seconds > DOUBT * predicted_s, DOUBT * row.seconds < predicted_s
@@ -174,7 +174,7 @@ _PRICES = StepCost.__slots__
 
 
 class _Row(NamedTuple):
-    """One equation: the counts that are not zero, by the place of their price, and the seconds."""
+    """Return one equation: the nonzero counts, by the index of their price, and the seconds."""
 
     counts: tuple[tuple[int, float], ...]
     seconds: float
@@ -187,12 +187,12 @@ class _Row(NamedTuple):
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """Places of the prices that it pays."""
+        """Return the indices of the prices that a row pays."""
         return tuple(place for place, _ in self.counts)
 
 
 def _fit(rows: Sequence[_Row], prices: list[float], rounds: int, sweeps: int) -> list[float]:
-    """Solve the least squares; each round weighs the rows by how well the last explains them."""
+    """Solve the least squares; each round weighs rows by the residuals of the previous one."""
     size = len(_PRICES)
     for _ in range(rounds if rows else 0):
         matrix = [[0.0] * size for _ in range(size)]
@@ -209,7 +209,7 @@ def _fit(rows: Sequence[_Row], prices: list[float], rounds: int, sweeps: int) ->
 
 
 def _weights(rows: Sequence[_Row], prices: Sequence[float]) -> list[float]:
-    """Huber's weights: 1 for what is explained, falling with the distance for what is not."""
+    """Return Huber's weights: 1 for small residuals, falling with the distance for large ones."""
     errors = [
         abs(seconds - sum([count * prices[place] for place, count in counts]))
         for counts, seconds in rows
@@ -224,8 +224,8 @@ def _descend(
 ) -> list[float]:
     """Solve the normal equations for prices >= 0 by coordinate descent, in place.
 
-    Where the samples cannot tell two prices apart it stays near where it began, which is what
-    we want of a window in which every step has the same number of rows.
+    If the samples cannot distinguish two prices, both stay near their start, which is wanted for a
+    window in which every step has the same number of rows.
     """
     for _ in range(sweeps):
         moved = False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from izwi.scheduler.plan import Budgets, Plan, Rank, View
 from izwi.scheduler.step_builder import StepBuilder, is_decode, is_stuck
 
-# Steps without a part after which a sequence counts as one of the highest priority.
+# Idle steps after which a sequence gets the highest priority.
 AGED_STEPS = 200
 
 
@@ -17,7 +17,7 @@ def rank_fcfs(view: View) -> tuple[float, ...]:
 
 
 def rank_priority(view: View) -> tuple[float, ...]:
-    """Order by priority, then arrival; who was idle for `AGED_STEPS` comes before all."""
+    """Order by priority, then arrival; sequences idle for `AGED_STEPS` come first."""
     aged = view.urgency.idle_steps >= AGED_STEPS
     return (not aged, 0 if aged else -view.urgency.priority, view.key)
 
@@ -25,9 +25,9 @@ def rank_priority(view: View) -> tuple[float, ...]:
 def plan_fcfs(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> Plan:
     """Fill one step: decodes first, then prompts in flight, then new ones in arrival order.
 
-    A voice that already plays must not starve: a missed step is audible, a late first token is
-    not. When pages run out, the latest arrivals give theirs back and are rebuilt from their log
-    later; the earliest always gets on, so the loop never stands still.
+    A playing voice must not starve: a missed step is audible, a late first token is not. When pages
+    run out, the latest arrivals give theirs back and are rebuilt from their logs later. The
+    earliest one always advances, so the loop never stalls.
     """
     builder = StepBuilder(running, budgets, worth=rank_fcfs)
     _fill(builder, running, waiting, level=lambda _: (), victims=lambda _: _stuck(running))
@@ -38,8 +38,8 @@ def plan_priority(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     """Fill one step by priority; within one priority like `plan_fcfs`.
 
     A new request takes the pages and places of running sequences of lower priority, the lowest and
-    latest first. Age moves a sequence up in line, but gives it no right to anybody's pages: with
-    that, two that do not fit together would take them in turns and none would end.
+    latest first. Age moves a sequence forward, but lets it take no pages: otherwise two that do not
+    fit together would take them in turns, and neither would end.
     """
 
     def worth(view: View) -> tuple[float, ...]:
@@ -69,7 +69,7 @@ def _fill(
     for view in running:
         builder.set_aside(view)
     line = [(False, level(view), 0 if is_decode(view) else 1, view.key, view) for view in running]
-    # held new requests, who would emit nothing, come after all others
+    # new requests that may not emit come after all others
     line += [(v.progress.backpressured, level(v), 2, v.key, v) for v in waiting]
     blocked = False
     for backpressured, _, kind, _, view in sorted(line):
@@ -81,5 +81,5 @@ def _fill(
 
 
 def _stuck(running: Sequence[View]) -> Iterator[View]:
-    """Running sequences that can run nothing, the latest first."""
+    """Return running sequences that can run nothing, the latest first."""
     yield from sorted(filter(is_stuck, running), key=lambda view: -view.key)

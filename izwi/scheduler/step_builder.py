@@ -1,9 +1,9 @@
 """Build one step within its budgets; shared by all policies. Pure: no clock, no tensor, no I/O.
 
-A policy says which sequence is next and which may be preempted for it; the step builder knows what
-each part of a step costs and how room is made. Its rules hold whatever the policy asks:
+A policy decides which sequence is next and which may be preempted for it. The step builder knows
+the cost of each part of a step, and makes room. It enforces these rules for every policy:
 
-* what is given out never exceeds the budgets and what preemption frees;
+* a plan never exceeds the budgets plus what preemption frees;
 * no sequence of the step is preempted, and no preempted sequence joins it;
 * a row takes pages only from sequences worth less than its own, in one fixed order a step;
 * a new request starts only if its whole prompt and one more position fit beside what prompts in
@@ -20,14 +20,14 @@ from operator import itemgetter
 from izwi.cache.pages import pages_for
 from izwi.scheduler.plan import Budgets, Forward, Plan, Rank, View
 
-# Shorter stretches of a prompt are not worth a row, unless it ends with them.
+# Shorter parts of a prompt are not worth a row, unless they are its end.
 LEAST_CHUNK_TOKENS = 64
 
 _Grade = tuple[bool, tuple[float, ...]]
 
 
 def is_decode(view: View) -> bool:
-    """Whether its share of a step is one position that emits."""
+    """Whether the sequence's share of a step is one position that emits."""
     progress = view.progress
     return (
         progress.num_positions - progress.num_computed == 1
@@ -39,25 +39,25 @@ def is_decode(view: View) -> bool:
 
 
 def is_due(view: View) -> bool:
-    """Whether it has the frames for its next chunk of sound."""
+    """Whether the sequence has the frames for its next chunk of sound."""
     sound = view.sound
     return 0 < sound.chunk <= sound.frames or (view.progress.ended and sound.frames > 0)
 
 
 def is_stuck(view: View) -> bool:
-    """Whether it holds pages and can run nothing, because it may not emit."""
+    """Whether the sequence holds pages and can run nothing, because it may not emit."""
     progress = view.progress
     return progress.backpressured and progress.num_missing <= 1 and not progress.num_encodes
 
 
 class StepBuilder:
-    """A plan in the making.
+    """Builds a plan.
 
     Args:
         running: Sequences that hold pages, in any order.
-        budgets: What the step may spend.
-        worth: Who keeps its pages; the largest gives them first. It must not change while
-            sequences wait for each other's pages, or they would take them in turns for ever.
+        budgets: The budgets of the step.
+        worth: Order in which sequences lose their pages, the largest first. It must not change
+            while sequences wait for each other's pages, or they would take them in turns forever.
     """
 
     def __init__(self, running: Sequence[View], budgets: Budgets, worth: Rank):
@@ -74,14 +74,14 @@ class StepBuilder:
         self._has_prompt = False
         self._due: list[tuple[View, int]] = []
         self._chunk_sizes: set[int] = set()
-        self._settled: set[int] = set()  # preempted, or with a part in the step
+        self._settled: set[int] = set()  # preempted, or part of the step
         self._victims: list[tuple[_Grade, View]] | None = None
         self._best_preempted: _Grade | None = None
         self._owed: dict[int, int] = {}  # pages that prompts in flight still need
         self._num_owed = 0
 
     def finish(self, sounds: Rank) -> Plan:
-        """Give the codec's places to the chunks that are due, in the order `sounds`."""
+        """Limit the due chunks to the codec's budget, in the order of `sounds`."""
         due = self._due
         if len(due) > self._budgets.vocodes:
             due = sorted(due, key=lambda piece: sounds(piece[0]))[: self._budgets.vocodes]
@@ -104,7 +104,7 @@ class StepBuilder:
         return len(self._admitted)
 
     def set_aside(self, view: View) -> None:
-        """Keep new requests off the pages that a running sequence still needs for its prompt."""
+        """Reserve the pages that a running sequence still needs for its prompt."""
         progress = view.progress
         computing = progress.num_missing > 1 or progress.num_encodes
         if computing and not progress.encode_only and not progress.ended:
@@ -113,13 +113,13 @@ class StepBuilder:
     def take(
         self, view: View, limit_s: float = inf, least_tokens: int = 0, sound: bool = True
     ) -> bool:
-        """Plan a running sequence's share: encode, a row, and the sound that comes due by it.
+        """Plan a running sequence's share: encodes, a row, and the sound that the row makes due.
 
         Args:
             view: The sequence.
-            limit_s: Leave out what would make the step longer than this, as predicted.
-            least_tokens: If not 0, it gets a share whatever the limit: of a prompt, so many
-                positions or one piece of audio.
+            limit_s: Leave out work that would make the predicted step longer than this.
+            least_tokens: If not 0, the sequence gets a share despite the limit: so many positions
+                of a prompt, or one piece of audio.
             sound: False leaves the sound that its row makes due to another step.
 
         Returns:
@@ -134,7 +134,7 @@ class StepBuilder:
         return self._take_prompt(view, limit_s, least_tokens, sound)
 
     def take_row(self, view: View, limit_s: float = inf, sound: bool = True) -> bool:
-        """`take` of what is known to decode; where it finds no page, of the sound that is there."""
+        """`take` for a sequence that decodes; without a page, its due sound only."""
         if self._tokens <= 0 or view.key in self._settled:
             return False
         progress, pending, cost = view.progress, view.sound, self._cost
@@ -160,7 +160,7 @@ class StepBuilder:
         return True
 
     def take_sound(self, view: View, limit_s: float = inf) -> bool:
-        """Plan the chunk of sound alone that a running sequence has the frames for, if any."""
+        """Plan only the due chunk of sound of a running sequence, if any."""
         return view.key not in self._settled and self._take_sound(view, limit_s)
 
     def admit(
@@ -175,8 +175,8 @@ class StepBuilder:
 
         Args:
             view: The sequence.
-            victims: Who is preempted for it, in order, where there is no room otherwise. Nobody
-                is if it would not help.
+            victims: Sequences to preempt for it, in order, if there is no room. None is preempted
+                if that would not help.
             limit_s: As for `take`.
             least_tokens: As for `take`.
             sound: As for `take`.
@@ -226,7 +226,7 @@ class StepBuilder:
         return True
 
     def _take_prompt(self, view: View, limit_s: float, least_tokens: int, with_sound: bool) -> bool:
-        """Encode what is left of the audio, then run as much of the prompt as there is room for."""
+        """Encode the remaining audio, then run as much of the prompt as fits."""
         if view.progress.num_encodes:
             count = self._encodes_within(view, limit_s, least_tokens)
             if count <= 0:
@@ -276,10 +276,10 @@ class StepBuilder:
         return min(count, max(affordable, 1 if least_tokens else 0))
 
     def _tokens_within(self, view: View, limit_s: float, least_tokens: int) -> int:
-        """Positions of a prompt that may run; 0 where a chunk would be too short for a row."""
+        """Return positions of a prompt to run; 0 if the part would be too short for a row."""
         if view.progress.encode_only:
             return 0
-        # the last position emits, so a held sequence runs all but that
+        # the last position emits, so a sequence with backpressure runs all except that
         most = min(self._tokens, view.progress.num_missing - view.progress.backpressured)
         cost = self._cost
         spare_s = limit_s - self.seconds - (0.0 if self._forward else cost.base_s)
@@ -317,11 +317,11 @@ class StepBuilder:
         self._owed[key] = pages
 
     def _grade(self, view: View) -> _Grade:
-        """Who keeps its pages: what cannot run gives them first."""
+        """Return the order in which sequences keep their pages; stuck ones lose them first."""
         return (is_stuck(view), self._worth(view))
 
     def _make_room(self, view: View, pages: int) -> bool:
-        """Preempt sequences worth less than `view` until `pages` are free. False: too few are."""
+        """Preempt sequences worth less than `view` until `pages` are free; False if too few are."""
         if self._victims is None:
             graded = [(self._grade(v), v) for v in self._running if not v.progress.ended]
             self._victims = sorted(graded, key=itemgetter(0))
