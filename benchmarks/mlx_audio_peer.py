@@ -1,0 +1,69 @@
+"""The peer of `benchmarks.mlx`: mlx-audio in a process and an environment of its own.
+
+Imports nothing of ours. Reads a JSON object a line, {"texts": [...], "frames": n}, and answers with
+{"seconds": ..., "samples": ...}; its first line says what it is.
+    PEER/bin/python -I benchmarks/mlx_audio_peer.py FOLDER
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+
+def never_guessing() -> None:
+    """Let it take all weights as published: it guesses layouts by sizes, which fails for small."""
+    module = import_module("mlx_audio.tts.models.qwen3_tts.qwen3_tts")
+    module.check_array_shape_qwen3 = lambda _: False  # type: ignore[attr-defined]
+
+
+def never_ending(model: Any) -> None:
+    """Let the model draw no end: every run has as many frames as it is asked for."""
+    end = model.config.talker_config.codec_eos_token_id
+    of_batch, sample = model._suppress_codec_tokens, model._sample_token
+
+    def sampled(logits: Any, *given: Any, suppress_tokens: Any = None, **named: Any) -> Any:
+        banned = suppress_tokens and [*suppress_tokens, end]
+        return sample(logits, *given, suppress_tokens=banned, **named)
+
+    model._suppress_codec_tokens = lambda eos: [*of_batch(eos), end]
+    model._sample_token = sampled
+
+
+def speak(model: Any, texts: list[str], frames: int) -> int:
+    """Samples made: one text by its single path, several by its batched one."""
+    voice = model.supported_speakers[0]
+    asked = {"max_tokens": frames, "temperature": 0.9}
+    if len(texts) == 1:
+        made = model.generate_custom_voice(texts[0], voice, language="english", **asked)
+    else:
+        made = model.batch_generate(texts, [voice] * len(texts), lang_code="english", **asked)
+    return sum(result.samples for result in made)
+
+
+def main() -> None:
+    """Load the folder and answer until the input ends."""
+    answers = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):  # the package prints what it loads
+        from mlx_audio.tts.utils import load
+
+        never_guessing()
+        model = load(sys.argv[1])
+        never_ending(model)
+        versions = {name: version(name) for name in ("mlx-audio", "mlx")}
+        print(json.dumps(versions), file=answers, flush=True)
+        for line in sys.stdin:
+            asked = json.loads(line)
+            began = time.perf_counter()
+            samples = speak(model, asked["texts"], asked["frames"])
+            took = {"seconds": time.perf_counter() - began, "samples": samples}
+            print(json.dumps(took), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
