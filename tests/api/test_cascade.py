@@ -205,6 +205,18 @@ def test_a_stop_string_ends_text_and_sound(create):
     assert 0 < len(said.data) < 0.6 * len(whole.data)
 
 
+def test_an_answer_in_text_to_sound_takes_what_a_question_in_text_does(create, question):
+    answer = create(model="chat", messages=[user(question)], n=3)
+    assert [choice.message.content for choice in answer.choices] == [ANSWER] * 3
+    CascadeBody.model_validate({"messages": [user(question)], "logprobs": True}).check()
+
+
+def test_sound_may_be_a_bare_string(create, served, question):
+    bare = {"type": "input_audio", "input_audio": question["input_audio"]["data"]}
+    create(model="chat", messages=[user(bare)])
+    assert words(served[2].asked[-1].messages[-1].content) == words(QUESTION)
+
+
 # -- leaving ---------------------------------------------------------------------------------
 def test_disconnect_frees_all_models(create, served):
     stream = create(messages=[user(text("a long one"))], stream=True, **ALOUD)
@@ -295,7 +307,9 @@ def audio(**change) -> dict:
         ({"messages": [user(silence())]}, 400, "no words were recognized"),
         ({"messages": [user(hear(b"RIFF"))]}, 400, "no wav file"),
         ({"messages": [user(BROKEN)]}, 400, "base64"),
-        ({"messages": [user({"type": "input_audio"})]}, 400, "input_audio"),
+        ({"messages": [user({"type": "input_audio"})]}, 400, "missing .*input_audio"),
+        ({"messages": [user({"type": "input_audio", "input_audio": "aGVsbG8="})]},
+         400, "no mp3 file"),
         ({"messages": [user({"type": "image_url"}, silence())]}, 400, "type 'text'"),
         ({"messages": [{"role": "user", "audio": {"id": "audio_1"}}]}, 400, "assistant"),
         ({"messages": [{"role": "assistant", "audio": {"id": "audio_1"}}]}, 400, "expired"),
@@ -310,7 +324,7 @@ def audio(**change) -> dict:
         ({"model": ASR}, 400, "not conversation"),
         ({"messages": [user(text("x " * 40_000))]}, 400, "has room for"),
     ],
-    ids=range(22),
+    ids=range(23),
 )  # fmt: skip
 def test_what_cannot_be_answered_says_why(create, change, status, match):
     body = {"messages": [user(text("hm"))], **ALOUD, **change}

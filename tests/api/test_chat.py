@@ -241,8 +241,26 @@ def test_what_changes_nothing_is_taken(http):
         "stream_options": {"include_usage": None, "include_obfuscation": False},
         "seed": None,
         "stop": None,
+        "prediction": {"type": "content", "content": [{"type": "text", "text": "hi"}]},
+        "reasoning_effort": None,
     }
     http.post(PATH, json=user("hi", **more)).raise_for_status()
+
+
+@pytest.mark.parametrize(
+    ("more", "thinking"),
+    [
+        ({"reasoning_effort": "none"}, False),
+        ({"reasoning_effort": "minimal"}, True),
+        ({"reasoning_effort": "high"}, True),
+        ({"reasoning_effort": "none", "enable_thinking": True}, True),
+        ({"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}}, False),
+        ({}, None),
+    ],
+)
+def test_effort_says_whether_to_think(http, world, more, thinking):
+    http.post(PATH, json=user("hi", **more)).raise_for_status()
+    assert world.asked[-1].thinking is thinking
 
 
 # -- tools, choices, log probabilities -------------------------------------------------------

@@ -29,13 +29,23 @@ _Part = Annotated[
 ]
 
 
+def _content_kind(content: object) -> str:
+    return "parts" if isinstance(content, list) else "other"
+
+
+_Content = Annotated[
+    Annotated[list[_Part], Tag("parts")] | Annotated[Any, Tag("other")],
+    Discriminator(_content_kind),
+]
+
+
 class HeardMessage(BaseModel):
     """What is sound in one turn; its other keys are looked at elsewhere."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
     role: str | None = None
-    content: list[_Part] | Any = None
+    content: _Content = None
     audio: GivenAnswer | None = None
 
 
@@ -66,15 +76,20 @@ class CascadeBody(BaseModel):
     audio: SpokenWith | None = None
     speech_model: str | None = None
     transcription_model: str | None = None
-    n: Literal[1] | None = None
+    n: Any = None
     store: Literal[False] | None = None
-    logprobs: Literal[False] | None = None
+    logprobs: Any = None
 
     def check(self) -> None:
         """Check what one key asks of another. Raises InvalidRequest."""
         if ("audio" in (self.modalities or ())) is not (self.audio is not None):
             message = "`audio` and the modality 'audio' belong together: give both or neither"
             raise InvalidRequest(message, param="audio")
+        if self.audio is not None and self.n not in (None, 1):
+            raise InvalidRequest("'n' must be 1 for an answer with sound", param="n")
+        if self.audio is not None and self.logprobs:
+            message = "logprobs are not supported for an answer with sound"
+            raise InvalidRequest(message, param="logprobs")
 
 
 def chat_body(values: Mapping[str, Any], texts: list[list[str] | None]) -> ChatBody:

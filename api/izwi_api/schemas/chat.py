@@ -128,6 +128,13 @@ Metadata = Annotated[
 ]
 
 
+class Prediction(Strict):
+    """Text that the answer is expected to have."""
+
+    type: Literal["content"]
+    content: str | list[dict[str, Any]]
+
+
 class StoredUpdateBody(Strict):
     """What of a stored completion may change."""
 
@@ -175,6 +182,12 @@ class ChatBody(Strict):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prediction: Prediction | None = None
+
+    # Whether the model thinks first; it has no degrees of it.
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
 
     # Extensions; the SDK sends them through `extra_body`.
     top_k: int | None = Field(default=None, ge=0, le=100_000)
@@ -220,6 +233,8 @@ def chat_input(body: ChatBody, seed: int) -> ChatInput:
     thinking = body.enable_thinking
     if thinking is None and body.chat_template_kwargs is not None:
         thinking = body.chat_template_kwargs.enable_thinking
+    if thinking is None and body.reasoning_effort is not None:
+        thinking = body.reasoning_effort != "none"
     choice = ToolChoice.AUTO if body.tool_choice is None else body.tool_choice
     named = choice.function.name if isinstance(choice, NamedTool) else None
     return ChatInput(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from izwi.errors import InvalidRequest
 from izwi_api.schemas.chat import INT32_MAX, INT64_MAX, StreamOptions
@@ -35,11 +35,22 @@ class InputAudio(Strict):
     format: Literal["wav", "mp3"]
 
 
+# A file that begins with RIFF, in base64.
+_WAV = "UklGR"
+
+
+def _with_format(value: object) -> object:
+    """Take a bare file for a wav by its first bytes, else for an mp3."""
+    if not isinstance(value, str):
+        return value
+    return {"data": value, "format": "wav" if value.startswith(_WAV) else "mp3"}
+
+
 class AudioPart(Strict):
-    """Sound of a message."""
+    """Sound of a message; some clients send the file alone."""
 
     type: Literal["input_audio"]
-    input_audio: InputAudio
+    input_audio: Annotated[InputAudio, BeforeValidator(_with_format)]
 
 
 class GivenAnswer(Strict):
