@@ -24,6 +24,7 @@ _KEYS = (
     "tests/api/test_limits.py",
     "tests/api/test_keys.py",
     "tests/api/test_shared_counts.py",
+    "tests/realtime/test_client_secrets.py",
 )
 _SCHEDULER = (
     *("cost", "playback", "batching_delay", "shadow", "ordered", "deadline", "step_builder"),
