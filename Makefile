@@ -11,7 +11,7 @@ serve: $(VENV)/.runtime
 
 # Run what CI runs. Tests that fail in parallel, on a shared processor, run once more by themselves and are listed.
 test: check wheel
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS) \
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS) \
 		|| $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -rA $(ARGS)
 
 # Run all checks except the tests.

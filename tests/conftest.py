@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -18,3 +19,30 @@ if not torch.cuda.is_available():
 settings.register_profile("test", max_examples=100, deadline=None)
 settings.register_profile("nightly", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
+
+# Minutes pass in these, mostly in wait for servers (`--durations`). They start first, because a long
+# file that starts last keeps one worker busy while the others are done.
+LONG_FILES = (
+    "tests/api/test_faults.py",
+    "tests/realtime/test_scenes.py",
+    "tests/clients/",
+    "tests/serve/",
+    "tests/contract/test_readme.py",
+    "tests/web/",
+    "tests/backends/test_",
+    "tests/api/test_schemathesis.py",
+    "tests/models/test_tts_stream_text.py",
+    "tests/backends/torch/test_triton_",
+    "tests/api/test_spoken_chat.py",
+    "tests/engine/",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long files first, and keep the order otherwise."""
+
+    def place(item: pytest.Item) -> int:
+        long = (number for number, start in enumerate(LONG_FILES) if item.nodeid.startswith(start))
+        return next(long, len(LONG_FILES))
+
+    items.sort(key=place)
