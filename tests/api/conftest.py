@@ -358,11 +358,13 @@ class FakeEngine:
 @pytest.fixture
 def tone_wav():
     def make(seconds=1.0, rate=16_000):
-        # harmonics that swell four times a second, or speech detection would leave them out
+        # odd and even harmonics swell by turns four times a second: what does not move, or moves
+        # in all bands together, is no speech to the detection
         at = np.arange(int(seconds * rate)) / rate
-        voice = sum(np.sin(2 * np.pi * 130 * k * at) / k for k in (1, 2, 3, 4))
-        voice *= 0.12 * (1.0 + 0.9 * np.sin(2 * np.pi * 4 * at))
-        pcm = to_s16le(voice.astype(np.float32))
+        swell = 0.9 * np.sin(2 * np.pi * 4 * at)
+        harmonics = [np.sin(2 * np.pi * 130 * k * at) / k for k in range(1, 13)]
+        voice = sum(wave * (1 + (-1) ** k * swell) for k, wave in enumerate(harmonics))
+        pcm = to_s16le((0.12 * voice).astype(np.float32))
         return wav_header(rate, len(pcm)) + pcm
 
     return make
