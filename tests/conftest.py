@@ -20,7 +20,7 @@ settings.register_profile("test", max_examples=100, deadline=None)
 settings.register_profile("nightly", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
-# Minutes pass in these, mostly in wait for servers (`--durations`). They start first, because a long
+# These take longest, mostly waiting for servers (`--durations`). They start first, because a long
 # file that starts last keeps one worker busy while the others are done.
 LONG_FILES = (
     "tests/api/test_faults.py",

@@ -209,6 +209,11 @@ def test_it_is_off_unless_asked_for(client, server):
         answer = client.post(f"/v1/models/{path}", json={"model": HUB_ID})
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "permission_denied")
     assert server.registry.names() == ["tts", "org/asr"]
+    assert client.get("/v1/models").json()["manageable"] is False
+
+
+def test_callers_are_told_that_they_may_manage_models(managed):
+    assert managed.client.get("/v1/models").json()["manageable"] is True
 
 
 def test_it_asks_for_the_key_that_all_ask_for(fake_world, tmp_path):

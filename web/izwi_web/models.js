@@ -16,6 +16,8 @@ export function show() { list(); }
 
 async function list() {
   if (byId("models").hidden) return;
+  byId("pull-form").hidden = !known.manageable;
+  byId("models-fixed").hidden = known.manageable;
   const figures = await readMetrics().catch(() => null);
   byId("model-list").replaceChildren(...known.models.map((model) => {
     const memory = figures ? figures.value("izwi_engine_pages", { model: model.root }) * figures.value("izwi_engine_page_bytes", { model: model.root }) : 0;
@@ -23,7 +25,7 @@ async function list() {
     return h("li", {},
       h("div", { class: "what" }, h("strong", {}, model.id), h("small", {}, details)),
       h("span", { class: "tag" }, model.task),
-      model.root === model.id ? h("button", { type: "button", class: "ghost", onclick: () => change("unload", model.id) }, "Unload") : null);
+      known.manageable && model.root === model.id ? h("button", { type: "button", class: "ghost", onclick: () => change("unload", model.id) }, "Unload") : null);
   }));
 }
 
@@ -38,10 +40,10 @@ async function change(verb, name) {
     const options = { method: "POST", headers: { accept: "text/event-stream", "content-type": "application/json" } };
     if (verb === "pull") options.body = JSON.stringify({ model: name });
     for await (const event of events(await request(path, options))) {
-      const share = event.total ? event.completed / event.total : 0;
+      const share = event.total_bytes ? event.done_bytes / event.total_bytes : 0;
       bar.hidden = share === 0 || share >= 1;
       bar.value = share;
-      note(where, `${name}: ${event.status ?? event.stage ?? ""}`);
+      note(where, `${name}: ${event.stage ?? ""}`);
     }
     await refresh();
   } catch (error) {

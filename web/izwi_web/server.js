@@ -3,7 +3,7 @@
 import { byId } from "./ui.js";
 
 const listeners = new Set();
-export const known = { models: [], voices: [] };
+export const known = { models: [], voices: [], manageable: false };
 
 export class ServerError extends Error {
   constructor(message, status) {
@@ -117,6 +117,7 @@ export function voicesOf(model) {
 export async function refresh() {
   const models = await getJson("/v1/models");
   known.models = models.data;
+  known.manageable = models.manageable === true;
   known.voices = (await getJson("/v1/audio/voices")).data;
   for (const listener of listeners) listener(known);
 }

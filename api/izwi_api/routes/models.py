@@ -13,9 +13,10 @@ router = APIRouter()
 
 @router.get("/v1/models")
 async def list_models(request: Request) -> dict[str, object]:
-    """List the models."""
+    """List the models; `manageable` says whether callers may load, unload and pull models."""
     entries = [_entry(request, name) for name in _names(request)]
-    return {"object": "list", "data": entries}
+    manageable = state_of(request).services.settings.manage_models
+    return {"object": "list", "data": entries, "manageable": manageable}
 
 
 @router.get("/v1/audio/models")
