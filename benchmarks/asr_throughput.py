@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
+from benchmarks.drawn_sound import drawn_sound
 from benchmarks.http_server import served
 from benchmarks.listeners import milliseconds
 from benchmarks.measure import write_result
@@ -107,12 +107,6 @@ class Profile:
         self._steps.clear()
 
 
-def clip(seconds: float, seed: int) -> Float32:
-    """Noise of which no other seed has the like."""
-    noise = np.random.default_rng(seed).standard_normal(round(seconds * WHISPER_RATE))
-    return (0.1 * noise).astype(np.float32)
-
-
 async def transcribe(
     engine: AsyncEngine, model: TranscriptionModel, name: str, samples: Float32, number: int
 ) -> float:
@@ -151,7 +145,7 @@ async def run_level(
 ) -> dict[str, Any]:
     """Keep so many clips in work until those of all seeds are written down."""
     taken_s: list[float] = []
-    sounds = {seed: clip(seconds, seed) for seed in seeds}
+    sounds = {seed: drawn_sound(seconds, WHISPER_RATE, seed) for seed in seeds}
 
     async def slot(place: int) -> None:
         for seed in seeds[place::streams]:
@@ -203,7 +197,8 @@ async def measure_server(url: str, options: argparse.Namespace) -> list[dict[str
     """A whole server, at every level."""
     rows = []
     for streams, what, seeds in levels(options):
-        uploads = [upload_of(options.size, clip(options.seconds, seed)) for seed in seeds]
+        sounds = [drawn_sound(options.seconds, WHISPER_RATE, seed) for seed in seeds]
+        uploads = [upload_of(options.size, sound) for sound in sounds]
         taken_s, wall_s = await transcribe_all(url, uploads, streams)
         if what == "measured":
             rows.append(figures("closed over http", streams, taken_s, wall_s, options.seconds))

@@ -29,13 +29,13 @@ import numpy as np
 import soundfile
 import torch
 
+from benchmarks.drawn_sound import drawn_sound
 from benchmarks.http_server import served
 from benchmarks.listeners import Listened, connect, figures, listen, milliseconds
 from benchmarks.measure import TEXTS, write_result
 from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER, NAMES
 from benchmarks.simulation.arrivals import poisson
 from benchmarks.uploads import transcribe_all, upload_of
-from izwi.arrays import Float32
 from izwi.audio.mel import WHISPER_RATE
 
 TEXT_CHARS = (50, 200, 500, 1000, 1500, 2000, 3000, 4000)
@@ -58,15 +58,6 @@ def drawn_text(chars: int, seed: int) -> str:
         words.append(rng.choice(_WORDS))
         length += len(words[-1]) + 1
     return " ".join(words)[: chars - 1].rstrip() + "."
-
-
-def drawn_sound(seconds: float, rate: int, seed: int) -> Float32:
-    """Noise that rises and falls like syllables, of which no other seed has the like."""
-    rng = np.random.default_rng(seed)
-    count = round(seconds * rate)
-    noise = rng.standard_normal(count)
-    syllables = 0.6 + 0.4 * np.sin(2 * np.pi * 4.0 * np.arange(count) / rate)
-    return (0.1 * noise * syllables).astype(np.float32)
 
 
 def drawn_voice(seconds: float, seed: int) -> dict[str, str]:

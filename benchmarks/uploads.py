@@ -11,6 +11,7 @@ import io
 import time
 from collections.abc import Iterable, Sequence
 
+import aiohttp
 import httpx
 import soundfile
 
@@ -38,6 +39,20 @@ def upload_of(model: str, samples: Float32) -> httpx.Request:
     return upload
 
 
+async def post_upload(client: aiohttp.ClientSession, upload: httpx.Request) -> str:
+    """Send an upload on one of the client's connections; return the body of the answer.
+
+    Raises:
+        RuntimeError: The server answered with an error.
+    """
+    headers = {"Content-Type": upload.headers["Content-Type"]}
+    async with client.post(upload.url.path, data=upload.content, headers=headers) as answer:
+        text = await answer.text()
+    if answer.status != 200:
+        raise RuntimeError(f"{answer.status}: {text}")
+    return text
+
+
 async def transcribe_all(
     url: str, uploads: Sequence[httpx.Request], streams: int
 ) -> tuple[list[float], float]:
@@ -55,12 +70,7 @@ async def transcribe_all(
         async def slot(mine: Iterable[httpx.Request]) -> None:
             for upload in mine:
                 began = time.perf_counter()
-                headers = {"Content-Type": upload.headers["Content-Type"]}
-                sent = client.post(upload.url.path, data=upload.content, headers=headers)
-                async with sent as answer:
-                    text = await answer.text()
-                if answer.status != 200:
-                    raise RuntimeError(f"{answer.status}: {text}")
+                await post_upload(client, upload)
                 taken_s.append(time.perf_counter() - began)
 
         await open_connections(client, streams)  # before the clock runs

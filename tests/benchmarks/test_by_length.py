@@ -6,9 +6,13 @@ import base64
 import io
 from typing import Any
 
+import pytest
 import soundfile
 
 from benchmarks.by_length import Asker, drawn_text, drawn_voice
+from benchmarks.drawn_sound import drawn_sound
+from izwi.audio.mel import WHISPER_RATE
+from izwi.audio.speech_detection import no_speech_probability
 
 
 def test_texts_have_their_length_and_differ() -> None:
@@ -22,6 +26,16 @@ def test_voices_have_their_length_and_differ() -> None:
     sound, rate = soundfile.read(io.BytesIO(base64.b64decode(first["ref_audio"])))
     assert len(sound) / rate == 1.5
     assert first != second
+
+
+@pytest.mark.parametrize("seconds", [1.0, 8.0, 29.0])
+def test_sounds_have_their_length_differ_and_are_transcribed(seconds: float) -> None:
+    sounds = [drawn_sound(seconds, WHISPER_RATE, seed) for seed in range(4)]
+    assert {len(sound) for sound in sounds} == {round(seconds * WHISPER_RATE)}
+    assert len({sound.tobytes() for sound in sounds}) == 4
+    # without speech a server answers at once, and a benchmark would time nothing
+    assert {no_speech_probability(sound) for sound in sounds} == {0.0}
+    assert max(abs(sound).max() for sound in sounds) < 1.0
 
 
 class _Metrics:

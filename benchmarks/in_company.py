@@ -1,0 +1,153 @@
+"""Many transcriptions from the first second on, and speech beside them.
+
+    python -m benchmarks.in_company
+
+One server with a voice and a transcriber. First 32 clients transcribe clips of 8 s as soon as it
+is ready, then once more; then short texts arrive at random, alone and beside 8 and 32 such clients.
+Run it with an empty TRITON_CACHE_DIR for what a new machine's first users meet. Each row says how
+many kernels were compiled and how many graphs were recorded during it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import aiohttp
+import httpx
+import torch
+
+from benchmarks.by_length import Asker
+from benchmarks.drawn_sound import drawn_sound
+from benchmarks.http_server import served
+from benchmarks.listeners import Listened, connect, figures, milliseconds
+from benchmarks.measure import write_result
+from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER, NAMES
+from benchmarks.simulation.arrivals import poisson
+from benchmarks.uploads import post_upload, upload_of
+from izwi.audio.mel import WHISPER_RATE
+
+_SHORT_CHARS = 50
+_POOL_S = 120.0
+
+
+def drawn_clips(model: str, count: int, clip_s: float, seed: int) -> list[httpx.Request]:
+    """Uploads of clips that all differ: cuts of one long sound, each at another place."""
+    size = round(clip_s * WHISPER_RATE)
+    pool = drawn_sound(_POOL_S, WHISPER_RATE, seed)
+    starts = random.Random(seed).sample(range(len(pool) - size), count)
+    return [upload_of(model, pool[start : start + size]) for start in starts]
+
+
+async def transcribe_for(
+    client: aiohttp.ClientSession, uploads: Iterator[httpx.Request], clients: int, seconds: float
+) -> list[float]:
+    """Clients that transcribe one clip after another until the time is over.
+
+    Returns:
+        Seconds that each clip took.
+    """
+    taken_s: list[float] = []
+    until = time.perf_counter() + seconds
+
+    async def transcribe() -> None:
+        for upload in uploads:
+            began = time.perf_counter()
+            await post_upload(client, upload)
+            taken_s.append(time.perf_counter() - began)
+            if time.perf_counter() >= until:
+                return
+
+    await asyncio.gather(*(transcribe() for _ in range(clients)))
+    return taken_s
+
+
+async def speak_for(asker: Asker, per_second: float, seconds: float) -> list[Listened]:
+    """Short texts that arrive at random."""
+    tasks: list[asyncio.Task[Listened]] = []
+    start_s = time.perf_counter()
+    for at_s in poisson(per_second, asker.next_seed()):
+        if at_s > seconds:
+            break
+        await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
+        tasks.append(asyncio.create_task(asker.say(_SHORT_CHARS)))
+    return await asyncio.gather(*tasks)
+
+
+async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All rows."""
+    async with connect(url, 256) as client:
+        asker = Asker(url, client, options.voice, options.frames)
+
+        def clips() -> Iterator[httpx.Request]:
+            made = drawn_clips(
+                options.transcriber, options.clips, options.clip_s, asker.next_seed()
+            )
+            return iter(made)
+
+        for turn in ("first", "again"):
+            uploads = clips()
+            before, began_s = await asker.delays(), time.time()
+            clients = options.clients[-1]
+            taken_s = await transcribe_for(client, uploads, clients, options.seconds)
+            row = _transcribed(taken_s, clients, time.time() - began_s, options.clip_s)
+            await asker.add("transcriptions", before, began_s, turn=turn, **row)
+        for clients in (0, *options.clients):
+            uploads = clips()
+            before, began_s = await asker.delays(), time.time()
+            heard, taken_s = await asyncio.gather(
+                speak_for(asker, options.per_second, options.seconds),
+                transcribe_for(client, uploads, clients, options.seconds),
+            )
+            row = _transcribed(taken_s, clients, time.time() - began_s, options.clip_s)
+            await asker.add("speech", before, began_s, **figures(heard), **row)
+    return asker.rows
+
+
+def _transcribed(
+    taken_s: Sequence[float], clients: int, wall_s: float, clip_s: float
+) -> dict[str, Any]:
+    """Clips of so many seconds each, and how fast they went through."""
+    if not taken_s:
+        return {"clients": clients}
+    return {
+        "clients": clients,
+        "clips": len(taken_s),
+        "x_real_time": round(len(taken_s) * clip_s / wall_s, 1),
+        "clip_ms_p50": milliseconds(taken_s, 50),
+        "clip_ms_p95": milliseconds(taken_s, 95),
+    }
+
+
+def main() -> None:
+    """Start a server of both models, and ask."""
+    on_gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--voice", choices=NAMES, default="tts-1.7b" if on_gpu else EMBEDDED)
+    parser.add_argument(
+        "--transcriber", choices=NAMES, default="asr-1.7b" if on_gpu else EMBEDDED_LISTENER
+    )
+    parser.add_argument("--clients", type=int, nargs="+", default=[8, 32])
+    parser.add_argument("--clips", type=int, default=1000, help="drawn for each row, at most")
+    parser.add_argument("--clip-s", type=float, default=8.0)
+    parser.add_argument("--seconds", type=float, default=5.0, help="that each row lasts")
+    parser.add_argument("--per-second", type=float, default=10.0, help="short texts")
+    parser.add_argument("--frames", type=int, default=52, help="of an utterance")
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
+    parser.add_argument("--port", type=int, default=8100)
+    parser.add_argument("--api-servers", type=int, default=2)
+    options = parser.parse_args()
+    sizes = f"{options.voice},{options.transcriber}"
+    with served(
+        *(sizes, options.frames, 64, options.port, options.device), options.api_servers
+    ) as url:
+        rows = asyncio.run(measure(url, options))
+    write_result("in_company", rows, models=sizes, api_servers=options.api_servers)
+
+
+if __name__ == "__main__":
+    main()
