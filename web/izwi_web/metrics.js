@@ -92,12 +92,17 @@ function tile(label, value, format) {
   drawLine(canvas, values);
 }
 
+// A path that a narrow column breaks behind its slashes and underscores.
+function breakable(path) {
+  return path.split(/(?<=[/_])/).flatMap((part) => [h("wbr"), part]);
+}
+
 function latencies(figures) {
   const routes = [...new Set(figures.all("izwi_http_first_byte_seconds_count").map(({ labels }) => labels.route))].filter((route) => route.startsWith("/v1"));
   const ms = (seconds) => (seconds === null ? "–" : `${(1000 * seconds).toFixed(0)} ms`);
   byId("latency").tBodies[0].replaceChildren(...routes.map((route) => {
     const buckets = figures.all("izwi_http_first_byte_seconds_bucket", { route });
-    return h("tr", {}, h("td", {}, route), h("td", {}, String(figures.value("izwi_http_first_byte_seconds_count", { route }))),
+    return h("tr", {}, h("td", {}, ...breakable(route)), h("td", {}, String(figures.value("izwi_http_first_byte_seconds_count", { route }))),
       h("td", {}, ms(quantile(buckets, 0.5))), h("td", {}, ms(quantile(buckets, 0.95))));
   }));
 }

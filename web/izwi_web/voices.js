@@ -49,9 +49,10 @@ function showSpeaking(name) {
 
 function list() {
   const shown = known.voices.filter(({ kind }) => kind !== "alias");
+  const several = new Set(shown.map(({ model }) => model).filter(Boolean)).size > 1;
   byId("voice-list").replaceChildren(...shown.map((voice) => h("li", { "data-name": voice.name },
     print(voice.name),
-    h("div", {}, h("strong", {}, voice.name), h("span", { class: "tag" }, voice.kind === "cloned" ? "cloned" : voice.model ?? "built in")),
+    h("div", {}, h("strong", {}, voice.name), h("span", { class: "tag" }, voice.kind === "cloned" ? "cloned" : (several && voice.model) || "built in")),
     h("div", { class: "actions" },
       h("button", { type: "button", onclick: () => preview(voice), "aria-label": `Listen to ${voice.name}` }, "Listen"),
       voice.kind === "cloned" ? h("button", { type: "button", class: "ghost", onclick: () => remove(voice), "aria-label": `Delete ${voice.name}` }, "Delete") : null))));
