@@ -41,7 +41,7 @@ class EngineProcess:
     def __init__(self, folder: Path, number: int):
         self.address = f"ipc://{folder / f'engine-{number}'}"
         self._spec = EngineSpec(
-            folder, self.address, {TTS: find(TTS)}, RuntimeOptions("cpu", "float32"), CONFIG
+            folder, self.address, {TTS: find(TTS)}, RuntimeOptions("cpu", "float32"), CONFIG, None
         )
         ours, theirs = socket.socketpair()
         with theirs:
