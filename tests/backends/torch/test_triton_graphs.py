@@ -276,6 +276,7 @@ def run_text(ops: TorchOps, odd: dict[int, dict[str, Any]], most: int = 0) -> di
     return logs
 
 
+@pytest.mark.slow  # a minute in the interpreter
 def test_rows_that_are_adjusted_draw_beside_recorded_ones() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     plain = run_text(TorchOps(device, torch.float32), ODD, most=3)
