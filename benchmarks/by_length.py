@@ -31,10 +31,10 @@ import torch
 
 from benchmarks.drawn_sound import drawn_sound
 from benchmarks.http_server import served
-from benchmarks.listeners import Listened, connect, figures, listen, milliseconds
+from benchmarks.listeners import Listened, connect, figures, listen, listen_at, milliseconds
 from benchmarks.measure import TEXTS, write_result
 from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER, NAMES
-from benchmarks.simulation.arrivals import poisson
+from benchmarks.simulation.arrivals import poisson_within
 from benchmarks.uploads import transcribe_all, upload_of
 from izwi.audio.mel import WHISPER_RATE
 
@@ -138,15 +138,9 @@ async def measure_texts(asker: Asker, lengths: Sequence[int]) -> None:
 
 async def _beside_long(asker: Asker, turn: str) -> None:
     before, began_s = await asker.delays(), time.time()
-    short: list[asyncio.Task[Listened]] = []
     long = [asyncio.create_task(asker.say(_LONG_CHARS)) for _ in range(_NUM_LONG)]
-    start_s = time.perf_counter()
-    for at_s in poisson(_SHORTS_PER_S, 0):
-        if at_s > 4.0:
-            break
-        await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
-        short.append(asyncio.create_task(asker.say(_SHORT_CHARS)))
-    heard = await asyncio.gather(*short)
+    times_s = poisson_within(_SHORTS_PER_S, 4.0, seed=0)
+    heard = await listen_at(times_s, lambda: asker.say(_SHORT_CHARS))
     slow = figures(await asyncio.gather(*long))
     row = figures(heard) | {f"long_{key}": slow[key] for key in ("ttfa_ms_p50", "underruns")}
     await asker.add("short beside 16 long", before, began_s, turn=turn, **row)
@@ -167,15 +161,12 @@ async def measure_clips(asker: Asker, lengths: Sequence[float], rates: Sequence[
 
 async def _clones_at(asker: Asker, clip_s: float, per_second: float) -> None:
     before, began_s = await asker.delays(), time.time()
-    tasks: list[asyncio.Task[Listened]] = []
-    rng, start_s = random.Random(1), time.perf_counter()
-    for at_s in poisson(per_second, 0):
-        if at_s > max(5.0, 6 / per_second):
-            break
-        await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
-        seconds = clip_s * rng.uniform(0.9, 1.1)
-        tasks.append(asyncio.create_task(asker.say(_SHORT_CHARS, seconds)))
-    row = figures(await asyncio.gather(*tasks))
+    rng = random.Random(1)
+    times_s = poisson_within(per_second, max(5.0, 6 / per_second), seed=0)
+    heard = await listen_at(
+        times_s, lambda: asker.say(_SHORT_CHARS, clip_s * rng.uniform(0.9, 1.1))
+    )
+    row = figures(heard)
     await asker.add("clones", before, began_s, clip_s=clip_s, per_second=per_second, **row)
 
 

@@ -27,6 +27,7 @@ from benchmarks.listeners import (
     connect,
     figures,
     listen,
+    listen_at,
     measure_server,
     request_body,
 )
@@ -147,12 +148,10 @@ async def run_level(url: str, options: argparse.Namespace, num_long: int) -> dic
 async def _short_requests(
     client: aiohttp.ClientSession, options: argparse.Namespace, texts: Texts, seeds: Iterator[int]
 ) -> list[Listened]:
-    tasks, began_s = list[asyncio.Task[Listened]](), time.perf_counter()
-    for at_s in islice(poisson(options.rate, seed=0), options.requests):
-        await asyncio.sleep(max(0.0, began_s + at_s - time.perf_counter()))
-        one = listen(client, options.size, next(seeds), text=texts.sentence())
-        tasks.append(asyncio.create_task(one))
-    return await asyncio.gather(*tasks)
+    return await listen_at(
+        islice(poisson(options.rate, seed=0), options.requests),
+        lambda: listen(client, options.size, next(seeds), text=texts.sentence()),
+    )
 
 
 async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -24,10 +24,10 @@ import torch
 from benchmarks.by_length import Asker
 from benchmarks.drawn_sound import drawn_sound
 from benchmarks.http_server import served
-from benchmarks.listeners import Listened, connect, figures, milliseconds
+from benchmarks.listeners import connect, figures, listen_at, milliseconds
 from benchmarks.measure import write_result
 from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER, NAMES
-from benchmarks.simulation.arrivals import poisson
+from benchmarks.simulation.arrivals import poisson_within
 from benchmarks.uploads import post_upload, upload_of
 from izwi.audio.mel import WHISPER_RATE
 
@@ -66,18 +66,6 @@ async def transcribe_for(
     return taken_s
 
 
-async def speak_for(asker: Asker, per_second: float, seconds: float) -> list[Listened]:
-    """Short texts that arrive at random."""
-    tasks: list[asyncio.Task[Listened]] = []
-    start_s = time.perf_counter()
-    for at_s in poisson(per_second, asker.next_seed()):
-        if at_s > seconds:
-            break
-        await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
-        tasks.append(asyncio.create_task(asker.say(_SHORT_CHARS)))
-    return await asyncio.gather(*tasks)
-
-
 async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """All rows."""
     async with connect(url, 256) as client:
@@ -99,8 +87,9 @@ async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]
         for clients in (0, *options.clients):
             uploads = clips()
             before, began_s = await asker.delays(), time.time()
+            times_s = poisson_within(options.per_second, options.seconds, asker.next_seed())
             heard, taken_s = await asyncio.gather(
-                speak_for(asker, options.per_second, options.seconds),
+                listen_at(times_s, lambda: asker.say(_SHORT_CHARS)),
                 transcribe_for(client, uploads, clients, options.seconds),
             )
             row = _transcribed(taken_s, clients, time.time() - began_s, options.clip_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,6 +157,22 @@ async def listen(
             received += len(samples)
     total = time.perf_counter() - began
     return Listened(audible or total, total, received / _RATE, max(0.0, late))
+
+
+async def listen_at(
+    times_s: Iterable[float], ask: Callable[[], Coroutine[Any, Any, Listened]]
+) -> list[Listened]:
+    """Let listeners begin at their times, and wait until all have heard the end.
+
+    Args:
+        times_s: Seconds from now, ascending.
+        ask: Called at each of them.
+    """
+    tasks, began_s = list[asyncio.Task[Listened]](), time.perf_counter()
+    for at_s in times_s:
+        await asyncio.sleep(max(0.0, began_s + at_s - time.perf_counter()))
+        tasks.append(asyncio.create_task(ask()))
+    return await asyncio.gather(*tasks)
 
 
 def request_body(model: str, seed: int, text: str, frames: int | None) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +29,7 @@ from benchmarks.listeners import (
     milliseconds,
 )
 from benchmarks.measure import TEXTS
-from benchmarks.simulation.arrivals import poisson
+from benchmarks.simulation.arrivals import poisson_within
 
 # Shares of the usual length among which each request's is drawn; 1 on the average.
 _LENGTHS = (0.5, 0.75, 1.0, 1.25, 1.5)
@@ -56,7 +55,7 @@ def asks(per_second: float, seconds: float, frames: int, seed: int) -> Iterator[
         seed: Of times, texts and lengths.
     """
     rng = random.Random(seed)
-    for at_s in takewhile(lambda at_s: at_s < seconds, poisson(per_second, seed)):
+    for at_s in poisson_within(per_second, seconds, seed):
         yield Ask(at_s, rng.choice(TEXTS), max(1, round(frames * rng.choice(_LENGTHS))))
 
 

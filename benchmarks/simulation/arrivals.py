@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from math import inf
 from typing import Any, NamedTuple
 
@@ -59,6 +59,11 @@ def poisson(rate_per_s: float, seed: int) -> Iterator[float]:
     """Yield times of arrival for ever, seconds."""
     rng = random.Random(seed)
     return accumulate(iter(lambda: rng.expovariate(rate_per_s), None))
+
+
+def poisson_within(rate_per_s: float, seconds: float, seed: int) -> Iterator[float]:
+    """Yield times of arrival, seconds, until the time is over."""
+    return takewhile(lambda at_s: at_s < seconds, poisson(rate_per_s, seed))
 
 
 def percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
