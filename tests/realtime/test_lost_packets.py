@@ -86,7 +86,7 @@ def test_a_pause_of_the_sender_is_no_gap():
 
 @pytest.fixture
 def lossy(monkeypatch):
-    """Packets that were lost: one in ten, whoever sends it, once there is one in this list."""
+    """Packets that were lost: one in ten of both sides, once there is one in this list."""
     from aioice import ice
 
     chance, lost = random.Random(7), []

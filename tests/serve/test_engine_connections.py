@@ -21,7 +21,7 @@ IDLE, BUSY = {"toy": {"running": 0.0}}, {"toy": {"running": 2.0}}
 
 
 class Engine:
-    """Notes what it is told."""
+    """Records its calls."""
 
     def __init__(self):
         self.config = SimpleNamespace(max_backlog=7)

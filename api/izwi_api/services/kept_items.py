@@ -248,7 +248,7 @@ class KeptItems:
         db.execute("DELETE FROM items WHERE kind = ? AND expires_at <= ?", (kind, now))
 
     def _make_room(self, db: sqlite3.Connection, kind: str, item: Item) -> bool:
-        """Forget items of whoever has most, the new one counted, until it has room.
+        """Forget items of the owner who has most, the new one counted, until it has room.
 
         Returns:
             Whether it has; if not, nothing is forgotten.
