@@ -434,8 +434,6 @@ def running(config):
         yield runner.servers[0].sockets[0].getsockname()[1]
     finally:
         runner.should_exit = True
-        thread.join(2)
-        runner.force_exit = True  # some test may have left a request unread
         thread.join(60)
 
 
