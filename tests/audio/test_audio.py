@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+from typing import Any
 
 import av
 import numpy as np
@@ -35,6 +36,32 @@ def encode(audio_format: str, pcm: np.ndarray, chunk: int = 1920) -> list[bytes]
 def wav_bytes(pcm: np.ndarray, rate: int = RATE) -> bytes:
     body = to_s16le(pcm)
     return wav_header(rate, len(body)) + body
+
+
+@pytest.mark.parametrize("container", ["WAV", "WAVEX", "W64", "RF64"])
+def test_a_wav_is_opened_without_a_search_for_other_codecs(
+    monkeypatch: pytest.MonkeyPatch, container: str
+) -> None:
+    file = io.BytesIO()
+    sf.write(file, tone(40.0), RATE, format=container, subtype="PCM_16")
+    read_bytes: list[int] = []
+
+    def opened(source: io.BytesIO, **more: Any) -> Any:
+        container = av_open(source, **more)
+        read_bytes.append(source.tell())
+        return container
+
+    av_open = av.open
+    monkeypatch.setattr(av, "open", opened)
+    assert len(decode_audio(file.getvalue(), RATE)) == 40 * RATE
+    assert max(read_bytes) < 100_000  # FFmpeg reads 32 KiB at a time; a search reads 229 KB
+
+
+def test_sound_behind_a_long_list_of_tags_is_found() -> None:
+    whole = wav_bytes(tone(1.0))
+    tags = b"LIST" + struct.pack("<I", 20_000) + b"INFO" + b"ICMT" + struct.pack("<I", 19_988)
+    tagged = whole[:36] + tags + b"x" * 19_988 + whole[36:]
+    np.testing.assert_array_equal(decode_audio(tagged, RATE), decode_audio(whole, RATE))
 
 
 @pytest.mark.parametrize("audio_format", FORMATS)
