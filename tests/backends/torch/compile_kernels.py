@@ -46,9 +46,18 @@ _TYPES = {
     torch.int64: "*i64",
 }
 
+# Sizes that depend on the requests of a step, and the kernels that are compiled for each number.
+_VARYING = {"rows", "num_rows", "time", "length", "spacing", "start"}
+_EACH_NUMBER = {"few_rows", "few_rows_packed"}
+
 
 def compile_launch(kernel: Any, *positional: Any, grid: Any, warmup: bool, **named: Any) -> None:
-    """In place of a launch; numbers are specialised as a launch does it."""
+    """In place of a launch; numbers are specialised as a launch does it.
+
+    Raises:
+        ValueError: A size that a request chooses is specialised: another value would be compiled
+            while serving.
+    """
     del grid, warmup
     options = {name: named.pop(name) for name in list(named) if name not in kernel.arg_names}
     arguments = dict(zip(kernel.arg_names, positional, strict=False)) | named
@@ -57,14 +66,17 @@ def compile_launch(kernel: Any, *positional: Any, grid: Any, warmup: bool, **nam
     attributes: dict[tuple[int, ...], Any] = {}
     for place, parameter in enumerate(kernel.params):
         value = arguments[parameter.name]
-        is_one = isinstance(value, int) and value == 1
+        specialised = not parameter.do_not_specialize
+        if specialised and parameter.name in _VARYING and kernel.__name__ not in _EACH_NUMBER:
+            raise ValueError(f"{kernel.__name__} is compiled again for other {parameter.name}")
+        is_one = specialised and isinstance(value, int) and value == 1
         if parameter.is_constexpr or value is None or is_one:
             signature[parameter.name], constants[place,] = "constexpr", value
         elif isinstance(value, float):
             signature[parameter.name] = "fp32"
         else:
             signature[parameter.name] = "i32" if isinstance(value, int) else _TYPES[value.dtype]
-            if not isinstance(value, int) or value % 16 == 0:
+            if not isinstance(value, int) or (specialised and value % 16 == 0):
                 attributes[place,] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constants, attributes)
     compiled = triton.compile(source, target=TARGET, options=options)

@@ -217,7 +217,7 @@ def _attended(
     return acc, larger, total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def attend_tile(
     q, out, keys, values, positions, runs, tables, table_width, cos, sin, q_norm,
     eps, scale, q_stride, num_rows,

@@ -138,7 +138,7 @@ def few_rows(
         write(acc, up, added_1 if row else added_0, out, n, row, rows, OUTPUTS, GATED)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def many_rows(
     x, weight, scale, norm, bias, residual, out, eps, rows, x_stride, residual_stride,
     OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -202,7 +202,7 @@ def many_rows(
     write(total, total_up, added, out, n, m, rows, OUTPUTS, GATED)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def all_rows(
     x, weight, scale, bias, residual, out, rows, x_stride, residual_stride,
     OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,

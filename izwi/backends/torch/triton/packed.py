@@ -205,7 +205,7 @@ def _summed(x_lower, x_upper, weight_rows, scale_rows, j, group, GROUPS: tl.cons
     return below * by[None, :] + above * by_upper[None, :]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def many_rows_packed(
     x, weight, scale, bias, residual, out, rows, x_stride, residual_stride,
     OUTPUTS: tl.constexpr, HALF: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,

@@ -222,7 +222,7 @@ def snake_of(x, alpha, beta):
     return x + (1.0 / (tl.exp(beta) + 1e-9)) * (wave * wave)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _snake(
     x, alpha, beta, out, rows, width, channels,
     LAST: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, OVERLAPPED: tl.constexpr,

@@ -146,7 +146,7 @@ def _convolve(
         tl.store(plane + column * CHANNELS + c, own.to(plane.dtype.element_ty), mask=inside & here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _keep(
     x, gate_in, plane, positions, runs, tables, table_width, num_rows, x_stride, in_stride,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
