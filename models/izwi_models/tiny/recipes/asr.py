@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -89,7 +90,10 @@ class AsrTrainer:
             {**tensor_shapes(self.config), "phone_head.weight": (4 * _PHONES, width)}, args.seed
         )
         self.resumed = resume_weights(tensors, args.out / "model.safetensors")
-        self.weights = FlatWeights(tensors, device)
+        own = {name: value for name, value in tensors.items() if args.own.search(name)}
+        self._fixed = {name: value.to(device) for name, value in tensors.items() if name not in own}
+        self._shared = {name: value.to(self.dtype) for name, value in self._fixed.items()}
+        self.weights = FlatWeights(own, device)
         self.optimizer = Optimizer(self.weights, clip=1.0, average=0.999)
         self.metrics = torch.zeros(4, device=device)
         self._positions = self.ops.array(chunk_positions(self.config.audio))
@@ -104,7 +108,7 @@ class AsrTrainer:
 
     def loss(self, items: Tensor, frames: int, text_length: int) -> Tensor:
         """Loss of utterances padded to `frames` codec frames and `text_length` answer ids."""
-        weights = self.weights.views(self.dtype)
+        weights = self._shared | self.weights.views(self.dtype)
         sound, labels, lengths = self._heard(items, frames)
         mel = augmented_mel(sound, lengths)
         tokens = token_counts(lengths * _MELS_A_FRAME)
@@ -216,7 +220,7 @@ class AsrTrainer:
 
     def save(self, out: Path) -> None:
         """Write the averaged weights in the published layout."""
-        views = self.weights.views(torch.float32, self.optimizer.averaged)
+        views = self._fixed | self.weights.views(torch.float32, self.optimizer.averaged)
         tensors = {name: views[name] for name in tensor_shapes(self.config)}
         save_tensors(tensors, out / "model.safetensors", torch.float16)
         preprocessor = {
@@ -341,6 +345,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, help="read only so many parts of the corpus")
     parser.add_argument(
         "--layers", type=int, help="of encoder and decoder each: for a judge that is no relative"
+    )
+    parser.add_argument(
+        "--own",
+        type=re.compile,
+        default=re.compile(""),
+        help="pattern of the tensors to train; an aligner that has the others stays as it is",
     )
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     args = parser.parse_args()

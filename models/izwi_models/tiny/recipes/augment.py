@@ -110,6 +110,32 @@ def _hum(rows: int, samples: int, device: torch.device) -> Tensor:
     return made / level(made)
 
 
+def _beeps(rows: int, samples: int, device: torch.device) -> Tensor:
+    """One or two tones that are switched on and off: telephones, alarms, timers, dialled digits.
+
+    Some rows change the tones at each beep, some begin and end it at once, some trill.
+    """
+    time = torch.arange(samples, device=device) / RATE
+    period = 10 ** draw(-1.0, 0.78, rows, 1, device=device)  # seconds
+    place = time / period + draw(0, 1, rows, 1, device=device)
+    is_new = draw(0, 1, rows, 1, device=device) < 0.3
+    beep = (place.floor().long() * is_new).remainder(64)
+    made = torch.zeros(rows, samples, device=device)
+    for low, high, least in ((300, 1000, 1.0), (440, 3000, 0.0)):
+        hertz = (low * (high / low) ** torch.rand(rows, 64, device=device)).gather(1, beep)
+        strength = draw(least, 1, rows, 1, device=device)
+        strength = strength * (draw(0, 1, rows, 1, device=device) < 0.7 + 0.3 * least)
+        made = made + strength * torch.sin(2 * math.pi * hertz * time)
+    share, edge = draw(0.1, 0.9, rows, 1, device=device), 10 ** draw(-4, -2, rows, 1, device=device)
+    since = place.frac() * period
+    is_on = torch.sigmoid((share * period - since) / edge) * torch.sigmoid((since - edge) / edge)
+    pace = draw(8, 30, rows, 1, device=device)
+    trill = torch.sigmoid(40 * torch.sin(2 * math.pi * pace * time))
+    trills = draw(0, 1, rows, 1, device=device) < 0.25
+    made = made * is_on * torch.where(trills, trill, torch.ones_like(trill))
+    return made / level(made)
+
+
 def _clicks(rows: int, samples: int, device: torch.device) -> Tensor:
     """Sparse impulses that ring for some milliseconds."""
     rare = 10 ** draw(-4.6, -3.2, rows, 1, device=device)
@@ -125,14 +151,15 @@ def _clicks(rows: int, samples: int, device: torch.device) -> Tensor:
 
 
 def no_speech(rows: int, samples: int, device: torch.device) -> Tensor:
-    """(rows, samples) at 16 kHz of silence, noise, music, hum and clicks, or several of them."""
+    """(rows, samples) at 16 kHz of silence, noise, music, hum, beeps, clicks, or several."""
     time = torch.arange(samples, device=device) / RATE
     pace = 10 ** draw(-0.7, 0.9, rows, 1, device=device)
     waving = 0.5 + 0.5 * torch.sin(2 * math.pi * pace * time)
     steady = draw(0, 1, rows, 1, device=device) < 0.5
     noise = coloured_noise(rows, samples, device)
     noise = noise * torch.where(steady, torch.ones_like(waving), waving**2)
-    kinds = [noise, *(make(rows, samples, device) for make in (_music, _hum, _clicks))]
+    makers = (_music, _hum, _beeps, _clicks)
+    kinds = [noise, *(make(rows, samples, device) for make in makers)]
     made = torch.zeros(rows, samples, device=device)
     for kind in kinds:
         heard = draw(0, 1, rows, 1, device=device) < 0.35
