@@ -107,6 +107,56 @@ def test_a_stream(sdk, http):
     assert all("usage" not in event and len(event["choices"]) == 1 for event in plain)
 
 
+@pytest.mark.parametrize("stream", ["whole", "halves"])
+def test_obfuscation_hides_how_long_a_piece_is(http, stream):
+    said = "a " + "long" * 20 + " word" if stream == "halves" else "one"
+    options = {"include_obfuscation": True, "include_usage": True}
+    answer = http.post(PATH, json=user(said, stream=True, stream_options=options))
+    lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n")[:-2]]
+    *grown, bill = lines
+    assert {len(line.encode()) % 256 for line in grown} == {0}
+    fillers = [json.loads(line)["obfuscation"] for line in grown]
+    assert len(set(fillers)) == len(fillers)
+    assert all(filler.isalnum() for filler in fillers)
+    assert "obfuscation" not in bill
+    off = user(said, stream=True, stream_options={"include_obfuscation": False})
+    plain = [http.post(PATH, json=body).text for body in (off, user(said, stream=True))]
+    assert all("obfuscation" not in text for text in plain)
+
+
+HALF = "\\ud83d"  # of a pair
+HALVES = {
+    "messages": '"messages": [{"role": "user", "content": "a %s"}]',
+    "tools": '"tools": [{"type": "function", "function": {"name": "f", "description": "%s"}}]',
+    "metadata": '"metadata": {"%s": "a"}',
+    "stop": '"stop": ["%s"]',
+}
+
+
+@pytest.mark.parametrize("param", HALVES)
+def test_half_a_surrogate_pair_is_no_text(http, param):
+    rest = '"model": "chat", "messages": [{"role": "user", "content": "a"}], '
+    body = "{" + rest + HALVES[param] % HALF + "}"
+    answer = http.post(PATH, content=body, headers={"content-type": "application/json"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert "surrogate" in error["message"]
+    both = "{" + rest + HALVES["messages"] % f"{HALF}\\ude00" + "}"
+    answer = http.post(PATH, content=both, headers={"content-type": "application/json"})
+    assert answer.json()["choices"][0]["message"]["content"] == "a \U0001f600"
+
+
+def test_a_refusal_is_what_was_said(http, world):
+    parts = [{"type": "refusal", "refusal": "No."}, {"type": "text", "text": "Sorry."}]
+    for refused in ({"content": parts}, {"content": None, "refusal": "No.\nSorry."}):
+        messages = [{"role": "assistant"} | refused, {"role": "user", "content": "hi"}]
+        http.post(PATH, json={"model": "chat", "messages": messages}).raise_for_status()
+        assert world.asked[-1].messages[0].content == "No.\nSorry."
+    messages[-1]["refusal"] = "no"
+    answer = http.post(PATH, json={"model": "chat", "messages": messages})
+    assert answer.json()["error"]["param"] == "messages"
+
+
 def test_the_stream_helper_of_the_sdk(sdk):
     with sdk.stream(**user("one two")) as stream:
         done = [event for event in stream if event.type == "content.done"]
@@ -236,7 +286,9 @@ def test_what_changes_nothing_is_taken(http):
         "parallel_tool_calls": True,
         "store": False,
         "metadata": {"a": "b"},
-        "service_tier": "auto",
+        "service_tier": "flex",
+        "verbosity": "low",
+        "prompt_cache_retention": "24h",
         "user": "ada",
         "stream_options": {"include_usage": None, "include_obfuscation": False},
         "seed": None,

@@ -152,7 +152,7 @@ def test_text_and_ids_are_gone_on_with(served):
     params = {"temperature": 0, "max_new_tokens": 12}
     body = {"model": "chat", "text": "<|im_start|>user\ntell", "sampling_params": params}
     whole = httpx.post(url, json=body).raise_for_status().json()
-    assert whole["meta_info"]["finish_reason"] == {"type": "length"}
+    assert whole["meta_info"]["finish_reason"] == {"type": "length", "length": 12}
     assert whole["meta_info"]["completion_tokens"] == 12
     streamed = httpx.post(url, json=body | {"stream": True}).text.split("\n\n")
     assert streamed[-2] == "data: [DONE]"
@@ -169,3 +169,45 @@ def test_text_and_ids_are_gone_on_with(served):
         wrong = body | more if param == "text" else asked | more
         answer = httpx.post(url, json=wrong)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_several_texts_and_several_answers_are_a_list(served):
+    url = f"{served[0]}/generate"
+    params = {"temperature": 0, "max_new_tokens": 6, "stop": None, "skip_special_tokens": True}
+    body = {"model": "chat", "sampling_params": params}
+    texts = ["tell", "abc"]
+    alone = [httpx.post(url, json=body | {"text": text}).json()["text"] for text in texts]
+    both = httpx.post(url, json=body | {"text": texts}).raise_for_status().json()
+    assert [answer["text"] for answer in both] == alone
+    ids = [list(text.encode()) for text in texts]
+    both = httpx.post(url, json=body | {"input_ids": ids}).raise_for_status().json()
+    assert [answer["text"] for answer in both] == alone
+    twice = body | {"text": "tell", "sampling_params": params | {"n": 2}}
+    assert [a["text"] for a in httpx.post(url, json=twice).json()] == [alone[0]] * 2
+    lines = httpx.post(url, json=body | {"text": texts, "stream": True}).text.split("\n\n")
+    last = {}
+    for line in lines[:-2]:
+        event = json.loads(line.removeprefix("data: "))
+        last[event["index"]] = event
+    assert [last[place]["text"] for place in range(2)] == alone
+    assert all(event["meta_info"]["finish_reason"] for event in last.values())
+    one = httpx.post(url, json=body | {"text": ["tell"]}).json()
+    assert [answer["text"] for answer in one] == alone[:1]
+    for wrong in ({"text": []}, {"text": ["a"] * 65}, {"input_ids": [[]]}, {"text": ["a", 1]}):
+        assert httpx.post(url, json=body | wrong).status_code == 400
+
+
+def test_a_stop_string_is_named(served):
+    params = {"temperature": 0, "max_new_tokens": 6}
+    body = {"model": "chat", "text": "tell", "sampling_params": params}
+    text = httpx.post(f"{served[0]}/generate", json=body).json()["text"]
+    body["sampling_params"] = params | {"stop": ["no such text", text[-1]]}
+    meta = httpx.post(f"{served[0]}/generate", json=body).json()["meta_info"]
+    assert meta["finish_reason"] == {"type": "stop", "matched": text[-1]}
+
+
+def test_a_prompt_of_a_batch_that_is_refused_stops_the_others(served):
+    body = {"model": "chat", "input_ids": [[1, 2], [99999]]}
+    answer = httpx.post(f"{served[0]}/generate", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input_ids")
+    wait_for(lambda: served[1].engine.load["chat"]["running"] == 0)

@@ -42,6 +42,7 @@ def fit_together(body):
             message["tool_call_id"] = "c"
         if message.get("role") != "assistant":
             message.pop("tool_calls", None)
+            message.pop("refusal", None)
 
 
 @schema.parametrize()

@@ -68,6 +68,17 @@ def test_a_stream(sdk):
     assert len(grown) == 7
 
 
+def test_obfuscation_hides_how_long_a_delta_is(world):
+    for options, hides in (({"include_obfuscation": True}, True), ({}, False)):
+        body = {"model": "chat", "input": "one two", "stream": True, "stream_options": options}
+        lines = httpx.post(f"{world.url}/responses", json=body).text.split("\n\n")[:-1]
+        grown = [line.partition("data: ")[2] for line in lines if ".delta\n" in line]
+        assert len(grown) == 7
+        assert all(("obfuscation" in line) is hides for line in grown)
+        assert hides is ({len(line) % 256 for line in grown} == {0})
+        assert sum("obfuscation" in line for line in lines) == len(grown) * hides
+
+
 def test_a_call_and_its_answer(sdk, world):
     asked = sdk.create(model="chat", input=f"Well.\n{CALL}", tools=[TOOL])
     said, call = asked.output

@@ -59,6 +59,21 @@ MORE = {
     {% generation %}{{ m.role | upper }}{% endgeneration %}
 {% endfor %}
 {{ dict(a=1, b=tools) | tojson(indent=2, sort_keys=true) }}""",
+    "the system's message in the user's": "{{ bos_token }}{% if messages[0].role == 'system' %}"
+    "{% set first = messages[0].content ~ '\n\n' %}{% set rest = messages[1:] %}{% else %}"
+    "{% set first = '' %}{% set rest = messages %}{% endif %}{% for m in rest %}"
+    "<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
+    "{{ (first if loop.first else '') ~ m.content | trim }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}",
+    "no tool's role": "{{ bos_token }}"
+    "{% for m in messages if m['role'] in ['user', 'assistant'] %}"
+    "[INST]{{ m['content'] }}{% if not loop.last %}[/INST]{% endif %}{% endfor %}{{ eos_token }}",
+    "today": "{% set today = strftime_now('%d %b %Y') %}Today Date: {{ today }}"
+    "{% if tools is not none %}"
+    "{% for tool in tools %}{{ tool | tojson(indent=4) }}{% endfor %}{% endif %}"
+    "{%- for m in messages %}{%- if 'tool_calls' in m %}{{ m.tool_calls[0].function.arguments"
+    " | tojson }}{%- elif m.role == 'tool' %}ipython {{ m.content | tojson }}{%- else %}"
+    "{{ m.role ~ m.content }}{%- endif %}{%- endfor %}",
     "values": "{{ tools }}{{ messages | length }}{{ documents is none }}{{ x is defined }}"
     "{{ messages[-1] | tojson }}{{ messages[0].reasoning_content is defined }}"
     "{% macro f(m, n=2) %}{{ m.role ~ n }}{% endmacro %}{{ f(messages[0], n=3) }}",
@@ -132,6 +147,13 @@ def test_arguments_that_are_no_json_go_in_as_they_were_written(tokenizer):
     call = ToolCall("c", "f", '{"cut o')
     ask = ChatInput((ChatMessage(Role.USER, "a"), ChatMessage(Role.ASSISTANT, "", None, (call,))))
     assert '"arguments": {"cut o}' in template.render(ask, thinks=False, max_chars=9999)
+
+
+def test_arguments_with_half_a_surrogate_pair_go_in_as_they_were_written(tokenizer):
+    template = QwenTemplate(tokenizer, TEMPLATES["ASKED"])
+    call = ToolCall("c", "f", '{"a": "\\ud83d"}')
+    ask = ChatInput((ChatMessage(Role.USER, "a"), ChatMessage(Role.ASSISTANT, "", None, (call,))))
+    assert '"arguments": {"a": "\\ud83d"}}' in template.render(ask, thinks=False, max_chars=9999)
 
 
 HARM = {

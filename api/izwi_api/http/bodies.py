@@ -20,6 +20,8 @@ _FORM_OVERHEAD_BYTES = 256 * 1024
 # A body of up to this size is read without yielding to other tasks.
 _TURN_BYTES = 1 << 16
 _OTHER_JSON = re.compile(r"application/[a-z0-9!#$&^_.+-]+\+json")
+# An escape of half a surrogate pair; most are followed by the other half.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # A field for each likely word of a transcription, and some more.
 _MAX_FIELDS = 512
 
@@ -72,7 +74,7 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
             +json.
         TooLarge: The body exceeds the limit.
         RequestTimeout: The body did not arrive in time.
-        InvalidRequest: The body is not a JSON object.
+        InvalidRequest: The body is not a JSON object, or has text that is not Unicode.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not _OTHER_JSON.fullmatch(kind):
@@ -88,6 +90,8 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
         raise InvalidRequest("the body is not valid JSON") from error
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object")
+    if _SURROGATE.search(content):
+        _check_unicode(value)
     return {key: item for key, item in value.items() if item is not None}
 
 
@@ -159,6 +163,21 @@ async def _capped(request: Request, limit_bytes: int) -> AsyncGenerator[bytes]:
                 await asyncio.sleep(0)
     except (ClientDisconnect, RequestTimeout) as error:
         raise _Gone(error) from error
+
+
+def _check_unicode(values: dict[str, object]) -> None:
+    """Check that all text can be encoded: an escape may name half a surrogate pair."""
+    for key, value in values.items():
+        try:
+            json.dumps((key, value), ensure_ascii=False).encode()
+        except RecursionError as error:
+            raise InvalidRequest("the body is nested too deeply") from error
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"{key!r} has an unpaired surrogate ({error.object[error.start]!r}), which no text "
+                "can contain",
+                param=key if key.isprintable() else None,
+            ) from error
 
 
 def _number(text: str) -> float:

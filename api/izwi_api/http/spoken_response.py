@@ -12,7 +12,7 @@ from izwi.audio.encode import StreamEncoder, stream_encoder, with_length
 from izwi.errors import IzwiError
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response
-from izwi_api.http.sse import DONE, MEDIA_TYPE, event
+from izwi_api.http.sse import DONE, MEDIA_TYPE, event, obfuscated_event
 from izwi_api.services.converse import SoundPiece
 
 Text = TypeVar("Text")
@@ -32,6 +32,11 @@ class AskedFor(Protocol):
     @property
     def tells_usage(self) -> bool:
         """Whether the stream ends with usage."""
+        ...
+
+    @property
+    def obfuscates(self) -> bool:
+        """Whether the size of the stream's pieces is hidden."""
         ...
 
 
@@ -110,7 +115,7 @@ async def spoken_response(
             assert answer.sample_rate is not None
             encoder = stream_encoder(audio_format, answer.sample_rate)
         if body.stream:
-            events = _events(answer, completion, encoder, keep, body.tells_usage)
+            events = _events(answer, completion, encoder, keep, body)
             return await live_response(events, MEDIA_TYPE)
         return JSONResponse(await _whole(answer, completion, encoder, keep))
     except BaseException:
@@ -139,20 +144,21 @@ async def _events(
     completion: Completion[Text],
     encoder: StreamEncoder | None,
     keep: Keep,
-    tells_usage: bool,
+    body: AskedFor,
 ) -> AsyncGenerator[bytes]:
-    blank: dict[str, object] = {"usage": None} if tells_usage else {}
+    blank: dict[str, object] = {"usage": None} if body.tells_usage else {}
+    sent = obfuscated_event if body.obfuscates else event
     begun = False
     try:
         async with aclosing(answer.pieces()) as pieces:
             async for piece in pieces:
                 if not begun:
-                    yield event(completion.opening() | blank)
+                    yield sent(completion.opening() | blank)
                     begun = True
                 if not isinstance(piece, SoundPiece):
-                    yield event(completion.piece(piece) | blank)
+                    yield sent(completion.piece(piece) | blank)
                 elif encoder is not None and (data := encoder.write(piece.pcm)):
-                    yield event(completion.sound(data) | blank)
+                    yield sent(completion.sound(data) | blank)
     except IzwiError as error:
         # Before the first event the error can still be an HTTP status.
         if not begun:
@@ -160,12 +166,12 @@ async def _events(
         yield error_line(error)
         return
     if not begun:
-        yield event(completion.opening() | blank)
+        yield sent(completion.opening() | blank)
     if encoder is not None and (data := encoder.finish()):
-        yield event(completion.sound(data) | blank)
+        yield sent(completion.sound(data) | blank)
     if (expires_at := await keep()) is not None:
-        yield event(completion.expiry(expires_at) | blank)
-    yield event(completion.closing() | blank)
-    if tells_usage:
+        yield sent(completion.expiry(expires_at) | blank)
+    yield sent(completion.closing() | blank)
+    if body.tells_usage:
         yield event(completion.bill())
     yield DONE

@@ -16,7 +16,7 @@ from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
-from izwi_api.http.sse import DONE, MEDIA_TYPE, event
+from izwi_api.http.sse import DONE, MEDIA_TYPE, event, obfuscated_event
 from izwi_api.http.usage import key_name
 from izwi_api.routes.cascade import heard_body, speak_answer
 from izwi_api.routes.spoken_chat import answer_aloud
@@ -89,7 +89,7 @@ async def _answer(
 
     try:
         if body.stream:
-            events = _events(answers, completion, store, tells_usage=body.tells_usage)
+            events = _events(answers, completion, store, body)
             return await live_response(events, MEDIA_TYPE)
         await finish_all(answers)
     except BaseException:
@@ -105,21 +105,21 @@ async def _events(
     answers: Sequence[Answer],
     completion: Completion,
     store: Callable[[], Awaitable[None]],
-    *,
-    tells_usage: bool,
+    body: ChatBody,
 ) -> AsyncGenerator[bytes]:
-    blank: dict[str, object] = {"usage": None} if tells_usage else {}
+    blank: dict[str, object] = {"usage": None} if body.tells_usage else {}
+    sent = obfuscated_event if body.obfuscates else event
     begun: set[int] = set()
     try:
         async with aclosing(merged_deltas(answers)) as deltas:
             async for place, delta in deltas:
                 if place not in begun:
                     begun.add(place)
-                    yield event(completion.opening(place) | blank)
+                    yield sent(completion.opening(place) | blank)
                 if delta is None:
-                    yield event(completion.closing(place, answers[place]) | blank)
+                    yield sent(completion.closing(place, answers[place]) | blank)
                 else:
-                    yield event(completion.piece(place, delta) | blank)
+                    yield sent(completion.piece(place, delta) | blank)
     except IzwiError as error:
         # Before the first event the error can still be an HTTP status.
         if not begun:
@@ -127,6 +127,6 @@ async def _events(
         yield error_line(error)
         return
     await store()
-    if tells_usage:
+    if body.tells_usage:
         yield event(completion.bill(answers))
     yield DONE

@@ -1,9 +1,9 @@
-"""POST /generate: continue a text or ids, in SGLang's format."""
+"""POST /generate: continue texts or ids, in SGLang's format."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from uuid import uuid4
 
@@ -11,15 +11,15 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from izwi.capability import Capability
-from izwi.errors import InvalidRequest, IzwiError
+from izwi.errors import IzwiError
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response, unless_left
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event
-from izwi_api.schemas.generate import GenerateBody, generate_input, generated
+from izwi_api.schemas.generate import GenerateBody, generate_inputs, generated
 from izwi_api.schemas.openapi import answers, json_body
-from izwi_api.services.chat import Answer, open_answer
+from izwi_api.services.chat import Answer, finish_all, merged_deltas, open_answers
 from izwi_api.services.context import Services
 
 router = APIRouter()
@@ -34,41 +34,62 @@ _SEED_BITS = 63
     responses=answers("application/json", MEDIA_TYPE),
 )
 async def generate(request: Request) -> Response:
-    """Continue a text or ids."""
+    """Continue texts or ids."""
     services = services_of(request)
     body = GenerateBody.model_validate(await read_json(request, services.settings.max_json_bytes))
-    if (body.text is None) == (body.input_ids is None):
-        raise InvalidRequest("give text or input_ids, and not both", param="text")
     return await unless_left(request.receive, _generate(services, body))
 
 
 async def _generate(services: Services, body: GenerateBody) -> Response:
-    name = body.model or services.registry.default(Capability.CHAT)
-    ask = generate_input(body, secrets.randbits(_SEED_BITS))
-    stops = body.sampling_params.stop
-    answer = await open_answer(services.engine, services.registry, name, ask, stops=stops)
-    request_id = uuid4().hex
+    answers = await _open(services, body)
+    request_ids = [uuid4().hex for _ in answers]
     try:
         if body.stream:
-            return await live_response(_events(answer, request_id), MEDIA_TYPE)
-        await answer.finish()
+            return await live_response(_events(body, answers, request_ids), MEDIA_TYPE)
+        await finish_all(answers)
     except BaseException:
-        answer.abort()  # a generator that was never started does not run its `finally`
+        for answer in answers:
+            answer.abort()  # a generator that was never started does not run its `finally`
         raise
-    return JSONResponse(generated(answer, request_id))
+    whole = [generated(*pair) for pair in zip(answers, request_ids, strict=True)]
+    return JSONResponse(whole if body.is_batch else whole[0])
 
 
-async def _events(answer: Answer, request_id: str) -> AsyncGenerator[bytes]:
+async def _open(services: Services, body: GenerateBody) -> list[Answer]:
+    """Start all answers of a body, those of one prompt together."""
+    name = body.model or services.registry.default(Capability.CHAT)
+    params = body.sampling_params
+    answers: list[Answer] = []
+    try:
+        for ask in generate_inputs(body, secrets.randbits(_SEED_BITS)):
+            answers += await open_answers(
+                services.engine,
+                services.registry,
+                name,
+                ask,
+                stops=params.stop,
+                count=params.n,
+            )
+    except BaseException:
+        for answer in answers:
+            answer.abort()
+        raise
+    return answers
+
+
+async def _events(
+    body: GenerateBody, answers: Sequence[Answer], request_ids: Sequence[str]
+) -> AsyncGenerator[bytes]:
     begun = False
     try:
-        async with aclosing(answer.deltas()) as deltas:
-            async for _ in deltas:  # each event has the whole text so far, as in SGLang
+        async with aclosing(merged_deltas(answers)) as deltas:
+            async for place, _ in deltas:  # each event has the whole text so far, as in SGLang
                 begun = True
-                yield event(generated(answer, request_id))
+                index = {"index": place} if body.is_batch else {}
+                yield event(generated(answers[place], request_ids[place]) | index)
     except IzwiError as error:
         if not begun:
             raise
         yield error_line(error)
         return
-    yield event(generated(answer, request_id))
     yield DONE

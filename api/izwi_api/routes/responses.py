@@ -16,7 +16,7 @@ from izwi.errors import IzwiError
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.live_response import live_response, unless_left
-from izwi_api.http.sse import MEDIA_TYPE
+from izwi_api.http.sse import MEDIA_TYPE, obfuscation
 from izwi_api.http.usage import key_name
 from izwi_api.schemas.openapi import answers, json_body
 from izwi_api.schemas.response_events import Event, ResponseWriter
@@ -55,7 +55,7 @@ async def _respond(services: Services, body: ResponseBody) -> Response:
     )
     try:
         if body.stream:
-            return await live_response(_lines(events), MEDIA_TYPE)
+            return await live_response(_lines(events, body.obfuscates), MEDIA_TYPE)
         async with aclosing(events):
             async for event in events:
                 if event["type"] == "response.failed":
@@ -99,7 +99,10 @@ async def _events(
         yield event
 
 
-async def _lines(events: AsyncGenerator[Event]) -> AsyncGenerator[bytes]:
+async def _lines(events: AsyncGenerator[Event], obfuscates: bool) -> AsyncGenerator[bytes]:
     async with aclosing(events):
         async for event in events:
+            if obfuscates and event["type"].endswith(".delta"):
+                size = len(json.dumps(event | {"obfuscation": ""}))
+                event["obfuscation"] = obfuscation(size)
             yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()

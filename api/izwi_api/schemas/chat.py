@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from izwi.chat import ChatInput, ToolChoice
 from izwi.errors import InvalidRequest
@@ -29,20 +29,16 @@ MAX_TOP_LOGPROBS = 20
 MAX_CHOICES = 8
 
 
-def _off(value: bool) -> bool:
-    if value:
-        raise ValueError("false alone is taken")
-    return value
-
-
-_Off = Annotated[bool, AfterValidator(_off), WithJsonSchema({"type": "boolean", "const": False})]
-
-
 class StreamOptions(Strict):
-    """What a stream has beside the answer."""
+    """What a stream has beside the answer.
+
+    Attributes:
+        include_obfuscation: Whether random characters hide the size of each piece; OpenAI's default
+            is true, ours is false.
+    """
 
     include_usage: bool | None = None
-    include_obfuscation: _Off | None = None
+    include_obfuscation: bool | None = None
 
 
 class TemplateOptions(Strict):
@@ -178,10 +174,12 @@ class ChatBody(Strict):
     metadata: Metadata | None = None
 
     # They change no answer here.
-    service_tier: Literal["auto", "default"] | None = None
+    service_tier: str | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
     prediction: Prediction | None = None
 
     # Whether the model thinks first; it has no degrees of it.
@@ -200,6 +198,11 @@ class ChatBody(Strict):
     def tells_usage(self) -> bool:
         """Whether a stream ends with its usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def obfuscates(self) -> bool:
+        """Whether the size of a stream's pieces is hidden."""
+        return bool(self.stream_options and self.stream_options.include_obfuscation)
 
 
 def _check_together(body: ChatBody) -> None:

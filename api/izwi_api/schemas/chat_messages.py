@@ -38,6 +38,8 @@ def _plain_text(value: object) -> object:
     texts = []
     for part in value:
         kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "refusal" and part.keys() == {"type", "refusal"}:
+            part, kind = {"type": "text", "text": part["refusal"]}, "text"
         if isinstance(kind, str) and kind != "text":
             raise ValueError(f"parts of the type {kind[:32]!r} are not taken, text alone is")
         if kind != "text" or part.keys() != {"type", "text"} or not isinstance(part["text"], str):
@@ -104,7 +106,7 @@ class Message(Strict):
     content: Annotated[str, BeforeValidator(_plain_text), WithJsonSchema(_CONTENT)] = ""
     reasoning_content: str | None = None
     name: str | None = None
-    refusal: None = None
+    refusal: str | None = None
     audio: None = None
     annotations: Annotated[list[object], Field(max_length=0)] | None = None
     function_call: None = None
@@ -115,6 +117,8 @@ class Message(Strict):
     def _fits_its_role(self) -> Message:
         if self.tool_calls and self.role != "assistant":
             raise ValueError("tool_calls belong to messages of the role 'assistant'")
+        if self.refusal is not None and self.role != "assistant":
+            raise ValueError("refusal belongs to messages of the role 'assistant'")
         if (self.tool_call_id is not None) != (self.role == "tool"):
             raise ValueError("tool_call_id belongs to messages of the role 'tool', which need it")
         return self
@@ -127,7 +131,7 @@ class Message(Strict):
         )
         return ChatMessage(
             _ROLES[self.role],
-            self.content,
+            self.content or self.refusal or "",
             self.reasoning_content,
             calls,
             self.tool_call_id,

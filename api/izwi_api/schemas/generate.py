@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from izwi.chat import ChatInput
+from izwi.errors import InvalidRequest
 from izwi.request import Reason
-from izwi_api.schemas.chat import INT32_MAX, INT64_MAX
+from izwi_api.schemas.chat import INT32_MAX, INT64_MAX, MAX_CHOICES
 from izwi_api.schemas.chat_messages import Strict
 from izwi_api.services.chat import Answer
 
+MAX_PROMPTS = 64
+
 
 def _listed(value: object) -> object:
+    if value is None:
+        return []
     return [value] if isinstance(value, str) else value
 
 
@@ -34,22 +40,67 @@ class SamplingOptions(Strict):
         Field(max_length=16),
         BeforeValidator(_listed),
     ] = Field(default_factory=list)
+    n: int = Field(default=1, ge=1, le=MAX_CHOICES)
+
+    # Taken with the value that changes nothing.
+    min_new_tokens: Literal[0] | None = None
+    ignore_eos: Literal[False] | None = None
+    no_stop_trim: Literal[False] | None = None
+    skip_special_tokens: Literal[True] | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=0)] | None = None
+
+    # It changes no text here.
+    spaces_between_special_tokens: bool | None = None
+
+
+_Text = Annotated[str, Field(min_length=1)]
+_Ids = Annotated[list[int], Field(min_length=1)]
 
 
 class GenerateBody(Strict):
-    """Text or ids that are gone on with."""
+    """Texts or ids that are gone on with."""
 
     model: str | None = None
-    text: str | None = Field(default=None, min_length=1)
-    input_ids: list[int] | None = Field(default=None, min_length=1)
+    text: _Text | Annotated[list[_Text], Field(min_length=1, max_length=MAX_PROMPTS)] | None = None
+    input_ids: _Ids | Annotated[list[_Ids], Field(min_length=1, max_length=MAX_PROMPTS)] | None = (
+        None
+    )
     sampling_params: SamplingOptions = SamplingOptions()
     stream: bool = False
     return_logprob: bool = False
     top_logprobs_num: int = Field(default=0, ge=0, le=20)
 
+    # Taken with the value that changes nothing: tokens of the prompt have no log probabilities.
+    logprob_start_len: Literal[-1] | None = None
 
-def generate_input(body: GenerateBody, seed: int) -> ChatInput:
-    """Return what a body asks of a model; `seed` is for one without."""
+    # It changes nothing: the text is always there.
+    return_text_in_logprobs: bool | None = None
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the answer is a list: there are several prompts, or several answers to one."""
+        given = self.text if self.input_ids is None else self.input_ids[0]
+        return isinstance(given, list) or self.sampling_params.n > 1
+
+
+def generate_inputs(body: GenerateBody, seed: int) -> list[ChatInput]:
+    """Return what a body asks of a model, a prompt each; `seed` is for one without.
+
+    Raises:
+        InvalidRequest: There is neither text nor ids, or both.
+    """
+    if (body.text is None) == (body.input_ids is None):
+        raise InvalidRequest("give text or input_ids, and not both", param="text")
+    if body.text is not None:
+        texts = [body.text] if isinstance(body.text, str) else body.text
+        return [_input(body, seed, text=text) for text in texts]
+    ids = body.input_ids or []
+    several = [prompt for prompt in ids if isinstance(prompt, list)]
+    one = [index for index in ids if isinstance(index, int)]
+    return [_input(body, seed, ids=prompt) for prompt in several or [one]]
+
+
+def _input(body: GenerateBody, seed: int, *, text: str = "", ids: Sequence[int] = ()) -> ChatInput:
     params = body.sampling_params
     return ChatInput(
         (),
@@ -64,19 +115,18 @@ def generate_input(body: GenerateBody, seed: int) -> ChatInput:
         frequency_penalty=params.frequency_penalty,
         logprobs=body.return_logprob,
         top_logprobs=body.top_logprobs_num,
-        text=body.text or "",
-        token_ids=tuple(body.input_ids or ()),
+        text=text,
+        token_ids=tuple(ids),
     )
 
 
 def generated(answer: Answer, request_id: str) -> dict[str, Any]:
     """Return what was generated so far; thoughts are a part of the text."""
-    reason = {Reason.LENGTH: "length", Reason.STOP: "stop"}.get(answer.reason or Reason.ERROR)
     meta: dict[str, Any] = {
         "id": request_id,
         "prompt_tokens": answer.num_prompt_tokens,
         "completion_tokens": answer.num_tokens,
-        "finish_reason": None if reason is None else {"type": reason},
+        "finish_reason": _finish_reason(answer),
     }
     if answer.logprobs:
         meta["output_token_logprobs"] = [
@@ -88,3 +138,13 @@ def generated(answer: Answer, request_id: str) -> dict[str, Any]:
             for token in answer.logprobs
         ]
     return {"text": answer.reasoning + answer.content, "meta_info": meta}
+
+
+def _finish_reason(answer: Answer) -> dict[str, Any] | None:
+    """Return why an answer ended; None before."""
+    if answer.reason is Reason.LENGTH:
+        return {"type": "length", "length": answer.num_tokens}
+    if answer.reason is not Reason.STOP:
+        return None
+    matched = {"matched": answer.stopped_by} if answer.stopped_by else {}
+    return {"type": "stop", **matched}

@@ -56,6 +56,12 @@ class TextOptions(Strict):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
+class ResponseStreamOptions(Strict):
+    """What a stream has beside the response; see `izwi_api.schemas.chat.StreamOptions`."""
+
+    include_obfuscation: bool | None = None
+
+
 class ResponseBody(Strict):
     """What a client asks for a response to."""
 
@@ -72,6 +78,7 @@ class ResponseBody(Strict):
     text: TextOptions | None = None
     store: bool | None = None
     stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
 
     # They change no answer here.
     include: list[str] | None = None
@@ -81,12 +88,16 @@ class ResponseBody(Strict):
     reasoning: dict[str, Any] | None = None
     safety_identifier: str | None = None
     service_tier: str | None = None
-    stream_options: dict[str, Any] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     user: str | None = None
 
     # Extension.
     enable_thinking: bool | None = None
+
+    @property
+    def obfuscates(self) -> bool:
+        """Whether the size of a stream's deltas is hidden."""
+        return bool(self.stream_options and self.stream_options.include_obfuscation)
 
 
 def response_input(body: ResponseBody, before: Sequence[ChatMessage], seed: int) -> ChatInput:

@@ -152,6 +152,11 @@ class SpokenChatBody(Strict):
         """Whether a stream ends with its usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    @property
+    def obfuscates(self) -> bool:
+        """Whether the size of a stream's pieces is hidden."""
+        return bool(self.stream_options and self.stream_options.include_obfuscation)
+
 
 def has_sound(values: object) -> bool:
     """Whether a body, not checked yet, sends sound or asks for it."""

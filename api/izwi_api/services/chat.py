@@ -26,11 +26,13 @@ class StopText:
 
     Attributes:
         found: A stop string was found.
+        matched: The stop string that was found; empty before.
     """
 
     def __init__(self, stops: Sequence[str]):
         """Search for these strings, none of which is empty."""
         self.found = False
+        self.matched = ""
         self._stops = tuple(stops)
         self._buffered = ""  # may begin a stop string
 
@@ -38,10 +40,11 @@ class StopText:
         """Add text; return what is certainly before a stop string."""
         text = self._buffered + text
         places = [(text.find(stop), stop) for stop in self._stops]
-        complete = [(start + len(stop), start) for start, stop in places if start >= 0]
+        complete = [(start + len(stop), start, stop) for start, stop in places if start >= 0]
         if complete:
             self.found, self._buffered = True, ""
-            return text[: min(complete)[1]]
+            _, start, self.matched = min(complete)
+            return text[:start]
         size = self._num_begun(text)
         self._buffered = text[len(text) - size :]
         return text[: len(text) - size]
@@ -132,6 +135,11 @@ class Answer:
     def num_calls(self) -> int:
         """Number of complete calls."""
         return self._reader.num_calls
+
+    @property
+    def stopped_by(self) -> str:
+        """The stop string that ended the text; empty if none did."""
+        return self._stops.matched
 
     async def deltas(self) -> AsyncGenerator[AnswerDelta]:
         """Yield new thoughts, text and calls; leaving early aborts the request.

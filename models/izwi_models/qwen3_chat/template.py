@@ -246,9 +246,11 @@ def _message(message: ChatMessage) -> dict[str, Any]:
 
 def _object(arguments: str) -> object:
     try:
-        return json.loads(arguments)
+        value = json.loads(arguments)
+        json.dumps(value, ensure_ascii=False).encode()  # an escape may name half a surrogate pair
     except (ValueError, RecursionError):  # as it was written
         return arguments
+    return value
 
 
 def _any_of(names: Mapping[str, int]) -> re.Pattern[str]:
