@@ -63,14 +63,11 @@ class Launched:
         pairs = zip(self.rows, self._epochs, strict=True)
         return [row.sequence.pending.epoch == epoch for row, epoch in pairs]
 
-    def predict(
-        self, limit: Callable[[Sequence], int], ramp: Seq[int], following: Following
-    ) -> None:
+    def predict(self, limit: Callable[[Sequence], int], following: Following) -> None:
         """Predict the state of the sequences at the end of this step.
 
         Args:
             limit: Entries after which a sequence ends.
-            ramp: Frames of a stream's first, second, ... chunk of sound.
             following: The model's function for the next track, if it has several.
         """
         for sequence, _, stop in self.rows:  # no marks among them, whose steps are not recorded
@@ -83,15 +80,11 @@ class Launched:
                 tracks = sequence.tracks
                 if tracks is not None and tracks.launch(following, sequence.request):
                     pending.ends = True
-        for sequence in self.work.vocode:
+        for sequence, chunk in self.work.vocode:
             pending = sequence.pending
-            frames = frames_to_vocode(
-                num_frames=sequence.num_frames,
-                num_vocoded=sequence.sound.num_vocoded + pending.frames,
-                num_chunks=sequence.sound.num_chunks + pending.chunks,
-                ended=sequence.status.ended or pending.ends,
-                ramp=ramp,
-            )
+            num_pending = sequence.num_frames - sequence.sound.num_vocoded - pending.frames
+            ended = sequence.status.ended or pending.ends
+            frames = frames_to_vocode(num_pending, chunk, ended=ended)
             if frames:
                 pending.frames += frames
                 pending.chunks += 1

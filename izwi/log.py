@@ -32,8 +32,8 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
     Attributes:
         entries: (n, codebooks) int64, all that were delivered.
         logprobs: As in `Chunk`, or None where the request does not ask.
-        num_samples: Of the sound that the reader has.
-        num_chunks: Chunks in which it came.
+        chunk_samples: Samples of each chunk of sound that the reader has. A chunk may be smaller
+            than the ramp says, and the codec's state depends on the sizes in its last bits.
         written: Text ids that were written to a request with open input.
         closed: Nothing more will be written to it.
         paused: It was asked to stop where it is, and stays so until it is resumed.
@@ -41,11 +41,15 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
 
     entries: Int64
     logprobs: Float32 | None = None
-    num_samples: int = 0
-    num_chunks: int = 0
+    chunk_samples: tuple[int, ...] = ()
     written: tuple[int, ...] = ()
     closed: bool = False
     paused: bool = False
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the sound that the reader has."""
+        return sum(self.chunk_samples)
 
     def put_into(self, sequence: Sequence, codec: FramedSound | None) -> None:
         """Set a new sequence to where the log ends.
@@ -61,6 +65,8 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
         sequence.input.written = list(self.written)
         sequence.input.is_open = sequence.request.open_input and not self.closed
         if codec is not None:
-            known = self.num_samples + codec.lookahead_samples
-            sequence.sound.num_vocoded = known // codec.frame_samples if self.num_chunks else 0
-            sequence.sound.num_chunks = self.num_chunks
+            sound, num_samples = sequence.sound, codec.lookahead_samples
+            for samples in self.chunk_samples:
+                num_samples += samples
+                sound.chunks.append(num_samples // codec.frame_samples - sound.num_vocoded)
+                sound.num_vocoded += sound.chunks[-1]

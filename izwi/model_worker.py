@@ -147,7 +147,7 @@ class ModelWorker:
         forward = self.runner.launch(rows)
         launched = Launched(work, failed, rows, forward, began_s, compiled)
         if forward is not None:
-            launched.predict(self._limit, self._config.chunk_ramp, self.runner.following)
+            launched.predict(self._limit, self.runner.following)
         now_s = self._clock()
         launched.seconds = now_s - began_s
         if self.runner.num_compiled == compiled:
@@ -332,10 +332,10 @@ class ModelWorker:
             if isinstance(sound, BaseException):
                 results.failed[sequence.arrival] = sound
                 continue
-            waits = sequence.sound.num_chunks == 0 or not self.runner.works_beside
+            waits = not sequence.sound.chunks or not self.runner.works_beside
             (first if waits else self._vocoding)[sequence.arrival] = sequence, sound
             sequence.sound.num_vocoded += frames
-            sequence.sound.num_chunks += 1
+            sequence.sound.chunks.append(frames)
         sounds |= awaited(first, results)
         seconds = results.seconds
         if not self._in_flight:
@@ -350,16 +350,11 @@ class ModelWorker:
     def _due(self, results: Results) -> list[tuple[Sequence, int]]:
         """Return the planned chunks of sound that have their frames, each with its frames."""
         due = []
-        for sequence in results.work.vocode:
+        for sequence, chunk in results.work.vocode:
             if not self.scheduler.runs(sequence):  # it was removed meanwhile
                 continue
-            frames = frames_to_vocode(
-                num_frames=len(sequence.frames),
-                num_vocoded=sequence.sound.num_vocoded,
-                num_chunks=sequence.sound.num_chunks,
-                ended=sequence.status.ended,
-                ramp=self._config.chunk_ramp,
-            )
+            num_pending = len(sequence.frames) - sequence.sound.num_vocoded
+            frames = frames_to_vocode(num_pending, chunk, ended=sequence.status.ended)
             if frames and sequence.arrival not in results.failed:
                 due.append((sequence, frames))
         return due

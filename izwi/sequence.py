@@ -108,21 +108,21 @@ class SoundCursor:
 
     Attributes:
         num_vocoded: Frames that went through the codec.
-        num_chunks: Chunks of sound so far, for the chunk ramp.
+        chunks: Frames of each chunk of sound so far, `num_vocoded` together.
         state_row: Row of the codec state arena, or None.
         saved_state: The codec's state while it has no row; None: it is rebuilt from the log.
         num_repeated_samples: Samples to come that an earlier engine has already delivered.
     """
 
     num_vocoded: int = 0
-    num_chunks: int = 0
+    chunks: list[int] = field(default_factory=list)
     state_row: int | None = None
     saved_state: Any = None
     num_repeated_samples: int = 0
 
     def repeat(self, num_samples: int) -> None:
         """Make the sound from its beginning again; so many samples are already delivered."""
-        self.num_vocoded, self.num_chunks, self.num_repeated_samples = 0, 0, num_samples
+        self.num_vocoded, self.chunks, self.num_repeated_samples = 0, [], num_samples
 
     def new_part(self, samples: Float32 | None) -> Float32 | None:
         """Return the part of (samples,) that is not delivered yet, or None."""

@@ -102,7 +102,8 @@ class PaperRunner:
     def rebuild(self, sequences: Seq[Sequence]) -> dict[int, BaseException]:
         """Make codec states again: every frame that was sound goes through the codec."""
         for sequence in sequences:
-            self._compute(StepWork(0, 0, 0, sequence.sound.num_chunks, sequence.sound.num_vocoded))
+            sound = sequence.sound
+            self._compute(StepWork(0, 0, 0, len(sound.chunks), sound.num_vocoded))
         return {}
 
     def encode(self, pieces: Seq[tuple[Sequence, int]]) -> list[BaseException | None]:

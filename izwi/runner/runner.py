@@ -32,7 +32,6 @@ from izwi.runner.lag import begun_tracks, in_place
 from izwi.runner.logprobs import Logprobs
 from izwi.runner.tiered import TieredPages, TieredStates
 from izwi.scheduler.cost import StepCost
-from izwi.scheduler.playback import chunk_frames
 from izwi.sequence import Sequence
 from izwi.track_log import Entry, Progress
 from izwi.tracks import Codec, frame_track
@@ -64,7 +63,7 @@ class Runner:
     def __init__(
         self, model: Model, backend: ArrayBackend, config: EngineConfig, budget: MemoryBudget
     ):
-        self._model, self._ops, self._config = model, backend.ops, config
+        self._model, self._ops = model, backend.ops
         self.backend = backend
         self.grammars = Grammars(model)
         frames = frame_track(model.tracks)
@@ -364,8 +363,7 @@ class Runner:
         log = np.array(sequence.frames[: sequence.sound.num_vocoded], dtype=np.int64)
         codes = self._ops.array(log.reshape(-1, self._frames.num_codebooks))
         done = 0
-        for chunk in range(sequence.sound.num_chunks):
-            frames = chunk_frames(chunk, self._config.chunk_ramp)
+        for frames in sequence.sound.chunks:
             self._hear(row, codes[done : done + frames])
             done += frames
         self._arena.commit([row])

@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 # A stream with so much sound in hand can wait for long, so it gives way like background work.
 FAR_S = 5.0
+# A stream that waits for text and has less sound in hand than this gets its last frames as sound,
+# although they do not fill a chunk.
+DRY_S = 0.2
 
 
 class Gap(NamedTuple):
@@ -88,20 +91,22 @@ def chunk_frames(num_chunks: int, ramp: Sequence[int]) -> int:
     return ramp[min(num_chunks, len(ramp) - 1)]
 
 
-def frames_to_vocode(
-    *, num_frames: int, num_vocoded: int, num_chunks: int, ended: bool, ramp: Sequence[int]
-) -> int:
-    """Frames that should go through the codec now; 0 to wait for more.
+def short_chunk_frames(num_frames: int, ramp: Sequence[int]) -> int:
+    """Frames of the largest chunk that so many frames fill; 0 without a frame.
+
+    Only sizes of the ramp, and 1: a device has recorded steps for these.
+    """
+    return max((size for size in (1, *ramp) if size <= num_frames), default=0)
+
+
+def frames_to_vocode(num_pending: int, chunk: int, *, ended: bool) -> int:
+    """Frames of a planned chunk that should go through the codec; 0 to wait for more.
 
     Args:
-        num_frames: Frames emitted.
-        num_vocoded: Of these, frames that are sound already.
-        num_chunks: Chunks that left.
+        num_pending: Frames emitted that are not sound yet.
+        chunk: Frames of the chunk.
         ended: Whether no frame will follow, so that a short rest goes too.
-        ramp: Frames of the first, second, ... chunk; the last repeats.
     """
-    pending = num_frames - num_vocoded
-    wanted = chunk_frames(num_chunks, ramp)
-    if pending >= wanted:
-        return wanted
-    return pending if ended else 0
+    if num_pending >= chunk:
+        return chunk
+    return num_pending if ended else 0

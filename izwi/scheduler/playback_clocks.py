@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from izwi.scheduler.plan import PendingSound
-from izwi.scheduler.playback import chunk_frames, slack_s
+from izwi.scheduler.playback import chunk_frames, short_chunk_frames, slack_s
 from izwi.sequence import Sequence
 
 # An incomplete piece is assumed to continue for at least this long.
@@ -167,12 +167,41 @@ class PlaybackClocks:
                 del self._clocks[name]
 
 
-def pending_sound(sequence: Sequence, num_frames: int, ramp: tuple[int, ...]) -> PendingSound:
-    """Return the frames that are not sound yet, as if the steps in flight had ended."""
-    tracks, sound, pending = sequence.tracks, sequence.sound, sequence.pending
+def next_chunk(sequence: Sequence, ramp: tuple[int, ...]) -> int:
+    """Return the frames of a stream's next chunk, as if the steps in flight had ended."""
+    return chunk_frames(len(sequence.sound.chunks) + sequence.pending.chunks, ramp)
+
+
+def planned_chunk(sequence: Sequence, frames: int, ramp: tuple[int, ...]) -> int:
+    """Return the frames of the chunk of which so many were planned.
+
+    The rest before an end is shorter than its chunk. The end may be a prediction, and if it does
+    not come, the rest must wait for the whole chunk.
+    """
+    ends = sequence.status.ended or sequence.pending.ends
+    return next_chunk(sequence, ramp) if ends else frames
+
+
+def pending_sound(
+    sequence: Sequence, num_frames: int, ramp: tuple[int, ...], *, dry: bool = False
+) -> PendingSound:
+    """Return the frames that are not sound yet, as if the steps in flight had ended.
+
+    Args:
+        sequence: A stream.
+        num_frames: Frames that it has then.
+        ramp: Frames of a stream's first, second, ... chunk of sound.
+        dry: No frame follows soon and its listener is about to hear a gap, so that its next chunk
+            is what its frames fill.
+    """
+    tracks = sequence.tracks
+    frames = num_frames - sequence.sound.num_vocoded - sequence.pending.frames
+    chunk = next_chunk(sequence, ramp)
+    if dry and 0 < frames < chunk:
+        chunk = short_chunk_frames(frames, ramp)
     return PendingSound(
-        frames=num_frames - sound.num_vocoded - pending.frames,
-        chunk=chunk_frames(sound.num_chunks + pending.chunks, ramp),
+        frames=frames,
+        chunk=chunk,
         next_frames=1 if tracks is None else int(tracks.next_is_frame),
     )
 

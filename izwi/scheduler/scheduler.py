@@ -16,8 +16,8 @@ from izwi.scheduler.codec_rows import CodecRows, StateRows
 from izwi.scheduler.cost import OnlineCost
 from izwi.scheduler.deadline import text_slack_s
 from izwi.scheduler.plan import NO_SOUND, Progress, Urgency
-from izwi.scheduler.playback import FAR_S
-from izwi.scheduler.playback_clocks import PlaybackClocks, pending_sound
+from izwi.scheduler.playback import DRY_S, FAR_S
+from izwi.scheduler.playback_clocks import PlaybackClocks, pending_sound, planned_chunk
 from izwi.scheduler.policy import POLICIES, Budgets, Plan, View
 from izwi.scheduler.shadow import compare
 from izwi.scheduler.waiting_queue import PromptsInFlight, Starts, WaitingQueue
@@ -227,9 +227,7 @@ class Scheduler:
         num_emitted = len(sequence.emitted) + pending.entries
         # `Sequence.num_positions` inlined: this runs for every sequence in every step
         num_positions = sequence.num_prompt + (0 if sequence.output_positions else num_emitted)
-        backpressured = sequence.emits_nothing
-        if sequence.input.is_open:
-            backpressured = self._lacks_text(sequence, num_positions) or backpressured
+        starved = sequence.input.is_open and self._lacks_text(sequence, num_positions)
         num_frames = num_emitted if sequence.tracks is None else sequence.tracks.num_frames
         slack_s, started = self._clocks.urgency(sequence, now_s)
         encoded, kv, status = sequence.encoded, sequence.kv, sequence.status
@@ -240,13 +238,15 @@ class Scheduler:
                 num_computed=kv.num_computed,
                 num_encodes=sum([result is None for result in encoded]) if encoded else 0,
                 encode_only=request.encode_only,
-                backpressured=backpressured,
+                backpressured=starved or sequence.emits_nothing,
                 ended=status.ended or pending.ends,
             ),
             num_pages=len(kv.pages),
             num_shared=self.memory.num_shared(kv.pages) if tight else 0,
             urgency=self._urgency(sequence, slack_s, started),
-            sound=pending_sound(sequence, num_frames, self._ramp) if self._speaks else NO_SOUND,
+            sound=pending_sound(sequence, num_frames, self._ramp, dry=starved and slack_s < DRY_S)
+            if self._speaks
+            else NO_SOUND,
         )
 
     def _urgency(self, sequence: Sequence, slack_s: float, started: bool) -> Urgency:
@@ -338,10 +338,11 @@ class Scheduler:
                 kv.pages += self.memory.allocate(missing_pages)
             sequence.status.last_step = step
             rows.append(Row(sequence, computed, stop))
-        vocode = tuple(self._running[key] for key, _ in plan.vocode)
-        for sequence in vocode:
-            sequence.status.last_step = self.counts.steps
-        return Work(tuple(encode), tuple(rebuild), tuple(rows), vocode)
+        vocode: list[tuple[Sequence, int]] = []
+        for key, frames in plan.vocode:
+            running[key].status.last_step = step
+            vocode.append((running[key], planned_chunk(running[key], frames, self._ramp)))
+        return Work(tuple(encode), tuple(rebuild), tuple(rows), tuple(vocode))
 
     def _start(self, key: int) -> Sequence | None:
         """Let a sequence run; return it if its codec state must be rebuilt."""

@@ -46,19 +46,21 @@ class Work:
         encode: Pieces of audio: a sequence and the piece's index.
         rebuild: Streams whose codec state is made again from their log, before anything else.
         forward: Rows of the one forward pass, which comes after the encoders.
-        vocode: Streams whose next chunk of sound is made after the forward pass, if it is due.
+        vocode: Streams whose next chunk of sound, of so many frames, is made after the forward
+            pass, if its frames are there or no frame follows.
     """
 
     encode: tuple[tuple[Sequence, int], ...] = ()
     rebuild: tuple[Sequence, ...] = ()
     forward: tuple[Row, ...] = ()
-    vocode: tuple[Sequence, ...] = ()
+    vocode: tuple[tuple[Sequence, int], ...] = ()
 
     def sequences(self) -> Iterable[Sequence]:
         """Every sequence of the step, once."""
         encoded = [sequence for sequence, _ in self.encode]
         run = [row.sequence for row in self.forward]
-        return dict.fromkeys([*self.rebuild, *encoded, *run, *self.vocode])
+        sounding = [sequence for sequence, _ in self.vocode]
+        return dict.fromkeys([*self.rebuild, *encoded, *run, *sounding])
 
 
 @dataclass(slots=True)

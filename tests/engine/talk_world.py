@@ -60,8 +60,7 @@ class Heard:
         nothing = np.zeros((0, 3), np.int64)
         return Log(
             np.concatenate(entries) if entries else nothing,
-            num_samples=sum(map(len, sounds)),
-            num_chunks=len(sounds),
+            chunk_samples=tuple(map(len, sounds)),
         )
 
 

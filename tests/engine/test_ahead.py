@@ -193,3 +193,4 @@ def test_text_that_comes_while_the_last_entry_is_drawn_lets_it_go_on() -> None:
         world.engine.write("a", [3] * 10, closed=True)
         world.run()
     assert len(world.logs["a"].entries) == 2 + 22 // 2 > known
+    assert world.logs["a"].chunks == [1, 2, 4, 6], "the rest before the predicted end did not go"

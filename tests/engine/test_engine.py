@@ -166,7 +166,8 @@ def test_a_log_that_ends_at_the_limit_gives_the_sound_that_is_owed_and_ends() ->
     heard = sum(whole.chunks[:2])
     for known in (20, 19):
         world = World()
-        reported = Log(entries[:known], None, heard * SPEECH.frame_samples, 2)
+        samples = tuple(frames * SPEECH.frame_samples for frames in whole.chunks[:2])
+        reported = Log(entries[:known], None, samples)
         world.logs["a"] = Received()
         world.engine.submit(request, reported)
         world.run()

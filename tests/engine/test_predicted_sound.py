@@ -8,6 +8,7 @@ import pytest
 from izwi.in_flight import Launched
 from izwi.model import Row
 from izwi.runner.runner import Drawn
+from izwi.scheduler.playback_clocks import next_chunk
 from izwi.scheduler.work import Work
 from izwi.sequence import Sequence
 from tests.engine.toy import toy_request
@@ -16,13 +17,13 @@ RAMP = (2, 4)
 LIMIT = 9
 
 
-def sequence_of(num_emitted: int, num_vocoded: int = 0, num_chunks: int = 0) -> Sequence:
+def sequence_of(num_emitted: int, *chunks: int) -> Sequence:
     """A stream of which so many frames were drawn, all of them computed but the last."""
     sequence = Sequence(toy_request("a", 5, seed=1, frames=LIMIT), 0, 0.0)
     for _ in range(num_emitted):
         sequence.emitted.append(np.zeros(2, np.int64))
     sequence.kv.num_computed = max(0, sequence.num_prompt + num_emitted - 1)
-    sequence.sound.num_vocoded, sequence.sound.num_chunks = num_vocoded, num_chunks
+    sequence.sound.num_vocoded, sequence.sound.chunks = sum(chunks), list(chunks)
     return sequence
 
 
@@ -30,23 +31,24 @@ def launched(sequence: Sequence, *, row: bool = True) -> Launched:
     """A step that draws a frame and makes the sound that is due then."""
     stop = sequence.num_prompt + len(sequence.emitted) + sequence.pending.entries
     rows = (Row(sequence, stop - 1, stop),) if row else ()
-    step = Launched(Work(forward=rows, vocode=(sequence,)), {}, rows, None, 0.0, 0)
-    step.predict(lambda _: LIMIT, RAMP, None)  # type: ignore[arg-type]  # no tracks here
+    chunk = next_chunk(sequence, RAMP)
+    step = Launched(Work(forward=rows, vocode=((sequence, chunk),)), {}, rows, None, 0.0, 0)
+    step.predict(lambda _: LIMIT, None)  # type: ignore[arg-type]  # no tracks here
     return step
 
 
 @pytest.mark.parametrize(
-    ("num_emitted", "num_vocoded", "num_chunks", "frames"),
+    ("num_emitted", "chunks", "frames"),
     [
-        (0, 0, 0, 0),  # one frame, and the first chunk has two
-        (1, 0, 0, 2),
-        (4, 2, 1, 0),  # the second chunk has four
-        (5, 2, 1, 4),
-        (LIMIT - 1, 6, 2, 3),  # a rest that is shorter, since no frame follows
+        (0, (), 0),  # one frame, and the first chunk has two
+        (1, (), 2),
+        (4, (2,), 0),  # the second chunk has four
+        (5, (2,), 4),
+        (LIMIT - 1, (2, 4), 3),  # a rest that is shorter, since no frame follows
     ],
 )
-def test_sound_that_will_be_due_is_predicted(num_emitted, num_vocoded, num_chunks, frames):
-    sequence = sequence_of(num_emitted, num_vocoded, num_chunks)
+def test_sound_that_will_be_due_is_predicted(num_emitted, chunks, frames):
+    sequence = sequence_of(num_emitted, *chunks)
     step = launched(sequence)
     pending = sequence.pending
     assert (pending.entries, pending.frames, pending.chunks) == (1, frames, int(frames > 0))
@@ -76,7 +78,7 @@ def test_two_steps_in_flight_add_up():
 
 
 def test_who_has_ended_is_owed_the_rest():
-    sequence = sequence_of(5, 4, 1)
+    sequence = sequence_of(5, 4)
     launched(sequence, row=False)
     assert sequence.pending.frames == 0
     sequence.status.ended = True

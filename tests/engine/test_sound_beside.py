@@ -75,7 +75,7 @@ def test_a_sound_that_fails_later_fails_its_request_alone(monkeypatch: pytest.Mo
             raise RuntimeError("the device lost it")
 
         names = [sequence.request.request_id for sequence, _ in pieces]
-        later = [sequence.sound.num_chunks > 0 for sequence, _ in pieces]
+        later = [bool(sequence.sound.chunks) for sequence, _ in pieces]
         sounds = begin(self, pieces)
         marked = zip(names, later, sounds, strict=True)
         return [lost if name == "b" and late else sound for name, late, sound in marked]

@@ -128,7 +128,7 @@ def test_a_log_that_is_complete_but_for_its_last_sound_ends_by_itself() -> None:
     request = next(r for r in ended if alone(r).logged[-1] == (FRAMES, (AUDIO_END,) * 3))
     expected = alone(request)
     delivered = SumCodec.frame_samples - SumCodec.lookahead_samples
-    log = replace(expected.log, num_samples=delivered, num_chunks=1)
+    log = replace(expected.log, chunk_samples=(delivered,))
     world = TalkWorld()
     world.submit(request, log)
     world.run()

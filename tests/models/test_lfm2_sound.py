@@ -111,8 +111,7 @@ def test_another_engine_goes_on_at_the_very_sample(model: LFM2Audio) -> None:
         sounds = [chunk.pcm for chunk in before if chunk.pcm is not None]
         log = Log(
             np.concatenate([chunk.entries for chunk in before]),
-            num_samples=sum(map(len, sounds)),
-            num_chunks=len(sounds),
+            chunk_samples=tuple(map(len, sounds)),
         )
         after = run(model, asked, log)
         heard = [*sounds, *(chunk.pcm for chunk in after if chunk.pcm is not None)]

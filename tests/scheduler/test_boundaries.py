@@ -9,7 +9,7 @@ import pytest
 from izwi.scheduler.batching_delay import should_delay_requests, should_delay_vocoding
 from izwi.scheduler.cost import OnlineCost, StepCost, StepWork, _weights
 from izwi.scheduler.plan import Budgets, View
-from izwi.scheduler.playback import chunk_frames, find_gaps, frames_to_vocode
+from izwi.scheduler.playback import chunk_frames, find_gaps, frames_to_vocode, short_chunk_frames
 from tests.scheduler.views import changed, view_of
 
 # Powers of two, so that a border can be met exactly. A step of decodes takes 4/1024 s, prompts in
@@ -141,9 +141,12 @@ def test_the_last_chunk_of_the_ramp_repeats_and_a_chunk_is_due_when_it_is_whole(
     assert [chunk_frames(count, ramp) for count in range(5)] == [1, 2, 4, 4, 4]
 
     def due(frames: int, ended: bool = False) -> int:
-        return frames_to_vocode(
-            num_frames=frames, num_vocoded=3, num_chunks=2, ended=ended, ramp=ramp
-        )
+        return frames_to_vocode(frames - 3, chunk_frames(2, ramp), ended=ended)
 
     assert [due(frames) for frames in (3, 6, 7, 8)] == [0, 0, 4, 4]
     assert [due(frames, True) for frames in (3, 6, 7, 8)] == [0, 3, 4, 4]
+
+
+def test_a_short_chunk_is_the_largest_of_the_ramp_that_is_whole() -> None:
+    assert [short_chunk_frames(count, (2, 4)) for count in range(6)] == [0, 1, 2, 2, 4, 4]
+    assert [short_chunk_frames(count, (8,)) for count in (1, 7, 8)] == [1, 1, 8]

@@ -64,9 +64,8 @@ def test_sound_never_outruns_frames_and_an_ended_stream_drains(
 ) -> None:
     vocoded = min(vocoded, frames)
     ramp = (1, 2, 4, 8, 12)
-    count = frames_to_vocode(
-        num_frames=frames, num_vocoded=vocoded, num_chunks=num_chunks, ended=ended, ramp=ramp
-    )
-    assert 0 <= count <= min(frames - vocoded, chunk_frames(num_chunks, ramp))
+    chunk = chunk_frames(num_chunks, ramp)
+    count = frames_to_vocode(frames - vocoded, chunk, ended=ended)
+    assert 0 <= count <= min(frames - vocoded, chunk)
     if ended and frames > vocoded:
         assert count > 0

@@ -222,8 +222,7 @@ def logs(draw):
     return Log(
         draw(hnp.arrays(np.int64, hnp.array_shapes(min_dims=2, max_dims=2, min_side=0))),
         draw(st.none() | floats),
-        draw(st.integers(0, 2**40)),
-        draw(st.integers(0, 99)),
+        tuple(draw(st.lists(st.integers(0, 2**40), max_size=9))),
         tuple(draw(st.lists(st.integers(0, 2**40), max_size=9))),
         draw(st.booleans()),
     )

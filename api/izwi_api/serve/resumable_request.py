@@ -37,8 +37,7 @@ class ResumableRequest:
     num_deaths: int = 0
     _entries: list[Int64] = field(default_factory=list)
     _logprobs: list[Float32] = field(default_factory=list)
-    _num_samples: int = 0
-    _num_chunks: int = 0
+    _chunk_samples: list[int] = field(default_factory=list)
 
     def give(self, chunk: Chunk) -> None:
         """Pass a chunk to the reader, and add its output to the log."""
@@ -47,8 +46,7 @@ class ResumableRequest:
         if chunk.logprobs is not None and len(chunk.logprobs):
             self._logprobs.append(chunk.logprobs)
         if chunk.pcm is not None:
-            self._num_samples += len(chunk.pcm)
-            self._num_chunks += 1
+            self._chunk_samples.append(len(chunk.pcm))
         self.tell(chunk)
 
     def tell(self, chunk: Chunk) -> None:
@@ -63,8 +61,7 @@ class ResumableRequest:
         return Log(
             entries=np.concatenate(self._entries) if self._entries else nothing,
             logprobs=np.concatenate(self._logprobs) if self._logprobs else None,
-            num_samples=self._num_samples,
-            num_chunks=self._num_chunks,
+            chunk_samples=tuple(self._chunk_samples),
             written=tuple(self.written),
             closed=self.closed,
             paused=self.paused,

@@ -68,7 +68,7 @@ class CodecGraphs:
         self._codec, self._num_codebooks = track.codec, track.num_codebooks
         self._arena, self._recorder, self._device = arena, recorder, device
         self._sizes = fitting(_SIZES, max_rows)
-        self._frames = sorted(set(ramp))
+        self._frames = sorted({1, *ramp})
         self._graphs: dict[tuple[int, int], _Batch] = {}
         self._heard = sorted({1, *ramp, *(_HEARD if track.codec.warms_up else ())}, reverse=True)
 
@@ -83,8 +83,8 @@ class CodecGraphs:
         What was begun before must have been awaited: its buffers are used again.
 
         Args:
-            chunks: (frames, codebooks) of each stream. A count that is not in the ramp is the end
-                of a stream, whose state is not read again: it is padded.
+            chunks: (frames, codebooks) of each stream. A count that is neither in the ramp nor 1 is
+                the end of a stream, whose state is not read again: it is padded.
             rows: State row of each stream.
 
         Returns:
