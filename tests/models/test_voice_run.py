@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -12,11 +13,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from izwi_models.tiny.recipes import codec, run, talker
+from izwi_models.tiny.recipes import asr, codec, run, talker
+from izwi_models.tiny.recipes.codes import encode_corpus, settle_silence
+from izwi_models.tiny.recipes.data import Corpus
 from izwi_models.tiny.recipes.speech import FRAME
 from izwi_models.tiny.recipes.voices import all_voices
 
-OPTIONS = argparse.Namespace(work="work", out="out", minutes=25.0, sentences=1000)
+VOICE = ["text", "speech", "codec", "talker", "figures"]
+OPTIONS = argparse.Namespace(
+    work=Path("work"), out=Path("out"), minutes=25.0, sentences=1000, stages=VOICE
+)
 TEXTS = ("The house is near the river.", "We are going out.", "Call me.")
 
 
@@ -29,6 +35,18 @@ def test_the_codec_is_finished_before_the_talker_learns_its_codes() -> None:
     assert [stage.name for stage in stages] == ["text", "speech", "codec", "talker", "figures"]
     assert "--decoder-only" not in stages[2].command
     assert sum(stage.seconds for stage in stages) <= 25 * 60 - 120
+
+
+def test_without_the_codecs_stage_the_talker_has_its_time() -> None:
+    stages = ["speech", "talker", "asr"]
+    options = argparse.Namespace(**{**vars(OPTIONS), "stages": stages, "minutes": 7.0})
+    left = run.plan(options, {}, set(), gpus=1)
+    assert [stage.name for stage in left] == stages
+    assert left[1].seconds == pytest.approx(7 * 60 - 110)
+    assert left[2].seconds < left[1].seconds
+    first, *beside = run.sequences(left)
+    assert [stage.name for stage in first] == ["speech"]
+    assert [[stage.name for stage in row] for row in beside] == [["talker"], ["asr"]]
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 2, 4])
@@ -57,9 +75,24 @@ def test_a_run_that_was_cut_off_goes_on_with_the_time_that_is_left(tmp_path: Pat
 def test_a_stage_that_fails_ends_the_run_and_is_not_finished(tmp_path: Path) -> None:
     progress = run.Progress(tmp_path)
     with pytest.raises(SystemExit, match="codec failed with status 3"):
-        run.run(run.Stage("codec", (sys.executable, "-c", "raise SystemExit(3)")), progress)
-    run.run(run.Stage("text", (sys.executable, "-c", "")), progress)
+        run.run([[run.Stage("codec", (sys.executable, "-c", "raise SystemExit(3)"))]], progress)
+    run.run([[run.Stage("text", (sys.executable, "-c", ""))]], progress)
     assert run.Progress(tmp_path).finished == {"text"}
+
+
+def test_stages_beside_each_other_run_at_the_same_time(tmp_path: Path) -> None:
+    meet = (  # each waits for the other's file
+        "import sys, time, pathlib; mine, other = map(pathlib.Path, sys.argv[1:])\n"
+        "mine.touch()\n"
+        "while not other.exists(): time.sleep(0.01)"
+    )
+    files = (str(tmp_path / "a"), str(tmp_path / "b"))
+    talker_stage = run.Stage("talker", (sys.executable, "-c", meet, *files))
+    asr_stage = run.Stage("asr", (sys.executable, "-c", meet, *reversed(files)))
+    after = run.Stage("figures", (sys.executable, "-c", ""))
+    progress = run.Progress(tmp_path)
+    run.run([[talker_stage, after], [asr_stage]], progress)
+    assert run.Progress(tmp_path).finished == {"talker", "asr", "figures"}
 
 
 def test_files_that_are_too_large_are_named(tmp_path: Path, monkeypatch) -> None:
@@ -81,20 +114,30 @@ def write_corpus(folder: Path, stem: str, frames: int = 34) -> None:
     (folder / f"{stem}.json").write_text(json.dumps(rows))
 
 
-def test_a_few_steps_go_on_from_the_committed_checkpoint(tmp_path: Path, monkeypatch) -> None:
+def test_a_few_steps_go_on_from_the_committed_checkpoints(tmp_path: Path, monkeypatch) -> None:
     work, out = tmp_path / "work", tmp_path / "out"
     for stem in ("train0000", "heldout"):
         write_corpus(work / "data", stem)
     run.begin(out)
     monkeypatch.setattr(talker, "all_voices", lambda: all_voices()[:12])  # each has a clip a step
-    files = ("speech_tokenizer/model.safetensors", "model.safetensors")
-    committed = [load_file(out / name) for name in files]
-    options = argparse.Namespace(work=work, out=out, minutes=25.0, sentences=3)
-    stages = {stage.name: stage for stage in run.plan(options, {}, set(), gpus=0)}
-    small = {"codec": ("--batch", "0.25"), "talker": ("--positions", "56")}
-    for recipe, before, name in zip((codec, talker), committed, files, strict=True):
-        stage = recipe.__name__.rpartition(".")[2]
-        command = [*stages[stage].command[2:], *small[stage], "--steps", "2"]
+    tts, ears = run.TTS, run.ASR
+    files = {
+        codec: f"{tts}/speech_tokenizer/model.safetensors",
+        talker: f"{tts}/model.safetensors",
+        asr: f"{ears}/model.safetensors",
+    }
+    committed = {recipe: load_file(out / name) for recipe, name in files.items()}
+    stages = ["codec", "talker", "asr"]
+    options = argparse.Namespace(work=work, out=out, minutes=25.0, sentences=3, stages=stages)
+    plan = {stage.name: stage for stage in run.plan(options, {}, set(), gpus=0)}
+    small = {
+        "codec": ("--batch", "0.25"),
+        "talker": ("--positions", "56"),
+        "asr": ("--frames", "50"),
+    }
+    for recipe, name in files.items():
+        stage, before = recipe.__name__.rpartition(".")[2], committed[recipe]
+        command = [*plan[stage].command[2:], *small[stage], "--steps", "2"]
         monkeypatch.setattr(sys, "argv", command)
         recipe.main()
         after = load_file(out / name)
@@ -105,3 +148,33 @@ def test_a_few_steps_go_on_from_the_committed_checkpoint(tmp_path: Path, monkeyp
         far = max(float((after[k].float() - before[k].float()).abs().max()) for k in trained)
         assert far < 0.01, "two steps are not a start from nothing"
     assert run.too_large(out) == []
+
+
+def test_the_transcriber_keeps_what_the_aligner_takes_from_it(tmp_path: Path) -> None:
+    index = json.loads(
+        (run.EMBEDDED / "izwi-tiny-aligner/model.safetensors.index.json").read_text()
+    )
+    shared = [name for name, file in index["weight_map"].items() if run.ASR in file]
+    options = argparse.Namespace(**{**vars(OPTIONS), "stages": ["asr"]})
+    own = re.compile(value(run.plan(options, {}, set(), gpus=1)[0], "--own"))
+    assert shared
+    assert not [name for name in shared if own.search(name)]
+
+
+def test_silent_frames_have_the_codes_of_long_silence(tmp_path: Path) -> None:
+    write_corpus(tmp_path, "train0000")
+    corpus = Corpus(tmp_path, "train", torch.device("cpu"))
+    pause = slice(10 * FRAME, 13 * FRAME)  # after sound: the encoder still remembers it
+    corpus.samples[pause] = 0
+    folder = run.EMBEDDED / run.TTS / "speech_tokenizer"
+    drawn = encode_corpus(corpus, folder, corpus.device)
+    codes = drawn.clone()
+    still = settle_silence(codes, corpus, folder)
+    frames = int(corpus.frames[0])
+    assert torch.nonzero(still)[:, 0].tolist() == sorted(
+        [10, 11, 12, *(start + k for start in range(0, 3 * frames, frames) for k in (0, 1))]
+    )
+    assert not torch.equal(drawn[10, 1:], drawn[12, 1:])
+    assert (codes[still, 1:] == codes[12, 1:]).all()
+    assert torch.equal(codes[:, 0], drawn[:, 0])
+    assert torch.equal(codes[~still], drawn[~still])

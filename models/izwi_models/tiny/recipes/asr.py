@@ -309,11 +309,11 @@ def train(trainer: AsrTrainer, args: argparse.Namespace) -> None:
     count = sum(torch.Size(s).numel() for s in tensor_shapes(trainer.config).values())
     log(f"asr: {count / 1e6:.2f} M parameters, {len(corpus)} utterances, {trainer.resumed} resumed")
     step, epoch, saved = 0, 0, 0.0
-    while clock.share < 1:
+    while clock.share < 1 and step != args.steps:
         most = np.minimum(_MOST_SILENCE, _EDGES[-1] - corpus.frames).clip(0)
         padded = corpus.frames + (most * generator.random(len(corpus)) ** 2).astype(np.int64)
         for edge, items in bucket_batches(padded, _EDGES, args.frames, generator):
-            if clock.share >= 1:
+            if clock.share >= 1 or step == args.steps:
                 break
             buffer = buffers.setdefault(edge, torch.zeros(len(items), dtype=torch.long).to(device))
             buffer.copy_(torch.from_numpy(items))
@@ -325,7 +325,7 @@ def train(trainer: AsrTrainer, args: argparse.Namespace) -> None:
                 names = ("text", "phone", "right", "norm")
                 values = zip(names, trainer.metrics.tolist(), strict=True)
                 log(f"step {step} epoch {epoch}: " + ", ".join(f"{n} {v:.3f}" for n, v in values))
-            if clock.elapsed - saved > 60:
+            if clock.elapsed - saved > args.save_every:
                 saved = clock.elapsed
                 trainer.save(args.out)
         epoch += 1
@@ -353,6 +353,8 @@ def main() -> None:
         help="pattern of the tensors to train; an aligner that has the others stays as it is",
     )
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
+    parser.add_argument("--save-every", type=float, default=60, help="seconds")
+    parser.add_argument("--steps", type=int, help="end after so many, before the time is over")
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True

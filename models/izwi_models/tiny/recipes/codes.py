@@ -13,8 +13,11 @@ from izwi_models.qwen3_codec.encoder import encode
 from izwi_models.qwen3_codec.quantizer import prepare
 from izwi_models.tiny.recipes.codec_folder import load_codec
 from izwi_models.tiny.recipes.data import Corpus
+from izwi_models.tiny.recipes.speech import FRAME
 
 _FRAMES_AT_ONCE = 6000
+_STILL = 64  # of 32768: a frame that nowhere reaches it is silent
+_SETTLED_FRAMES = 12  # after so much silence the codec repeats its code
 
 
 @torch.no_grad()
@@ -37,3 +40,29 @@ def encode_corpus(corpus: Corpus, codec_folder: Path, device: torch.device) -> T
             where = first[:, None] + torch.arange(int(frames), device=device)
             codes[where] = encode(ops, weights, config, sound).to(torch.uint8)
     return codes
+
+
+@torch.no_grad()
+def settle_silence(codes: Tensor, corpus: Corpus, codec_folder: Path) -> Tensor:
+    """Give silent frames the sound codes of long silence, and say which frames are silent.
+
+    The codec's encoder remembers what was said before a pause, so that the same silence has other
+    codes every time; a talker cannot know them, and what it draws instead is heard. The first code
+    tells what is said rather than how it sounds, and stays.
+
+    Args:
+        codes: (all frames, codebooks) uint8; changed in place.
+        corpus: Whose codes they are.
+        codec_folder: Of the codec that made them.
+
+    Returns:
+        (all frames,) bool.
+    """
+    config, weights = load_codec(codec_folder, codes.device)
+    ops = TorchOps(codes.device)
+    nothing = torch.zeros(1, _SETTLED_FRAMES * FRAME, device=codes.device)
+    settled = encode(ops, prepare(ops, weights, config), config, nothing)[0, -1]
+    frames = corpus.samples.unflatten(0, (-1, FRAME)).split(_FRAMES_AT_ONCE)
+    still = torch.cat([(part.amax(1) < _STILL) & (part.amin(1) > -_STILL) for part in frames])
+    codes[:, 1:] = torch.where(still[:, None], settled[1:].to(codes.dtype), codes[:, 1:])
+    return still

@@ -1,9 +1,12 @@
 """Train the voice further in one go on 1 to 4 GPUs of a host: corpus, codec, talker, figures.
 
 The codec must be finished before the talker starts, because the talker learns its codes: it
-encodes the corpus again when it begins. Both go on from the checkpoint in OUT, which is a copy of
-the embedded one at first, and write it every minute or so. `run.json` in OUT says which stages are
-finished, and how long the others have run; the same command goes on where an earlier one ended.
+encodes the corpus again when it begins. Without its stage its codes stay as they are. The
+transcriber (`asr`) trains beside all that needs the corpus, on the first GPU.
+
+OUT/izwi-tiny-tts and OUT/izwi-tiny-asr are copies of the embedded checkpoints at first, and are
+written every minute or so. `run.json` in OUT says which stages are finished, and how long the
+others have run; the same command goes on where an earlier one ended.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +25,20 @@ import torch
 
 _RECIPES = "izwi_models.tiny.recipes"
 EMBEDDED = Path(__file__).parents[1]
+TTS, ASR = "izwi-tiny-tts", "izwi-tiny-asr"
 LARGEST_FILE = 16 * 2**20  # bytes
 _SAVE_EVERY_S = 45
-_SHARES = {"codec": 0.42, "talker": 0.58}  # of the time that is left for training
-_AROUND_S = 150.0  # for the corpus, starting, encoding it and the figures
+_CODEC_SHARE = 0.42  # of the time that is left for training the voice
+_ASR_SHARE = 0.6  # of the same time: where both train on one GPU, the voice then has it alone
+# Seconds for starting, reading and encoding the corpus, and for the stages that are not timed.
+_START_S = 50.0
+_UNTIMED_S = {"text": 0.0, "speech": 60.0, "figures": 40.0}
+STAGES = ("text", "speech", "codec", "talker", "asr", "figures")
+_VOICE = ("text", "speech", "codec", "talker", "figures")
+# All but what the aligner takes from the transcriber, so that it stays as it is.
+_ASR_OWN = (
+    r"thinker\.model\.layers|audio_tower\.layers\.4\.|norm|bias|ln_post|lm_head|proj[12]|phone_head"
+)
 # What the committed codec was trained with, and gaps twice as much.
 _CODEC_AIMS = (
     *("--rate", "3e-4", "--low-band", "1.5", "--cutoff", "1200", "--gaps", "20"),
@@ -48,6 +61,24 @@ class Stage:
     seconds: float = 0.0
 
 
+def training_seconds(options: argparse.Namespace, ran_s: Mapping[str, float]) -> dict[str, float]:
+    """Divide the time: seconds that each stage still trains, by name.
+
+    Raises:
+        SystemExit: Nothing is left for training.
+    """
+    around_s = _START_S + sum(_UNTIMED_S.get(name, 0.0) for name in options.stages)
+    total_s = options.minutes * 60 - around_s
+    if total_s <= 0:
+        raise SystemExit(f"--minutes must be more than {around_s / 60:g}")
+    codec = _CODEC_SHARE if "codec" in options.stages else 0.0
+    codec = codec if "talker" in options.stages else float(codec > 0)
+    shares = {"codec": codec, "talker": 1.0 - codec, "asr": _ASR_SHARE}
+    return {
+        name: max(1.0, share * total_s - ran_s.get(name, 0.0)) for name, share in shares.items()
+    }
+
+
 def plan(
     options: argparse.Namespace, ran_s: Mapping[str, float], finished: set[str], gpus: int
 ) -> list[Stage]:
@@ -58,42 +89,54 @@ def plan(
         ran_s: How long stages that were interrupted have trained already, by name.
         finished: Names of stages that are done.
         gpus: How many there are; 0 trains on the CPU.
+
+    Raises:
+        SystemExit: Nothing is left for training.
     """
-    training_s = options.minutes * 60 - _AROUND_S
-    if training_s <= 0:
-        raise SystemExit(f"--minutes must be more than {_AROUND_S / 60:g}")
-    work, out = Path(options.work), Path(options.out)
-    data, python = work / "data", (sys.executable, "-m")
+    left_s = training_seconds(options, ran_s)
+    work, tts = Path(options.work), str(options.out / TTS)
+    data, python = str(work / "data"), (sys.executable, "-m")
     torchrun = ("torch.distributed.run", "--standalone", "--nproc_per_node", str(gpus), "-m")
     train = (*python, *torchrun) if gpus > 1 else python
-    left_s = {
-        name: max(1.0, share * training_s - ran_s.get(name, 0.0)) for name, share in _SHARES.items()
-    }
     batch = ("--batch", "1" if gpus == 1 else "0.5")
-    listener = ("--listener", str(EMBEDDED / "izwi-tiny-asr"))
+    listener = str(EMBEDDED / ASR)
 
     def timed(name: str) -> tuple[str, ...]:
         return ("--seconds", f"{left_s[name]:.0f}", "--save-every", str(_SAVE_EVERY_S))
 
-    codec = (*timed("codec"), *batch, *listener, *_CODEC_AIMS)
+    codec = (*timed("codec"), *batch, "--listener", listener, *_CODEC_AIMS)
     talker = (*timed("talker"), "--positions", "16384", "--rate", "1e-3", "--repeat-short", "1")
-    speech = (str(work / "text"), str(data), "--number", str(options.sentences))
-    stages = [
-        Stage("text", (*python, f"{_RECIPES}.text", str(work / "text"), "--number", "200000")),
-        Stage("speech", (*python, f"{_RECIPES}.speech", *speech, "--joined", "0.5")),
-        Stage("codec", (*train, f"{_RECIPES}.codec", str(data), str(out), *codec), left_s["codec"]),
-        Stage(
-            "talker", (*train, f"{_RECIPES}.talker", str(data), str(out), *talker), left_s["talker"]
+    asr = (*timed("asr"), "--rate", "7e-4", "--own", _ASR_OWN)
+    text = str(work / "text")
+    speech = (text, data, "--number", str(options.sentences), "--joined", "0.5")
+    commands = {
+        "text": (*python, f"{_RECIPES}.text", text, "--number", "200000"),
+        "speech": (*python, f"{_RECIPES}.speech", *speech),
+        "codec": (*train, f"{_RECIPES}.codec", data, tts, *codec),
+        "talker": (*train, f"{_RECIPES}.talker", data, tts, *talker),
+        "asr": (*python, f"{_RECIPES}.asr", data, str(options.out / ASR), *asr),
+        "figures": (
+            *(*python, f"{_RECIPES}.evaluate", data, tts),
+            *(listener, "--out", str(options.out / "figures.json")),
         ),
-        Stage(
-            "figures",
-            (
-                *(*python, f"{_RECIPES}.evaluate", str(data), str(out)),
-                *(str(EMBEDDED / "izwi-tiny-asr"), "--out", str(out / "figures.json")),
-            ),
-        ),
+    }
+    return [
+        Stage(name, commands[name], left_s.get(name, 0.0))
+        for name in STAGES
+        if name in options.stages and name not in finished
     ]
-    return [stage for stage in stages if stage.name not in finished]
+
+
+def sequences(stages: Sequence[Stage]) -> list[list[Stage]]:
+    """Part stages into those that run first, one after the other, and those beside each other.
+
+    Returns:
+        What must be finished before all else, then lists that may run at the same time.
+    """
+    first = [stage for stage in stages if stage.name in ("text", "speech")]
+    ears = [stage for stage in stages if stage.name == "asr"]
+    voice = [stage for stage in stages if stage not in first and stage not in ears]
+    return [first, *filter(None, (voice, ears))]
 
 
 class Progress:
@@ -116,33 +159,43 @@ class Progress:
 
 
 def begin(out: Path) -> None:
-    """Copy the embedded checkpoint where there is none."""
-    if not (out / "model.safetensors").is_file():
-        shutil.copytree(EMBEDDED / "izwi-tiny-tts", out, dirs_exist_ok=True)
+    """Copy the embedded checkpoints where there are none."""
+    for name in (TTS, ASR):
+        if not (out / name / "model.safetensors").is_file():
+            shutil.copytree(EMBEDDED / name, out / name, dirs_exist_ok=True)
 
 
-def run(stage: Stage, progress: Progress) -> None:
-    """Execute a stage, and write down every few seconds how long it has run.
+def run(side_by_side: Sequence[Sequence[Stage]], progress: Progress) -> None:
+    """Execute lists of stages at the same time, and write down how long each has run.
 
     Raises:
-        SystemExit: It failed.
+        SystemExit: A stage failed; the others were ended.
     """
-    print("+", *stage.command, flush=True)
-    process = subprocess.Popen(stage.command)
-    noted = time.monotonic()
+    waiting = [list(stages) for stages in side_by_side]
+    running: dict[int, tuple[Stage, subprocess.Popen[bytes], float]] = {}
     try:
-        while process.poll() is None:
-            time.sleep(1)
-            if time.monotonic() - noted > _SAVE_EVERY_S:  # what was saved of it since then stays
-                progress.note(stage, time.monotonic() - noted, finished=False)
-                noted = time.monotonic()
+        while running or any(waiting):
+            for row, stages in enumerate(waiting):
+                if row not in running and stages:
+                    stage = stages.pop(0)
+                    print("+", *stage.command, flush=True)
+                    process = subprocess.Popen(stage.command)
+                    running[row] = (stage, process, time.monotonic())
+            time.sleep(0.2)
+            for row, (stage, process, noted) in list(running.items()):
+                now, status = time.monotonic(), process.poll()
+                if status:
+                    raise SystemExit(f"{stage.name} failed with status {status}")
+                if status == 0:
+                    del running[row]
+                    progress.note(stage, now - noted, finished=True)
+                elif now - noted > _SAVE_EVERY_S:  # what was saved of it since then stays
+                    progress.note(stage, now - noted, finished=False)
+                    running[row] = (stage, process, now)
     finally:
-        if process.poll() is None:
+        for _, process, _ in running.values():
             process.terminate()
             process.wait()
-    if process.returncode:
-        raise SystemExit(f"{stage.name} failed with status {process.returncode}")
-    progress.note(stage, time.monotonic() - noted, finished=True)
 
 
 def too_large(out: Path) -> list[str]:
@@ -155,15 +208,22 @@ def main() -> None:
     """Run the stages that are left."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", type=Path, help="folder for text and speech")
-    parser.add_argument("out", type=Path, help="checkpoint folder; made if it is missing")
+    parser.add_argument("out", type=Path, help="folder of the checkpoints; made if it is missing")
     parser.add_argument("--minutes", type=float, default=25, help="of all stages together")
     parser.add_argument("--sentences", type=int, default=170_000)
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(_VOICE))
     options = parser.parse_args()
     begin(options.out)
     progress = Progress(options.out)
+    finished = set(progress.finished)
+    if not (options.work / "data" / "heldout.json").is_file():  # on another machine it is missing
+        finished -= {"text", "speech"}
+    if (options.work / "text" / "train.txt").is_file():
+        finished.add("text")
     gpus = min(4, torch.cuda.device_count())
-    for stage in plan(options, progress.ran_s, progress.finished, gpus):
-        run(stage, progress)
+    first, *rest = sequences(plan(options, progress.ran_s, finished, gpus))
+    run([first], progress)
+    run(rest, progress)
     if files := too_large(options.out):
         raise SystemExit(f"larger than 16 MiB: {', '.join(files)}")
 

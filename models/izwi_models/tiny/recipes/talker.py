@@ -23,7 +23,7 @@ from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_tts import talker
 from izwi_models.qwen3_tts.config import TTSConfig, tensor_shapes
 from izwi_models.qwen3_tts.speaker import speaker_embedding
-from izwi_models.tiny.recipes.codes import encode_corpus
+from izwi_models.tiny.recipes.codes import encode_corpus, settle_silence
 from izwi_models.tiny.recipes.data import Corpus, bucket_batches, text_table
 from izwi_models.tiny.recipes.fused import FusedNorms
 from izwi_models.tiny.recipes.harness import (
@@ -51,6 +51,7 @@ _SHORT_FRAMES = 18  # of one to three words
 _PREDICTOR_FRAMES = 8192
 _DAMAGED_ROWS, _DAMAGED_CODES = 0.7, 0.12
 _SWAPPED_ROWS = 0.3
+_STILL_WEIGHT = 4.0  # of a silent frame: pauses are rare, and what is drawn in them is heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Targets:
 
     where: Tensor  # position whose state predicts each frame, the end included
     first: Tensor  # codebook 0, or the end of speech
-    counted: Tensor  # which of them are real
+    counted: Tensor  # what they weigh; 0 where there is none
 
 
 class TalkerTrainer:
@@ -83,7 +84,10 @@ class TalkerTrainer:
         self.weights = FlatWeights(tensors, device)
         self.optimizer = Optimizer(self.weights, clip=1.0, average=0.9995)
         self.metrics = torch.zeros(6, device=device)
-        self.codes = encode_corpus(corpus, args.out / "speech_tokenizer", device)
+        codec = args.out / "speech_tokenizer"
+        self.codes = encode_corpus(corpus, codec, device)
+        still = settle_silence(self.codes, corpus, codec)
+        self._frame_weights = 1.0 + (_STILL_WEIGHT - 1.0) * still
         self._voice_table = _by_voice(corpus, device)
         self._voices = torch.tensor(corpus.voices, device=device)
 
@@ -98,9 +102,11 @@ class TalkerTrainer:
         frames = min(length - 12, 104)
         lengths, starts = self.corpus.device_frames[items], self.corpus.device_starts[items]
         offsets = torch.arange(frames, device=self.device)
-        codes = self.codes[(starts[:, None] + offsets).clamp_max(len(self.codes) - 1)].long()
+        places = (starts[:, None] + offsets).clamp_max(len(self.codes) - 1)
+        codes, weighed = self.codes[places].long(), self._frame_weights[places]
         vectors, voice_loss = self._speakers(weights)
         x, targets = self._lay_out(weights, items, codes, vectors, length)
+        targets.counted[:, :-1] *= weighed
         context = self.ops.dense_context(len(items), length)
         hidden = talker.hidden_states(self.ops, weights, self.config, x, context)
         rows = torch.arange(len(items), device=self.device)[:, None]
@@ -110,7 +116,7 @@ class TalkerTrainer:
         states = states[:, :-1]
         real = offsets < lengths[:, None]
         phone_loss = self._phone_loss(weights, states, starts, real)
-        rest_loss = self._predictor_loss(weights, states, codes, real)
+        rest_loss = self._predictor_loss(weights, states, codes, real * weighed)
         right = ((logits.argmax(-1) == targets.first) * targets.counted).sum()
         values = [first_loss, rest_loss, phone_loss, voice_loss, self.optimizer.norm]
         values.append(right / targets.counted.sum())
@@ -232,9 +238,10 @@ class TalkerTrainer:
         return _masked_loss(logits.unflatten(-1, (4, _PHONES)), labels, counted)
 
     def _predictor_loss(
-        self, weights: dict[str, Tensor], states: Tensor, codes: Tensor, real: Tensor
+        self, weights: dict[str, Tensor], states: Tensor, codes: Tensor, weighed: Tensor
     ) -> Tensor:
-        """Codebooks 1.. of a sample of the frames."""
+        """Codebooks 1.. of a sample of the frames; `weighed` is 0 where there is none."""
+        real = weighed > 0
         scores = torch.rand(real.shape, device=self.device) + real
         count = min(_PREDICTOR_FRAMES, real.numel())
         chosen = scores.flatten().topk(count, sorted=False).indices
@@ -242,7 +249,7 @@ class TalkerTrainer:
         logits = talker.predictor_logits(
             self.ops, weights, self.config, states.flatten(0, 1)[chosen], frames
         )
-        counted = real.flatten()[chosen][:, None].expand(frames[:, 1:].shape).float()
+        counted = weighed.flatten()[chosen][:, None].expand(frames[:, 1:].shape)
         return _masked_loss(logits.float(), frames[:, 1:], counted)
 
     # -- the checkpoint ------------------------------------------------------------------------
