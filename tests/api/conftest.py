@@ -435,6 +435,7 @@ def running(config):
     finally:
         runner.should_exit = True
         thread.join(60)
+        assert not thread.is_alive(), "the server did not stop"
 
 
 @pytest.fixture(scope="session")

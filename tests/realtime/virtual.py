@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import selectors
+import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
@@ -64,10 +65,20 @@ def run_virtually(work: Awaitable, limit_s: float = 3600.0):
         async with asyncio.timeout(limit_s):
             return await work
 
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        clock = runner.get_loop().time
-        with mock.patch.object(time, "monotonic", clock):
-            return runner.run(limited())
+    with (
+        asyncio.Runner(loop_factory=VirtualTimeLoop) as runner,
+        mock.patch.object(time, "monotonic", _clock_of(runner.get_loop())),
+    ):
+        return runner.run(limited())
+
+
+def _clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """Return a clock with the loop's time in this thread, and the real time in others.
+
+    A server of other tests that runs in a thread would otherwise set its timers by virtual time.
+    """
+    here, real_s = threading.get_ident(), time.monotonic
+    return lambda: loop.time() if threading.get_ident() == here else real_s()
 
 
 class SteppedEngine:
