@@ -8,6 +8,7 @@ from pathlib import Path
 
 import schemathesis
 from hypothesis import HealthCheck, assume
+from schemathesis.pytest.lazy import get_all_tests
 from schemathesis.specs.openapi.checks import allow_header_conformance, positive_data_acceptance
 
 from izwi_api.http.app import create_app
@@ -42,30 +43,39 @@ app = create_app(FakeEngine(), FakeRegistry(), Settings(home=Path("/nowhere")))
 schema = schemathesis.openapi.from_dict(app.openapi())
 
 
-def operation(method: str, path: str) -> Callable[..., None]:
-    """Make the test of one operation."""
-
-    @schema.include(method=method, path=path).parametrize()
-    @examples(
-        100,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
+@examples(
+    100,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+def check(case, client):
+    # The tool compares numbers as doubles, which have no integer next to 2^63.
+    seed = case.body.get("seed") if isinstance(case.body, dict) else None
+    assume(not isinstance(seed, int) or abs(abs(seed) - 2**63) > 4096)
+    excluded = []
+    if f"{case.method} {case.path}" in UNTOLD:
+        excluded.append(positive_data_acceptance)
+    if case.operation.path in READABLE:
+        excluded.append(allow_header_conformance)
+    case.call_and_validate(
+        base_url=str(client.base_url),
+        excluded_checks=excluded,
+        timeout=60,
     )
-    def test(case, client):
-        # The tool compares numbers as doubles, which have no integer next to 2^63.
-        seed = case.body.get("seed") if isinstance(case.body, dict) else None
-        assume(not isinstance(seed, int) or abs(abs(seed) - 2**63) > 4096)
-        excluded = []
-        if f"{case.method} {case.path}" in UNTOLD:
-            excluded.append(positive_data_acceptance)
-        if case.operation.path in READABLE:
-            excluded.append(allow_header_conformance)
-        case.call_and_validate(
-            base_url=str(client.base_url),
-            excluded_checks=excluded,
-            timeout=60,
-        )
+
+
+def operation(method: str, path: str) -> Callable[..., None]:
+    """Make the test of one operation.
+
+    `schema.parametrize()` would make all cases when tests are collected, in each worker. That takes
+    longer than to collect all other tests.
+    """
+
+    def test(client):
+        one = schema.include(method=method, path=path)
+        (made,) = get_all_tests(schema=one, test_func=check, settings=None, given_kwargs=None)
+        made.ok()[1](client=client)
 
     return test
 
