@@ -1,1 +1,1 @@
-"""Live voice: turns, sound on its way in and out, sessions and their protocol. Knows no HTTP."""
+"""Live voice: turn taking, audio in and out, sessions and their protocol. Independent of HTTP."""

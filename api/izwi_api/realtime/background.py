@@ -1,9 +1,13 @@
-"""What sounds behind a speaker: music, by tones that stay where they are, and steady voices.
+"""Detect background sound that resembles speech: music and distant voices.
 
-A frame counts as speech if it is well above the quietest of the last 1.5 s, since a speaker near
-the microphone pauses and many voices together do not; and if its spectrum changes, since the
-harmonics of a voice glide and the tones of an instrument stay. Measured over espeak-ng, sox and the
-embedded voices; `tests/realtime/test_background.py` has the shares.
+A frame counts as speech if both hold:
+
+* It is well above the quietest frames of the last 1.5 s. A speaker near the microphone pauses; many
+  voices together do not.
+* Its spectrum changes. The harmonics of a voice glide; the tones of an instrument stay.
+
+The thresholds were measured on espeak-ng, sox and the embedded voices.
+`tests/realtime/test_background.py` has the shares.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import numpy as np
 from izwi.arrays import Float32
 from izwi_api.realtime.formats import HEARD_RATE
 
-# Level: power of the last three frames, against a low quantile of the last 1.5 s.
+# Level: power of the last three frames relative to a low quantile of the last 1.5 s.
 _LEVEL_FRAMES = 3
 _PAST_FRAMES = 75
 _QUANTILE = 0.1
@@ -26,16 +30,16 @@ _TAPER = np.hanning(_WINDOW)
 _BAND = slice(5, 256)  # 80 to 4000 Hz, of 15.6 Hz
 _SMOOTHED = np.ones(9) / 9
 _APART_FRAMES = 6
-# Of frames with speech, 97 in 100 have less; of dialling tones and sustained chords, 9 in 10 more.
+# 97 % of speech frames are below this; 90 % of the frames of dial tones and held chords are above.
 _STEADY = 0.9
-# Of the frames of the last second that may be speech, the share of steady ones that makes it music.
+# It is music if this share of the last second's speech-like frames is steady.
 _TONE_FRAMES = 50
 _LEAST_VOICED = 5
 _MUSIC_SHARE = 0.3
 
 
 class Background:
-    """Follows a stream frame by frame; all frames have one length."""
+    """Detects background sound frame by frame. All frames must have the same length."""
 
     def __init__(self) -> None:
         self._powers: deque[float] = deque(maxlen=_LEVEL_FRAMES)
@@ -45,11 +49,11 @@ class Background:
         self._steady: deque[tuple[bool, bool]] = deque(maxlen=_TONE_FRAMES)
 
     def hides(self, frame: Float32, is_voiced: bool) -> bool:
-        """Take the next frame in; whether it is background although it sounds like a voice.
+        """Process the next frame and return whether it is background that sounds like a voice.
 
         Args:
             frame: Samples at 16 kHz.
-            is_voiced: A detector takes it for speech.
+            is_voiced: Whether the speech detector classified it as speech.
         """
         is_low = self._is_low(frame)
         is_music = self._is_music(frame, is_voiced)
@@ -76,7 +80,7 @@ class Background:
 
 
 def _peaks(samples: Float32) -> Float32:
-    """Harmonics without the envelope over them, as a vector of length 1."""
+    """Return the spectrum without its envelope, scaled to unit length."""
     magnitudes = np.sqrt(np.abs(np.fft.rfft(samples * _TAPER)[_BAND]))
     peaks = magnitudes - np.convolve(magnitudes, _SMOOTHED, "same")
     unit: Float32 = (peaks / (float(np.linalg.norm(peaks)) + 1e-9)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Responses that are no part of the conversation: each runs beside the one that is in progress."""
+"""Out-of-band responses: not part of the conversation, and concurrent with its response."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from izwi_api.realtime.settings import RealtimeSettings
 
 logger = logging.getLogger(__name__)
 
-# At once, of one session.
+# Concurrent out-of-band responses per session.
 MAX_BESIDE = 4
 
 
 class ResponsesBeside:
-    """The out-of-band responses of one session. No speech pauses them, and turns know none.
+    """The out-of-band responses of one session. Speech does not pause them.
 
     Args:
         maker: Opens their answers.
         emit: Sends an event.
-        room: Waits while the client is far behind with reading.
+        room: Waits while the client reads too slowly (backpressure).
     """
 
     def __init__(self, maker: ResponseMaker, emit: Emit, room: Callable[[], Awaitable[None]]):
@@ -33,13 +33,13 @@ class ResponsesBeside:
 
     @property
     def is_responding(self) -> bool:
-        """Whether one is in progress."""
+        """Return whether any response is in progress."""
         return bool(self._responses)
 
     def create(
         self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
     ) -> None:
-        """Begin one. Raises EventError where there are too many."""
+        """Start a response. Raises EventError if too many are in progress."""
         if len(self._responses) >= MAX_BESIDE:
             raise EventError(
                 f"{MAX_BESIDE} responses outside of the conversation are in progress",
@@ -47,8 +47,8 @@ class ResponsesBeside:
             )
         hooks = Hooks(
             self._emit,
-            lambda _: None,  # they add no item
-            lambda _: None,  # echoes are looked for of the conversation's answers alone
+            lambda _: None,  # they add no item to the conversation
+            lambda _: None,  # echo detection follows only the conversation's answers
             self._room,
             lambda error: self._ended(response, error),
         )
@@ -58,7 +58,7 @@ class ResponsesBeside:
         response.release()
 
     def cancel(self, response_id: str) -> bool:
-        """Cancel one; returns whether there is one of this id."""
+        """Cancel the response with this id; return whether it exists."""
         response = self._responses.pop(response_id, None)
         if response is not None:
             response.finish("cancelled", "client_cancelled")
@@ -72,7 +72,7 @@ class ResponsesBeside:
 
     def _ended(self, response: Response, error: IzwiError | None) -> None:
         if self._responses.pop(response.response_id, None) is None:
-            return  # it was cancelled in the meantime
+            return  # already cancelled
         if error is not None:
             logger.warning("a response failed: %s", error)
         response.finish("completed" if error is None else "failed", None, error)

@@ -1,4 +1,4 @@
-"""Events that a Realtime client sends: strict, one type each.
+"""Events that a Realtime client sends: one strict type per event.
 
 The names and keys are those of OpenAI's Realtime API (GA); `tests/realtime/test_protocol.py`
 compares them with the types of the openai package.
@@ -15,7 +15,7 @@ from izwi.errors import InvalidRequest, TooLarge
 from izwi_api.realtime.errors import describe
 
 MAX_APPEND_BYTES = 15 << 20
-MAX_MESSAGE_BYTES = 24 << 20  # base64 of it, and the rest of the message
+MAX_MESSAGE_BYTES = 24 << 20  # the audio in base64, and the rest of the message
 _EventId = Annotated[str, Meta(max_length=512)]
 
 
@@ -24,50 +24,50 @@ class _Event(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="type")
 
 
 class SessionUpdate(_Event, tag="session.update"):
-    """Change the settings that are given."""
+    """Change the given settings."""
 
     session: dict[str, Any]
 
 
 class InputAudioAppend(_Event, tag="input_audio_buffer.append"):
-    """Add sound to the input buffer."""
+    """Append audio to the input buffer."""
 
-    audio: bytes  # base64 in JSON
+    audio: bytes  # base64 in the JSON
 
 
 class InputAudioCommit(_Event, tag="input_audio_buffer.commit"):
-    """Make an item of the input buffer."""
+    """Turn the input buffer into an item."""
 
 
 class InputAudioClear(_Event, tag="input_audio_buffer.clear"):
-    """Drop what is in the input buffer."""
+    """Discard the input buffer."""
 
 
 class OutputAudioClear(_Event, tag="output_audio_buffer.clear"):
-    """Drop sound that was sent and not played; for WebRTC."""
+    """Discard audio that was sent but not yet played (WebRTC only)."""
 
 
 class ItemCreate(_Event, tag="conversation.item.create"):
-    """Put an item behind another one; at the beginning behind "root", at the end behind None."""
+    """Insert an item after another one: "root" inserts at the beginning, None at the end."""
 
     item: dict[str, Any]
     previous_item_id: str | None = None
 
 
 class ItemRetrieve(_Event, tag="conversation.item.retrieve"):
-    """Ask for an item, with its sound."""
+    """Request an item, including its audio."""
 
     item_id: str
 
 
 class ItemDelete(_Event, tag="conversation.item.delete"):
-    """Take an item out of the conversation."""
+    """Remove an item from the conversation."""
 
     item_id: str
 
 
 class ItemTruncate(_Event, tag="conversation.item.truncate"):
-    """Cut an answer to what was played of it."""
+    """Truncate an answer to the part that was played."""
 
     item_id: str
     content_index: int
@@ -75,7 +75,7 @@ class ItemTruncate(_Event, tag="conversation.item.truncate"):
 
 
 class ResponseOptions(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Settings of one response; UNSET and None take those of the session."""
+    """Settings of one response. UNSET and None use the session's value."""
 
     audio: dict[str, Any] | None = None
     conversation: Literal["auto", "none"] | None = None
@@ -92,7 +92,7 @@ class ResponseOptions(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ResponseCreate(_Event, tag="response.create"):
-    """Ask for a response."""
+    """Request a response."""
 
     response: ResponseOptions | None = None
 
@@ -112,7 +112,7 @@ _DECODER: msgspec.json.Decoder[ClientEvent] = msgspec.json.Decoder(ClientEvent)
 
 
 class BadEvent(InvalidRequest):
-    """An event that cannot be used, with the id that its client gave it."""
+    """An invalid event, with the id that the client gave it."""
 
     def __init__(self, message: str, *, param: str | None = None, event_id: str | None = None):
         super().__init__(message, param=param)
@@ -120,11 +120,11 @@ class BadEvent(InvalidRequest):
 
 
 def parse_event(text: str | bytes | None) -> ClientEvent:
-    """Read an event; None stands for a message that was not text.
+    """Parse an event; `None` stands for a binary message.
 
     Raises:
-        BadEvent: It is not JSON, of no known type, or has a key or value that cannot be used.
-        TooLarge: It is over the limit of its type.
+        BadEvent: It is not JSON, its type is unknown, or a key or value is invalid.
+        TooLarge: It exceeds the size limit of its type.
     """
     if text is None:
         raise BadEvent("events are JSON text, not binary")
@@ -145,7 +145,7 @@ def parse_event(text: str | bytes | None) -> ClientEvent:
 
 
 def _event_id(text: str | bytes) -> str | None:
-    """The id of an event that has a fault elsewhere."""
+    """Return the id of an event that is otherwise invalid."""
 
     class _Named(Struct):
         event_id: _EventId | None = None

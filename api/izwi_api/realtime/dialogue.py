@@ -1,4 +1,4 @@
-"""A conversation that is spoken: sound in, turns, responses out. Carries out what turns decide."""
+"""A spoken conversation: input audio, the turn state machine, and its actions."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ from izwi_api.services.context import Services
 
 logger = logging.getLogger(__name__)
 
-# Turns of one session that may be in transcription at once.
+# Turns of one session that may be transcribed concurrently.
 _MAX_TRANSCRIPTIONS = 8
-# Of the words that stay, the last ones may still be heard otherwise after a pause.
+# The last stable words may still change after a pause.
 _UNSURE_WORDS = 2
-# Kept before speech begins, so that a turn has its padding.
+# Audio kept before speech begins, for the turn's prefix padding.
 _KEPT_MS = 2000
 
 
 class Dialogue:
-    """The state of one session, apart from its wire. Every method belongs to one event loop."""
+    """The state of one session, without its transport. Use it from one event loop."""
 
     def __init__(
         self,
@@ -85,19 +85,19 @@ class Dialogue:
         self._buffer = InputBuffer(wire_format(settings.audio.input.format))
         self._overlap = OverlapCheck()
         self._listener: Listener | None = None
-        self._fed_ms = 0  # where the listener's sound ends
-        self._turn_id = ""  # of the item that the user's turn becomes
+        self._fed_ms = 0  # end of the audio that was fed to the listener
+        self._turn_id = ""  # id of the item for the user's current turn
         self._responses: dict[int, Response] = {}
         self.beside = ResponsesBeside(self._maker, emit, room)
-        self._prepared: dict[int, asyncio.Future[str]] = {}  # transcripts of speculations
-        # of the client's response.create
+        self._prepared: dict[int, asyncio.Future[str]] = {}  # transcripts of prepared responses
+        # from the client's response.create
         self._wanted: tuple[RealtimeSettings, ResponseSetting, Sequence[Item] | None] | None = None
         self._errors: dict[int, IzwiError] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- the client ------------------------------------------------------------------------------
     def configure(self, settings: Settings) -> None:
-        """Take other settings from now on."""
+        """Apply new settings from now on."""
         before, self.settings = self.settings, settings
         wire = wire_format(settings.audio.input.format)
         if wire != wire_format(before.audio.input.format):
@@ -106,7 +106,7 @@ class Dialogue:
             self._tell(Configure(detection_of(settings)))
 
     def append(self, audio: bytes) -> None:
-        """Take sound in. Raises EventError."""
+        """Add input audio. Raises EventError."""
         for frame in self._buffer.write(audio):
             if self._overlap.is_room(frame, self._state.answer is not None):
                 self._buffer.silence(frame)
@@ -118,7 +118,7 @@ class Dialogue:
             self._buffer.drop(speech_ms - _KEPT_MS)
 
     def tell(self, event: Event) -> None:
-        """Tell turns what the client does. Raises EventError where it cannot be done."""
+        """Pass a client's request to the turn state machine. Raises EventError if it is refused."""
         if refused := self._tell(event):
             raise EventError(REFUSALS[refused], refused)
 
@@ -128,7 +128,7 @@ class Dialogue:
         setting: ResponseSetting,
         items: Sequence[Item] | None,
     ) -> None:
-        """Make a response as a client asks. Raises EventError."""
+        """Create the response that a client requested. Raises EventError."""
         self._wanted = settings, setting, items
         try:
             self.tell(Create())
@@ -137,45 +137,45 @@ class Dialogue:
 
     @property
     def is_responding(self) -> bool:
-        """Whether a response is in progress."""
+        """Return whether a response is in progress."""
         return self._state.answer is not None or self.beside.is_responding
 
     def clear(self) -> None:
-        """Drop the input buffer."""
+        """Clear the input buffer."""
         self._tell(Clear(self.end_ms))
         self._buffer.drop(self.end_ms)
 
     @property
     def end_ms(self) -> int:
-        """Where the input sound ends."""
+        """Return the end of the input audio."""
         return self._buffer.end_ms
 
     async def until_transcribed(self) -> None:
-        """Wait while many turns are in transcription."""
+        """Wait while too many turns are being transcribed."""
         while len(self._tasks) >= _MAX_TRANSCRIPTIONS:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     def silence(self, item_id: str, played_ms: int) -> None:
-        """Take in that the client has stopped playing an item, so that no more of it is sent."""
+        """Stop sending an item because the client has stopped playing it."""
         for number, response in self._responses.items():
             if response.message is not None and response.message.item_id == item_id:
                 self._tell(Silenced(number, played_ms))
                 return
 
     def number_of(self, response_id: str | None) -> int | None:
-        """The number of a response; -1 where there is none of this id."""
+        """Return the number of a response, or -1 if the id is unknown."""
         if response_id is None:
             return None
         found = (n for n, made in self._responses.items() if made.response_id == response_id)
         return next(found, -1)
 
     def tick(self, now_s: float) -> None:
-        """Look at the clock; call it some times a second."""
+        """Process elapsed time. Call this several times a second."""
         self._tell(Tick(round(now_s * 1000)))
         self._report_playback()
 
     def close(self) -> None:
-        """Stop everything."""
+        """Stop all responses and transcriptions."""
         if self._state.speculation is not None:
             self._services.count_prepared(False)
         self.beside.close()
@@ -188,7 +188,7 @@ class Dialogue:
 
     # -- turns -----------------------------------------------------------------------------------
     def _tell(self, event: Event) -> str | None:
-        """Advance, and carry out what follows; returns the code of a refusal."""
+        """Advance the turns and carry out their actions. Return the code of a refusal, or None."""
         refused = None
         self._state, actions = advance(self._state, event)
         for action in actions:
@@ -245,7 +245,7 @@ class Dialogue:
                 self._truncate(number, played_ms)
 
     def _truncate(self, number: int, played_ms: int | None = None) -> None:
-        """Cut an answer in the history; what was sent and is played on counts as played."""
+        """Truncate an answer in the history. Audio that is still playing counts as played."""
         response = self._responses[number]
         if played_ms is not None and response.message is not None and response.setting.wire:
             response.message.content[0].played_ms = float(played_ms)
@@ -254,21 +254,21 @@ class Dialogue:
 
     # -- what the user says ----------------------------------------------------------------------
     def _listen(self, frame: SpeechFrame) -> None:
-        """Follow a stretch of speech with a transcriber, from before it began."""
+        """Start to transcribe a stretch of speech, including its prefix padding."""
         state = self._state
         if state.speech is None:
             if self._listener is not None and state.turn_ms is None:
                 self._listener.close()
                 self._listener = None
         elif self._listener is None:
-            if state.speculation is None:  # else all that was said is being written down
+            if state.speculation is None:  # otherwise the whole turn is already being transcribed
                 self._listen_again()
         elif (end_ms := self._buffer.frame_ms(frame)) > self._fed_ms:
             self._listener.feed(frame.samples)
             self._fed_ms = end_ms
 
     def _listen_again(self) -> None:
-        """Transcribe the turn from its beginning: what was heard so far had been closed."""
+        """Transcribe the turn from its beginning: its previous transcription was closed."""
         state = self._state
         setting = transcription_of(self._services, self.settings)
         if setting is None or state.speech is None or state.detection is None:
@@ -291,7 +291,7 @@ class Dialogue:
         return self.settings.audio.input.transcription is not None
 
     def _transcribe(self, start_ms: int, end_ms: int) -> asyncio.Future[str]:
-        """The transcript of some sound, by the listener if it has followed."""
+        """Return the transcript of some audio, from the live transcription if there is one."""
         listener, self._listener = self._listener, None
         if listener is None:
             setting = transcription_of(self._services, self.settings)
@@ -304,7 +304,7 @@ class Dialogue:
     def _commit(
         self, start_ms: int, end_ms: int, *, is_silent: bool = False, awaits_words: bool = False
     ) -> None:
-        """Make an item of the sound between two places."""
+        """Turn the audio between two positions into an item."""
         content = self._heard(start_ms, end_ms)
         item = Item("message", self._turn_id or new_item_id(), "user", [content])
         self._turn_id = ""
@@ -351,7 +351,7 @@ class Dialogue:
         self._make(number, [*self.conversation.items, unsaid])
 
     def _hear_prepared(self, number: int, transcript: asyncio.Future[str]) -> None:
-        """Tell turns what was said before the answer that is prepared."""
+        """Pass the words before a prepared answer to the turn state machine."""
         is_known = not transcript.cancelled() and transcript.exception() is None
         if is_known and self._state.speculation == number and number in self._prepared:
             self._hear(transcript.result(), "")

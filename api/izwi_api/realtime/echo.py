@@ -1,9 +1,9 @@
-"""Recognize the server's own sound when it comes back through the client's microphone.
+"""Detect the echo of the server's audio in the client's microphone signal.
 
-An echo is the sound just played, later and quieter. So the last fifth of a second of the microphone
-is compared with the sound sent in the last second and a half. If one place in it explains most of
-the microphone's energy, the user is not speaking. A user who speaks over the answer is nearly
-always louder than its echo, and then no place explains the energy.
+An echo is a delayed, quieter copy of the played audio. So the last 0.2 s of the microphone signal
+are correlated with the audio sent in the last 1.5 s. If one delay explains most of the microphone's
+energy, the user is not speaking. A user who speaks over the answer is nearly always louder than its
+echo, and then no delay explains the energy.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import numpy as np
 from izwi.arrays import Float32
 from izwi_api.realtime.formats import HEARD_RATE, RecentSound
 
-# Compared at 8 kHz, by means of two samples: the echo of speech is below 4 kHz.
+# Compared at 8 kHz, by averaging pairs of samples: the echo of speech is below 4 kHz.
 _STRIDE = 2
 _RATE = HEARD_RATE // _STRIDE
 _WINDOW = _RATE * 200 // 1000
-# The longest delay of the room and the client, its playback buffer and the lead of the server.
+# Longest delay: the room, the client's playback buffer and the server's lead.
 _REACH = _RATE * 1500 // 1000
-# Share of the microphone's energy that one place of the reference explains. Over the embedded
-# voices, frames with speech: echoes at -10 and -20 dB with noise 20 dB below them 0.64 and more in
-# 99 of 100; another voice alone at most 0.38 in 99 of 100; 6 dB above an echo 0.47 in 95 of 100.
+# Share of the microphone's energy that one delay explains. Measured on frames with speech of the
+# embedded voices: echoes at -10 and -20 dB with noise 20 dB below them have 0.64 or more in
+# 99 %; another voice alone has at most 0.38 in 99 %; 6 dB above an echo at most 0.47 in 95 %.
 _LEAST_EXPLAINED = 0.6
-# The same behind a frame that was an echo: a room's reflections blur some frames.
+# The same after a frame that was an echo: reflections in the room blur some frames.
 _STILL_EXPLAINED = 0.5
 
 
 class EchoCheck:
-    """Compares a microphone with what was sent to its loudspeaker. All sound is at 16 kHz."""
+    """Compares the microphone signal with the audio sent to the loudspeaker, both at 16 kHz."""
 
     def __init__(self) -> None:
         self._sent = RecentSound(_REACH + _WINDOW)
@@ -37,25 +37,25 @@ class EchoCheck:
         self.begin_answer()
 
     def begin_answer(self) -> None:
-        """Note that what is sent next is not played right behind what was sent before."""
+        """Mark a gap: the audio sent next does not directly follow the audio sent before."""
         self._sent.write(np.zeros(_WINDOW, np.float32))
 
     def write_sent(self, samples: Float32) -> None:
-        """Take sound that is sent to the client now."""
+        """Add audio that is being sent to the client."""
         self._sent.write(_thin(samples))
 
     def write_heard(self, samples: Float32) -> None:
-        """Take sound of the microphone, an even number of samples."""
+        """Add microphone audio; the number of samples must be even."""
         self._heard.write(_thin(samples))
 
     def is_echo(self) -> bool:
-        """Whether the microphone's last 0.2 s are an echo."""
+        """Return whether the last 0.2 s of the microphone are an echo."""
         least = _STILL_EXPLAINED if self._was_echo else _LEAST_EXPLAINED
         self._was_echo = self.explained() >= least
         return self._was_echo
 
     def explained(self) -> float:
-        """Share of the microphone's energy that an echo explains, from 0 to 1."""
+        """Return the share of the microphone's energy that an echo explains, from 0 to 1."""
         heard = self._heard.read(self._heard.end - _WINDOW, self._heard.end)
         sent = self._sent.read(self._sent.end - _REACH - _WINDOW, self._sent.end)
         energy = float(np.sum(np.square(heard, dtype=np.float64)))

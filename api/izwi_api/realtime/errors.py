@@ -1,4 +1,4 @@
-"""An event that cannot be carried out: answered with an `error` event; the session continues."""
+"""Errors of single events. The client gets an `error` event and the session continues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FIELD = re.compile(r"(?:missing required|unknown) field `([^`]*)`")
 
 
 def describe(error: msgspec.ValidationError, root: str = "") -> tuple[str, str | None]:
-    """Return what is wrong with a value, and the path of the key, below `root`."""
+    """Return an error message for a value, and the path of its key below `root`."""
     message, _, place = str(error).partition(" - at `$")
     path = root + place.rstrip("`")
     if found := _FIELD.search(message):
@@ -21,14 +21,14 @@ def describe(error: msgspec.ValidationError, root: str = "") -> tuple[str, str |
 
 
 class EventError(InvalidRequest):
-    """What a client asked for cannot be done now; `code` is one of OpenAI's where it has one."""
+    """A client's request cannot be fulfilled now. `code` is OpenAI's code if there is one."""
 
     def __init__(self, message: str, code: str, *, param: str | None = None):
         super().__init__(message, param=param)
         self.code = code
 
 
-# What turns refuse, by its code.
+# Refusals of the turn state machine, by code.
 REFUSALS = {
     "input_audio_buffer_commit_empty": "the input buffer holds less than 100 ms of sound",
     "conversation_already_has_active_response": "the conversation has a response in progress",

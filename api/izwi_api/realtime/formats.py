@@ -1,4 +1,4 @@
-"""Sound on the wire of a session: pcm16 at 24 kHz, and G.711 at 8 kHz, to and from samples."""
+"""Audio formats of a session: 16-bit PCM at 24 kHz and G.711 at 8 kHz, to and from samples."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from izwi.audio.pcm import from_s16le, to_s16le
 from izwi.audio.resample import StreamResampler
 
 PCM_RATE = 24_000
-HEARD_RATE = 16_000  # of speech detection and transcribers
+HEARD_RATE = 16_000  # for speech detection and transcription
 
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """How samples are sent. `law` is None for 16-bit PCM."""
+    """A format for audio on the wire. `law` is None for 16-bit PCM."""
 
     name: str
     rate: int
@@ -25,19 +25,19 @@ class WireFormat:
     law: Law | None = None
 
     def num_bytes(self, duration_ms: float) -> int:
-        """Bytes of a duration, in whole samples."""
+        """Return the number of bytes for a duration, in whole samples."""
         return round(duration_ms * self.rate / 1000) * self.sample_bytes
 
     def duration_ms(self, num_bytes: int) -> float:
-        """Milliseconds of so many bytes."""
+        """Return the duration of this many bytes in milliseconds."""
         return num_bytes / self.sample_bytes * 1000 / self.rate
 
     def decode(self, data: bytes) -> Float32:
-        """Samples in [-1, 1] of whole samples of bytes."""
+        """Decode whole samples from bytes to (n,) float32 in [-1, 1]."""
         return from_s16le(data) if self.law is None else decode_g711(data, self.law)
 
     def encode(self, samples: Float32) -> bytes:
-        """Bytes of samples at this format's rate."""
+        """Encode samples that have this format's rate."""
         return to_s16le(samples) if self.law is None else encode_g711(samples, self.law)
 
 
@@ -49,45 +49,45 @@ FORMATS = {
 
 
 class InputDecoder:
-    """Turns the bytes of a client into samples at 16 kHz; how they are cut changes no sample."""
+    """Decodes a client's bytes to samples at 16 kHz. Chunk sizes do not change the result."""
 
     def __init__(self, wire: WireFormat):
         self._wire = wire
-        self._half = b""  # of a sample
+        self._half = b""  # incomplete sample
         self._resampler = StreamResampler(wire.rate, HEARD_RATE)
 
     def write(self, data: bytes) -> Float32:
-        """Take bytes, and return the samples that are ready: (n,) float32."""
+        """Decode bytes and return the samples that are complete: (n,) float32."""
         data = self._half + data
         size = len(data) - len(data) % self._wire.sample_bytes
         self._half = data[size:]
         return self._resampler.write(self._wire.decode(data[:size]))
 
     def finish(self) -> Float32:
-        """Return the last samples."""
+        """Return the remaining samples."""
         return self._resampler.finish()
 
 
 class OutputEncoder:
-    """Turns samples into bytes for a client; an `izwi.audio.encode.StreamEncoder`."""
+    """Encodes samples for a client; an `izwi.audio.encode.StreamEncoder`."""
 
     def __init__(self, wire: WireFormat, rate: int):
-        """Begin a sound of samples at `rate`, in Hz."""
+        """Encode a new stream of samples at `rate`, in Hz."""
         self._wire = wire
         self._resampler = StreamResampler(rate, wire.rate)
 
     def write(self, pcm: Float32) -> bytes:
-        """Take samples and return the bytes that are ready."""
+        """Encode samples and return the bytes that are complete."""
         return self._wire.encode(self._resampler.write(pcm)) if len(pcm) else b""
 
     def finish(self) -> bytes:
-        """Return the last bytes."""
+        """Return the remaining bytes."""
         rest = self._resampler.finish()
         return self._wire.encode(rest) if len(rest) else b""
 
 
 class RecentSound:
-    """The last samples of a stream, by their place in it."""
+    """The most recent samples of a stream, addressed by their position in it."""
 
     def __init__(self, max_samples: int):
         self.end = 0  # samples written so far
@@ -95,11 +95,11 @@ class RecentSound:
         self._kept = np.zeros(0, np.float32)
 
     def write(self, samples: Float32) -> None:
-        """Add samples behind the last ones."""
+        """Append samples."""
         self.end += len(samples)
         self._kept = np.concatenate([self._kept, samples])[-self._max :]
 
     def read(self, start: int, stop: int) -> Float32:
-        """Samples [start, stop), as far as they are kept."""
+        """Return those of the samples [start, stop) that are still kept."""
         first = self.end - len(self._kept)
         return self._kept[max(0, start - first) : max(0, stop - first)]

@@ -1,7 +1,7 @@
-"""Answers of a model that hears and speaks itself: the conversation as it takes it, and its answer.
+"""Answers of speech-to-speech models: the conversation in their format, and the answer.
 
-What was played of an earlier answer is given back as the model made it, so that its memory of the
-conversation is found again; what was not played it never said.
+The played part of an earlier answer is passed back as the log entries that the model emitted, so
+that the prefix cache finds the conversation. The part that was not played is left out.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from izwi_api.services.chat import AnswerDelta
 from izwi_api.services.converse import SoundPiece
 from izwi_api.services.speech_to_speech import ConversationAnswer
 
-# A shorter sound holds no word, and encoders need some.
+# Shorter audio contains no word, and encoders need a minimum length.
 _LEAST_SAMPLES = 1600
 
 
 class LiveConversation:
-    """An answer as live sessions take it; see `izwi_api.services.converse.SpokenAnswer`."""
+    """Adapts `izwi_api.services.converse.SpokenAnswer` to `LiveAnswer`."""
 
     def __init__(self, engine: EngineClient, answer: ConversationAnswer, frame_ms: float):
         self.answer, self.frame_ms = answer, frame_ms
@@ -34,21 +34,21 @@ class LiveConversation:
 
     @property
     def sample_rate(self) -> int:
-        """Of the sound, in Hz."""
+        """Return the sample rate of the audio, in Hz."""
         return self.answer.sample_rate
 
     @property
     def num_frames(self) -> int:
-        """Frames of sound that were made so far."""
+        """Return the number of audio frames generated so far."""
         return self.answer.num_frames
 
     @property
     def entries(self) -> Answer:
-        """What was made so far, text and frames."""
+        """Return the log entries generated so far: text tokens and frames."""
         return self.answer.entries
 
     async def pieces(self) -> AsyncGenerator[AnswerDelta | SoundPiece]:
-        """Yield text and sound as they come; when left early, nothing goes on running."""
+        """Yield text and audio as they are generated. Closing the iterator stops the generation."""
         async with aclosing(self.answer.pieces()) as pieces:
             async for piece in pieces:
                 if isinstance(piece, SoundPiece):
@@ -57,27 +57,27 @@ class LiveConversation:
                     yield AnswerDelta(content=piece.content)
 
     def pause(self) -> None:
-        """Stop the model where it is, before its next step."""
+        """Pause the model before its next step."""
         self._engine.pause(self.answer.request_id)
 
     def resume(self) -> None:
-        """Go on with the next entry."""
+        """Resume with the next entry."""
         self._engine.resume(self.answer.request_id)
 
     def abort(self) -> None:
-        """Stop what still runs."""
+        """Abort the generation."""
         self.answer.abort()
 
 
 def spoken_turns(items: Sequence[Item]) -> tuple[SpokenTurn, ...]:
-    """Return items as the conversation that such a model answers; functions are left out."""
+    """Convert items to the conversation format of these models. Function calls are left out."""
     turns: list[SpokenTurn] = []
     for item in items:
         parts = [made for part in item.content if (made := _part(part)) is not None]
         if item.kind == "message" and parts:
             turns.append(SpokenTurn(Role(item.role), tuple(parts)))
     if not any(turn.role is not Role.SYSTEM for turn in turns):
-        turns.append(SpokenTurn(Role.USER, ("",)))  # a client may ask for the first word
+        turns.append(SpokenTurn(Role.USER, ("",)))  # a client may let the model speak first
     return tuple(turns)
 
 
@@ -95,7 +95,7 @@ def _part(part: Content) -> str | Heard | Said | None:
 
 
 def played_entries(part: Content) -> Answer:
-    """Return what was made of an answer up to the last frame of which something was played."""
+    """Return the entries of an answer up to the last frame that was played at least partly."""
     if part.played_ms is None:
         return part.entries
     num_frames = math.ceil(part.played_ms / part.frame_ms) if part.frame_ms else 0

@@ -1,4 +1,4 @@
-"""The conversation of a session: its items, what the client changes in them, and as a prompt."""
+"""The conversation of a session: its items, changes by the client, and conversion to a prompt."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from izwi_api.realtime.errors import EventError, describe
 from izwi_api.realtime.formats import WireFormat
 from izwi_api.services.text_shares import cut_text
 
-# How fast voices speak, letters and signs, until an answer was said to its end.
+# Assumed speaking rate in characters, until an answer's audio is complete.
 CHARACTERS_PER_S = 15.0
-# Sound that items keep for `conversation.item.retrieve`; older items lose theirs.
+# Audio kept for `conversation.item.retrieve`; the oldest items lose theirs first.
 _MAX_KEPT_BYTES = 16 << 20
 _MAX_ITEMS = 4096
-# Of all items together; more than any model's context.
+# For all items together; more than any model's context.
 _MAX_CHARACTERS = 4 << 20
 _Text = Annotated[str, Meta(max_length=1 << 20)]
 _Id = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -31,18 +31,18 @@ _Id = Annotated[str, Meta(min_length=1, max_length=64)]
 
 @dataclass(slots=True)
 class Content:
-    """A part of a message.
+    """One part of a message's content.
 
     Attributes:
         kind: input_text, input_audio, output_text or output_audio.
-        text: What is written or said in it; of sound the transcript, "" while it is not known.
-        audio: In the format of the session when it came; None where it is not kept.
-        audio_ms: Its length.
-        played_ms: How much of an answer was played; None: all of it.
+        text: The text, or the transcript of the audio ("" until it is known).
+        audio: Bytes in the format that the session had when it arrived; None if not kept.
+        audio_ms: Duration of the audio.
+        played_ms: The part of an answer that was played; None means all of it.
         wire: The format of a user's `audio`.
-        samples: The same, (n,) float32 at 16 kHz, once a model has heard it.
-        entries: Of an answer by a model that hears and speaks: what it made.
-        frame_ms: How long one of its frames is played.
+        samples: The same audio, (n,) float32 at 16 kHz, once a model has processed it.
+        entries: The log entries of an answer from a speech-to-speech model.
+        frame_ms: Duration of one of its frames.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class Content:
     frame_ms: float = 0.0
 
     def add_audio(self, data: bytes) -> None:
-        """Add sound behind what there is."""
+        """Append audio."""
         if isinstance(self.audio, bytearray):
             self.audio += data
         else:
@@ -66,7 +66,7 @@ class Content:
 
     @property
     def played_text(self) -> str:
-        """The part of an answer's text that was played."""
+        """Return the part of an answer's text that was played."""
         if self.played_ms is None:
             return self.text
         said_ms = len(self.text) / self.characters_per_s * 1000
@@ -79,13 +79,13 @@ class Content:
 
 
 def new_item_id() -> str:
-    """Return an id for an item that the client has not named."""
+    """Return a new id for an item whose client gave none."""
     return f"item_{uuid4().hex[:24]}"
 
 
 @dataclass(slots=True)
 class Item:
-    """A message, a call of a function, or its output."""
+    """A message, a function call, or the output of one."""
 
     kind: Literal["message", "function_call", "function_call_output"]
     item_id: str = field(default_factory=new_item_id)
@@ -99,12 +99,12 @@ class Item:
 
     @property
     def num_characters(self) -> int:
-        """Length of its text."""
+        """Return the number of characters in its text."""
         own = len(self.name) + len(self.arguments) + len(self.output)
         return own + sum(len(part.text) for part in self.content)
 
     def as_json(self, *, with_audio: bool = False) -> dict[str, Any]:
-        """Return it as it is sent."""
+        """Return the item as JSON for the client."""
         made: dict[str, Any] = {
             "id": self.item_id,
             "object": "realtime.item",
@@ -150,7 +150,7 @@ class _OutputIn(_ItemIn, tag="function_call_output"):
 
 
 def parse_item(value: dict[str, Any]) -> Item:
-    """Read an item that a client sends. Raises EventError."""
+    """Parse an item from a client. Raises EventError."""
     try:
         given = msgspec.convert(value, _MessageIn | _CallIn | _OutputIn)
     except msgspec.ValidationError as error:
@@ -180,11 +180,12 @@ class Conversation:
         self.items: list[Item] = []
 
     def add(self, item: Item, previous_item_id: str | None = None) -> str | None:
-        """Put an item behind another one, or at the end; returns the id of the one before it.
+        """Insert an item after another one, or at the end; return the id of the item before it.
 
         Raises:
-            EventError: Its id is taken, there is no such item, there are too many, or their text is
-                too long.
+            EventError: The id exists already, the previous item is unknown, there are too many
+                items,
+                or their text is too long.
         """
         if self._find(item.item_id) is not None:
             raise EventError(
@@ -213,15 +214,15 @@ class Conversation:
         return self.items[place - 1].item_id if place else None
 
     def get(self, item_id: str, code: str) -> Item:
-        """Return an item. Raises EventError with this code."""
+        """Return an item. Raises EventError with this code if it is unknown."""
         return self.items[self._place(item_id, code)]
 
     def delete(self, item_id: str) -> None:
-        """Take an item out. Raises EventError."""
+        """Delete an item. Raises EventError."""
         del self.items[self._place(item_id, "item_delete_invalid_item_id")]
 
     def truncate(self, item_id: str, content_index: int, audio_end_ms: int) -> None:
-        """Cut an answer to what was played of it. Raises EventError."""
+        """Truncate an answer to the part that was played. Raises EventError."""
         item = self.get(item_id, "item_truncate_invalid_item_id")
         if not 0 <= content_index < len(item.content):
             raise EventError(
@@ -264,9 +265,9 @@ class Conversation:
 
 
 def chat_messages(items: Sequence[Item], instructions: str) -> tuple[ChatMessage, ...]:
-    """Return items as the conversation that a chat model answers; what was not played is left out.
+    """Convert items to chat messages. The unplayed part of an answer is left out.
 
-    Calls that follow an assistant's message belong to it.
+    Function calls after an assistant's message become part of that message.
     """
     messages = [ChatMessage(Role.SYSTEM, instructions)] if instructions else []
     for item in items:
@@ -284,7 +285,7 @@ def chat_messages(items: Sequence[Item], instructions: str) -> tuple[ChatMessage
             text = "\n".join(filter(None, (part.played_text for part in item.content)))
             if text or item.role != "assistant":
                 messages.append(ChatMessage(Role(item.role), text))
-    # a client may ask for the first word
+    # a client may let the model speak first
     return tuple(messages) or (ChatMessage(Role.USER, ""),)
 
 

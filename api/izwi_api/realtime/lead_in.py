@@ -1,4 +1,4 @@
-"""The quiet before the first sound of an answer, which is not sent."""
+"""Trim the silence before the first sound of an answer."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import numpy as np
 from izwi.arrays import Float32
 
 _QUIET = 10 ** (-50 / 20)
-_KEPT_S = 0.02  # of the quiet before the first audible sample
-_MAX_CUT_S = 0.4  # what is longer was meant as a pause
+_KEPT_S = 0.02  # silence kept before the first audible sample
+_MAX_CUT_S = 0.4  # longer silence is an intended pause
 
 
 class LeadIn:
-    """Cuts the quiet before the first sound of an answer: nobody should have to wait for it."""
+    """Trims the silence before the first sound of an answer, to reduce latency."""
 
     def __init__(self, rate: int):
-        """Begin a sound of so many samples a second."""
+        """Start a new answer with this sample rate."""
         self._kept, self._room = int(_KEPT_S * rate), int(_MAX_CUT_S * rate)
         self._waiting = np.zeros(0, np.float32)
         self._is_over = False
 
     def cut(self, pcm: Float32) -> Float32:
-        """Take samples, and return those to be played now."""
+        """Process samples and return those to play."""
         if self._is_over:
             return pcm
         self._waiting = np.concatenate([self._waiting, pcm])

@@ -1,4 +1,4 @@
-"""The user's sound: the input buffer, and words that are heard while they are spoken."""
+"""The user's audio: the input buffer, and live transcription of speech."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 
 _MAX_BUFFER_MS = 15 * 60_000
 _SAMPLES_PER_MS = HEARD_RATE // 1000
-# Sound between two looks at the words.
+# Audio between two updates of the transcript.
 _CHUNK_S = 0.4
 
 
 class _Samples:
-    """Samples that come at the end and go at the beginning; few are copied when one comes.
+    """A queue of samples: appended at the end, dropped from the start, with few copies.
 
-    A turn may last for minutes, and what is appended to it some milliseconds.
+    A turn may last minutes, and each append adds only milliseconds.
     """
 
     def __init__(self) -> None:
@@ -53,34 +53,34 @@ class _Samples:
         self._stop += len(samples)
 
     def drop(self, count: int) -> None:
-        """Forget so many of the oldest samples."""
+        """Drop this many of the oldest samples."""
         self._start += count
 
     def silence(self, start: int, stop: int) -> None:
-        """Put zeros between two places, which count from the oldest."""
+        """Set the samples in a range to zero; positions count from the oldest sample."""
         self._room[self._start + start : self._start + min(stop, len(self))] = 0.0
 
     def copy(self, start: int, stop: int) -> Float32:
-        """Return the samples between two places, which count from the oldest."""
+        """Return a copy of the samples in a range; positions count from the oldest sample."""
         return self._room[self._start + start : self._start + stop].copy()
 
 
 class InputBuffer:
-    """Sound of the client that is not committed, as it came and as samples at 16 kHz.
+    """The client's uncommitted audio, as bytes in its own format and as samples at 16 kHz.
 
-    Places are milliseconds since the session began.
+    Positions are milliseconds of audio since the session began.
 
     Attributes:
-        wire: Its format.
+        wire: Format of the client's bytes.
     """
 
     def __init__(self, wire: WireFormat, start_ms: float = 0.0):
-        """Begin at a place: before it, sound came in another format."""
+        """Start at a position; audio before it had another format."""
         self.wire = wire
         self._decoder = InputDecoder(wire)
         self._detector = VoiceDetector()
         self._bytes = bytearray()
-        self._first_byte = 0  # place of the first one that is kept
+        self._first_byte = 0  # position of the first sample kept
         self._samples = _Samples()
         self._first_sample = 0
         self._before_ms = start_ms
@@ -91,7 +91,7 @@ class InputBuffer:
         return int(self._before_ms + self.wire.duration_ms(self._first_byte + len(self._bytes)))
 
     def write(self, data: bytes) -> list[SpeechFrame]:
-        """Add sound and return its frames; raises EventError where there is too much of it."""
+        """Append audio and return its frames. Raises EventError if the buffer is full."""
         if self.wire.duration_ms(len(self._bytes) + len(data)) > _MAX_BUFFER_MS:
             raise EventError(
                 f"the input buffer holds at most {_MAX_BUFFER_MS // 60_000} minutes of sound; "
@@ -105,27 +105,27 @@ class InputBuffer:
         return self._detector.write(samples)
 
     def frame_ms(self, frame: SpeechFrame) -> int:
-        """Where a frame ends."""
+        """Return the position of a frame's end."""
         return int(self._before_ms) + frame.end // _SAMPLES_PER_MS
 
     def sound(self, start_ms: int, end_ms: int) -> bytes:
-        """The bytes between two places, as far as they are kept."""
+        """Return the bytes between two positions, as far as they are kept."""
         start, end = (self._byte(place) - self._first_byte for place in (start_ms, end_ms))
         return bytes(self._bytes[max(0, start) : max(0, end)])
 
     def samples(self, start_ms: int, end_ms: int | None = None) -> Float32:
-        """The samples at 16 kHz from a place on, up to another or the end."""
+        """Return the samples at 16 kHz from a position to another one, or to the end."""
         start = self._sample(start_ms)
         stop = len(self._samples) if end_ms is None else self._sample(end_ms)
         return self._samples.copy(start, max(start, stop))
 
     def silence(self, frame: SpeechFrame) -> None:
-        """Keep a frame from being transcribed: its samples become zeros, its bytes stay."""
+        """Exclude a frame from transcription: zero its samples and keep its bytes."""
         stop = frame.end - self._first_sample
         self._samples.silence(max(0, stop - len(frame.samples)), max(0, stop))
 
     def drop(self, before_ms: int) -> None:
-        """Forget what came before a place."""
+        """Drop the audio before a position."""
         place = max(self._first_byte, min(self._byte(before_ms), self._end_byte))
         del self._bytes[: place - self._first_byte]
         self._first_byte = place
@@ -146,12 +146,12 @@ class InputBuffer:
 
 
 class Listener:
-    """Writes down one stretch of speech while it is spoken. Call `close` in the end."""
+    """Transcribes one stretch of speech while it is spoken. Call `close` when done."""
 
     def __init__(
         self, services: Services, setting: Transcription, hear: Callable[[str, str], None]
     ):
-        """Begin; `hear` is called with all words so far, and with those of them that stay."""
+        """Start. `hear` is called with the transcript so far, and with its stable part."""
         self._services, self._setting, self._hear = services, setting, hear
         self._fed: asyncio.Queue[Float32 | None] = asyncio.Queue()
         self._is_finished = False
@@ -160,19 +160,19 @@ class Listener:
         self._work.add_done_callback(_note_failure)
 
     def feed(self, samples: Float32) -> None:
-        """Take the next samples, at 16 kHz."""
+        """Add samples at 16 kHz."""
         if len(samples) and not self._is_finished:
             self._fed.put_nowait(samples)
 
     def finish(self) -> asyncio.Task[str]:
-        """Say that no more comes, and return the task whose result is the transcript."""
+        """End the input and return the task whose result is the transcript."""
         if not self._is_finished:
             self._is_finished = True
             self._fed.put_nowait(None)
         return self._work
 
     def close(self) -> None:
-        """Stop at once."""
+        """Cancel the transcription."""
         self._work.cancel()
 
     async def _run(self) -> str:
@@ -210,13 +210,13 @@ class Listener:
 
 
 def nothing_heard() -> asyncio.Future[str]:
-    """Return the transcript of silence."""
+    """Return an empty transcript."""
     transcript: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     transcript.set_result("")
     return transcript
 
 
 def _note_failure(work: asyncio.Task[str]) -> None:
-    """Log why words are missing; readers of the transcript get the error, too."""
+    """Log why the transcript is missing. Tasks that await it get the error as well."""
     if not work.cancelled() and (error := work.exception()) is not None:
         logger.warning("a turn could not be transcribed: %s", error)

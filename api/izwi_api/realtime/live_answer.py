@@ -1,4 +1,4 @@
-"""What a response is made of: an answer on its way, whatever models make it."""
+"""The source of a response: an answer in progress, from a cascade or a speech-to-speech model."""
 
 from __future__ import annotations
 
@@ -11,54 +11,54 @@ from izwi_api.services.converse import SoundPiece
 
 
 class AnswerCost(Protocol):
-    """What an answer cost so far, and why it ended."""
+    """Token counts of an answer so far, and why it ended."""
 
     @property
     def num_prompt_tokens(self) -> int:
-        """What the model read."""
+        """Return the number of prompt tokens."""
         ...
 
     @property
     def num_tokens(self) -> int:
-        """Text that it wrote."""
+        """Return the number of generated text tokens."""
         ...
 
     @property
     def reason(self) -> Reason | None:
-        """Why it ended; None before."""
+        """Return why it ended, or None while it is in progress."""
         ...
 
 
 class LiveAnswer(Protocol):
-    """An answer while it is made: a cascade's, or that of a model that hears and speaks."""
+    """An answer that is being generated, by a cascade or by a speech-to-speech model."""
 
     @property
     def answer(self) -> AnswerCost:
-        """What it cost so far."""
+        """Return its token counts so far."""
         ...
 
     @property
     def sample_rate(self) -> int | None:
-        """Of the sound, in Hz; None for text alone."""
+        """Return the sample rate of the audio, in Hz; None for text only."""
         ...
 
     @property
     def num_frames(self) -> int:
-        """Frames of sound that were made so far."""
+        """Return the number of audio frames generated so far."""
         ...
 
     def pieces(self) -> AsyncGenerator[AnswerDelta | SoundPiece]:
-        """Yield text and sound as they come. Raises IzwiError."""
+        """Yield text and audio as they are generated. Raises IzwiError."""
         ...
 
     def pause(self) -> None:
-        """Stop the models where they are."""
+        """Pause the models."""
         ...
 
     def resume(self) -> None:
-        """Go on from there."""
+        """Resume the models."""
         ...
 
     def abort(self) -> None:
-        """Stop what still runs."""
+        """Abort the generation."""
         ...

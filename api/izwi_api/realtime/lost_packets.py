@@ -1,8 +1,8 @@
-"""Sound over a network that loses packets: which packet is decoded next, and what fills the gaps.
+"""A jitter buffer for audio packets, and concealment of lost ones.
 
-aiortc's own buffer keeps the packets before a lost one until it is full, and then drops them too:
-with one packet in ten lost, nearly half of the sound was. Knows nothing of aiortc but the shape of
-its buffers.
+When a packet is lost, aiortc's own buffer keeps those before it until it is full, and then drops
+them too: with 10 % packet loss, nearly half of the audio was lost. This module depends on aiortc
+only through the interface of its buffers.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 Int16 = NDArray[np.int16]
 
-# Packets of 20 ms that wait for one that is late.
+# Number of 20 ms packets held back while an earlier one is missing.
 _DEPTH = 4
-# Beyond that the sender has begun anew.
+# A larger jump means that the sender has restarted.
 _MOST_APART = 100
 _SEQUENCE = 1 << 16
-# Shorter gaps are the resampler's, longer ones are pauses of the sender.
+# Shorter gaps come from the resampler; longer ones are pauses of the sender.
 _LEAST_FILLED_S, _MOST_FILLED_S = 0.005, 1.0
 
 
 class Packet(Protocol):
-    """An RTP packet of sound, with its own payload."""
+    """An RTP packet of audio."""
 
     sequence_number: int
     timestamp: int
@@ -35,7 +35,7 @@ class Packet(Protocol):
 
 @dataclass(slots=True)
 class Encoded:
-    """What is decoded: one packet. The receiver puts its own time into it."""
+    """The payload of one packet, for the decoder. The receiver sets its timestamp."""
 
     data: bytes
     timestamp: int
@@ -43,16 +43,16 @@ class Encoded:
 
 @dataclass(slots=True)
 class PacketBuffer:
-    """Packets in order, each 80 ms after it came; one that is not there by then is lost.
+    """Returns packets in order, 80 ms after they arrive. A later packet counts as lost.
 
-    Takes the place of aiortc's `JitterBuffer` in a receiver of sound, where a packet is a frame.
+    Replaces aiortc's `JitterBuffer` in an audio receiver, where each packet is one frame.
     """
 
     _waiting: dict[int, Packet] = field(default_factory=dict)
     _next: int | None = None
 
     def add(self, packet: Packet) -> tuple[bool, Encoded | None]:
-        """Take a packet, and return (False, the one that is due now or None)."""
+        """Add a packet and return (False, the packet that is due now or None)."""
         number = packet.sequence_number
         ahead = 0 if self._next is None else _apart(number, self._next)
         if abs(ahead) > _MOST_APART:
@@ -61,7 +61,7 @@ class PacketBuffer:
             self._next = number
         if self._next is None:
             self._next = number
-        if ahead < 0:  # it is too late
+        if ahead < 0:  # too late
             return False, None
         self._waiting[number] = packet
         newest = max(_apart(one, self._next) for one in self._waiting)
@@ -75,13 +75,13 @@ class PacketBuffer:
 
 
 def _apart(one: int, other: int) -> int:
-    """How far a sequence number is behind another; negative where it is before."""
+    """Return the distance between two sequence numbers; negative if the first is earlier."""
     return (one - other + _SEQUENCE // 2) % _SEQUENCE - _SEQUENCE // 2
 
 
 @dataclass(slots=True)
 class Filler:
-    """Fills the gaps between pieces of sound, so that time goes on: the last piece, fading out.
+    """Fills gaps between pieces of audio by repeating the last piece with a fade-out.
 
     Args:
         rate: Samples a second.
@@ -92,11 +92,11 @@ class Filler:
     _last: Int16 = field(default_factory=lambda: np.zeros(0, np.int16))
 
     def pieces(self, start_s: float, samples: Int16) -> Iterator[Int16]:
-        """Yield what was lost before a piece, and the piece.
+        """Yield the fill for the gap before a piece, then the piece.
 
         Args:
-            start_s: Where it begins, by the sender's clock.
-            samples: (n,) of the piece.
+            start_s: Start of the piece on the sender's clock.
+            samples: The piece, (n,).
         """
         gap_s = 0.0 if self._end_s is None else start_s - self._end_s
         missing = round(gap_s * self.rate) if _LEAST_FILLED_S <= gap_s <= _MOST_FILLED_S else 0

@@ -1,4 +1,4 @@
-"""What a session's responses are made of: models, voice and prompt, by its settings."""
+"""Choose models, voice and prompt for a session's responses, from its settings."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from izwi_api.services.speech_writer import default_writable_model
 from izwi_api.voices.names import resolve_voice
 
 _SEED_BITS = 63
-# Names of OpenAI's transcribers: clients send them by default, and mean any transcriber.
+# OpenAI's transcription models: clients send these names by default, so any model may serve them.
 _THEIR_TRANSCRIBERS = ("whisper-", "gpt-")
 
 
 class ResponseMaker:
-    """Opens answers for one session.
+    """Starts answers for one session.
 
     Attributes:
-        transcripts: Item id -> what is still being written down of it.
+        transcripts: Item id -> the transcription of it that is in progress.
     """
 
     def __init__(self, services: Services):
@@ -53,7 +53,7 @@ class ResponseMaker:
     def setting(
         self, settings: RealtimeSettings, options: ResponseOptions | None = None
     ) -> ResponseSetting:
-        """Return how a response is made by the settings of the session."""
+        """Return the settings for a response, derived from those of the session."""
         output = settings.audio.output
         with_sound = settings.output_modalities == ["audio"]
         max_tokens = settings.max_output_tokens
@@ -73,7 +73,7 @@ class ResponseMaker:
     async def open_answer(
         self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
     ) -> LiveAnswer:
-        """Begin to answer items. Raises IzwiError."""
+        """Start an answer to items. Raises IzwiError."""
         if hears_itself(self._services, settings.model):
             return await self._open_conversation(settings, setting, items)
         return await self._open_cascade(settings, setting, items)
@@ -98,7 +98,7 @@ class ResponseMaker:
     async def _open_cascade(
         self, settings: RealtimeSettings, setting: ResponseSetting, items: Sequence[Item]
     ) -> LiveAnswer:
-        """Answer once all items are written down."""
+        """Start the answer of a cascade once all items are transcribed."""
         services = self._services
         for item in items:
             if (transcript := self.transcripts.get(item.item_id)) is not None:
@@ -117,12 +117,12 @@ class ResponseMaker:
 
 
 def hears_itself(services: Services, model_name: str) -> bool:
-    """Whether a model hears and speaks without others. Raises ModelNotFound."""
+    """Return whether the model is speech-to-speech. Raises ModelNotFound."""
     return Capability.CONVERSE in services.registry.model(model_name).capabilities
 
 
 async def find_voice(services: Services, model_name: str, name: str | None) -> Any:
-    """Return a voice of a speech model; None takes its first speaker. Raises VoiceNotFound."""
+    """Return a voice of a speech model; None selects its first speaker. Raises VoiceNotFound."""
     if name is not None:
         return await resolve_voice(services, model_name, name)
     speakers = services.registry.speech(model_name).speakers
@@ -130,7 +130,7 @@ async def find_voice(services: Services, model_name: str, name: str | None) -> A
 
 
 def _voice_model(services: Services) -> str:
-    """Return the model that speaks: one that takes its text while it is written, if there is."""
+    """Return the speech model, preferably one with streamed text input."""
     try:
         return default_writable_model(services.registry)
     except ModelNotFound:
@@ -138,7 +138,7 @@ def _voice_model(services: Services) -> str:
 
 
 def transcription_of(services: Services, settings: Settings) -> Transcription | None:
-    """Return how the user's sound is written down; None where nothing here transcribes."""
+    """Return how to transcribe the user's audio; None if no served model transcribes."""
     chosen = settings.audio.input.transcription or Transcription()
     name, registry = chosen.model, services.registry
     if name is None or name.startswith(_THEIR_TRANSCRIBERS):
@@ -150,7 +150,7 @@ def transcription_of(services: Services, settings: Settings) -> Transcription | 
 
 
 async def check_settings(services: Services, settings: Settings) -> None:
-    """Check what only the models know. Raises InvalidRequest and its kind."""
+    """Validate settings that depend on the models. Raises InvalidRequest or a subclass."""
     transcription = transcription_of(services, settings)
     if transcription is not None:
         services.registry.transcription(transcription.model or "")
@@ -168,7 +168,7 @@ async def check_settings(services: Services, settings: Settings) -> None:
 
 
 def response_settings(settings: RealtimeSettings, options: ResponseOptions) -> RealtimeSettings:
-    """Return the settings of a session as one response changes them. Raises InvalidRequest."""
+    """Merge a response's options into the session's settings. Raises InvalidRequest."""
     changes: dict[str, Any] = {}
     for name in ("audio", "instructions", "max_output_tokens", "output_modalities",
                  "tool_choice", "tools", "parallel_tool_calls"):  # fmt: skip
@@ -185,10 +185,10 @@ def response_settings(settings: RealtimeSettings, options: ResponseOptions) -> R
 
 
 def response_items(options: ResponseOptions, known: Mapping[str, Item]) -> list[Item] | None:
-    """Return the items that a response answers, or None for those of the conversation.
+    """Return the input items of a response, or None to use the conversation.
 
     Raises:
-        InvalidRequest: One cannot be read, or refers to an item that is not there.
+        InvalidRequest: An item is invalid, or refers to an unknown item.
     """
     if not isinstance(options.input, list):
         return None

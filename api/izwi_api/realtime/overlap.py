@@ -1,7 +1,7 @@
-"""Whether sound over an answer is its listener, who speaks, or the room.
+"""Decide whether speech over an answer comes from the user or from the room.
 
-Two things of the room sound like speech: the answer's own echo (`echo.py`), and people further
-away, who are much quieter than the user was in the turns before.
+Two sounds in a room resemble the user's speech: the echo of the answer (`echo.py`), and people
+further away, who are much quieter than the user was in earlier turns.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from izwi.arrays import Float32
 from izwi_api.realtime.echo import EchoCheck
 from izwi_api.realtime.vad import FRAME_MS, SpeechFrame
 
-# The user's level: that which one in five of the last frames of speech exceed.
+# The user's level: the 80th percentile of the last speech frames.
 _LEVEL_FRAMES = 10_000 // FRAME_MS
 _LEAST_LEVELS = 500 // FRAME_MS
 _LEVEL_QUANTILE = 0.8
-# How far below that speech counts, over an answer and else. Sound is 20 dB quieter from ten times
-# the distance.
+# Speech counts down to this far below that level, over an answer and otherwise. Ten times the
+# distance makes sound 20 dB quieter.
 _OVER_ANSWER_DB = 10.0
 _ELSE_DB = 20.0
-# The longest time after sound was sent until its echo has died away.
+# Longest time from sending audio until its echo has decayed.
 _ECHO_FRAMES = 2_500 // FRAME_MS
 
 
 class OverlapCheck:
-    """Follows what the microphone hears and what its loudspeaker is sent, both at 16 kHz."""
+    """Tracks the microphone signal and the audio sent to the loudspeaker, both at 16 kHz."""
 
     def __init__(self) -> None:
         self._echo = EchoCheck()
@@ -36,22 +36,22 @@ class OverlapCheck:
         self._num_since_sent = _ECHO_FRAMES
 
     def begin_answer(self) -> None:
-        """Note that what is sent next is not played right behind what was sent before."""
+        """Mark a gap: the audio sent next does not directly follow the audio sent before."""
         self._echo.begin_answer()
         if len(self._levels_db) >= _LEAST_LEVELS:
             self._user_db = float(np.quantile(self._levels_db, _LEVEL_QUANTILE))
 
     def write_sent(self, samples: Float32) -> None:
-        """Take sound that is sent to the client now."""
+        """Add audio that is being sent to the client."""
         self._echo.write_sent(samples)
         self._num_since_sent = 0
 
     def is_room(self, frame: SpeechFrame, is_audible: bool) -> bool:
-        """Take a frame of the microphone in; whether it is not the user, although it is speech.
+        """Process a microphone frame with speech; return whether it is not the user's.
 
         Args:
-            frame: Sound.
-            is_audible: An answer is played.
+            frame: Samples.
+            is_audible: Whether an answer is playing.
         """
         self._echo.write_heard(frame.samples)
         self._num_since_sent += 1

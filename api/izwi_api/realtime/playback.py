@@ -1,28 +1,28 @@
-"""What a client has played, and when more may be sent to it. Pure: the time is given."""
+"""Estimate what a client has played, and when to send it more. Pure: time is an argument."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 DEFAULT_LEAD_MS = 250
-# A shorter lead than a piece of sound that is sent at once would leave gaps.
+# A lead shorter than one chunk of audio would leave gaps.
 LEAST_LEAD_MS, MOST_LEAD_MS = 40, 60_000
 
 
 def is_lead_ms(value: float) -> bool:
-    """Whether a lead may be set so; 0 stands for none: sound is sent as fast as it is made."""
+    """Return whether a lead is allowed. 0 disables pacing: audio is sent as it is generated."""
     return value == 0 or LEAST_LEAD_MS <= value <= MOST_LEAD_MS
 
 
 @dataclass(frozen=True, slots=True)
 class PlaybackClock:
-    """A client that plays what it gets at once, at 1x, and waits where there is nothing.
+    """Models a client that plays audio on arrival at 1x and stalls when it has none.
 
     Attributes:
-        lead_ms: Sound that may be sent ahead of what is played; None sends without a limit, for
-            clients that record.
-        sent_ms: Sound sent so far.
-        ends_ms: When all of it will have been played, on the clock of the caller.
+        lead_ms: Audio that may be sent ahead of playback; None means no limit, for clients that
+            record.
+        sent_ms: Audio sent so far.
+        ends_ms: When all of it will have been played, on the caller's clock.
     """
 
     lead_ms: float | None = DEFAULT_LEAD_MS
@@ -30,16 +30,16 @@ class PlaybackClock:
     ends_ms: float = 0.0
 
     def send(self, duration_ms: float, now_ms: float) -> PlaybackClock:
-        """Return it after so much more was sent."""
+        """Return the clock after sending this much more audio."""
         ends_ms = max(now_ms, self.ends_ms) + duration_ms
         return replace(self, sent_ms=self.sent_ms + duration_ms, ends_ms=ends_ms)
 
     def played_ms(self, now_ms: float) -> float:
-        """Sound played so far."""
+        """Return the audio played so far."""
         return self.sent_ms - max(0.0, self.ends_ms - now_ms)
 
     def wait_ms(self, now_ms: float) -> float:
-        """How long to wait until more may be sent; 0 where it may be sent now."""
+        """Return how long to wait before sending more; 0 if more may be sent now."""
         if self.lead_ms is None:
             return 0.0
         return max(0.0, self.ends_ms - now_ms - self.lead_ms)

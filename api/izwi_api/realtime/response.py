@@ -1,4 +1,4 @@
-"""One response on its way to the client: its events, its sound at the pace of playback."""
+"""One response in progress: sends its events, and its audio at the pace of playback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from izwi_api.realtime.speaker import LEAD_MS, Speaker
 from izwi_api.services.chat import AnswerDelta, CallDelta
 from izwi_api.services.converse import SoundPiece
 
-# Sound of one event: a pause is heard no later than this after it was decided.
+# Audio per event, which is also the longest delay of a pause.
 _SLICE_MS = 40
 
 logger = logging.getLogger(__name__)
@@ -36,14 +36,14 @@ Emit = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class ResponseSetting:
-    """How a response is generated and sent.
+    """Settings for generating and sending a response.
 
     Attributes:
-        wire: Of its sound; None for text alone.
-        speed: Of its sound.
+        wire: Audio format; None for text only.
+        speed: Playback speed of the audio.
         lead_ms: See `PlaybackClock`.
-        in_conversation: It becomes a part of the conversation.
-        max_tokens: After which it ends; None for the model's own limit.
+        in_conversation: Whether it becomes part of the conversation.
+        max_tokens: Maximum number of tokens; None for the model's limit.
     """
 
     wire: WireFormat | None
@@ -58,15 +58,15 @@ class ResponseSetting:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What a response tells its session.
+    """Callbacks from a response to its session.
 
     Attributes:
         emit: Sends an event.
-        add_item: Puts an item into the conversation.
-        sent: Sound was sent: its samples at 16 kHz.
-        room: Waits while the client is far behind with reading.
-        ended: Everything is sent, or the response has failed with an error.
-        speaker: Plays the sound, where it is not sent in events.
+        add_item: Adds an item to the conversation.
+        sent: Called with audio that was sent, as samples at 16 kHz.
+        room: Waits while the client reads too slowly (backpressure).
+        ended: Called when everything is sent, or with the error that ended the response.
+        speaker: Plays the audio, if it is not sent in events.
     """
 
     emit: Emit
@@ -79,7 +79,7 @@ class Hooks:
 
 @dataclass(slots=True)
 class _Output:
-    """An item of the response, and where it stands in it."""
+    """An item of the response, and its position."""
 
     item: Item
     index: int
@@ -94,7 +94,7 @@ class _Cost:
 
 
 class Response:
-    """A response from `prepare` to its end. Before `release`, nothing of it is sent."""
+    """A response, from `prepare` to its end. Nothing is sent before `release`."""
 
     def __init__(self, number: int, setting: ResponseSetting, hooks: Hooks):
         self.number, self.setting = number, setting
@@ -114,16 +114,16 @@ class Response:
 
     # -- the session's side ----------------------------------------------------------------------
     def prepare(self, open_answer: Callable[[], Awaitable[LiveAnswer]]) -> None:
-        """Begin to make it."""
+        """Start generating."""
         self._task = asyncio.create_task(self._run(open_answer))
 
     def release(self) -> None:
-        """Tell it from now on."""
+        """Start sending events."""
         self._hooks.emit("response.created", response=self._as_json("in_progress"))
         self._released.set()
 
     def pause(self) -> None:
-        """Send nothing, and stop the models."""
+        """Stop sending, and pause the models."""
         self._going.clear()
         if self._hooks.speaker is not None:
             self._hooks.speaker.pause()
@@ -131,7 +131,7 @@ class Response:
             self._spoken.pause()
 
     def resume(self) -> None:
-        """Go on with the next sample."""
+        """Resume with the next sample."""
         self._going.set()
         if self._hooks.speaker is not None:
             self._hooks.speaker.resume()
@@ -139,14 +139,14 @@ class Response:
             self._spoken.resume()
 
     def discard(self) -> None:
-        """Stop it; nothing more of it is sent."""
+        """Abort the response and send nothing more of it."""
         if self._task is not None:
             self._task.cancel()
         if self._spoken is not None:
             self._spoken.abort()
 
     def finish(self, status: str, reason: str | None, error: IzwiError | None = None) -> None:
-        """End it: completed, cancelled or failed."""
+        """End the response: completed, cancelled or failed."""
         self.discard()
         if self._hooks.speaker is not None:
             self._hooks.speaker.complete(self.response_id)
@@ -171,7 +171,7 @@ class Response:
         self._hooks.emit("response.done", response=self._as_json(status, details))
 
     def _keep_entries(self, spoken: LiveAnswer) -> None:
-        """Keep what a model that hears and speaks has made, to be given back to it."""
+        """Store the log entries of a speech-to-speech model, for the next prompt."""
         if isinstance(spoken, LiveConversation) and self.message is not None:
             content = self.message.content[0]
             content.entries = spoken.entries
@@ -179,17 +179,17 @@ class Response:
 
     @property
     def played_ms(self) -> int:
-        """How much of its sound the client has played."""
+        """Return how much of its audio the client has played."""
         if self._hooks.speaker is not None:
             return int(self._hooks.speaker.played_ms(self.response_id))
         return int(self.clock.played_ms(_now_ms()))
 
     @property
     def sent_ms(self) -> int:
-        """How much of its sound was sent."""
+        """Return how much of its audio was sent."""
         return int(self.clock.sent_ms)
 
-    # -- making and telling it -------------------------------------------------------------------
+    # -- generating and sending -------------------------------------------------------------------
     async def _run(self, open_answer: Callable[[], Awaitable[LiveAnswer]]) -> None:
         try:
             spoken = self._spoken = await open_answer()
@@ -271,7 +271,7 @@ class Response:
             self._hooks.sent(self._reference.write(piece))
 
     async def _until_due(self) -> None:
-        """Wait until the response is not paused, and its sound is not far ahead of playback."""
+        """Wait while the response is paused or its audio is too far ahead of playback."""
         while True:
             await self._going.wait()
             wait_ms, speaker = self.clock.wait_ms(_now_ms()), self._hooks.speaker

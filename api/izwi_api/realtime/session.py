@@ -1,4 +1,4 @@
-"""The Realtime protocol in a live session: its events, and their errors. Knows no HTTP."""
+"""The Realtime protocol in a live session: its events and errors. Independent of HTTP."""
 
 from __future__ import annotations
 
@@ -61,19 +61,19 @@ Work = Coroutine[Any, Any, None]
 
 
 class RealtimeSession:
-    """A `Service` that talks with one client, or writes down what it says.
+    """A `Service` that converses with one client, or transcribes it.
 
     Args:
-        session: Carries the events.
+        session: Transports the events.
         services: Models and voices.
-        settings: With which it begins.
-        total_s: After how many seconds it will end.
-        tracks: Returns what carries sound both ways, given what takes the user's: 16-bit PCM at
-            24 kHz. None where events carry it.
-        rate_limits: Returns what is left of the caller's limits, as events tell it.
+        settings: Initial settings.
+        total_s: Seconds after which the session ends.
+        tracks: Returns the tasks that carry audio both ways, given a callback for the user's audio
+            (16-bit PCM at 24 kHz). None if events carry the audio.
+        rate_limits: Returns the caller's remaining limits, in the form of the event.
 
     Attributes:
-        speaker: What is played over the tracks.
+        speaker: Plays audio over the tracks.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RealtimeSession:
         self._session, self._services = session, services
         self._maker = ResponseMaker(services)
         self._rate_limits = rate_limits
-        self._event_id: str | None = None  # of the event that is taken
+        self._event_id: str | None = None  # id of the event being processed
         settings = named(settings, int(time.time() + total_s))
         self._tracks = tracks
         self.speaker = None if tracks is None else Speaker(self._emit)
@@ -98,11 +98,11 @@ class RealtimeSession:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a response is in progress."""
+        """Return whether a response is in progress."""
         return self._dialogue.is_responding
 
     def begin(self) -> None:
-        """Greet the client."""
+        """Send the first events."""
         self._emit("session.created", session=as_json(self._dialogue.settings))
         if isinstance(self._dialogue.settings, RealtimeSettings):
             conversation = {
@@ -112,20 +112,20 @@ class RealtimeSession:
             self._emit("conversation.created", conversation=conversation)
 
     def works(self) -> Sequence[Work]:
-        """Return what carries sound; responses are tasks of the dialogue."""
+        """Return the tasks that carry audio; the dialogue runs those of responses."""
         return () if self._tracks is None else self._tracks(self._hear)
 
     def tick(self, now_s: float) -> None:
-        """Look at the clock."""
+        """Process elapsed time."""
         self._dialogue.tick(now_s)
 
     def close(self) -> None:
-        """Stop what still runs."""
+        """Stop all tasks."""
         self._dialogue.close()
 
     # -- what comes in ---------------------------------------------------------------------------
     async def take(self, message: Message) -> None:
-        """Do what an event asks for. Raises BadEvent, EventError and their kind."""
+        """Process a client's event. Raises BadEvent or EventError."""
         self._event_id = None
         event = parse_event(message if isinstance(message, str) else None)
         self._event_id = event.event_id
@@ -133,7 +133,7 @@ class RealtimeSession:
         await self._dialogue.until_transcribed()
 
     def _hear(self, sound: bytes) -> None:
-        """Take what the track brings; where the buffer is full it begins anew."""
+        """Add audio from the track; a full buffer is cleared."""
         try:
             self._dialogue.append(sound)
         except EventError as error:
@@ -163,7 +163,7 @@ class RealtimeSession:
                 if self.speaker is None:
                     message = "output_audio_buffer.clear is for WebRTC"
                     raise EventError(message, "invalid_event", param="type")
-                with suppress(EventError):  # what it cancels may have ended
+                with suppress(EventError):  # the response may have ended already
                     dialogue.tell(Cancel())
                 self.speaker.clear()
             case ResponseCreate(response=options):
@@ -217,7 +217,7 @@ class RealtimeSession:
         self._dialogue.beside.create(changed, setting, items)
 
     def report(self, error: Exception) -> None:
-        """Tell the client of an event that could not be taken, or why the session ends."""
+        """Send an error for an event, or the reason why the session ends."""
         event_id = error.event_id if isinstance(error, BadEvent) else self._event_id
         if isinstance(error, SessionOver):
             kind = "server_error" if error.close_code == INTERNAL else "invalid_request_error"
@@ -234,7 +234,7 @@ class RealtimeSession:
 
     # -- what goes out ---------------------------------------------------------------------------
     def _emit(self, kind: str, **fields: object) -> None:
-        # once the question is counted, and before anything of the answer
+        # after the question is counted, and before the answer
         is_first = kind == "response.output_item.added" and fields["output_index"] == 0
         if is_first and (limits := self._rate_limits()):
             self._emit("rate_limits.updated", rate_limits=limits)

@@ -1,7 +1,7 @@
-"""The session object: what a client may set, with defaults, and how changes merge into it.
+"""The session object: its fields and defaults, and how updates merge into it.
 
-An update is merged key by key (null clears, lists are replaced), and what results is checked as a
-whole, so that a wrong value changes nothing.
+An update is merged key by key: null clears, lists are replaced. The result is validated as a whole,
+so an invalid value changes nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ AudioFormat = PcmFormat | PcmuFormat | PcmaFormat
 class Transcription(_Part, omit_defaults=True):
     """How the user's sound is transcribed.
 
-    What is not set is not sent: pipecat knows three of these keys and fails at others, even null.
+    Unset fields are not sent: pipecat knows three of these keys and rejects others, even null.
     """
 
     model: str | None = None
@@ -60,7 +60,7 @@ class Transcription(_Part, omit_defaults=True):
 
 
 class NoiseReduction(_Part):
-    """Taken and not used: nothing here reduces noise."""
+    """Accepted but ignored: there is no noise reduction."""
 
     type: Literal["near_field", "far_field"] | None = None
     strength: float | None = None
@@ -89,7 +89,7 @@ class SemanticVadSettings(_Part, tag_field="type", tag="semantic_vad"):
 
 
 class AudioInput(_Part):
-    """The user's sound."""
+    """The user's audio."""
 
     format: AudioFormat = msgspec.field(default_factory=PcmFormat)
     transcription: Transcription | None = None
@@ -100,10 +100,10 @@ class AudioInput(_Part):
 
 
 class AudioOutput(_Part):
-    """The answers' sound.
+    """The answers' audio.
 
-    `lead_ms` is an extension: see `playback.PlaybackClock`. 0 sends sound as fast as it is made,
-    None takes the server's lead.
+    `lead_ms` is an extension: see `playback.PlaybackClock`. 0 sends audio as it is generated, and
+    None uses the server's lead.
     """
 
     format: AudioFormat = msgspec.field(default_factory=PcmFormat)
@@ -112,20 +112,20 @@ class AudioOutput(_Part):
     lead_ms: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError if the lead is none that may be set."""
+        """Raise ValueError if the lead is not allowed."""
         if self.lead_ms is not None and not is_lead_ms(self.lead_ms):
             raise ValueError(f"lead_ms must be 0 or from {LEAST_LEAD_MS} to {MOST_LEAD_MS}")
 
 
 class Audio(_Part):
-    """Sound in both directions."""
+    """Audio in both directions."""
 
     input: AudioInput = msgspec.field(default_factory=AudioInput)
     output: AudioOutput = msgspec.field(default_factory=AudioOutput)
 
 
 class TranscriptionAudio(_Part):
-    """Sound of a session that only transcribes."""
+    """Audio of a session that only transcribes."""
 
     input: AudioInput = msgspec.field(default_factory=AudioInput)
 
@@ -182,20 +182,20 @@ class TranscriptionSettings(_Part, tag_field="type", tag="transcription"):
 
 
 Settings = RealtimeSettings | TranscriptionSettings
-# What a client may not change.
+# Fields that a client cannot change.
 _FIXED = ("id", "object", "expires_at", "model")
-# Keys of an object whose other keys are those of its type: another type begins anew.
+# Objects whose keys depend on their type: a new type replaces the whole object.
 _TYPED = ("format", "turn_detection")
-# Null stands for the default.
+# Null selects the default.
 _NULL_IS_DEFAULT = ("tools", "instructions", "tool_choice", "max_output_tokens", "truncation",
                     "output_modalities", "speed", "format")  # fmt: skip
 
 
 def updated(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """Return settings with changes merged in.
+    """Return the settings with changes merged in.
 
     Raises:
-        InvalidRequest: A key or value cannot be used; `param` names it.
+        InvalidRequest: A key or value is invalid; `param` names it.
     """
     before = as_json(settings)
     kind = changes.get("type", before["type"])
@@ -208,13 +208,13 @@ def updated(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def named(settings: Settings, expires_at: int) -> Settings:
-    """Return settings with an id of their own, and until when they hold."""
+    """Return the settings with a new id and their expiry time."""
     session_id = f"sess_{uuid4().hex[:24]}"
     return msgspec.structs.replace(settings, id=session_id, expires_at=expires_at)
 
 
 def as_json(settings: Settings) -> dict[str, Any]:
-    """Return the session object as it is sent."""
+    """Return the session object as JSON for the client."""
     made: dict[str, Any] = msgspec.to_builtins(settings)
     output = made["audio"].get("output")
     if output is not None and output["lead_ms"] is None:
@@ -223,12 +223,12 @@ def as_json(settings: Settings) -> dict[str, Any]:
 
 
 def wire_format(chosen: AudioFormat) -> WireFormat:
-    """Return how samples of a format are sent."""
+    """Return the wire format of an audio format."""
     return FORMATS[str(chosen.__struct_config__.tag)]
 
 
 def check_formats(settings: Settings) -> None:
-    """Refuse formats of events where tracks carry the sound. Raises InvalidRequest."""
+    """Reject audio formats if tracks carry the audio. Raises InvalidRequest."""
     for place in ("input", "output"):
         part = getattr(settings.audio, place, None)
         if part is not None and not isinstance(part.format, PcmFormat):
@@ -238,7 +238,7 @@ def check_formats(settings: Settings) -> None:
 
 
 def detection_of(settings: Settings) -> Detection | None:
-    """Return the rules by which turns end, or None for push to talk."""
+    """Return the turn detection settings, or None for push to talk."""
     chosen = settings.audio.input.turn_detection
     answers = isinstance(settings, RealtimeSettings)
     match chosen:
@@ -278,7 +278,7 @@ def _merge(before: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _name_voice(merged: dict[str, Any]) -> None:
-    """Take `{"id": "..."}` for the name that it holds."""
+    """Replace `{"id": "..."}` by its id."""
     audio = merged.get("audio")
     output = audio.get("output") if isinstance(audio, dict) else None
     voice = output.get("voice") if isinstance(output, dict) else None

@@ -1,7 +1,7 @@
-"""Sound on its way to a client's ear over a track: the server plays it, so it knows what was heard.
+"""Audio for a track: the server plays it in real time, so it knows what was played.
 
-The sound of responses is played in order, at 1x. A pause stops it at the sample, a clear drops
-what was not played. Pure but for the events it tells.
+Responses are played in order at 1x. A pause stops at the sample; a clear drops what was not played.
+No side effects except the events it emits.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable
 from izwi_api.realtime.formats import FORMATS
 
 WIRE = FORMATS["audio/pcm"]
-# Sound that waits to be played, beyond which no more is taken.
+# Maximum audio in the queue.
 LEAD_MS = 200.0
 
 Emit = Callable[..., None]
 
 
 class Speaker:
-    """The queue of sound of one session: 16-bit PCM at 24 kHz. Belongs to one event loop.
+    """The audio queue of one session: 16-bit PCM at 24 kHz. Use it from one event loop.
 
     Args:
         emit: Sends `output_audio_buffer.*`.
@@ -27,42 +27,42 @@ class Speaker:
 
     def __init__(self, emit: Emit):
         self._emit = emit
-        self._queue: deque[tuple[str, bytearray]] = deque()  # response id, its sound
+        self._queue: deque[tuple[str, bytearray]] = deque()  # response id, its audio
         self._played: dict[str, int] = {}  # bytes
         self._complete: set[str] = set()
-        self._sounding = ""  # the response last reported as sounding
+        self._sounding = ""  # the response last reported as playing
         self._is_paused = False
 
     @property
     def buffered_ms(self) -> float:
-        """Sound that waits."""
+        """Return the duration of the queued audio."""
         return WIRE.duration_ms(sum(len(sound) for _, sound in self._queue))
 
     def played_ms(self, response_id: str) -> float:
-        """How much of a response was played."""
+        """Return how much of a response was played."""
         return WIRE.duration_ms(self._played.get(response_id, 0))
 
     def play(self, response_id: str, sound: bytes) -> None:
-        """Add sound of a response behind what there is."""
+        """Append audio of a response to the queue."""
         if not self._queue or self._queue[-1][0] != response_id:
             self._queue.append((response_id, bytearray()))
         self._queue[-1][1].extend(sound)
 
     def pause(self) -> None:
-        """Play silence from now on."""
+        """Pause: play silence from now on."""
         self._is_paused = True
 
     def resume(self) -> None:
-        """Go on with the next sample."""
+        """Resume with the next sample."""
         self._is_paused = False
 
     def complete(self, response_id: str) -> None:
-        """Say that no more of a response comes."""
+        """Mark the audio of a response as complete."""
         self._complete.add(response_id)
         self._tell_end()
 
     def clear(self) -> None:
-        """Drop what was not played."""
+        """Drop all audio that was not played."""
         self._queue.clear()
         self._is_paused = False
         if self._sounding:
@@ -70,7 +70,7 @@ class Speaker:
         self._sounding = ""
 
     def read(self, num_bytes: int) -> bytes:
-        """Return what is played next; silence where there is nothing."""
+        """Return the audio to play next; silence if the queue is empty."""
         played = bytearray()
         while self._queue and not self._is_paused and len(played) < num_bytes:
             response_id, sound = self._queue[0]

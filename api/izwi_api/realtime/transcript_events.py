@@ -1,4 +1,4 @@
-"""What a client is delivered of its own words: those that stay, while it speaks, and then all."""
+"""Events with the transcript of the user's speech: stable words while it lasts, then all of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _KIND = "conversation.item.input_audio_transcription"
 class TranscriptEvents:
     """Sends the events of transcriptions.
 
-    The deltas of an item together are the beginning of its transcript. Where a later look at the
-    sound has changed a word that was sent, no more deltas come; `completed` has the transcript.
+    The deltas of an item form a prefix of its transcript. If a later update changes a word that was
+    already sent, no more deltas are sent; `completed` has the whole transcript.
     """
 
     def __init__(self, emit: Callable[..., None]):
@@ -23,7 +23,7 @@ class TranscriptEvents:
         self._delivered: dict[str, str] = {}  # item id -> its deltas so far
 
     def tell(self, item_id: str, text: str) -> None:
-        """Send what is new in the words of an item that stay."""
+        """Send the new stable words of an item."""
         delivered = self._delivered.get(item_id, "")
         if len(text) > len(delivered) and text.startswith(delivered):
             self._delivered[item_id] = text
@@ -33,10 +33,10 @@ class TranscriptEvents:
     async def follow(
         self, item: Item, transcript: asyncio.Future[str], is_wanted: Callable[[], bool]
     ) -> str | None:
-        """Put the words into an item once they are known, and tell them where they are wanted.
+        """Store an item's transcript when it is known, and send its events if requested.
 
         Returns:
-            The words; None where they cannot be written down.
+            The transcript; None if transcription failed.
         """
         try:
             text = await transcript
@@ -50,7 +50,7 @@ class TranscriptEvents:
         return text
 
     def complete(self, item: Item, text: str) -> None:
-        """Send all that was said in an item."""
+        """Send the complete transcript of an item."""
         self.tell(item.item_id, text)
         self._delivered.pop(item.item_id, None)
         usage = {"type": "duration", "seconds": round(item.content[0].audio_ms / 1000, 3)}
@@ -58,7 +58,7 @@ class TranscriptEvents:
         self._emit(f"{_KIND}.completed", **place, transcript=text, usage=usage)
 
     def fail(self, item: Item, error: IzwiError) -> None:
-        """Tell why there is no transcript of an item."""
+        """Send the reason why an item has no transcript."""
         self._delivered.pop(item.item_id, None)
         reported = {"type": "server_error", "code": error.code, "message": str(error)}
         self._emit(f"{_KIND}.failed", item_id=item.item_id, content_index=0, error=reported)

@@ -1,6 +1,6 @@
-"""Events that turns depend on, and the actions that follow from them. Pure values.
+"""Events and actions of the turn state machine. Pure values.
 
-Times are milliseconds of input sound, but for `Tick`.
+Times are milliseconds of input audio, except in `Tick`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from izwi_api.realtime.turn_rules import Detection
 # -- events --------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame of input sound, up to `end_ms`; `speech` is the probability of speech in it."""
+    """A frame of input audio that ends at `end_ms`; `speech` is its speech probability."""
 
     end_ms: int
     speech: float
@@ -22,14 +22,14 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """All words heard so far since speech began."""
+    """The transcript since speech began."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """The words of a turn that has ended; None: they could not be written down."""
+    """The transcript of a turn that has ended; None if transcription failed."""
 
     text: str | None
 
@@ -62,21 +62,21 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """Everything of a response was sent to the client."""
+    """A response was sent completely."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A response cannot be completed."""
+    """A response failed."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Playback:
-    """How much of a response's sound the client has played, and how much it was sent."""
+    """How much of a response's audio the client has played, and how much was sent."""
 
     number: int
     played_ms: int
@@ -85,7 +85,7 @@ class Playback:
 
 @dataclass(frozen=True, slots=True)
 class Silenced:
-    """The client has stopped playing a response, after so much of it."""
+    """The client stopped playing a response at this position."""
 
     number: int
     played_ms: int
@@ -100,7 +100,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """Turn detection changes; None is push to talk."""
+    """Turn detection settings change; None means push to talk."""
 
     detection: Detection | None
 
@@ -122,23 +122,23 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpeechStarted:
-    """A turn of the user begins with the sound at `start_ms`."""
+    """A turn of the user starts at `start_ms`."""
 
     start_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechStopped:
-    """The turn ends with the sound at `end_ms`."""
+    """The turn ends at `end_ms`."""
 
     end_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class CommitInput:
-    """The sound between becomes an item of the conversation.
+    """The audio in this range becomes an item of the conversation.
 
-    `awaits_words`: its `Transcript` decides whether it is answered.
+    `awaits_words`: whether it is answered depends on its `Transcript`.
     """
 
     start_ms: int
@@ -148,35 +148,35 @@ class CommitInput:
 
 @dataclass(frozen=True, slots=True)
 class Speculate:
-    """Prepare a response to the turn so far, and keep it back."""
+    """Prepare a response to the turn so far, without sending it."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Drop a prepared response."""
+    """Discard a prepared response."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Respond:
-    """Begin a response, or release the prepared one of this number."""
+    """Start a response, or release the prepared one with this number."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Stop a response where it is, and send nothing more of it."""
+    """Pause a response and send nothing more of it."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Go on with a response from the sample where it stopped."""
+    """Resume a response at the sample where it stopped."""
 
     number: int
 
@@ -192,7 +192,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut a response in the history to what was played of it."""
+    """Truncate a response in the history to the part that was played."""
 
     number: int
     played_ms: int
@@ -200,7 +200,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """Nobody spoke between these times; the sound is committed and answered."""
+    """No speech in this range (idle timeout); the audio is committed and answered."""
 
     start_ms: int
     end_ms: int
@@ -208,7 +208,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """What the client asked for cannot be done now; `code` says why."""
+    """Refuse a client's request; `code` says why."""
 
     code: str
 

@@ -1,4 +1,4 @@
-"""When a turn ends and what interrupts an answer: the settings of turn detection. Pure."""
+"""Rules for when a turn ends and what interrupts an answer: turn detection settings. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Eagerness = Literal["low", "medium", "high", "auto"]
 
 _SEMANTIC_THRESHOLD = 0.5
 _SEMANTIC_PREFIX_MS = 300
-# Milliseconds of silence after which a turn is over, by how its words end. The last is the most
-# that OpenAI's `eagerness` waits: 8, 4 and 2 s.
+# Milliseconds of silence that end a turn, by how its words end. The last is the maximum wait
+# of OpenAI's `eagerness`: 8, 4 and 2 s.
 _WAITS_MS: dict[Eagerness, dict[Ending, int]] = {
     "low": {Ending.QUESTION: 800, Ending.FINISHED: 1200, Ending.UNKNOWN: 2500},
     "medium": {Ending.QUESTION: 400, Ending.FINISHED: 600, Ending.UNKNOWN: 1200},
@@ -27,12 +27,12 @@ class ServerVad:
     """A turn ends after a fixed silence.
 
     Attributes:
-        threshold: Speech probability from which on a frame counts as speech.
-        prefix_padding_ms: Sound before the first speech that belongs to the turn.
+        threshold: Minimum speech probability for a frame to count as speech.
+        prefix_padding_ms: Audio before the first speech that belongs to the turn.
         silence_duration_ms: Silence that ends a turn.
-        idle_timeout_ms: Silence after an answer was played that triggers another; None: none.
+        idle_timeout_ms: Silence after a played answer that triggers another one; None disables it.
         create_response: Answer when a turn ends.
-        interrupt_response: Speech over an answer may stop it.
+        interrupt_response: Let speech over an answer stop it.
     """
 
     threshold: float = 0.5
@@ -43,14 +43,14 @@ class ServerVad:
     interrupt_response: bool = True
 
     def wait_ms(self, heard: str) -> int:
-        """Silence after which the turn is over."""
+        """Return the silence that ends the turn."""
         del heard
         return self.silence_duration_ms
 
 
 @dataclass(frozen=True, slots=True)
 class SemanticVad:
-    """A turn ends when its words are complete: the silence waited for depends on them."""
+    """A turn ends after a silence whose length depends on how complete its words are."""
 
     eagerness: Eagerness = "auto"
     create_response: bool = True
@@ -60,7 +60,7 @@ class SemanticVad:
     idle_timeout_ms: int | None = None
 
     def wait_ms(self, heard: str) -> int:
-        """Silence after which the turn is over, by what was heard of it so far."""
+        """Return the silence that ends the turn, given its transcript so far."""
         eagerness: Eagerness = "medium" if self.eagerness == "auto" else self.eagerness
         ending = ending_of(heard)
         if ending is Ending.UNFINISHED:
@@ -72,7 +72,7 @@ Detection = ServerVad | SemanticVad
 
 
 class Verdict(Enum):
-    """What speech over an answer is."""
+    """A classification of speech over an answer."""
 
     OPEN = "open"  # not decided yet
     CONFIRMED = "confirmed"  # an interruption
@@ -81,26 +81,26 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Durations that do not depend on the client, in milliseconds of input sound.
+    """Durations that clients cannot set, in milliseconds of input audio.
 
     Attributes:
-        start_ms: Speech that begins a turn while nothing is played. A knock is shorter.
+        start_ms: Speech that starts a turn while nothing is playing. A knock is shorter.
         pause_ms: Speech over an answer that pauses it.
-        confirm_ms: Speech over an answer that interrupts it, where nobody hears its words.
-        unclear_ms: The same, where its words are heard, and there is at most one. A cough is
-            shorter, although a transcriber may take it for a word.
-        backchannel_ms: The same, where the words so far are backchannels.
-        least_words_ms: Speech without which words do not count: a transcriber may have heard the
-            answer's own.
-        words_ms: After the first speech, how long words are waited for where some are expected.
-        refute_ms: Silence after which speech over an answer was no interruption.
-        muted_ms: Time without any sound of the client after which a paused answer goes on.
-        speculate_ms: Silence after which an answer is prepared, before the turn has ended, and at
-            most half of the silence that ends it; None prepares none.
-        least_commit_ms: Sound that a client may commit.
-        hears_words: A transcriber hears what is said while it is said.
-        answers_words: A turn is answered when its words are known, and not if there are none: it
-            was music, or a cough.
+        confirm_ms: Speech over an answer that interrupts it, without live transcription.
+        unclear_ms: The same with live transcription, if there is at most one word. A cough is
+            shorter, although it may be transcribed as a word.
+        backchannel_ms: The same if the words so far are backchannels.
+        least_words_ms: Minimum speech before words count, because the transcriber may have picked
+            up the answer's own.
+        words_ms: How long after the first speech to wait for words, with live transcription.
+        refute_ms: Silence that shows that speech over an answer was no interruption.
+        muted_ms: Time without input audio after which a paused answer resumes.
+        speculate_ms: Silence after which an answer is prepared before the turn has ended, at most
+            half of the silence that ends it; None disables this.
+        least_commit_ms: Minimum audio that a client may commit.
+        hears_words: Whether speech is transcribed live.
+        answers_words: Answer a turn only when its words are known, and not at all if it has none
+            (music, a cough).
     """
 
     start_ms: int = 160
@@ -118,13 +118,13 @@ class Rules:
     answers_words: bool = False
 
     def judge(self, speech_ms: int, silence_ms: int, since_ms: int, heard: str) -> Verdict:
-        """Judge speech over an answer.
+        """Classify speech over an answer.
 
         Args:
-            speech_ms: Speech since it began.
+            speech_ms: Amount of speech since it began.
             silence_ms: Silence since the last speech.
             since_ms: Time since it began.
-            heard: Its words so far.
+            heard: Its transcript so far.
         """
         if speech_ms >= self.least_words_ms and interrupts(heard):
             return Verdict.CONFIRMED

@@ -1,11 +1,11 @@
-"""Whose turn it is to speak: a state machine from events to actions. Pure: no clock, no I/O.
+"""Turn taking: a state machine from events to actions. Pure: no clock, no I/O.
 
     speech frames, words heard, playback, commits, cancels ──▶ advance ──▶ actions
 
-Speech over an answer pauses it within `Rules.pause_ms`. When it turns out to be an interruption,
-the answer is cancelled at what was played, and a turn begins; otherwise the answer resumes. While
-an answer plays, `SpeechStarted` comes only with the confirmed interruption: clients flush their
-playback when they see it. Times are milliseconds of input sound, but for `Tick`.
+Speech over an answer pauses it within `Rules.pause_ms`. If it is confirmed as an interruption, the
+answer is cancelled, truncated to what was played, and a turn starts; otherwise the answer resumes.
+While an answer plays, `SpeechStarted` is sent only for a confirmed interruption, because clients
+then flush their playback. Times are milliseconds of input audio, except in `Tick`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from izwi_api.realtime.words import words_of
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The last response: in progress until it is `done`, audible while some of it is played."""
+    """The last response: in progress until it is `done`, audible while it is playing."""
 
     number: int
     done: bool = False
@@ -58,13 +58,13 @@ class Answer:
 
     @property
     def is_audible(self) -> bool:
-        """Whether speech would be over it."""
+        """Return whether it is playing, so that speech now would overlap it."""
         return not self.done or self.played_ms < self.sent_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """A stretch of speech, with the gaps in it."""
+    """A stretch of speech, including short gaps."""
 
     onset_ms: int
     speech_ms: int = 0
@@ -73,22 +73,22 @@ class Speech:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that turns depend on.
+    """The state of the machine.
 
     Attributes:
-        now_ms: Where the input sound ends.
-        buffer_ms: Where what is not committed begins.
+        now_ms: End of the input audio.
+        buffer_ms: Start of the uncommitted audio.
         speech: The stretch of speech in progress.
-        turn_ms: Where the user's turn begins that was announced, or None.
-        heard: Words since speech began.
+        turn_ms: Start of the user's announced turn, or None.
+        heard: Transcript since speech began.
         answer: The last response, while it is in progress or audible.
-        silenced: Number of the last one, if it ended because its client stopped playing it.
-        speculation: Number of the response that is prepared.
+        silenced: Number of the last response, if it ended because the client stopped playing it.
+        speculation: Number of the prepared response.
         wanted: A turn ended while a response was in progress.
-        unheard: Turns that ended, and whose words are not known yet.
-        frame_clock_ms: When the last frame came, on the clock of `Tick`.
-        idle_ms: When an answer had been played, on that clock.
-        next_number: Of the next response.
+        unheard: Turns that ended and whose transcript is pending.
+        frame_clock_ms: When the last frame arrived, on the clock of `Tick`.
+        idle_ms: When playback of the last answer ended, on that clock.
+        next_number: Number of the next response.
     """
 
     detection: Detection | None = field(default_factory=ServerVad)
@@ -111,7 +111,7 @@ class State:
 
 
 def advance(state: State, event: Event) -> tuple[State, list[Action]]:
-    """Take one event in, and return the state after it and what is to be done, in order."""
+    """Process one event; return the new state, and the actions in order."""
     step = _Step(state)
     match event:
         case Frame():
@@ -144,7 +144,7 @@ def advance(state: State, event: Event) -> tuple[State, list[Action]]:
 
 
 class _Step:
-    """One call of `advance`: the state as it changes, and the actions so far."""
+    """One call of `advance`: the working state, and the actions so far."""
 
     def __init__(self, state: State):
         self.state = state
@@ -163,7 +163,7 @@ class _Step:
                 speech=replace(speech, speech_ms=speech.speech_ms + length_ms, silence_ms=0),
                 idle_ms=None,
             )
-            self._drop_speculation()  # the speaker goes on
+            self._drop_speculation()  # the user keeps speaking
         elif state.speech is not None:
             silence_ms = state.speech.silence_ms + length_ms
             self._set(speech=replace(state.speech, silence_ms=silence_ms))
@@ -175,7 +175,7 @@ class _Step:
             self._judge()
 
     def _judge(self) -> None:
-        """Decide what the speech so far means."""
+        """Act on the speech so far."""
         state, detection = self.state, self.state.detection
         if detection is None or state.speech is None:
             return
@@ -209,7 +209,7 @@ class _Step:
         since_ms = state.now_ms - speech.onset_ms
         verdict = state.rules.judge(speech.speech_ms, speech.silence_ms, since_ms, state.heard)
         if verdict is Verdict.CONFIRMED:
-            # in this order, as OpenAI's: clients cut the answer that has not ended yet
+            # this order, as in OpenAI's API: clients truncate the answer that has not ended yet
             assert state.detection is not None
             self._begin_turn(state.detection, speech)
             self._interrupt(answer)
@@ -240,7 +240,7 @@ class _Step:
             self._respond_when_free()
 
     def answer_words(self, text: str | None) -> None:
-        """Answer a turn whose words are known now, if there are any."""
+        """Answer a turn when its transcript arrives, unless it is empty."""
         state = self.state
         if state.unheard == 0:
             return
@@ -301,7 +301,7 @@ class _Step:
     def finish(self, number: int, status: Status) -> None:
         answer = self.state.answer
         if answer is None or answer.done or answer.number != number:
-            return  # it was cancelled in the meantime
+            return  # already cancelled
         self.actions.append(Finish(number, status))
         self._set(answer=replace(answer, done=True, paused=False))
         self._forget_if_silent()
@@ -366,7 +366,7 @@ class _Step:
             self.actions.append(Resume(answer.number))
 
     def _resume_muted(self) -> None:
-        """Go on with a paused answer whose listener was muted while it was not clear who spoke."""
+        """Resume a paused answer if the client was muted before the speech was classified."""
         answer = self.state.answer
         if answer is not None and answer.paused:
             self._set(speech=None, heard="")
@@ -388,7 +388,7 @@ class _Step:
             self._respond()
 
     def _forget_if_silent(self) -> None:
-        """An answer that was played to its end is over, and nobody speaks from now on."""
+        """Forget an answer that was played to its end."""
         state = self.state
         if state.answer is not None and not state.answer.is_audible:
             self._set(answer=None, idle_ms=state.clock_ms, idle_from_ms=state.now_ms)

@@ -1,4 +1,4 @@
-"""Speech probability of a stream, frame by frame, by WebRTC's detector."""
+"""Speech probability of each frame of a stream, from WebRTC's voice activity detector."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from izwi_api.realtime.formats import HEARD_RATE
 
 FRAME_MS = 20
 FRAME_SAMPLES = HEARD_RATE * FRAME_MS // 1000
-# The detector has four settings, from permissive to strict. How many of them hear speech is the
-# probability: a threshold of 0.5 asks for two.
+# The detector has four settings, from permissive to strict. The share that detects speech is the
+# probability: a threshold of 0.5 requires two.
 _MODES = (0, 1, 2, 3)
 _VOICED = 0.5
-# Below this no setting is asked: -55 dBFS, quieter than speech at any usual distance.
+# Quieter frames are never speech: -55 dBFS, quieter than speech at any usual distance.
 _LEAST_LEVEL = 10 ** (-55 / 20)
 
-# The detector takes what it hears first for speech, whatever it is.
+# The detector reports speech at the start of any stream.
 _WARM_UP_FRAMES = 6
-# Spectral flatness of 40 ms between 100 and 4000 Hz from which on a frame is noise. White noise has
-# 0.48 and more in 99 of 100 windows; nine in ten windows of speech at 10 dB in it have less.
+# Spectral flatness of 40 ms between 100 and 4000 Hz that makes a frame noise. White noise has
+# 0.48 or more in 99 % of windows; 90 % of the windows of speech in such noise at 10 dB have less.
 _NOISE_FLATNESS = 0.47
 _BAND = slice(4, 160)  # of 25 Hz
 _TAPER = np.hanning(2 * FRAME_SAMPLES)
@@ -33,10 +33,10 @@ class SpeechFrame(NamedTuple):
     """A frame of 20 ms of a stream.
 
     Attributes:
-        end: Where it ends, in samples at 16 kHz.
+        end: Position of its end, in samples at 16 kHz.
         speech: Probability of speech.
-        samples: Its sound.
-        level_db: Of its sound, over full scale.
+        samples: Its samples.
+        level_db: Level relative to full scale (dBFS).
     """
 
     end: int
@@ -46,7 +46,7 @@ class SpeechFrame(NamedTuple):
 
 
 class VoiceDetector:
-    """Tells speech from other sound while it arrives."""
+    """Streaming voice activity detector."""
 
     def __init__(self) -> None:
         self._detectors = [webrtcvad.Vad(mode) for mode in _MODES]
@@ -56,7 +56,7 @@ class VoiceDetector:
         self._background = Background()
 
     def write(self, samples: Float32) -> list[SpeechFrame]:
-        """Take samples at 16 kHz, and return the frames that they complete."""
+        """Add samples at 16 kHz and return the frames that are complete."""
         pending = np.concatenate([self._rest, samples])
         count = len(pending) // FRAME_SAMPLES
         self._rest = pending[count * FRAME_SAMPLES :]
@@ -67,7 +67,7 @@ class VoiceDetector:
         self._end += len(frame)
         level = float(np.sqrt(np.mean(np.square(frame))))
         pcm = (np.clip(frame, -1.0, 1.0) * 32767.0).astype(np.int16).tobytes()
-        # each keeps a noise floor, so all are asked, whatever the level
+        # each tracks a noise floor, so all must see every frame
         votes = [detector.is_speech(pcm, HEARD_RATE) for detector in self._detectors]
         window, self._before = np.concatenate([self._before, frame]), frame
         speech = sum(votes) / len(votes)
@@ -80,6 +80,6 @@ class VoiceDetector:
 
 
 def _flatness(window: Float32) -> float:
-    """Geometric over arithmetic mean of the power: 1 for a flat spectrum, near 0 for a voice."""
+    """Return the ratio of geometric to arithmetic mean power: 1 if flat, near 0 for a voice."""
     power = np.abs(np.fft.rfft(window * _TAPER)[_BAND]) ** 2 + 1e-12
     return float(np.exp(np.mean(np.log(power))) / np.mean(power))

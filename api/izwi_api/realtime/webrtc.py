@@ -1,6 +1,6 @@
-"""A live session over WebRTC: sound on tracks in Opus, events on the data channel `oai-events`.
+"""A live session over WebRTC: Opus audio tracks, and events on the data channel `oai-events`.
 
-Needs aiortc (the extra `webrtc`); imported where a call comes in, and nowhere else.
+Needs aiortc (the extra `webrtc`). Imported only when a call arrives.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ logger = logging.getLogger(__name__)
 
 CHANNEL = "oai-events"
 _FRAME_MS = 20
-# A peer that is not there by then is left.
+# Time for a peer to connect.
 CONNECT_S = 20.0
-# What browsers take in one message of a data channel.
+# Maximum message size that browsers accept on a data channel.
 _MAX_MESSAGE_BYTES = 256 << 10
 _MAX_UNSENT_BYTES = 1 << 20
-# Events that wait to be taken.
+# Maximum number of queued events.
 _MAX_INBOX = 1024
 _NO_SAMPLES = np.zeros(0, np.int16)
-# Where aiortc's receivers keep the packets that wait for one that is late.
+# Name of the private attribute for the jitter buffer in aiortc's receivers.
 _BUFFER = "_RTCRtpReceiver__jitter_buffer"
 _TOO_LARGE = (
     '{"type":"error","event_id":"event_too_large","error":{"type":"server_error",'
@@ -53,7 +53,7 @@ class Call:
     """A peer connection, and the `Wire` of its session."""
 
     def __init__(self) -> None:
-        # without servers of others: the address of this one is what its callers know
+        # no STUN or TURN servers: callers already know this server's address
         self._peer = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self._inbox: asyncio.Queue[Message | None] = asyncio.Queue()
         self._channel: RTCDataChannel | None = None
@@ -66,10 +66,10 @@ class Call:
         self._peer.on("track", self._take_track)
 
     async def answer(self, offer: str, track: MediaStreamTrack) -> str:
-        """Take a caller's offer, and return the answer, both in SDP.
+        """Accept a caller's SDP offer and return the SDP answer.
 
         Raises:
-            InvalidRequest: The offer cannot be read, or brings no sound.
+            InvalidRequest: The offer is invalid, or has no audio.
         """
         try:
             await self._peer.setRemoteDescription(RTCSessionDescription(offer, "offer"))
@@ -80,7 +80,7 @@ class Call:
         except InvalidRequest:
             await self._peer.close()
             raise
-        except Exception as error:  # whatever a parser of others stumbles over
+        except Exception as error:  # third-party parser: may raise anything
             await self._peer.close()
             logger.info("an SDP offer was refused: %r", error)
             raise InvalidRequest("the SDP offer cannot be answered", param="sdp") from error
@@ -96,7 +96,7 @@ class Call:
         return message
 
     async def send(self, message: Message) -> None:
-        """Send an event; waits while the caller reads nothing. Raises ClientLeft."""
+        """Send an event, waiting while the channel's buffer is full. Raises ClientLeft."""
         await self._open.wait()
         channel = self._channel
         if self._has_left or channel is None or channel.readyState != "open":
@@ -109,7 +109,7 @@ class Call:
         channel.send(message)
 
     async def close(self, code: int, reason: str) -> None:
-        """Hang up: what was sent gets a moment to arrive."""
+        """Close the connection, after a short wait for sent data to arrive."""
         del code, reason
         channel = self._channel
         for _ in range(50):
@@ -119,13 +119,13 @@ class Call:
         await self.hang_up()
 
     async def hang_up(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._leave()
         await self._peer.close()
 
-    # -- what is heard ---------------------------------------------------------------------------
+    # -- audio ---------------------------------------------------------------------------
     def works(self, hear: Hear) -> tuple[Work, ...]:
-        """Return what runs beside the session: the microphone, and a look at who is late."""
+        """Return the background tasks: the microphone, and the connection timeout."""
         return self._listen(hear), self._expect()
 
     async def _listen(self, hear: Hear) -> None:
@@ -147,7 +147,7 @@ class Call:
                 hear(piece.astype("<i2").tobytes())
 
     async def _expect(self) -> None:
-        """Leave a caller who does not come."""
+        """Close the connection if the peer does not connect in time."""
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._open.wait()
@@ -155,7 +155,8 @@ class Call:
             raise ClientLeft from error
         await asyncio.Event().wait()
 
-    # -- what the peer tells ---------------------------------------------------------------------
+    # -- callbacks of the peer connection
+    # ---------------------------------------------------------------------
     async def _see_state(self) -> None:
         if self._peer.connectionState in ("failed", "closed"):
             self._leave()
@@ -178,7 +179,7 @@ class Call:
 
     def _take(self, message: Message) -> None:
         if self._inbox.qsize() >= _MAX_INBOX:
-            self._leave()  # events come faster than they are done, for long
+            self._leave()  # events keep arriving faster than they are processed
             return
         self._inbox.put_nowait(message)
 
@@ -203,7 +204,7 @@ class SpeakerTrack(MediaStreamTrack):
         self._num_frames = 0
 
     async def recv(self) -> AudioFrame:
-        """Return the next frame when it is due."""
+        """Return the next frame, at the time when it is due."""
         if self.readyState != "live":
             raise MediaStreamError
         if self._begun_s is None:

@@ -1,6 +1,6 @@
-"""What words say about a turn: backchannels, words that stop an answer, finished sentences. Pure.
+"""Text rules for turns: backchannels, words that stop an answer, finished sentences. Pure.
 
-The lists are of English; text in another language is judged by its punctuation alone.
+The word lists are English. Other languages are judged by punctuation only.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from enum import Enum
 
 _WORD = re.compile(r"[\w'’-]+")
-# A listener says them without wanting the turn.
+# Said by a listener who does not want the turn.
 _BACKCHANNELS = frozenset(
     _WORD.findall(
         """ah aha alright cool gotcha great hm hmm hmmm huh m'hm mhm mhmm mm mmhm mm-hm mm-hmm mmm
         nice oh ok okay really right sure uh uhhuh uh-huh uh-hum uhm um wow yeah yep yes yup"""
     )
 )
-# What transcribers make of a hum.
+# How transcribers write a hum.
 _HUM = re.compile(r"(?:m+['-]?)?h?[aeu]*m+[bhp]*")
-# One of them is enough to stop an answer, however short it was.
+# Any of these stops an answer, however short the speech was.
 _STOPS = frozenset(("stop", "wait", "hold", "cancel", "quiet", "enough", "no", "pause"))
-# A speaker who ends with one of them has not finished.
+# A sentence that ends with one of these is incomplete.
 _CONTINUED = frozenset(
     _WORD.findall(
         """a about an and are as at because but by can could do for from how i if in into is it's
@@ -29,7 +29,7 @@ _CONTINUED = frozenset(
         we were what when where which who will with would you your"""
     )
 )
-# So is one who ends with one of these, even where a transcriber has set a full stop.
+# So is one that ends with these, even if the transcriber added a full stop.
 _CONTINUED_ENDS = tuple(
     tuple(end.split())
     for end in ("like to know", "want to know", "tell me", "i think", "i mean", "i wonder")
@@ -43,12 +43,12 @@ _QUESTION_WORDS = frozenset(
 _SENTENCE_END = re.compile(r"[.!。！]+[\"'”’)\]]*\s*$")
 _QUESTION_END = re.compile(r"[?？]+[\"'”’)\]]*\s*$")
 _OPEN_END = re.compile(r"(?:\.{3}|…|[,;:–—-])\s*$")
-# Fewer words than this without punctuation may be the beginning of anything.
+# Fewer words than this without punctuation are undecided.
 _LEAST_WORDS = 3
 
 
 class Ending(Enum):
-    """How what was heard so far ends."""
+    """How the transcript so far ends."""
 
     UNFINISHED = "unfinished"  # more follows: "I would like to"
     UNKNOWN = "unknown"  # it may be complete
@@ -62,9 +62,9 @@ def words_of(text: str) -> list[str]:
 
 
 def is_backchannel(text: str) -> bool:
-    """Whether a text has words, and at least half are backchannels ("mm-hm", "yeah, okay").
+    """Return whether a text has words and at least half are backchannels ("yeah, okay").
 
-    Of two short words a transcriber often hears one wrong.
+    At least half, because a transcriber often gets one of two short words wrong.
     """
     words = words_of(text)
     others = _meant(words)
@@ -72,16 +72,16 @@ def is_backchannel(text: str) -> bool:
 
 
 def interrupts(text: str) -> bool:
-    """Whether words alone show that the speaker wants the turn.
+    """Return whether the words alone show that the speaker wants the turn.
 
-    That is a word that stops an answer ("wait"), or two words that are no backchannel.
+    True for a word that stops an answer ("wait"), or two words that are not backchannels.
     """
     others = _meant(words_of(text))
     return len(others) >= 2 or not others.isdisjoint(_STOPS)
 
 
 def _meant(words: Sequence[str]) -> set[str]:
-    """Different words that are neither backchannels nor hums nor single letters."""
+    """Return the distinct words that are not backchannels, hums or single letters."""
     return {
         word
         for word in words
@@ -90,7 +90,7 @@ def _meant(words: Sequence[str]) -> set[str]:
 
 
 def ending_of(text: str) -> Ending:
-    """Judge how a text ends, by punctuation and else by its first and last words."""
+    """Classify how a text ends, by its punctuation or else its first and last words."""
     words = words_of(text)
     if not words:
         return Ending.UNKNOWN
