@@ -1,8 +1,8 @@
 """A Python client: for a server, or for models in this process, through the same code.
 
 `Client` is for scripts and notebooks, `AsyncClient` for asyncio; docs/python.md shows both. The
-command line is written over `AsyncClient`. Without a server, the same app runs in this process,
-over an ASGI transport instead of sockets. torch is imported only when models are loaded here.
+command line uses `AsyncClient`. Without a server, the same app runs in this process, behind an ASGI
+transport instead of sockets. torch is imported only if this process loads models.
 """
 
 from izwi.alignment import AlignedWord

@@ -1,8 +1,8 @@
-"""An httpx transport to an ASGI app in this process, whose responses are streamed.
+"""An httpx transport to an ASGI app in this process, with streamed responses.
 
-httpx's own collects the whole response first. Here a response is returned as soon as it starts,
-its body is read while the app writes it, and an app that writes faster than it is read waits. A
-response that is closed early is a client that disconnects. No request outlives the transport.
+httpx's own ASGI transport collects the whole response first. This one returns a response as soon as
+it starts and streams its body, with backpressure on the app. The app sees a response that is closed
+early as a client disconnect. No request outlives the transport.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ App = Callable[
 ]
 
 _ASGI = {"version": "3.0", "spec_version": "2.4"}
-# Pieces of a body that may lie unread.
+# Maximum number of unread body chunks.
 _MAX_UNREAD = 1
 
 
 class AppTransport(httpx.AsyncBaseTransport):
-    """Requests to an app that runs in the event loop of who asks.
+    """Sends requests to an app that runs in the caller's event loop.
 
     Args:
-        app: An ASGI app whose lifespan has begun.
+        app: An ASGI app, after its lifespan startup.
 
     Attributes:
-        calls: The requests and WebSocket sessions that run.
+        calls: The running requests and WebSocket sessions.
     """
 
     def __init__(self, app: App):
@@ -46,7 +46,7 @@ class AppTransport(httpx.AsyncBaseTransport):
         """Return a response once it has started.
 
         Raises:
-            Exception: What the app raised before that, as it raised it.
+            Exception: Any exception that the app raised before that.
         """
         exchange = _Exchange(request)
         task = self.calls.start(self._app(http_scope(request), exchange.receive, exchange.send))
@@ -60,25 +60,25 @@ class AppTransport(httpx.AsyncBaseTransport):
         return httpx.Response(status, headers=headers, stream=_Body(exchange))
 
     async def aclose(self) -> None:
-        """Cancel the requests that still run, and wait for them."""
+        """Cancel the running requests, and wait for them."""
         await self.calls.cancel()
 
 
 class AppCalls:
-    """Calls of an app that run; none outlives `cancel`."""
+    """The running calls of an app; none outlives `cancel`."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, call: Awaitable[None]) -> asyncio.Task[None]:
-        """Run a call in a task of its own."""
+        """Run a call in its own task."""
         task = asyncio.create_task(_run(call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def cancel(self) -> None:
-        """Cancel all that run, and wait until they have ended."""
+        """Cancel all running calls, and wait until they have ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -86,12 +86,12 @@ class AppCalls:
 
 
 class _Exchange:
-    """One request: the app's side of it, and what the client has read.
+    """One request: the app's `receive` and `send`, and the client's response stream.
 
     Attributes:
         started: Status and headers.
-        pieces: Of the body, for the client.
-        error: What the app raised after that.
+        pieces: Chunks of the body, for the client.
+        error: An exception that the app raised after that.
         ended: The app's task.
     """
 
@@ -107,7 +107,7 @@ class _Exchange:
         self._has_left = asyncio.Event()
 
     async def receive(self) -> Message:
-        """Give the app a piece of the request's body; after the last, that the client left."""
+        """Give the app a chunk of the request's body; after the last one, the disconnect."""
         if not self._is_sent:
             piece = await anext(self._body, None)
             self._is_sent = piece is None
@@ -116,13 +116,13 @@ class _Exchange:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        """Take a message of the app; waits until the client has read the one before."""
+        """Accept a message from the app, waiting until the client has read the previous one."""
         if message["type"] == "http.response.start":
             if not self.started.done():
                 self.started.set_result((message["status"], list(message.get("headers", ()))))
             return
         body = bytes(message.get("body", b""))
-        # Who has left reads nothing, and the app finds out by itself.
+        # A client that has left reads nothing; the app sees that in `receive`.
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             if body:
                 await self._unread.send(body)
@@ -130,18 +130,18 @@ class _Exchange:
                 self._unread.close()
 
     def leave(self) -> None:
-        """Tell the app that the client disconnects."""
+        """Tell the app that the client has disconnected."""
         self._has_left.set()
         self.pieces.close()
 
     def end(self, task: asyncio.Task[None]) -> None:
-        """Note that the app has returned or failed; the client may read what it sent before."""
+        """Record that the app has returned or failed. The client can still read what it sent."""
         was_cancelled = task.cancelled()
         self.error = EngineStopped("the app was stopped") if was_cancelled else _cause(task)
         if not self.started.done():
             lost = self.error or RuntimeError("the app returned without a response")
             self.started.set_exception(lost)
-            self.started.exception()  # the caller may have left; mark it as retrieved
+            self.started.exception()  # the caller may have left; mark the exception as retrieved
         self._unread.close()
 
 
@@ -156,7 +156,7 @@ class _Body(httpx.AsyncByteStream):
             raise self._exchange.error
 
     async def aclose(self) -> None:
-        """Leave, and wait until the app has stopped: a loop may not run on after this."""
+        """Disconnect, and wait until the app has stopped, because the loop may end after this."""
         self._exchange.leave()
         await asyncio.wait([self._exchange.ended])
 
@@ -181,7 +181,7 @@ def http_scope(request: httpx.Request) -> Message:
 
 
 def _cause(task: asyncio.Task[None]) -> BaseException | None:
-    """Return what went wrong; Starlette wraps what is raised after the response has started."""
+    """Return the original exception; Starlette wraps those raised after the response started."""
     error = task.exception()
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, IzwiError):
         return error.__cause__

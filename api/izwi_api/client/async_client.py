@@ -1,4 +1,4 @@
-"""The client for asyncio: a server by its address, or models in this process."""
+"""The asyncio client, for a server by its address or for models in this process."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ _VOICES = "/v1/audio/voices"
 class AsyncClient:
     """Speech, transcription, alignment, chat and voices. Use it in `async with`.
 
-    All methods raise IzwiError: InvalidRequest and its kinds for what cannot be done as asked,
-    EngineStopped where a server cannot be reached or breaks off.
+    All methods raise IzwiError: InvalidRequest or a subclass for invalid requests, EngineStopped if
+    a server cannot be reached or closes the connection early.
 
     Args:
         base_url: Address of a server; None loads models in this process.
-        api_key: What that server asks for.
-        models: What this process loads: folders, hub ids and embedded names.
+        api_key: The server's API key.
+        models: Models for this process to load: folders, hub ids and embedded names.
         runtime: Device, dtype and quantization of these models.
 
     Attributes:
-        base_url: As it was given.
+        base_url: The argument of this name.
 
     Raises:
-        InvalidRequest: The address is none.
+        InvalidRequest: The address is invalid.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class AsyncClient:
         self._opened: Requests | None = None
 
     async def __aenter__(self) -> Self:
-        """Return itself, the models loaded. Raises IzwiError, as loading does."""
+        """Load the models, if any, and return the client. Raises IzwiError."""
         async with AsyncExitStack() as stack:
             connection: Connection
             if self.base_url is not None:
                 connection = ServerConnection(self.base_url, self._api_key)
             else:
-                # torch, which a server's client can spare
+                # imports torch, which a server's client does not need
                 from izwi_api.client.in_process import running_app
 
                 app = await stack.enter_async_context(running_app(self._models, self._runtime))
@@ -108,12 +108,12 @@ class AsyncClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop what runs, and the engine if it is in this process."""
+        """Stop all requests, and the engine if it is in this process."""
         await self._stack.aclose()
 
     # -- speech ----------------------------------------------------------------------------------
     async def say(self, text: str, **options: Unpack[SpeechOptions]) -> Audio:
-        """Say a text, and return all of its audio."""
+        """Speak a text and return all of its audio."""
         async with self.stream_speech(text, **options) as stream:
             pieces = [audio.samples async for audio in stream]
         return Audio(np.concatenate([np.zeros(0, np.float32), *pieces]), PCM_RATE)
@@ -121,11 +121,12 @@ class AsyncClient:
     def stream_speech(
         self, text: str | AsyncIterable[str], **options: Unpack[SpeechOptions]
     ) -> ResponseStream[Audio, SpeechDetails]:
-        """Say a text, and give its audio piece by piece, as it is made.
+        """Speak a text and stream its audio while it is generated.
 
         Args:
-            text: All of it; or pieces of it, cut anywhere, which are said while they come.
-            options: How to say it.
+            text: The whole text, or an iterator over its pieces, split anywhere, which are spoken
+                as they arrive.
+            options: Options of the speech.
         """
         details = SpeechDetails()
         return ResponseStream(self._speech(text, options, details), details)
@@ -153,18 +154,18 @@ class AsyncClient:
     async def transcribe(
         self, audio: AudioSource, **options: Unpack[TranscriptionOptions]
     ) -> Transcript:
-        """Write down what audio says.
+        """Transcribe audio.
 
         Args:
             audio: Audio, a file's path or its bytes.
-            options: How to transcribe it.
+            options: Options of the transcription.
         """
         return await self.stream_transcription(audio, **options).whole()
 
     def stream_transcription(
         self, audio: AudioSource, **options: Unpack[TranscriptionOptions]
     ) -> ResponseStream[TranscriptUpdate, Transcript]:
-        """Write down what audio says, and give the text as it grows; as `transcribe`."""
+        """Transcribe audio and stream the transcript. Arguments as for `transcribe`."""
         transcript = Transcript()
         return ResponseStream(self._transcription(audio, options, transcript), transcript)
 
@@ -188,13 +189,13 @@ class AsyncClient:
         model: str | None = None,
         language: str | None = None,
     ) -> list[AlignedWord]:
-        """Return when each word of a text is said.
+        """Return the start and end of each word of a text in audio.
 
         Args:
             audio: Audio, a file's path or its bytes.
-            text: What it says.
-            model: Name of an alignment model; by default the first.
-            language: That is spoken; needed for Japanese.
+            text: The transcript of the audio.
+            model: Name of an alignment model; by default the first one.
+            language: The spoken language; required for Japanese.
         """
         fields = {"text": text, "model": model, "language": language}
         return await aligned(self._requests, fields, _upload("file", audio))
@@ -205,7 +206,7 @@ class AsyncClient:
         """Answer a conversation.
 
         Args:
-            messages: As OpenAI writes them, or what a user says.
+            messages: Messages in OpenAI's format, or the text of a single user message.
             options: How to answer it.
         """
         return await self.stream_chat(messages, **options).whole()
@@ -213,7 +214,7 @@ class AsyncClient:
     def stream_chat(
         self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]
     ) -> ResponseStream[ChatDelta, Answer]:
-        """Answer a conversation, and give the answer as it grows; as `chat`."""
+        """Answer a conversation and stream the answer. Arguments as for `chat`."""
         answer = Answer()
         said = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         return ResponseStream(self._chat(said, options, answer), answer)
@@ -231,7 +232,7 @@ class AsyncClient:
             await deltas.aclose()
 
     async def talk(self, audio: AudioSource, **options: Unpack[TalkOptions]) -> SpokenAnswer:
-        """Answer what audio says, in speech.
+        """Answer speech with speech.
 
         Args:
             audio: Audio, a file's path or its bytes.
@@ -242,7 +243,7 @@ class AsyncClient:
     def stream_talk(
         self, audio: AudioSource, **options: Unpack[TalkOptions]
     ) -> ResponseStream[SpokenDelta, SpokenAnswer]:
-        """Answer what audio says, and give text and sound as they are made; as `talk`."""
+        """Answer speech with speech and stream it. Arguments as for `talk`."""
         answer = SpokenAnswer()
         return ResponseStream(self._talk(audio, options, answer), answer)
 
@@ -259,7 +260,7 @@ class AsyncClient:
             await deltas.aclose()
 
     async def _model_to_talk_with(self) -> str:
-        """Return the first model that hears and speaks, else the first that answers in text."""
+        """Return the first speech-to-speech model, otherwise the first chat model."""
         try:
             return await self.model_for("conversation")
         except ModelNotFound:
@@ -276,15 +277,15 @@ class AsyncClient:
         x_vector_only: bool = False,
         prompt: str | None = None,
     ) -> dict[str, Any]:
-        """Store a voice, by its name to be used from then on.
+        """Store a voice, so that requests can use it by name.
 
         Args:
-            name: Of the new voice.
+            name: Name of the new voice.
             clip: A few seconds of one speaker.
-            text: What the clip says; by default it is transcribed.
-            consent: That the speaker agreed, in words, or the id of a consent recording.
-            x_vector_only: Follow the clip's speaker and not its speech.
-            prompt: The description that the clip was made from, if it is nobody's voice.
+            text: Transcript of the clip; by default it is transcribed.
+            consent: A statement that the speaker agreed, or the id of a consent recording.
+            x_vector_only: Use only the clip's speaker embedding, not its speech.
+            prompt: The description that the clip was generated from, if it is a synthetic voice.
 
         Returns:
             The voice, as `voice` does.
@@ -307,27 +308,27 @@ class AsyncClient:
         return await self._requests.get(_voice_path(key))
 
     async def voice_clip(self, key: str) -> bytes:
-        """Return a stored voice's clip, the file as it was given."""
+        """Return the original clip file of a stored voice."""
         return await self._requests.content(f"{_voice_path(key)}/sample")
 
     async def delete_voice(self, key: str) -> None:
-        """Forget a stored voice, its clip included."""
+        """Delete a stored voice and its clip."""
         await self._requests.delete(_voice_path(key))
 
     # -- models ----------------------------------------------------------------------------------
     async def models(self) -> list[dict[str, Any]]:
-        """List the models that are served: `id` is the name, `task` what it does."""
+        """List the served models: `id` is the name, `task` the task."""
         return _entries(await self._requests.get("/v1/models"))
 
     async def model_for(self, task: str, wanted: str | None = None) -> str:
-        """Return the wanted model's name, or that of the first one served for a task.
+        """Return the name of the given model, or of the first one served for a task.
 
         Args:
             task: "speech", "transcription", "alignment", "chat" or "conversation".
             wanted: A name, or None.
 
         Raises:
-            ModelNotFound: None is served for it.
+            ModelNotFound: No model is served for the task.
         """
         if wanted is not None:
             return wanted
@@ -337,19 +338,19 @@ class AsyncClient:
         raise ModelNotFound(f"{self._requests.shown} serves no model for {task}", param="model")
 
     def load_model(self, name: str) -> AsyncGenerator[dict[str, Any]]:
-        """Have a server load a model, and tell how far it is; the last event is `ready`."""
+        """Load a model on the server, and stream progress events; the last one is `ready`."""
         return self._requests.events(f"{_model_path(name)}/load", {})
 
     def unload_model(self, name: str) -> AsyncGenerator[dict[str, Any]]:
-        """Have a server end a model, after the requests that run; the last is `unloaded`."""
+        """Unload a model after its running requests, and stream events; the last is `unloaded`."""
         return self._requests.events(f"{_model_path(name)}/unload", {})
 
     def pull_model(self, name: str) -> AsyncGenerator[dict[str, Any]]:
-        """Have a server fetch a model of the hub, to be loaded later."""
+        """Download a model from the hub to the server, to load it later."""
         return self._requests.events("/v1/models/pull", {"model": name})
 
     async def _first_speaker(self, model: str) -> str | None:
-        """Return the speaker that a model takes if none is named, None if it has none."""
+        """Return a model's default speaker, or None if it has none."""
         for voice in await self.voices():
             if voice.get("kind") == "speaker" and voice.get("model") == model:
                 return str(voice["id"])

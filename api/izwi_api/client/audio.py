@@ -1,4 +1,4 @@
-"""Audio as the client takes and returns it: samples with their rate."""
+"""The client's audio type: samples with their rate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from izwi.audio.encode import FORMATS, PCM_RATE, stream_encoder, wav_header, wit
 from izwi.audio.pcm import to_s16le
 from izwi.errors import InvalidRequest
 
-# What the server multiplied samples with, so that they come back exactly.
+# The server's scale for 16-bit samples, so that they round-trip exactly.
 _FULL_SCALE = np.float32(32767.0)
 
 
@@ -32,29 +32,29 @@ class Audio:
 
     @property
     def duration_s(self) -> float:
-        """How long it lasts, in seconds."""
+        """Return the duration in seconds."""
         return self.samples.size / self.sample_rate
 
     @classmethod
     def read(cls, source: str | Path | bytes, sample_rate: int = PCM_RATE) -> Audio:
-        """Read a file of audio.
+        """Read an audio file.
 
         Args:
             source: Its path or its bytes; wav, flac, mp3, m4a, ogg, webm and others.
-            sample_rate: To resample to, in Hz.
+            sample_rate: Rate to resample to, in Hz.
 
         Raises:
-            InvalidAudio: It cannot be read, or is not audio.
+            InvalidAudio: The file cannot be read, or is not audio.
             TooLarge: It is longer than an hour.
         """
         content = source if isinstance(source, bytes) else Path(source)
         return cls(decode_audio(content, sample_rate), sample_rate)
 
     def save(self, path: str | Path) -> None:
-        """Write a file in the format of its suffix: wav, mp3, opus, ogg, flac, aac or pcm.
+        """Write a file in the format given by its suffix: wav, mp3, opus, ogg, flac, aac or pcm.
 
         Raises:
-            InvalidRequest: The suffix stands for no format.
+            InvalidRequest: The suffix is not that of a supported format.
             OSError: The file cannot be written.
         """
         path = Path(path)
@@ -63,18 +63,18 @@ class Audio:
         path.write_bytes(with_length(content, self.samples.size))
 
     def wav(self) -> bytes:
-        """Return a 16-bit WAV file."""
+        """Return the audio as a 16-bit WAV file."""
         pcm = to_s16le(np.asarray(self.samples, np.float32))
         return wav_header(self.sample_rate, len(pcm)) + pcm
 
     def _repr_html_(self) -> str:
-        """Show a player in a notebook."""
+        """Return an HTML player, for notebooks."""
         content = base64.b64encode(self.wav()).decode("ascii")
         return f'<audio controls src="data:audio/wav;base64,{content}"></audio>'
 
 
 def format_of(path: Path) -> str:
-    """Return the audio format that a file's suffix names. Raises InvalidRequest if it is none."""
+    """Return the audio format for a file's suffix. Raises InvalidRequest if it is unknown."""
     suffix = path.suffix.lower().removeprefix(".")
     audio_format = "opus" if suffix == "ogg" else suffix
     if audio_format not in FORMATS:
@@ -87,13 +87,13 @@ def format_of(path: Path) -> str:
 
 
 class PcmReader:
-    """Read 16-bit samples at PCM_RATE from bytes that the network cuts anywhere."""
+    """Decodes 16-bit samples at PCM_RATE from chunks that may split a sample."""
 
     def __init__(self) -> None:
         self._half = b""
 
     def read(self, content: bytes) -> Audio:
-        """Return the samples that are complete with these bytes."""
+        """Add bytes and return the samples that are complete."""
         content = self._half + content
         whole = len(content) - len(content) % 2
         self._half = content[whole:]

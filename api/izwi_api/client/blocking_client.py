@@ -1,4 +1,4 @@
-"""The client for scripts and notebooks: `AsyncClient`, whose loop runs in a thread."""
+"""The client for scripts and notebooks: `AsyncClient` on an event loop in a thread."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Result = TypeVar("Result")
 
 
 class BlockingStream(Generic[Item, Result]):
-    """A response, item by item. Left early, it is stopped: close it, or use `with`."""
+    """A response, item by item. To stop it early, close it, or use `with`."""
 
     def __init__(self, thread: LoopThread[AsyncClient], stream: ResponseStream[Item, Result]):
         self._thread, self._stream = thread, stream
 
     @property
     def result(self) -> Result:
-        """What it has come to so far."""
+        """Return the result so far."""
         return self._stream.result
 
     def __iter__(self) -> Self:
@@ -59,24 +59,24 @@ class BlockingStream(Generic[Item, Result]):
         self.close()
 
     def close(self) -> None:
-        """Stop what still runs."""
+        """Stop the request."""
         self._thread.call(self._stream.aclose())
 
 
 class Client:
     """Speech, transcription, alignment, chat and voices. Close it, or use `with`.
 
-    Its methods are those of `AsyncClient`, which says more of each. They may be called from any
-    thread, also where an event loop runs, as in a notebook.
+    `AsyncClient` documents its methods in detail. They may be called from any thread, also where an
+    event loop is running, as in a notebook.
 
     Args:
         base_url: Address of a server; None loads models in this process, now.
-        api_key: What that server asks for.
-        models: What this process loads: folders, hub ids and embedded names.
+        api_key: The server's API key.
+        models: Models for this process to load: folders, hub ids and embedded names.
         runtime: Device, dtype and quantization of these models.
 
     Raises:
-        IzwiError: The address is none, or a model cannot be loaded.
+        IzwiError: The address is invalid, or a model cannot be loaded.
     """
 
     def __init__(
@@ -101,33 +101,34 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Stop what runs, and the engine if it is in this process."""
+        """Stop all requests, and the engine if it is in this process."""
         self._thread.close()
 
     def say(self, text: str, **options: Unpack[SpeechOptions]) -> Audio:
-        """Say a text, and return all of its audio."""
+        """Speak a text and return all of its audio."""
         return self._thread.call(self._client.say(text, **options))
 
     def stream_speech(
         self, text: str | Iterable[str], **options: Unpack[SpeechOptions]
     ) -> BlockingStream[Audio, SpeechDetails]:
-        """Say a text, and give its audio piece by piece, as it is made.
+        """Speak a text and stream its audio while it is generated.
 
         Args:
-            text: All of it; or pieces of it, cut anywhere, which are said while they come.
-            options: How to say it.
+            text: The whole text, or an iterator over its pieces, split anywhere, which are spoken
+                as they arrive.
+            options: Options of the speech.
         """
         pieces = text if isinstance(text, str) else _asynchronous(text)
         return self._stream(self._client.stream_speech(pieces, **options))
 
     def transcribe(self, audio: AudioSource, **options: Unpack[TranscriptionOptions]) -> Transcript:
-        """Write down what audio says."""
+        """Transcribe audio."""
         return self._thread.call(self._client.transcribe(audio, **options))
 
     def stream_transcription(
         self, audio: AudioSource, **options: Unpack[TranscriptionOptions]
     ) -> BlockingStream[TranscriptUpdate, Transcript]:
-        """Write down what audio says, and give the text as it grows."""
+        """Transcribe audio and stream the transcript."""
         return self._stream(self._client.stream_transcription(audio, **options))
 
     def align(
@@ -138,27 +139,27 @@ class Client:
         model: str | None = None,
         language: str | None = None,
     ) -> list[AlignedWord]:
-        """Return when each word of a text is said."""
+        """Return the start and end of each word of a text in audio."""
         return self._thread.call(self._client.align(audio, text, model=model, language=language))
 
     def chat(self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]) -> Answer:
-        """Answer a conversation, or what a user says."""
+        """Answer a conversation, or a single user message."""
         return self._thread.call(self._client.chat(messages, **options))
 
     def stream_chat(
         self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]
     ) -> BlockingStream[ChatDelta, Answer]:
-        """Answer a conversation, or what a user says, and give the answer as it grows."""
+        """Answer a conversation, or a single user message, and stream the answer."""
         return self._stream(self._client.stream_chat(messages, **options))
 
     def talk(self, audio: AudioSource, **options: Unpack[TalkOptions]) -> SpokenAnswer:
-        """Answer what audio says, in speech."""
+        """Answer speech with speech."""
         return self._thread.call(self._client.talk(audio, **options))
 
     def stream_talk(
         self, audio: AudioSource, **options: Unpack[TalkOptions]
     ) -> BlockingStream[SpokenDelta, SpokenAnswer]:
-        """Answer what audio says, and give text and sound as they are made."""
+        """Answer speech with speech and stream it."""
         return self._stream(self._client.stream_talk(audio, **options))
 
     def clone(
@@ -170,7 +171,7 @@ class Client:
         consent: str,
         x_vector_only: bool = False,
     ) -> dict[str, Any]:
-        """Store a voice, by its name to be used from then on."""
+        """Store a voice, so that requests can use it by name."""
         return self._thread.call(
             self._client.clone(name, clip, text, consent=consent, x_vector_only=x_vector_only)
         )
@@ -180,11 +181,11 @@ class Client:
         return self._thread.call(self._client.voices())
 
     def delete_voice(self, key: str) -> None:
-        """Forget a stored voice, its clip included."""
+        """Delete a stored voice and its clip."""
         self._thread.call(self._client.delete_voice(key))
 
     def models(self) -> list[dict[str, Any]]:
-        """List the models that are served: `id` is the name, `task` what it does."""
+        """List the served models: `id` is the name, `task` the task."""
         return self._thread.call(self._client.models())
 
     def _stream(self, stream: ResponseStream[Item, Result]) -> BlockingStream[Item, Result]:
@@ -192,7 +193,7 @@ class Client:
 
 
 async def _asynchronous(pieces: Iterable[str]) -> AsyncIterator[str]:
-    """Take pieces in a thread, since the iterator may block."""
+    """Iterate over the pieces in a thread, because the iterator may block."""
     rest, end = iter(pieces), object()
     while (piece := await asyncio.to_thread(next, rest, end)) is not end:
         yield str(piece)

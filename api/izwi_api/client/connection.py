@@ -1,4 +1,4 @@
-"""Requests, events and WebSockets of a client: to a server, or to the app in this process."""
+"""The client's HTTP requests and WebSockets, to a server or to the app in this process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Fields = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file of a form. Of its name, only letters, digits, "_", "-" and "." are sent."""
+    """A file in a form. Only letters, digits, "_", "-" and "." of its name are sent."""
 
     field: str
     name: str
@@ -39,12 +39,12 @@ class Upload:
 
 
 class Connection(Protocol):
-    """What the client's requests go through.
+    """A connection for the client's requests.
 
     Attributes:
-        http: With the address that paths are relative to.
-        shown: What it is called in messages.
-        max_tries: How often a request is sent that is refused because the server is full.
+        http: The HTTP client, with the base address.
+        shown: Its name in messages.
+        max_tries: How often to send a request that is refused because the server is overloaded.
     """
 
     http: httpx.AsyncClient
@@ -60,7 +60,7 @@ class ServerConnection:
     """A server at an address.
 
     Raises:
-        InvalidRequest: The address is none.
+        InvalidRequest: The address is invalid.
     """
 
     max_tries = 5
@@ -68,16 +68,16 @@ class ServerConnection:
     def __init__(self, base_url: str, api_key: str | None):
         url = server_address(base_url)
         self.shown = base_url.rstrip("/").removesuffix("/v1")
-        # A proxy of this machine knows another "localhost" than this machine.
+        # A proxy would resolve "localhost" as itself.
         self._is_local = url.host in _LOOPBACK
         self.http = httpx.AsyncClient(
             base_url=self.shown,
             headers={"authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=_TIMEOUT_S,
-            limits=httpx.Limits(max_connections=None),  # the server says what is too much
-            follow_redirects=True,  # to another host without the key
+            limits=httpx.Limits(max_connections=None),  # the server enforces the limit
+            follow_redirects=True,  # httpx drops the key if the host changes
             trust_env=not self._is_local,
-            # the system's certificates and SSL_CERT_FILE, as other programs trust them
+            # trust the system's certificates and SSL_CERT_FILE, as other programs do
             verify=ssl.create_default_context() if url.scheme == "https" else True,
         )
 
@@ -106,10 +106,10 @@ class ServerConnection:
 
 
 class AppConnection:
-    """An app in this process whose lifespan has begun."""
+    """An app in this process, after its lifespan startup."""
 
     shown = "this process"
-    max_tries = 1  # it has no other callers, so a retry would find it as full
+    max_tries = 1  # it has no other callers, so a retry would fail as well
 
     def __init__(self, app: App):
         self._app, self._transport = app, AppTransport(app)
@@ -127,14 +127,14 @@ ReadHeaders = Callable[[Mapping[str, str]], None]
 
 
 def _unread(_: Mapping[str, str]) -> None:
-    """Leave the headers of a response."""
+    """Ignore the headers of a response."""
 
 
 class Requests:
-    """Requests over a connection, each tried again while the server is full.
+    """Sends requests over a connection, with retries while the server is overloaded.
 
-    All methods raise IzwiError: of the kind that the server reported, or EngineStopped where it
-    cannot be reached or breaks off.
+    All methods raise IzwiError: the one that the server reported, or EngineStopped if it cannot be
+    reached or closes the connection early.
     """
 
     def __init__(self, connection: Connection):
@@ -146,7 +146,7 @@ class Requests:
         return await self._json(lambda: self._http.build_request("GET", path))
 
     async def delete(self, path: str) -> dict[str, Any]:
-        """Delete what is at a path; return the JSON object that is answered."""
+        """Delete the resource at a path; return the JSON object of the response."""
         return await self._json(lambda: self._http.build_request("DELETE", path))
 
     async def content(self, path: str) -> bytes:
@@ -154,13 +154,13 @@ class Requests:
         return await self._whole(lambda: self._http.build_request("GET", path))
 
     async def post_form(self, path: str, fields: Fields, upload: Upload) -> dict[str, Any]:
-        """Send a form with one file, and return the JSON object that is answered."""
+        """Send a form with one file, and return the JSON object of the response."""
         return await self._json(lambda: self._form(path, fields, upload))
 
     async def stream(
         self, path: str, fields: Fields, read_headers: ReadHeaders = _unread
     ) -> AsyncGenerator[bytes]:
-        """Post a JSON object, and yield the bytes that are answered, as they come."""
+        """Post a JSON object, and stream the bytes of the response."""
         response = await self._open(lambda: self._json_request(path, fields))
         read_headers(response.headers)
         try:
@@ -180,9 +180,9 @@ class Requests:
         upload: Upload | None = None,
         read_headers: ReadHeaders = _unread,
     ) -> AsyncGenerator[dict[str, Any]]:
-        """Post a JSON object, or a form with a file, and yield the events, up to [DONE] or the end.
+        """Post a JSON object, or a form with a file, and yield the events up to [DONE] or the end.
 
-        A server that knows no events answers with one object.
+        A server without event streams responds with one object.
         """
 
         def build() -> httpx.Request:
@@ -246,7 +246,7 @@ class Requests:
             await response.aclose()
 
     async def _open(self, build: Callable[[], httpx.Request]) -> httpx.Response:
-        """Return a response that is no error, its body not read yet."""
+        """Return a successful response whose body is unread."""
         for turn in range(1, self._connection.max_tries + 1):
             try:
                 response = await self._http.send(build(), stream=True)
@@ -265,7 +265,7 @@ class Requests:
 
 
 def server_address(text: str) -> httpx.URL:
-    """Return the address of a server. Raises InvalidRequest if it is none."""
+    """Parse the address of a server. Raises InvalidRequest if it is invalid."""
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL:
@@ -278,7 +278,7 @@ def server_address(text: str) -> httpx.URL:
 
 
 def file_name(path: Path | None) -> str:
-    """Return a name for an upload that says no more of a path than its suffix."""
+    """Return a name for an upload that reveals only the suffix of its path."""
     return f"sound{path.suffix if path is not None else ''}"
 
 

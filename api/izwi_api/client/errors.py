@@ -1,4 +1,4 @@
-"""Errors of a server as exceptions of the client."""
+"""Convert a server's error responses to exceptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BY_CODE: dict[str, type[InvalidRequest]] = {
 
 
 def error_from_response(status: int, content: bytes) -> IzwiError:
-    """Return the error that an error response reports."""
+    """Return the exception for an error response."""
     try:
         error = json.loads(content)["error"]
         message, code, param = str(error["message"]), str(error["code"]), error.get("param")
@@ -29,7 +29,7 @@ def error_from_response(status: int, content: bytes) -> IzwiError:
 
 
 def error_from_event(event: Mapping[str, Any]) -> IzwiError:
-    """Return the error that was sent in the middle of a response."""
+    """Return the exception for an error event within a response."""
     error = event["error"]
     kind, message = _BY_CODE.get(str(error["code"])), str(error["message"])
     return kind(message, param=error.get("param")) if kind is not None else IzwiError(message)

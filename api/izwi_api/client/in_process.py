@@ -1,4 +1,4 @@
-"""The app in this process: models, an engine, and the endpoints over it, without a socket."""
+"""The app in this process: models, an engine and the endpoints, without a socket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from izwi_api.settings import Access, Settings
 
 T = TypeVar("T")
 
-# The user of this process has no limits except the machine's.
+# The owner of this process is limited only by the machine.
 _NO_LIMIT = 1 << 62
 
 
@@ -32,11 +32,11 @@ async def running_app(models: Sequence[str], runtime: RuntimeOptions) -> AsyncGe
     """Load models, and run the app over them until the block ends.
 
     Args:
-        models: Folders, hub ids and embedded names; without any, only what needs no model works.
+        models: Folders, hub ids and embedded names. If empty, only endpoints without models work.
         runtime: Device, dtype and kernels.
 
     Raises:
-        IzwiError: A model or a setting cannot be used.
+        IzwiError: A model or a setting is invalid.
     """
     app = await _in_daemon_thread(lambda: _create(models, runtime))
     async with app.router.lifespan_context(app):
@@ -61,10 +61,10 @@ def _create(models: Sequence[str], runtime: RuntimeOptions) -> FastAPI:
 
 
 def own_settings(settings: Settings) -> Settings:
-    """Return the settings of an app that only this process calls.
+    """Return the settings of an app that only this process can call.
 
-    There are no keys and no limits against strangers, and files are decoded in this process. The
-    limit of a file's length remains.
+    There are no keys and no rate limits, and files are decoded in this process. The limit on the
+    length of a file remains.
     """
     return replace(
         settings,
@@ -81,7 +81,7 @@ def own_settings(settings: Settings) -> Settings:
 
 
 async def _in_daemon_thread(work: Callable[[], T]) -> T:
-    """Run something that may take minutes, without delaying the exit of the process."""
+    """Run a function that may take minutes, without delaying the exit of the process."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 

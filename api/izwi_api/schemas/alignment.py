@@ -1,4 +1,4 @@
-"""The form of POST /v1/audio/align, and its answer in every format."""
+"""The form of POST /v1/audio/align, and its response in every format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from izwi_api.schemas.languages import LanguageName
 
 
 class AlignmentForm(BaseModel):
-    """What a client asks to be aligned, its file aside."""
+    """The fields of an alignment request, without its file."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -25,17 +25,17 @@ class AlignmentForm(BaseModel):
 
 
 def parse_form(form: Form) -> AlignmentForm:
-    """Read a form's fields.
+    """Parse a form's fields.
 
     Raises:
         ValidationError: A field is unknown, missing or has a wrong value.
-        InvalidRequest: A field came twice.
+        InvalidRequest: A field was given twice.
     """
     for name, entries in form.fields.items():
         if len(entries) != 1:
             raise InvalidRequest(f"parameter {name[:64]!r} was given twice", param=name[:64])
     values = {name: entries[0] for name, entries in form.fields.items()}
-    # an empty field asks for the default; an empty text is refused by the service
+    # an empty field selects the default; the service rejects an empty text
     given = {name: value for name, value in values.items() if value or name == "text"}
     return AlignmentForm.model_validate(given)
 
@@ -43,7 +43,7 @@ def parse_form(form: Form) -> AlignmentForm:
 def alignment_json(
     fields: AlignmentForm, words: Sequence[AlignedWord], duration_s: float
 ) -> dict[str, object]:
-    """Return the answer with times in seconds, and places in the text in characters."""
+    """Return the response, with times in seconds and text positions in characters."""
     return {
         "task": "align",
         "language": fields.language,
@@ -57,5 +57,5 @@ def alignment_json(
 
 
 def word_json(word: AlignedWord) -> dict[str, object]:
-    """Return a word as transcriptions give it."""
+    """Return a word in the format of transcriptions."""
     return {"word": word.word, "start": word.start_s, "end": word.end_s}

@@ -1,4 +1,4 @@
-"""The keys of POST /v1/chat/completions that a chat model needs a transcriber and a voice for.
+"""The keys of POST /v1/chat/completions for a cascade: transcription, chat model, speech.
 
 All other keys are those of `izwi_api.schemas.chat`, and are checked there.
 """
@@ -15,7 +15,7 @@ from izwi_api.schemas.chat import ChatBody
 from izwi_api.schemas.chat_messages import Strict
 from izwi_api.schemas.spoken_chat import AudioFormat, AudioPart, GivenAnswer, VoiceId
 
-# What is added to the keys of a chat without sound.
+# Keys in addition to those of a text chat.
 _OWN_KEYS = ("modalities", "audio", "speech_model", "transcription_model")
 
 
@@ -40,7 +40,7 @@ _Content = Annotated[
 
 
 class HeardMessage(BaseModel):
-    """What is sound in one turn; its other keys are looked at elsewhere."""
+    """The audio of one message; its other keys are validated elsewhere."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
@@ -50,23 +50,23 @@ class HeardMessage(BaseModel):
 
 
 class SpokenWith(Strict):
-    """How an answer is spoken."""
+    """Voice and format of a spoken answer."""
 
     format: AudioFormat
     voice: str | VoiceId
 
     @property
     def voice_name(self) -> str:
-        """The voice's name or id."""
+        """Return the voice's name or id."""
         return self.voice if isinstance(self.voice, str) else self.voice.id
 
 
 class CascadeBody(BaseModel):
-    """Sound that is sent to a chat model, and how its answer is spoken.
+    """Audio input to a chat model, and settings of its spoken answer.
 
     Attributes:
-        speech_model: Who speaks; None takes the first model that can.
-        transcription_model: Who writes down what is sent; None takes the first model that can.
+        speech_model: The speech model; None selects the first one.
+        transcription_model: The transcription model; None selects the first one.
     """
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
@@ -81,7 +81,7 @@ class CascadeBody(BaseModel):
     logprobs: Any = None
 
     def check(self) -> None:
-        """Check what one key asks of another. Raises InvalidRequest."""
+        """Validate combinations of keys. Raises InvalidRequest."""
         if ("audio" in (self.modalities or ())) is not (self.audio is not None):
             message = "`audio` and the modality 'audio' belong together: give both or neither"
             raise InvalidRequest(message, param="audio")
@@ -93,15 +93,15 @@ class CascadeBody(BaseModel):
 
 
 def chat_body(values: Mapping[str, Any], texts: list[list[str] | None]) -> ChatBody:
-    """Return a body without sound.
+    """Return the body of a text chat.
 
     Args:
-        values: The body as it was sent, which is a `CascadeBody`.
-        texts: For each message the texts of its content, sound written down; None leaves it as it
-            is.
+        values: The body as received; a valid `CascadeBody`.
+        texts: For each message, the texts of its content with audio transcribed; None leaves the
+            message unchanged.
 
     Raises:
-        ValidationError: Its other keys are wrong.
+        ValidationError: One of its other keys is invalid.
     """
     plain = {key: value for key, value in values.items() if key not in _OWN_KEYS}
     plain["messages"] = [

@@ -1,4 +1,4 @@
-"""The answers of POST /v1/chat/completions that a chat model writes and a voice speaks."""
+"""Responses of POST /v1/chat/completions from a cascade: a chat model and a speech model."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from izwi_api.services.converse import SpokenAnswer
 
 
 class CascadeCompletion:
-    """The answer to one body, whole or in pieces: they share an id.
+    """The response to one request, complete or as chunks with the same id.
 
     Args:
-        model_name: The chat model, by the name that the caller gave.
-        audio_id: Of the sound; a client may send it back instead of the text.
+        model_name: The chat model, by the name in the request.
+        audio_id: Id of the audio; clients may send it instead of the answer's text.
         spoken: The answer.
-        num_heard: Positions that the transcriber read, for the bill.
+        num_heard: Prompt positions of the transcription model, for `usage`.
     """
 
     def __init__(self, model_name: str, audio_id: str, spoken: SpokenAnswer, num_heard: int):
@@ -26,11 +26,11 @@ class CascadeCompletion:
         self.audio_id, self._spoken, self._num_heard = audio_id, spoken, num_heard
 
     def whole(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
-        """Return an answer that is complete.
+        """Return the complete response.
 
         Args:
-            sound: The file.
-            expires_at: Until when its id can be sent back; None: there was nothing to say.
+            sound: The audio file.
+            expires_at: Expiry of the audio id; None if there is no audio.
         """
         answer = self._text.whole([self._spoken.answer])
         message = answer["choices"][0]["message"]
@@ -45,11 +45,11 @@ class CascadeCompletion:
         return answer | {"usage": self._usage()}
 
     def opening(self) -> dict[str, Any]:
-        """Return the first piece: who speaks."""
+        """Return the first chunk, with the role."""
         return self._with_delta({"role": "assistant"})
 
     def piece(self, delta: AnswerDelta) -> dict[str, Any]:
-        """Return a piece of what is thought, said and called."""
+        """Return a chunk with new reasoning, content and function calls."""
         plain = self._text.piece(0, delta)
         grown = plain["choices"][0]["delta"]
         if text := grown.pop("content", ""):
@@ -57,19 +57,19 @@ class CascadeCompletion:
         return plain
 
     def sound(self, data: bytes) -> dict[str, Any]:
-        """Return a piece of the file of sound."""
+        """Return a chunk of the audio file."""
         return self._with_delta({"audio": {"id": self.audio_id, "data": _base64(data)}})
 
     def expiry(self, expires_at: int) -> dict[str, Any]:
-        """Return the last piece of sound: until when its id can be sent back."""
+        """Return the last chunk of audio, with the expiry of its id."""
         return self._with_delta({"audio": {"id": self.audio_id, "expires_at": expires_at}})
 
     def closing(self) -> dict[str, Any]:
-        """Return the last piece: why it ended."""
+        """Return the last chunk, with the finish reason."""
         return self._text.closing(0, self._spoken.answer)
 
     def bill(self) -> dict[str, Any]:
-        """Return what comes after the last piece, if it is asked for: the usage."""
+        """Return the usage chunk, which follows the last one on request."""
         return self._text.bill([self._spoken.answer]) | {"usage": self._usage()}
 
     def _with_delta(self, delta: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class CascadeCompletion:
         return piece
 
     def _usage(self) -> dict[str, Any]:
-        """The bill: sound counts by what its models read and made, a frame as a token."""
+        """Return the usage. Audio counts as positions that models processed; a frame is a token."""
         spoken = self._spoken
         read, text = spoken.answer.num_prompt_tokens, spoken.answer.num_tokens
         heard, frames = self._num_heard, spoken.num_frames

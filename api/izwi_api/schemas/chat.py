@@ -1,7 +1,7 @@
 """The body of POST /v1/chat/completions. An unknown key is an error.
 
-Of OpenAI's keys that change an answer, those that no model here can follow are taken only with the
-value that changes nothing; keys that change no answer are taken and not used.
+Keys of OpenAI's that no model here supports are accepted only with the value that has no effect.
+Keys that never affect the answer are accepted and ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_CHOICES = 8
 
 
 class StreamOptions(Strict):
-    """What a stream has beside the answer.
+    """Additional contents of a stream.
 
     Attributes:
         include_obfuscation: Whether random characters hide the size of each piece; OpenAI's default
@@ -42,25 +42,25 @@ class StreamOptions(Strict):
 
 
 class TemplateOptions(Strict):
-    """The switch of the template, as other servers of these models spell it."""
+    """The template option for thinking, as other servers of these models name it."""
 
     enable_thinking: bool | None = None
 
 
 class TextFormat(Strict):
-    """Any text."""
+    """Unconstrained text."""
 
     type: Literal["text"]
 
 
 class JsonFormat(Strict):
-    """A JSON object, of any kind."""
+    """Any JSON object."""
 
     type: Literal["json_object"]
 
 
 class JsonSchema(Strict):
-    """A schema, and what OpenAI tells of it. It is always followed, strict or not."""
+    """A schema with OpenAI's metadata. It is always enforced, strict or not."""
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
     description: str | None = None
@@ -79,7 +79,7 @@ ResponseFormat = Annotated[TextFormat | JsonFormat | JsonSchemaFormat, Field(dis
 
 
 def schema_json(response_format: TextFormat | JsonFormat | JsonSchemaFormat | None) -> str:
-    """Return the schema that an answer follows as JSON; empty for any text."""
+    """Return the JSON schema for the answer; empty for unconstrained text."""
     if isinstance(response_format, JsonFormat):
         return '{"type": "object"}'
     if isinstance(response_format, JsonSchemaFormat):
@@ -125,20 +125,20 @@ Metadata = Annotated[
 
 
 class Prediction(Strict):
-    """Text that the answer is expected to have."""
+    """Predicted content of the answer."""
 
     type: Literal["content"]
     content: str | list[dict[str, Any]]
 
 
 class StoredUpdateBody(Strict):
-    """What of a stored completion may change."""
+    """The fields of a stored completion that can be updated."""
 
     metadata: Metadata | None = None
 
 
 class ChatBody(Strict):
-    """What a client asks to be answered."""
+    """The request body."""
 
     model: str
     messages: list[Message] = Field(min_length=1)
@@ -166,14 +166,14 @@ class ChatBody(Strict):
     stream: bool = False
     stream_options: StreamOptions | None = None
 
-    # Taken with the value that changes nothing.
+    # Accepted only with the value that has no effect.
     modalities: list[Literal["text"]] | None = None
 
-    # They decide whether the answer is found again, and under which labels.
+    # Storage of the completion, and its labels.
     store: bool = False
     metadata: Metadata | None = None
 
-    # They change no answer here.
+    # Accepted and ignored.
     service_tier: str | None = None
     user: str | None = None
     safety_identifier: str | None = None
@@ -182,7 +182,7 @@ class ChatBody(Strict):
     verbosity: Literal["low", "medium", "high"] | None = None
     prediction: Prediction | None = None
 
-    # Whether the model thinks first; it has no degrees of it.
+    # Only switches thinking on or off: the models have no levels.
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
     )
@@ -196,7 +196,7 @@ class ChatBody(Strict):
 
     @property
     def tells_usage(self) -> bool:
-        """Whether a stream ends with its usage."""
+        """Return whether a stream ends with its usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
@@ -206,7 +206,7 @@ class ChatBody(Strict):
 
 
 def _check_together(body: ChatBody) -> None:
-    """Check what one key asks of another. Raises InvalidRequest."""
+    """Validate combinations of keys. Raises InvalidRequest."""
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
     choice = body.tool_choice
@@ -223,14 +223,14 @@ def _check_together(body: ChatBody) -> None:
 
 
 def chat_input(body: ChatBody, seed: int) -> ChatInput:
-    """Return what a body asks of a model.
+    """Convert a body to the model's input.
 
     Args:
-        body: The same.
-        seed: For a body without one.
+        body: The validated request body.
+        seed: Used if the body has none.
 
     Raises:
-        InvalidRequest: Two of its keys do not fit together.
+        InvalidRequest: Two keys contradict each other.
     """
     _check_together(body)
     thinking = body.enable_thinking

@@ -1,4 +1,4 @@
-"""The answers of POST /v1/chat/completions, whole or in pieces."""
+"""Responses of POST /v1/chat/completions, complete or as chunks."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from izwi_api.services.chat import Answer, AnswerDelta, TokenLogprob
 
 
 class Completion:
-    """The answers to one body, whole or in pieces: they share an id."""
+    """The response to one request, complete or as chunks with the same id."""
 
     def __init__(self, model_name: str):
-        """Begin to answer in the name of a model."""
+        """Create a response of a model, by the name in the request."""
         self._head = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time())}
         self._model = model_name
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """Return answers that are complete. What was thought is there only if anything was."""
+        """Return the complete response. `reasoning_content` is left out if there is none."""
         choices = [_choice(place, answer) for place, answer in enumerate(answers)]
         return self._object("chat.completion", choices) | {"usage": usage_of(answers)}
 
     def opening(self, place: int) -> dict[str, Any]:
-        """Return the first piece of an answer: who speaks."""
+        """Return the first chunk of a choice, with the role."""
         return self._piece(place, {"role": "assistant", "content": ""})
 
     def piece(self, place: int, delta: AnswerDelta) -> dict[str, Any]:
-        """Return a piece of what is thought, said and called."""
+        """Return a chunk with new reasoning, content and function calls."""
         fields = {"reasoning_content": delta.reasoning, "content": delta.content}
         grown: dict[str, Any] = {name: text for name, text in fields.items() if text}
         if delta.calls:
@@ -47,11 +47,11 @@ class Completion:
         return self._piece(place, grown, logprobs=_logprobs_json(delta.logprobs))
 
     def closing(self, place: int, answer: Answer) -> dict[str, Any]:
-        """Return the last piece: why it ended."""
+        """Return the last chunk, with the finish reason."""
         return self._piece(place, {}, finish_reason(answer))
 
     def bill(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """Return what comes after the last piece, if it is asked for: the usage."""
+        """Return the usage chunk, which follows the last one on request."""
         return self._object("chat.completion.chunk", []) | {"usage": usage_of(answers)}
 
     def _piece(
@@ -69,7 +69,7 @@ class Completion:
 
 
 def usage_of(answers: Sequence[Answer]) -> dict[str, object]:
-    """Return the bill in tokens; the prompt was read once."""
+    """Return the usage in tokens; the prompt counts once for all choices."""
     read = answers[0].num_prompt_tokens
     written = sum(answer.num_tokens for answer in answers)
     thought = sum(answer.num_reasoning_tokens for answer in answers)
@@ -82,7 +82,7 @@ def usage_of(answers: Sequence[Answer]) -> dict[str, object]:
 
 
 def finish_reason(answer: Answer) -> str:
-    """Return why an answer ended; `tool_calls` where a call is complete."""
+    """Return the finish reason; `tool_calls` if a call is complete."""
     if answer.reason is Reason.LENGTH:
         return "length"
     return "tool_calls" if answer.num_calls else "stop"

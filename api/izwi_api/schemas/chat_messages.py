@@ -1,4 +1,4 @@
-"""Messages and tools of a conversation, as OpenAI describes them. An unknown key is an error."""
+"""Messages and tools of a conversation, in OpenAI's format. An unknown key is an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CONTENT = {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}, {"t
 
 
 def _plain_text(value: object) -> object:
-    """Take parts of text for the text that they are, a line each."""
+    """Join text parts into one text, one line each."""
     if value is None:
         return ""
     if not isinstance(value, list):
@@ -49,7 +49,7 @@ def _plain_text(value: object) -> object:
 
 
 class Strict(BaseModel):
-    """A body that takes no key which it does not know, and no value of another type."""
+    """A body that rejects unknown keys and does not convert types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -64,27 +64,27 @@ class Function(Strict):
 
 
 class Tool(Strict):
-    """What a model may use: functions alone."""
+    """A tool; only functions are supported."""
 
     type: Literal["function"]
     function: Function
 
 
 class FunctionName(Strict):
-    """Which function."""
+    """The name of a function."""
 
     name: str
 
 
 class NamedTool(Strict):
-    """The one function that must be called."""
+    """The function that must be called."""
 
     type: Literal["function"]
     function: FunctionName
 
 
 class CalledFunction(Strict):
-    """A function, and what it was called with: JSON as the model wrote it."""
+    """A called function, with its arguments as the JSON that the model wrote."""
 
     name: str = Field(pattern=_NAME)
     arguments: str
@@ -96,11 +96,11 @@ class CalledTool(Strict):
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
-    index: int | None = None  # as a stream has it
+    index: int | None = None  # present in streams
 
 
 class Message(Strict):
-    """One turn. An answer of ours, sent back as it came, is one."""
+    """One message. A response's message can be sent back unchanged."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str, BeforeValidator(_plain_text), WithJsonSchema(_CONTENT)] = ""
@@ -124,7 +124,7 @@ class Message(Strict):
         return self
 
     def unpack(self) -> ChatMessage:
-        """Return the message as the model reads it."""
+        """Return the message in the model's format."""
         calls = tuple(
             ToolCall(call.id, call.function.name, call.function.arguments)
             for call in self.tool_calls or ()
@@ -140,7 +140,7 @@ class Message(Strict):
 
 
 def tools_json(tools: list[Tool] | None) -> str:
-    """Return tools as templates take them; empty for none."""
+    """Return tools as JSON for chat templates; empty if there are none."""
     if not tools:
         return ""
     return json.dumps([tool.model_dump(exclude_none=True) for tool in tools], ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The body of POST /generate in SGLang's shape, and its answer. An unknown key is an error."""
+"""The body of POST /generate in SGLang's format, and its response. An unknown key is an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _listed(value: object) -> object:
 
 
 class SamplingOptions(Strict):
-    """How tokens are drawn, by SGLang's names."""
+    """Sampling parameters, with SGLang's names."""
 
     max_new_tokens: int = Field(default=128, ge=1, le=INT32_MAX)
     temperature: float = Field(default=1.0, ge=0.0, le=2.0)
@@ -58,7 +58,7 @@ _Ids = Annotated[list[int], Field(min_length=1)]
 
 
 class GenerateBody(Strict):
-    """Texts or ids that are gone on with."""
+    """Texts or token ids to continue."""
 
     model: str | None = None
     text: _Text | Annotated[list[_Text], Field(min_length=1, max_length=MAX_PROMPTS)] | None = None
@@ -78,13 +78,13 @@ class GenerateBody(Strict):
 
     @property
     def is_batch(self) -> bool:
-        """Whether the answer is a list: there are several prompts, or several answers to one."""
+        """Return whether the response is a list: several prompts, or several answers to one."""
         given = self.text if self.input_ids is None else self.input_ids[0]
         return isinstance(given, list) or self.sampling_params.n > 1
 
 
 def generate_inputs(body: GenerateBody, seed: int) -> list[ChatInput]:
-    """Return what a body asks of a model, a prompt each; `seed` is for one without.
+    """Convert a body to the model's inputs, one per prompt; `seed` is used if it has none.
 
     Raises:
         InvalidRequest: There is neither text nor ids, or both.
@@ -121,7 +121,7 @@ def _input(body: GenerateBody, seed: int, *, text: str = "", ids: Sequence[int] 
 
 
 def generated(answer: Answer, request_id: str) -> dict[str, Any]:
-    """Return what was generated so far; thoughts are a part of the text."""
+    """Return the text generated so far, including thoughts."""
     meta: dict[str, Any] = {
         "id": request_id,
         "prompt_tokens": answer.num_prompt_tokens,
@@ -141,7 +141,7 @@ def generated(answer: Answer, request_id: str) -> dict[str, Any]:
 
 
 def _finish_reason(answer: Answer) -> dict[str, Any] | None:
-    """Return why an answer ended; None before."""
+    """Return why an answer ended, or None while it is in progress."""
     if answer.reason is Reason.LENGTH:
         return {"type": "length", "length": answer.num_tokens}
     if answer.reason is not Reason.STOP:

@@ -1,4 +1,4 @@
-"""The name or code of a language, as callers write it."""
+"""The type for the name or code of a language in requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _plain(value: str) -> str:
     return value
 
 
-# Which languages there are is the model's to say.
+# The model decides which languages it supports.
 LanguageName = Annotated[
     str, AfterValidator(_plain), Field(json_schema_extra={"pattern": f"^{_CLASS}$"})
 ]

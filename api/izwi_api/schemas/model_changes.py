@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class PullBody(BaseModel):
-    """What a client wants to have here."""
+    """The model to download."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 

@@ -1,4 +1,4 @@
-"""What OpenAPI cannot infer from the routes: forms, non-JSON bodies, error responses."""
+"""OpenAPI entries that cannot be inferred from the routes: forms, non-JSON bodies, errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 
 class ErrorDetail(BaseModel):
-    """Why; all four are always there."""
+    """The details of an error; all four keys are always present."""
 
     message: str
     type: str
@@ -18,7 +18,7 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """The body of every answer that is no success."""
+    """The body of every error response."""
 
     error: ErrorDetail
 
@@ -30,7 +30,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 def answers(*content_types: str) -> dict[int | str, dict[str, Any]]:
-    """Return `responses` for a route whose successes are of these types."""
+    """Return `responses` for a route with these content types on success."""
     content: dict[str, dict[str, Any]] = {name: {} for name in content_types}
     return {200: {"description": "As asked", "content": content}}
 
@@ -39,8 +39,8 @@ def json_body(body: type[BaseModel], hints: Mapping[str, Mapping[str, Any]]) -> 
     """Return `openapi_extra` for a JSON body.
 
     Args:
-        body: Its keys; null asks for the default of one that need not be there.
-        hints: More about some keys, for limits that are settings and spellings that are rewritten.
+        body: Its model; null selects the default of an optional key.
+        hints: Additions to some keys, for limits that are settings and alternative spellings.
     """
     schema = body.model_json_schema()
     schema = _inlined(schema, schema.pop("$defs", {}))
@@ -57,7 +57,7 @@ def form_body(form: type[BaseModel], *files: str) -> dict[str, Any]:
     """Return `openapi_extra` for a multipart form.
 
     Args:
-        form: Its fields; one that may be None is left out by a client, for a form has no null.
+        form: Its model; a field that may be None can be omitted, because forms have no null.
         files: Names of its files, all required.
     """
     schema = form.model_json_schema()
@@ -77,7 +77,7 @@ def form_body(form: type[BaseModel], *files: str) -> dict[str, Any]:
 
 
 def _inlined(value: Any, known: Mapping[str, Any]) -> Any:
-    """Put definitions in their places: a reference would look for them in the whole document."""
+    """Inline definitions, because references resolve relative to the whole document."""
     if isinstance(value, dict):
         if "$ref" in value:
             return _inlined(known[value["$ref"].rpartition("/")[2]], known)
@@ -98,6 +98,6 @@ def _without_null(field: dict[str, Any], known: dict[str, Any]) -> dict[str, Any
 
 
 def _limited(field: dict[str, Any]) -> dict[str, Any]:
-    """Spell limits as JSON Schema does; pydantic does not where a text is read as a number."""
+    """Write limits as JSON Schema does; pydantic does not for numbers parsed from text."""
     names = {"ge": "minimum", "le": "maximum"}
     return {names.get(key, key): value for key, value in field.items()}

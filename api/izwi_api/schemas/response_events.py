@@ -1,4 +1,4 @@
-"""A response while it is written: its items, and the events that tell of them."""
+"""A response in progress: its items, and the events that report them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Event = dict[str, Any]
 
 
 class ResponseWriter:
-    """Turns what an answer grows by into events, and keeps the response that they tell of."""
+    """Converts deltas of an answer to events, and accumulates the response."""
 
     def __init__(self, body: ResponseBody, response_id: str):
-        """Begin a response to a body."""
+        """Create the response to a request."""
         self.body, self._number = body, 0
-        self._open: dict[str, Any] | None = None  # the item that grows
+        self._open: dict[str, Any] | None = None  # the item in progress
         text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text else {}
         self.response: dict[str, Any] = {
             "id": response_id,
@@ -48,12 +48,12 @@ class ResponseWriter:
         }
 
     def begin(self) -> Iterator[Event]:
-        """Tell that it has begun."""
+        """Return the events for the start of the response."""
         yield self._event("response.created", response=dict(self.response))
         yield self._event("response.in_progress", response=dict(self.response))
 
     def grow(self, delta: AnswerDelta) -> Iterator[Event]:
-        """Tell what an answer grows by."""
+        """Return the events for a delta of the answer."""
         if delta.reasoning:
             yield from self._grow_text("reasoning", delta.reasoning)
         if delta.content:
@@ -62,7 +62,7 @@ class ResponseWriter:
             yield from self._grow_call(call)
 
     def end(self, answer: Answer) -> Iterator[Event]:
-        """Tell that the answer is complete, or was cut off."""
+        """Return the events for the end of the answer, complete or truncated."""
         yield from self._close("completed" if answer.reason is Reason.STOP else "incomplete")
         cut = answer.reason is Reason.LENGTH
         status = "incomplete" if cut else "completed"
@@ -80,7 +80,7 @@ class ResponseWriter:
         yield self._event(f"response.{status}", response=self.response)
 
     def fail(self, message: str) -> Event:
-        """Tell that the answer failed."""
+        """Return the events for a failure."""
         self.response["status"] = "failed"
         self.response["error"] = {"code": "server_error", "message": message}
         return self._event("response.failed", response=self.response)

@@ -1,4 +1,4 @@
-"""The body of POST /v1/responses: text, functions, and the response before it."""
+"""The body of POST /v1/responses: text, functions, and the previous response."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FunctionTool(Strict):
 
 
 class FunctionChoice(Strict):
-    """The one function that must be called."""
+    """The function that must be called."""
 
     type: Literal["function"]
     name: str
@@ -50,7 +50,7 @@ class SchemaFormat(Strict):
 
 
 class TextOptions(Strict):
-    """How text is written."""
+    """The format of the text."""
 
     format: TextFormat | JsonFormat | SchemaFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
@@ -63,7 +63,7 @@ class ResponseStreamOptions(Strict):
 
 
 class ResponseBody(Strict):
-    """What a client asks for a response to."""
+    """The request body."""
 
     model: str
     input: str | list[dict[str, Any]]
@@ -80,7 +80,7 @@ class ResponseBody(Strict):
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
 
-    # They change no answer here.
+    # Accepted and ignored.
     include: list[str] | None = None
     metadata: dict[str, str] | None = None
     prompt_cache_key: str | None = None
@@ -101,15 +101,15 @@ class ResponseBody(Strict):
 
 
 def response_input(body: ResponseBody, before: Sequence[ChatMessage], seed: int) -> ChatInput:
-    """Return what a body asks of a model.
+    """Convert a body to the model's input.
 
     Args:
-        body: The same.
+        body: The validated request body.
         before: The conversation up to the previous response, without its instructions.
-        seed: Of this response.
+        seed: Seed of this response.
 
     Raises:
-        InvalidRequest: An item is not of a kind that is taken, or two keys do not fit together.
+        InvalidRequest: The type of an item is not supported, or two keys contradict each other.
     """
     names = [tool.name for tool in body.tools or ()]
     asked = body.tool_choice
@@ -134,10 +134,10 @@ def response_input(body: ResponseBody, before: Sequence[ChatMessage], seed: int)
 
 
 def messages_of(given: str | Sequence[Mapping[str, Any]]) -> tuple[ChatMessage, ...]:
-    """Return the messages of a response's input; calls join the message before them.
+    """Convert a response's input to messages; calls become part of the message before them.
 
     Raises:
-        InvalidRequest: An item is not of a kind that is taken.
+        InvalidRequest: The type of an item is not supported.
     """
     if isinstance(given, str):
         return (ChatMessage(Role.USER, given),)
@@ -179,7 +179,7 @@ def _string(item: Mapping[str, Any], name: str) -> str:
 
 
 def _text(content: object) -> str:
-    """Return text, or the text of parts, a line each."""
+    """Return text, or the text of parts, one line each."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):

@@ -11,7 +11,7 @@ from izwi_api.schemas.languages import LanguageName
 from izwi_api.services.spoken_text import MAX_PRONUNCIATIONS, MAX_SPELLING_CHARS, MAX_WORD_CHARS
 
 _INT64_MAX = 2**63 - 1
-_VISIBLE = r"[^\s\x1c-\x1f\x85]"  # what is written out is white space to Python alone
+_VISIBLE = r"[^\s\x1c-\x1f\x85]"  # the characters listed here are white space only in Python
 _Word = Annotated[str, StringConstraints(min_length=1, max_length=MAX_WORD_CHARS, pattern=_VISIBLE)]
 _Spelling = Annotated[
     str, StringConstraints(min_length=1, max_length=MAX_SPELLING_CHARS, pattern=_VISIBLE)
@@ -19,8 +19,8 @@ _Spelling = Annotated[
 
 _TEXT = {"type": "string", "maxLength": 4096}
 _VOICE = {"type": "string", "minLength": 1}
-# For OpenAPI: what is checked elsewhere, and other spellings. 4096 is a setting's default. The
-# separators that are written out are white space to Python, and not to ECMAScript's patterns.
+# For OpenAPI: checks made elsewhere, and alternative spellings. 4096 is a setting's default. The
+# separators listed are white space in Python but not in ECMAScript's patterns.
 HINTS: dict[str, dict[str, object]] = {
     "input": {"minLength": 1, "maxLength": 4096, "pattern": r"[^\s\x1c-\x1f\x85]"},
     "instructions": {"anyOf": [_TEXT, {"type": "null"}]},
@@ -41,14 +41,14 @@ HINTS: dict[str, dict[str, object]] = {
 
 
 def _voice_name(value: object) -> object:
-    """Take `{"id": "..."}` for the name that it holds."""
+    """Replace `{"id": "..."}` by its id."""
     if isinstance(value, dict) and value.keys() == {"id"}:
         return value["id"]
     return value
 
 
 class SpeechBody(BaseModel):
-    """What a client asks to be said."""
+    """The request body."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 

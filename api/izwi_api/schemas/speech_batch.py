@@ -1,6 +1,6 @@
 """The body of POST /v1/audio/speech/batch: texts, and the keys of a single speech for all of them.
 
-Clients of vLLM-Omni's endpoint of this name find its keys here, and its default format.
+Keys and default format are those of vLLM-Omni's endpoint of the same name.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ MAX_ITEMS = 32
 
 
 class BatchItem(SpeechBody):
-    """One text of a batch. Its answer is a whole file, so there is nothing to stream."""
+    """One text of a batch. Its result is a complete file, so streaming options do not apply."""
 
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "wav"
     stream_format: Literal["audio"] = "audio"
 
 
 class SpeechBatchBody(BatchItem):
-    """A batch. What stands beside `items` holds for every item that does not say otherwise.
+    """A batch. Keys beside `items` are defaults for all items.
 
     Attributes:
-        model: "" for the first model that speaks.
-        input: Of no use here; every item has its own.
-        items: Bodies of `BatchItem`, checked one by one: a bad one does not fail the others.
+        model: "" selects the first speech model.
+        input: Unused; every item has its own.
+        items: Bodies of `BatchItem`, validated separately: an invalid one does not fail the others.
     """
 
     model: str = ""
@@ -38,11 +38,11 @@ class SpeechBatchBody(BatchItem):
 
 
 def parse_batch(values: Mapping[str, object]) -> SpeechBatchBody:
-    """Read a batch. Its defaults are top-level keys, or in an object `defaults`, or both.
+    """Parse a batch. Defaults are top-level keys, keys of an object `defaults`, or both.
 
     Raises:
         InvalidRequest: `defaults` is not an object.
-        ValidationError: A default or the list cannot be used.
+        ValidationError: A default or the list is invalid.
     """
     own = {key: value for key, value in values.items() if key != "defaults"}
     defaults = values.get("defaults", {})
@@ -53,16 +53,16 @@ def parse_batch(values: Mapping[str, object]) -> SpeechBatchBody:
 
 
 def parse_item(batch: SpeechBatchBody, model_name: str, item: object) -> BatchItem:
-    """Fill one item up with the batch's defaults.
+    """Parse one item, with the batch's defaults.
 
     Args:
-        batch: Which it belongs to.
-        model_name: Who speaks where neither says it.
-        item: As it came.
+        batch: The batch of the item.
+        model_name: The speech model if neither names one.
+        item: The item as received.
 
     Raises:
-        InvalidRequest: It is not an object.
-        ValidationError: A key of it cannot be used.
+        InvalidRequest: The item is not an object.
+        ValidationError: A key of the item is invalid.
     """
     if not isinstance(item, dict):
         raise InvalidRequest("an item must be an object", param="items")

@@ -1,4 +1,4 @@
-"""What clients of the WebSocket /v1/audio/speech/stream send, checked, and how text is cut.
+"""Client messages of the WebSocket /v1/audio/speech/stream, and splitting of their text.
 
 The names are those of vLLM-Omni's endpoint; `input.cancel` and `audio_encoding` are ours.
 """
@@ -26,17 +26,17 @@ class StreamLimits:
     """Limits of one session.
 
     Attributes:
-        config_bytes: Of a `session.config`, which may hold a reference clip.
-        message_bytes: Of any other message.
+        config_bytes: Size of a `session.config`, which may contain a reference clip.
+        message_bytes: Size of any other message.
         utterance_chars: Characters between two `input.done`.
-        pending_chars: Characters that are not said yet; beyond, no message is read.
+        pending_chars: Characters not spoken yet; above this, no message is read (backpressure).
         pending_utterances: The same for utterances.
         config_s: Seconds within which a session must be configured.
-        idle_s: Seconds after which a session is closed in which nothing moves in any direction.
-        text_s: Seconds after which it is closed if an utterance is open and neither text other than
-            white space was written nor sound was read.
-        total_s: Seconds of a session.
-        bad_messages: So many in a row end the session.
+        idle_s: Seconds without traffic in either direction after which a session is closed.
+        text_s: Seconds after which it is closed if an utterance is open, no text except white
+            space has arrived and the client has read no audio.
+        total_s: Maximum duration of a session, in seconds.
+        bad_messages: Number of consecutive invalid messages that ends the session.
     """
 
     config_bytes: int = 4 << 20
@@ -52,7 +52,7 @@ class StreamLimits:
 
     @property
     def of_session(self) -> SessionLimits:
-        """The limits that every live session has."""
+        """Return the limits that every live session has."""
         return SessionLimits(
             total_s=self.total_s,
             idle_s=self.idle_s,
@@ -62,27 +62,27 @@ class StreamLimits:
         )
 
     def under(self, settings: Settings) -> StreamLimits:
-        """Return these limits with those that the settings change."""
+        """Return these limits with the server's settings applied."""
         num_chars = settings.stream_utterance_chars or self.utterance_chars
         return replace(self, text_s=settings.stream_text_s, utterance_chars=num_chars)
 
 
 class Message(BaseModel):
-    """A message; its `type` says which. An unknown key is an error."""
+    """A message, tagged by its `type`. An unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class SessionConfig(SpeechBody):
-    """How to speak from the next utterance on: the keys of a single speech without its text.
+    """Settings from the next utterance on: the keys of a speech request without its text.
 
     Attributes:
-        model: "" for the first model that speaks.
-        input: Of no use here; the text comes in messages of its own.
-        stream_audio: Send sound while it is made; otherwise each file is one message.
+        model: "" selects the first speech model.
+        input: Unused; text arrives in its own messages.
+        stream_audio: Send audio while it is generated; otherwise each file is one message.
         audio_encoding: Binary messages, or base64 within JSON.
-        split_granularity: What is one file: an utterance, or each of its sentences or clauses.
-        word_timestamps: Say when each word is said, in `audio.chunk`.
+        split_granularity: What becomes one file: an utterance, or each of its sentences or clauses.
+        word_timestamps: Send the times of words, in `audio.chunk`.
     """
 
     type: Literal["session.config"]
@@ -96,7 +96,7 @@ class SessionConfig(SpeechBody):
 
 
 class InputText(Message):
-    """The next piece of the text, cut anywhere."""
+    """The next piece of the text, split anywhere."""
 
     type: Literal["input.text"]
     text: str
@@ -109,13 +109,13 @@ class InputDone(Message):
 
 
 class InputCancel(Message):
-    """Stop what is being said, and forget what was to be said."""
+    """Stop speaking and drop the pending text."""
 
     type: Literal["input.cancel"]
 
 
 class SessionClose(Message):
-    """Say what was written to its end, then close."""
+    """Finish speaking the pending text, then close."""
 
     type: Literal["session.close"]
 
@@ -131,12 +131,12 @@ _MESSAGES: dict[object, type[ClientMessage]] = {
 
 
 def parse_message(text: str | None, limits: StreamLimits) -> ClientMessage:
-    """Read a message; None stands for one that was not text.
+    """Parse a message; `None` stands for a binary message.
 
     Raises:
-        InvalidRequest: It is not JSON, not an object, or of no known type.
-        TooLarge: It is over the limit of its type.
-        ValidationError: A key of it cannot be used.
+        InvalidRequest: It is not JSON, not an object, or its type is unknown.
+        TooLarge: It exceeds the size limit of its type.
+        ValidationError: One of its keys is invalid.
     """
     if text is None:
         raise InvalidRequest("messages are JSON text, not binary")
@@ -161,8 +161,8 @@ def parse_message(text: str | None, limits: StreamLimits) -> ClientMessage:
     return _MESSAGES[kind].model_validate(given)
 
 
-# Punctuation ends a unit where white space follows, so that 3.5 and 10:30 stay whole; that of
-# Chinese and Japanese, and a new line, always do.
+# Punctuation ends a unit if white space follows, so that 3.5 and 10:30 stay whole. Chinese and
+# Japanese punctuation, and a newline, always end one.
 _ENDS = {
     "sentence": re.compile(r"[.!?]+[\"'”’)\]]*(?=\s)|[。！？]+[”’」』）]*|\n+"),
     "clause": re.compile(r"[.!?,;:]+[\"'”’)\]]*(?=\s)|[。！？，；：、]+[”’」』）]*|\n+"),
@@ -170,12 +170,12 @@ _ENDS = {
 
 
 def unit_end(text: str, granularity: Granularity, max_chars: int) -> int:
-    """Return where the first unit of a growing text ends, 0 while that is not known.
+    """Return the end of the first unit of a growing text, or 0 if it is not known yet.
 
     Args:
-        text: What is written so far.
+        text: The text so far.
         granularity: "sentence" or "clause".
-        max_chars: A unit that is longer is cut, between words if there are any.
+        max_chars: A longer unit is split, between words if possible.
     """
     for match in _ENDS[granularity].finditer(text, 0, max_chars):
         if has_word(text[: match.end()]):
@@ -186,12 +186,12 @@ def unit_end(text: str, granularity: Granularity, max_chars: int) -> int:
 
 
 def has_word(text: str) -> bool:
-    """Whether there is a letter or a digit in it."""
+    """Return whether a text contains a letter or a digit."""
     return any(map(str.isalnum, text))
 
 
 def _check_characters(value: dict[str, object]) -> None:
-    """Refuse halves of characters: a text that was cut within one cannot be said."""
+    """Reject lone surrogates, which come from text that was split within a character."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:

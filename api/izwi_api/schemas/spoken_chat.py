@@ -1,7 +1,7 @@
-"""The body of POST /v1/chat/completions where sound is sent or asked for.
+"""The body of POST /v1/chat/completions with audio input or output.
 
-As `izwi_api.schemas.chat`: an unknown key is an error, and a key that nothing here can follow is
-taken only with the value that changes nothing.
+As in `izwi_api.schemas.chat`, an unknown key is an error, and an unsupported key is accepted only
+with the value that has no effect.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from izwi_api.schemas.chat import INT32_MAX, INT64_MAX, StreamOptions
 from izwi_api.schemas.chat_messages import Strict
 
 _MAX_ID_CHARS = 128
-# What OpenAI calls the formats, by the encoders' names.
+# OpenAI's names of formats, by the encoders' names.
 FORMATS = {name: name for name in ("wav", "aac", "mp3", "flac", "opus")} | {"pcm16": "pcm"}
 AudioFormat = Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"]
 
@@ -29,32 +29,32 @@ class TextPart(Strict):
 
 
 class InputAudio(Strict):
-    """A file of sound, in base64."""
+    """An audio file, in base64."""
 
     data: str = Field(min_length=1)
     format: Literal["wav", "mp3"]
 
 
-# A file that begins with RIFF, in base64.
+# base64 of a file that begins with RIFF
 _WAV = "UklGR"
 
 
 def _with_format(value: object) -> object:
-    """Take a bare file for a wav by its first bytes, else for an mp3."""
+    """Detect a bare file as WAV by its first bytes, otherwise assume MP3."""
     if not isinstance(value, str):
         return value
     return {"data": value, "format": "wav" if value.startswith(_WAV) else "mp3"}
 
 
 class AudioPart(Strict):
-    """Sound of a message; some clients send the file alone."""
+    """Audio of a message; some clients send only the file."""
 
     type: Literal["input_audio"]
     input_audio: Annotated[InputAudio, BeforeValidator(_with_format)]
 
 
 class GivenAnswer(Strict):
-    """An earlier answer by its id, as it was given."""
+    """An earlier answer, by its id."""
 
     id: str = Field(max_length=_MAX_ID_CHARS)
     data: str | None = None
@@ -63,7 +63,7 @@ class GivenAnswer(Strict):
 
 
 class SpokenMessage(Strict):
-    """One turn. An answer of ours, sent back as it came, is one."""
+    """One message. A response's message can be sent back unchanged."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[Annotated[TextPart | AudioPart, Field(discriminator="type")]] | None = None
@@ -73,16 +73,16 @@ class SpokenMessage(Strict):
 
 
 class VoiceId(Strict):
-    """A voice by its id."""
+    """A voice, by its id."""
 
     id: str
 
 
 class AudioOptions(Strict):
-    """How sound is answered with.
+    """Settings of the audio output.
 
     Attributes:
-        voice: Taken and not used: the model has one voice.
+        voice: Accepted but ignored: the model has one voice.
     """
 
     format: AudioFormat
@@ -90,7 +90,7 @@ class AudioOptions(Strict):
 
 
 class SpokenChatBody(Strict):
-    """What a client asks to be answered aloud, or about sound."""
+    """The request body."""
 
     model: str
     messages: list[SpokenMessage] = Field(min_length=1)
@@ -103,7 +103,7 @@ class SpokenChatBody(Strict):
     stream: bool = False
     stream_options: StreamOptions | None = None
 
-    # Taken with the value that changes nothing.
+    # Accepted only with the value that has no effect.
     n: Literal[1] | None = None
     logprobs: Literal[False] | None = None
     store: Literal[False] | None = None
@@ -112,7 +112,7 @@ class SpokenChatBody(Strict):
     response_format: Any = None
     top_p: float | None = Field(default=None, ge=1.0, le=1.0)
 
-    # They change no answer here.
+    # Accepted and ignored.
     service_tier: Literal["auto", "default"] | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None
@@ -125,7 +125,7 @@ class SpokenChatBody(Strict):
     audio_top_k: int | None = Field(default=None, ge=0, le=2049)
 
     def check(self) -> None:
-        """Check what keys ask of each other and of such a model. Raises InvalidRequest."""
+        """Validate combinations of keys, for a speech-to-speech model. Raises InvalidRequest."""
         if self.speaks is not (self.audio is not None):
             message = "`audio` and the modality 'audio' belong together: give both or neither"
             raise InvalidRequest(message, param="audio")
@@ -144,12 +144,12 @@ class SpokenChatBody(Strict):
 
     @property
     def speaks(self) -> bool:
-        """Whether sound is asked for."""
+        """Return whether audio output is requested."""
         return "audio" in (self.modalities or ())
 
     @property
     def tells_usage(self) -> bool:
-        """Whether a stream ends with its usage."""
+        """Return whether a stream ends with its usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
@@ -159,7 +159,7 @@ class SpokenChatBody(Strict):
 
 
 def has_sound(values: object) -> bool:
-    """Whether a body, not checked yet, sends sound or asks for it."""
+    """Return whether an unvalidated body has audio input or requests audio output."""
     if not isinstance(values, Mapping):
         return False
     messages = values.get("messages")
@@ -168,7 +168,7 @@ def has_sound(values: object) -> bool:
 
 
 def asks_for_sound(values: Mapping[str, object]) -> bool:
-    """Whether a body, not checked yet, asks for an answer aloud."""
+    """Return whether an unvalidated body requests audio output."""
     modalities = values.get("modalities")
     wants = isinstance(modalities, list) and "audio" in modalities
     return wants or values.get("audio") is not None

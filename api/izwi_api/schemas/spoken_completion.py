@@ -1,4 +1,4 @@
-"""The answers of POST /v1/chat/completions that are spoken, whole or in pieces."""
+"""Spoken responses of POST /v1/chat/completions, complete or as chunks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from izwi_api.services.speech_to_speech import ConversationAnswer
 
 
 class SpokenCompletion:
-    """The answer to one body, whole or in pieces: they share an id.
+    """The response to one request, complete or as chunks with the same id.
 
     Args:
-        model_name: The model, by the name that the caller gave.
-        audio_id: Of the sound; a client may send it back instead of the sound.
+        model_name: The model, by the name in the request.
+        audio_id: Id of the audio; clients may send it instead of the audio.
         answer: The answer.
-        speaks: The answer has sound, and its text is the transcript of that.
+        speaks: Whether the answer has audio; its text is then the transcript.
     """
 
     def __init__(self, model_name: str, audio_id: str, answer: ConversationAnswer, *, speaks: bool):
@@ -29,11 +29,11 @@ class SpokenCompletion:
         self.audio_id, self._answer = audio_id, answer
 
     def whole(self, sound: bytes, expires_at: int | None) -> dict[str, Any]:
-        """Return an answer that is complete.
+        """Return the complete response.
 
         Args:
-            sound: The file.
-            expires_at: Until when its id can be sent back; None: the answer has no sound.
+            sound: The audio file.
+            expires_at: Expiry of the audio id; None if there is no audio.
         """
         answer = self._answer
         message: dict[str, Any] = {"role": "assistant", "refusal": None}
@@ -47,31 +47,31 @@ class SpokenCompletion:
         return self._object("chat.completion", [choice]) | {"usage": spoken_usage(answer)}
 
     def opening(self) -> dict[str, Any]:
-        """Return the first piece: who speaks, and the id of the sound to come."""
+        """Return the first chunk, with the role and the audio id."""
         delta: dict[str, Any] = {"role": "assistant"}
         delta |= {"audio": {"id": self.audio_id}} if self._speaks else {"content": ""}
         return self._piece(delta)
 
     def piece(self, delta: AnswerText) -> dict[str, Any]:
-        """Return a piece of text."""
+        """Return a chunk of text."""
         if not self._speaks:
             return self._piece({"content": delta.content})
         return self._piece({"audio": {"id": self.audio_id, "transcript": delta.content}})
 
     def sound(self, data: bytes) -> dict[str, Any]:
-        """Return a piece of the file of sound."""
+        """Return a chunk of the audio file."""
         return self._piece({"audio": {"id": self.audio_id, "data": _base64(data)}})
 
     def expiry(self, expires_at: int) -> dict[str, Any]:
-        """Return the last piece of sound: until when its id can be sent back."""
+        """Return the last chunk of audio, with the expiry of its id."""
         return self._piece({"audio": {"id": self.audio_id, "expires_at": expires_at}})
 
     def closing(self) -> dict[str, Any]:
-        """Return the last piece: why it ended."""
+        """Return the last chunk, with the finish reason."""
         return self._piece({}, _finish_reason(self._answer))
 
     def bill(self) -> dict[str, Any]:
-        """Return what comes after the last piece, if it is asked for: the usage."""
+        """Return the usage chunk, which follows the last one on request."""
         return self._object("chat.completion.chunk", []) | {"usage": spoken_usage(self._answer)}
 
     def _piece(self, delta: Mapping[str, Any], reason: str | None = None) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class SpokenCompletion:
 
 
 def spoken_usage(answer: ConversationAnswer) -> dict[str, object]:
-    """Return the bill in tokens: a frame of sound counts as one."""
+    """Return the usage in tokens; an audio frame counts as one."""
     read, text, frames = answer.num_prompt_positions, answer.num_tokens, answer.num_frames
     return {
         "prompt_tokens": read,

@@ -1,4 +1,4 @@
-"""The form of POST /v1/audio/transcriptions, and its answers in every format."""
+"""The form of POST /v1/audio/transcriptions, and its responses in every format."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _whole(value: object) -> object:
 
 
 class ServerVad(BaseModel):
-    """Cut in silence; this is always done, so the figures are validated and not used."""
+    """Split at silence. This is always done, so the values are validated and ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,7 +49,7 @@ class ServerVad(BaseModel):
 
 
 class TranscriptionForm(BaseModel):
-    """What a client asks to be written down, its file aside."""
+    """The fields of a transcription request, without its file."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -83,40 +83,40 @@ class TranscriptionForm(BaseModel):
 
     @property
     def forced_language(self) -> str | None:
-        """The language to assume, None to detect it.
+        """Return the language to assume, or None to detect it.
 
-        Of several candidates none is assumed: the model hears for itself, any language that it
-        knows, and the answer says which.
+        With several candidates none is assumed: the model detects any language that it knows, and
+        the response reports it.
         """
         return self.language or (self.languages[0] if len(self.languages) == 1 else None)
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether tokens must have their log probabilities."""
+        """Return whether log probabilities of tokens are requested."""
         return "logprobs" in self.include
 
     @property
     def wants_words(self) -> bool:
-        """Whether each word must have its time."""
+        """Return whether word timestamps are requested."""
         return "word" in self.timestamp_granularities
 
     @property
     def is_subtitle(self) -> bool:
-        """Whether the answer is a file of subtitles."""
+        """Return whether the response is a subtitle file."""
         return self.response_format in ("srt", "vtt")
 
     @property
     def context(self) -> str:
-        """Text context for the model: the prompt and the likely words."""
+        """Return the text context for the model: the prompt and the expected words."""
         return " ".join(filter(None, [self.prompt, ", ".join(self.keywords)]))
 
 
 def parse_form(form: Form) -> TranscriptionForm:
-    """Read a form's fields: bracketed or plain lists, a chunking strategy bracketed or as JSON.
+    """Parse a form: lists with or without brackets, a chunking strategy in brackets or as JSON.
 
     Raises:
         ValidationError: A field is unknown, missing or has a wrong value.
-        InvalidRequest: A field that is not a list came twice.
+        InvalidRequest: A field that is not a list was given twice.
     """
     values: dict[str, object] = {}
     strategy: dict[str, object] = {}
@@ -138,7 +138,7 @@ def parse_form(form: Form) -> TranscriptionForm:
 
 
 def usage_of(transcription: Transcription) -> dict[str, object]:
-    """Return the bill in tokens."""
+    """Return the usage in tokens."""
     read, written = transcription.num_prompt_positions, len(transcription.token_ids)
     return {
         "type": "tokens",
@@ -149,7 +149,7 @@ def usage_of(transcription: Transcription) -> dict[str, object]:
 
 
 def logprobs_json(tokens: Iterable[TextToken]) -> list[dict[str, object]]:
-    """Return tokens with their log probabilities; half a character is U+FFFD, its bytes are so."""
+    """Return tokens with log probabilities and exact bytes; a partial character is U+FFFD."""
     return [
         {
             "token": token.spelling.decode(errors="replace"),
@@ -161,7 +161,7 @@ def logprobs_json(tokens: Iterable[TextToken]) -> list[dict[str, object]]:
 
 
 def extras_json(transcription: Transcription, fields: TranscriptionForm) -> dict[str, object]:
-    """Return what an answer in json, or the last event of a stream, has on request alone."""
+    """Return the optional keys of a json response or of a stream's last event."""
     extras: dict[str, object] = {}
     if fields.languages:
         extras["languages"] = [{"code": code} for code in transcription.language_codes]
@@ -175,12 +175,12 @@ def verbose_json(
     fields: TranscriptionForm,
     words: Iterable[AlignedWord] | None = None,
 ) -> dict[str, object]:
-    """Return the answer with segments, words or both.
+    """Return the response with segments, words or both.
 
     Args:
-        transcription: All of it.
-        fields: What was asked.
-        words: All words with their times; None if they were not requested.
+        transcription: The complete transcription.
+        fields: The request.
+        words: All words with their times; None if not requested.
     """
     answer: dict[str, object] = {
         "task": "transcribe",
@@ -196,10 +196,10 @@ def verbose_json(
 
 
 def _segments_json(transcription: Transcription, temperature: float) -> list[dict[str, object]]:
-    """Segments; figures that Whisper has and we have not are 0.
+    """Return the segments. Whisper's figures that our models do not have are 0.
 
-    So is `avg_logprob`, the mean over the tokens of the text, unless log probabilities were asked
-    for: they would take all decodes off the recorded path on CUDA.
+    `avg_logprob`, the mean over the tokens of the text, is also 0 unless log probabilities were
+    requested: they would force all decodes off recorded CUDA graphs.
     """
     return [
         {
@@ -221,21 +221,21 @@ def _segments_json(transcription: Transcription, temperature: float) -> list[dic
 
 
 class Timed(Protocol):
-    """Text that was said at a time: a segment, or a subtitle."""
+    """Text with a start and an end: a segment or a subtitle."""
 
     @property
     def start_s(self) -> float:
-        """When it begins, in seconds."""
+        """Return the start in seconds."""
         ...
 
     @property
     def end_s(self) -> float:
-        """When it ends."""
+        """Return the end in seconds."""
         ...
 
     @property
     def text(self) -> str:
-        """What is said."""
+        """Return the text."""
         ...
 
 

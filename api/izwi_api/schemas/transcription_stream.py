@@ -1,4 +1,4 @@
-"""What clients of the WebSocket /v1/audio/transcriptions/stream send beside sound."""
+"""Client messages of the WebSocket /v1/audio/transcriptions/stream, except audio."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from msgspec import Meta, Struct
 
 from izwi.errors import InvalidRequest, TooLarge
 
-# Of one message: seconds of sound, and a prompt.
+# Maximum size of one message: seconds of audio, and a prompt.
 MAX_BYTES = 1 << 20
 _FIELD = re.compile(r"(?:missing required|unknown) field `([^`]*)`")
 
 
 class _Message(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="type"):
-    """A message; its `type` says which."""
+    """A message, tagged by its `type`."""
 
 
 class SessionConfig(_Message, tag="session.config"):
-    """How to transcribe from the next sound on.
+    """Settings from the next input on.
 
     Attributes:
-        model: "" for the first that transcribes while sound arrives.
-        language: None detects it.
-        prompt: Text before the sound, or words that are likely in it.
-        sample_rate: Of the sound, in Hz: 16-bit PCM, mono, little-endian.
-        chunk_s: Seconds of sound between two partial texts; None takes the model's own.
+        model: "" selects the first model with live transcription.
+        language: The spoken language; None detects it.
+        prompt: Preceding text, or words to expect.
+        sample_rate: Sample rate of the audio in Hz; it is 16-bit PCM, mono, little-endian.
+        chunk_s: Seconds of audio between two partial transcripts; None selects the model's default.
     """
 
     model: str = ""
@@ -38,26 +38,26 @@ class SessionConfig(_Message, tag="session.config"):
 
 
 class InputDone(_Message, tag="input.done"):
-    """This sound is complete; the session goes on with the next."""
+    """This input is complete; the session continues with the next one."""
 
 
 class InputCancel(_Message, tag="input.cancel"):
-    """Forget this sound."""
+    """Discard this input."""
 
 
 class SessionClose(_Message, tag="session.close"):
-    """Write what was heard to its end, then close."""
+    """Finish the transcript, then close."""
 
 
 ClientMessage = SessionConfig | InputDone | InputCancel | SessionClose
 
 
 def parse_message(text: str) -> ClientMessage:
-    """Read a message.
+    """Parse a message.
 
     Raises:
-        InvalidRequest: It is not JSON, of no known type, or a key of it cannot be used.
-        TooLarge: It is over `MAX_BYTES`.
+        InvalidRequest: It is not JSON, its type is unknown, or one of its keys is invalid.
+        TooLarge: It is larger than `MAX_BYTES`.
     """
     if len(text) > MAX_BYTES:
         raise TooLarge(f"the message is larger than {MAX_BYTES} bytes")

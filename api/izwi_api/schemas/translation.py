@@ -18,7 +18,7 @@ def _number(value: object) -> object:
 
 
 class TranslationForm(BaseModel):
-    """What a client asks to be said in English, its file aside."""
+    """The fields of a translation request, without its file."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -29,11 +29,11 @@ class TranslationForm(BaseModel):
 
 
 def parse_form(form: Form) -> TranslationForm:
-    """Read a form's fields; an empty one asks for the default.
+    """Parse a form's fields; an empty one selects the default.
 
     Raises:
         ValidationError: A field is unknown, missing or has a wrong value.
-        InvalidRequest: A field came twice.
+        InvalidRequest: A field was given twice.
     """
     for name, entries in form.fields.items():
         if len(entries) != 1:

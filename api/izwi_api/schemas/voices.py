@@ -1,6 +1,6 @@
-"""Voices and consents on the wire: OpenAI's keys and ours.
+"""Requests and responses for voices and consents, with OpenAI's keys and our own.
 
-What clients send arrives as forms, so a truth value is a word.
+Requests are forms, so booleans are words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FORM = ConfigDict(extra="forbid", frozen=True)
 
 
 class SampleVoiceBody(BaseModel):
-    """A voice from a clip, which is the form's file `audio_sample`."""
+    """A voice from a clip, in the form's file `audio_sample`."""
 
     model_config = _FORM
 
@@ -49,7 +49,7 @@ class PromptVoiceBody(BaseModel):
 
 
 class ConsentBody(BaseModel):
-    """A consent recording, which is the form's file `recording`."""
+    """A consent recording, in the form's file `recording`."""
 
     model_config = _FORM
 
@@ -58,7 +58,7 @@ class ConsentBody(BaseModel):
 
 
 class ConsentUpdateBody(BaseModel):
-    """A recording's new label."""
+    """The new label of a recording."""
 
     model_config = _FORM
 
@@ -66,7 +66,7 @@ class ConsentUpdateBody(BaseModel):
 
 
 def stored_entry(voice: StoredVoice) -> dict[str, object]:
-    """Return OpenAI's voice object, and the keys by which other clients know voices."""
+    """Return OpenAI's voice object, with the keys that other clients expect."""
     return {
         "id": voice.id,
         "object": "audio.voice",
