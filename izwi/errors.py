@@ -1,4 +1,4 @@
-"""The error tree. Knows no HTTP: `izwi_api.http.errors` maps it once.
+"""The error tree. Independent of HTTP: `izwi_api.http.errors` maps it to statuses.
 
 IzwiError                      internal_error
 ├── InvalidRequest             invalid_request      (param names the field)
@@ -21,20 +21,21 @@ IzwiError                      internal_error
 ├── StorageFull                storage_full
 ├── EngineStopped              engine_stopped
 ├── EngineFault                internal_error       (an error outside this tree, in another process)
-└── InvalidMessage             invalid_message
+├── InvalidMessage             invalid_message
+└── StartFailed                start_failed         (carries exit_code)
 """
 
 from __future__ import annotations
 
 
 class IzwiError(Exception):
-    """The root: anything izwi raises on purpose."""
+    """Base class of all errors that izwi raises deliberately."""
 
     code = "internal_error"
 
 
 class InvalidRequest(IzwiError):
-    """The caller asked for something that cannot be done as asked."""
+    """The request is invalid, or cannot be fulfilled as stated."""
 
     code = "invalid_request"
     param: str | None
@@ -51,13 +52,13 @@ class InvalidAudio(InvalidRequest):
 
 
 class AudioTooShort(InvalidAudio):
-    """There is audio, but not enough for a word."""
+    """The audio is too short to contain a word."""
 
     code = "audio_too_short"
 
 
 class ModelNotFound(InvalidRequest):
-    """No model of that name is served, or no checkpoint is at that place."""
+    """No served model has this name, or there is no checkpoint at this path."""
 
     code = "model_not_found"
 
@@ -134,13 +135,13 @@ class RateLimited(InvalidRequest):
 
 
 class QuotaExceeded(RateLimited):
-    """The key has used up its day. The next one begins after `retry_after_s`, at midnight UTC."""
+    """The key's daily quota is used up. It resets after `retry_after_s`, at midnight UTC."""
 
     code = "insufficient_quota"
 
 
 class CheckpointError(IzwiError):
-    """A checkpoint folder is missing something, has too much, or has it in the wrong shape."""
+    """A checkpoint has missing or unexpected tensors or files, or a wrong shape."""
 
     code = "invalid_checkpoint"
 
@@ -157,22 +158,36 @@ class Overloaded(IzwiError):
 
 
 class StorageFull(IzwiError):
-    """The disk that holds the voices has no room. Nothing was kept."""
+    """The disk for stored voices is full. Nothing was stored."""
 
     code = "storage_full"
 
 
 class EngineStopped(IzwiError):
-    """The engine was shut down, or died, while the request was running."""
+    """The engine was shut down, or crashed, while the request was running."""
 
     code = "engine_stopped"
 
 
 class EngineFault(IzwiError):
-    """The engine failed in its process with an error that is not of this tree."""
+    """The engine process failed with an error outside this tree."""
 
 
 class InvalidMessage(IzwiError):
-    """Bytes from another process or a file are not what izwi writes."""
+    """A message from another process, or a file, has an invalid format."""
 
     code = "invalid_message"
+
+
+class StartFailed(IzwiError):
+    """A process of `izwi serve` could not start, so nothing is served.
+
+    `exit_code` is the exit status of the command.
+    """
+
+    code = "start_failed"
+    exit_code: int
+
+    def __init__(self, message: str, *, exit_code: int = 1):
+        super().__init__(message)
+        self.exit_code = exit_code

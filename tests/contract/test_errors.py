@@ -27,7 +27,6 @@ OUTSIDE = {
     "api/izwi_api/realtime/client_events.py: BadEvent": "an event on a socket, with its id",
     "api/izwi_api/realtime/errors.py: EventError": "an event on a socket, with a code of OpenAI's",
     "models/izwi_models/tiny/recipes/chat/wording.py: NoWordingError": "a script's own",
-    "api/izwi_api/serve/options.py: StartFailed": "carries an exit code of `izwi serve`",
     "api/izwi_api/sessions/core.py: _Done": "ends a session as it should",
     "api/izwi_api/sessions/errors.py: ClientLeft": "ends a session; nobody is left to tell",
     "api/izwi_api/sessions/errors.py: SessionOver": "carries a WebSocket close code",
@@ -112,6 +111,7 @@ def test_statuses_that_clients_rely_on() -> None:
         "EngineStopped": 503,
         "EngineFault": 500,
         "InvalidMessage": 500,
+        "StartFailed": 500,
         "IzwiError": 500,
     }
     assert {name: status_of(cls("because")) for name, cls in TREE.items()} == expected

@@ -9,8 +9,9 @@ import socket
 import pytest
 
 from izwi.config import EngineConfig
+from izwi.errors import StartFailed
 from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve.options import ServeOptions, StartFailed
+from izwi_api.serve.options import ServeOptions
 from izwi_api.serve.supervisor import Supervisor
 from izwi_api.settings import Settings
 
@@ -110,7 +111,7 @@ def test_an_engine_that_loads_for_long_does_not_hang(run):
 def test_what_fails_before_all_are_ready_ends_the_server_with_its_reason(run):
     with pytest.raises(StartFailed, match="no such model") as failed:
         run("control.send(Failed('no such model', 2))\nsys.exit(2)\n")
-    assert failed.value.code == 2
+    assert failed.value.exit_code == 2
 
 
 def test_a_process_that_dies_without_a_reason_before_all_are_ready_ends_the_server(run):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from izwi.errors import InvalidRequest
+from izwi.errors import InvalidRequest, StartFailed
 from izwi_api.serve import supervisor
 from izwi_api.serve.control import (
     ApiServerGone,
@@ -21,7 +21,7 @@ from izwi_api.serve.control import (
     Failed,
     Ready,
 )
-from izwi_api.serve.options import ADDRESS_TAKEN, StartFailed
+from izwi_api.serve.options import ADDRESS_TAKEN
 from tests.serve.virtual_processes import World
 
 
@@ -290,7 +290,7 @@ def test_the_first_reason_counts_and_all_end(monkeypatch):
     world.on_begin = begin
     with pytest.raises(StartFailed, match="no such model") as failed:
         world.run()
-    assert failed.value.code == 2
+    assert failed.value.exit_code == 2
     assert [how for how, _ in world.api_servers[0].asked] == ["terminate"]
     assert world.announced == []
 

@@ -11,14 +11,14 @@ from typing import Annotated
 import typer
 
 from izwi.config import EngineConfig
-from izwi.errors import InvalidRequest
+from izwi.errors import InvalidRequest, StartFailed
 from izwi_api.cli.options import Device, Dtype, Offline
 from izwi_api.console import report_failures, tell_failure
 from izwi_api.environment import read_access, read_settings
 from izwi_api.http.keys import KeyRing
 from izwi_api.http.tls_files import read_tls_files
 from izwi_api.runtime_options import RuntimeOptions
-from izwi_api.serve.options import ServeOptions, StartFailed
+from izwi_api.serve.options import ServeOptions
 from izwi_api.serve.process_log import log_as_the_server
 from izwi_api.services.model_aliases import parse_aliases
 from izwi_api.settings import (
@@ -233,7 +233,7 @@ def _run(serve_options: ServeOptions, host: str, port: int) -> None:
             code = serve_in_processes(serve_options, host, port)
         except StartFailed as failed:
             tell_failure(failed)
-            code = failed.code
+            code = failed.exit_code
     if code:
         raise typer.Exit(code)
 

@@ -30,15 +30,3 @@ class ServeOptions:
     drain_s: float
     num_api_servers: int = 1
     record: Path | None = None
-
-
-class StartFailed(Exception):
-    """A process could not start, so nothing is served.
-
-    Attributes:
-        code: The exit code.
-    """
-
-    def __init__(self, message: str, code: int):
-        super().__init__(message)
-        self.code = code

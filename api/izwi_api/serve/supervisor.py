@@ -21,7 +21,7 @@ from types import FrameType
 
 from prometheus_client.multiprocess import mark_process_dead
 
-from izwi.errors import InvalidRequest
+from izwi.errors import InvalidRequest, StartFailed
 from izwi.registry import named
 from izwi_api.console import messages
 from izwi_api.serve.announcement import announce
@@ -39,7 +39,7 @@ from izwi_api.serve.control import (
     Ready,
 )
 from izwi_api.serve.listen_sockets import open_listen_sockets, url_of
-from izwi_api.serve.options import ADDRESS_TAKEN, ServeOptions, StartFailed
+from izwi_api.serve.options import ADDRESS_TAKEN, ServeOptions
 
 logger = logging.getLogger(__name__)
 
@@ -280,7 +280,7 @@ class Supervisor:
     # -- ending --------------------------------------------------------------------------------
     def _fail(self, message: str, code: int) -> None:
         if self._failure is None:
-            self._failure = StartFailed(message, code)
+            self._failure = StartFailed(message, exit_code=code)
             self._leave()
 
     def _leave(self) -> None:
