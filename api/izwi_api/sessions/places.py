@@ -27,11 +27,6 @@ class Places:
         self._taken: set[int] = set()
         self._file: int | None = None
 
-    @property
-    def num_taken(self) -> int:
-        """Places taken by this process."""
-        return len(self._taken)
-
     def take(self, limit: int) -> int | None:
         """Take one of the first `limit` places; return None if all are taken."""
         if self._path is not None and self._file is None:

@@ -244,10 +244,6 @@ def _say_signs_of_money(text: str) -> str:
     return _SPACED.sub(lambda m: m[1] + m[2].replace(" ", ""), text)
 
 
-def _per(match: Match[str]) -> str:
-    return _PER.sub(lambda m: f" per {_RATES.get(m[1], m[1])}", match[0])
-
-
 def _lasting(match: Match[str]) -> str:
     first, of_first, second, of_second = match.groups()
     if of_first == of_second:

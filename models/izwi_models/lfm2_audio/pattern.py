@@ -5,7 +5,6 @@ Source: liquid-audio 1.3.0, LFM2AudioModel.generate_interleaved and generate_seq
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -82,14 +81,6 @@ def next_turn(mode: Mode, blocks: Blocks, turn: Turn, ids: Ids | None) -> Turn:
     if mode is Mode.INTERLEAVED:
         return _after_frame(blocks, turn, first)
     return turn._replace(track=TrackIndex.TEXT) if first == END_OF_AUDIO else turn
-
-
-def turn_after(mode: Mode, blocks: Blocks, entries: Iterable[Ids]) -> Turn:
-    """Return whose turn it is after a whole log."""
-    turn = first_turn(blocks)
-    for ids in entries:
-        turn = next_turn(mode, blocks, turn, ids)
-    return turn
 
 
 def _after_text(blocks: Blocks, turn: Turn, token: int | None) -> Turn:

@@ -131,15 +131,6 @@ def test_upsampling(stride: int, reach: int, dtype: torch.dtype) -> None:
         assert_near(kept, after, dtype)
 
 
-def test_a_pointwise_convolution_adds_a_residual() -> None:
-    x, weight, bias = normal(2, 32, 9, seed=1), normal(24, 32, 1, seed=2) / 6, normal(24, seed=3)
-    residual = normal(2, 24, 9, seed=4)
-    plain = TORCH.conv1d(x, weight, bias)
-    assert_near(triton_conv.pointwise_conv1d(x, weight, bias), plain, F32)
-    added = triton_conv.pointwise_conv1d(x, weight, bias, residual=residual)
-    assert_near(added, plain + residual, F32)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("channels", [48, 32, 112, 256])
 def test_residual_unit(channels: int, dtype: torch.dtype) -> None:

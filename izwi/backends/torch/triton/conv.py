@@ -38,7 +38,7 @@ _BLOCK = 2048
 
 
 def takes(x: Tensor, weight: Tensor, groups: int = 1) -> bool:
-    """Whether `causal_conv1d` and `pointwise_conv1d` can; the dtypes are the caller's concern."""
+    """Return whether `causal_conv1d` supports these shapes. Callers check the dtypes."""
     outputs, inputs, taps = weight.shape
     if groups > 1:
         return groups == outputs == x.shape[1] and inputs == 1
@@ -128,15 +128,6 @@ def causal_conv_transpose1d(
     spread = _transposed_by_output(weight, stride)
     out = _convolve(joined, spread, bias, time, 1, weight.shape[2] // stride)
     return out.view(batch, time * stride, -1).transpose(1, 2), after
-
-
-def pointwise_conv1d(
-    x: Tensor, weight: Tensor, bias: Tensor | None, *, residual: Tensor | None = None
-) -> Tensor:
-    """Convolve with a kernel of 1, and add `residual`, (batch, out, time), if there is one."""
-    added = None if residual is None else _last(residual)
-    out = _convolve(_last(x), _by_output(weight), bias, x.shape[2], 1, 1, residual=added)
-    return out.transpose(1, 2)
 
 
 def residual_unit(
