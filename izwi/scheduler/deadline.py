@@ -7,21 +7,21 @@ A step is filled in this order:
 3. new urgent streams, which may take the pages and places of background work, and of streams
    that are far ahead of playback (`FAR_S`);
 4. within the predicted time of the step, work that can wait: streams that are ahead, least slack
-   first, then background work in arrival order. Of each first due vocoder work, then prompts, then
+   first, then background work in arrival order. Within each: due vocoder work, then prompts, then
    rows (see `_fill`). Streams that are far ahead make a step no longer than background work does.
 
-Where passes with prompts are expensive, new requests and due vocoder work may be delayed to form
+If passes with prompts are expensive, new requests and due vocoder work may be delayed to form
 larger batches (see `batching_delay.py`).
 
 Preemption follows slack as well: background work first, latest arrival first, then the stream that
 is furthest ahead.
 
-A request's priority moves text alone, which has no playback clock: each level counts as
-`PRIORITY_S` less slack, and new text may take the places of text of lower priority (ADR 27).
+A request's priority affects only text, which has no playback clock: each level counts as
+`PRIORITY_S` less slack, and new text may preempt text of lower priority (ADR 27).
 
-Background work finishes under any load of streams, one sequence after the other: one may start in
-time (`PATIENCE_STEPS`), new requests do not displace it, and its rows are at most
-`BACKGROUND_STEPS` apart. Only streams that outgrow the memory can still take its pages.
+Background work finishes under any load of streams, one sequence at a time: one starts within
+`PATIENCE_STEPS`, new requests do not preempt it, and its rows are at most `BACKGROUND_STEPS` steps
+apart. Only running streams that exceed the memory can still take its pages.
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ from izwi.scheduler.plan import Budgets, Plan, Urgency, View
 from izwi.scheduler.playback import FAR_S, margin_s
 from izwi.scheduler.step_builder import LEAST_CHUNK_TOKENS, StepBuilder, is_decode, is_due, is_stuck
 
-# A stream whose next chunk would arrive with less than this to spare runs in every step.
+# A stream whose next chunk would arrive with a smaller margin than this runs in every step.
 URGENT_S = 0.2
-# Steps without a part after which a running background sequence runs whatever the time; one a step,
-# so that each of n waits for at most BACKGROUND_STEPS + n. More than a full batch of chunks takes
-# one after the other, or their wait for the codec would lengthen the steps of streams.
+# After this many idle steps a running background sequence runs regardless of the step's time, one
+# sequence per step, so that each of n waits at most BACKGROUND_STEPS + n steps. The number exceeds
+# the steps that a full batch of chunks takes one by one; otherwise background rows that wait for
+# the codec would lengthen the steps of streams.
 BACKGROUND_STEPS = 128
-# Steps after which the first waiting background sequence starts before new streams, if none runs.
+# Steps after which the first waiting background sequence starts ahead of new streams, if none runs.
 PATIENCE_STEPS = 1000
 # Streams that are ahead may make a step longer than `step_s` by this factor while no stream waits
 # for its first audio: in a batch they are far cheaper. Background work may not.
 AHEAD_STRETCH = 4.0
 # Without streams, background work may make a step longer than `step_s` by this factor.
 ALONE_STRETCH = 1.5
-# Rows that can wait and run together where nothing else runs, whatever time is predicted.
+# Rows that can wait run together up to this number if nothing else runs, whatever the prediction.
 LEAST_ROWS = 2
 # Work that can wait lengthens a step with a stream's first audio by at most this factor, or to this
 # share of the time left until that audio is late: on a GPU a full batch costs little beside a new
@@ -62,15 +63,15 @@ HURRY_SHARE = 0.15
 # Without urgent rows a step may always take this times a step of one row: on a machine so slow that
 # the time allows one row, work that can wait would otherwise run one by one.
 ONE_ROW_STRETCH = 1.25
-# Slack that a level of priority takes from text. So a request of priority 0 that has waited so long
-# comes before a new one of priority 1, and running text of priority 1 runs in every step.
+# Slack that each level of priority subtracts from text. A request of priority 0 that has waited
+# this long comes before a new one of priority 1, and running text of priority 1 runs in every step.
 PRIORITY_S = 1.0
 
 _slack_order = attrgetter("urgency.slack_s", "key")
 
 
 def rank_deadline(view: View) -> tuple[float, ...]:
-    """Order streams by slack, then background work by arrival; what waited too long is first."""
+    """Order streams by slack, then background work by arrival; late background work comes first."""
     return _rank(_prioritized(view))
 
 
@@ -81,10 +82,10 @@ def _rank(view: View) -> tuple[float, ...]:
 
 
 def text_slack_s(urgency: Urgency) -> float:
-    """Return the slack by which text is served.
+    """Return the slack used to schedule text.
 
-    Before its first token slack falls with time. Later it does not, so what was idle for long then
-    comes before all.
+    Before the first token, slack falls with time. Afterwards it does not, so text that has been
+    idle for long comes first.
     """
     slack_s, idle_steps = urgency.slack_s, urgency.idle_steps
     if urgency.started and idle_steps >= BACKGROUND_STEPS and slack_s < inf:
@@ -93,7 +94,7 @@ def text_slack_s(urgency: Urgency) -> float:
 
 
 def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> Plan:
-    """Fill one step by slack: no gap and an early first sound first, throughput with the rest."""
+    """Fill one step by slack: first avoid gaps and late first audio, then maximize throughput."""
     if any(view.urgency.priority for view in (*running, *waiting)):
         running, waiting = list(map(_prioritized, running)), list(map(_prioritized, waiting))
     builder = StepBuilder(running, budgets, worth=_slack_order)
@@ -103,20 +104,20 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
     limit_s = budgets.step_s * (ALONE_STRETCH if alone else 1.0)
     new_requests = [*crowd.pressing, *crowd.patient, *crowd.idle]
     num_rows = sum(map(is_decode, running)) if new_requests else 0
-    pays = not all(map(is_stuck, crowd.prompts))  # a pass with prompts runs in any case
+    pays = not all(map(is_stuck, crowd.prompts))  # a pass with prompts runs anyway
     if not pays and should_delay_requests(new_requests, num_rows, budgets, limit_s):
         crowd = crowd._replace(pressing=[], patient=[], idle=[], backpressured=[])
     for view in crowd.prompts:
         builder.set_aside(view)
 
-    # prompts may take the time that the poorest listener can spare
+    # prompts may use the time until the smallest slack runs out
     patience_s = max(budgets.step_s, crowd.least_slack_s)
-    least_tokens = LEAST_CHUNK_TOKENS  # for the first of them, so that one gets on in any case
-    hurry_s = inf  # until the first sound would be late that is in the making, if one is
+    least_tokens = LEAST_CHUNK_TOKENS  # so that at least one makes progress
+    hurry_s = inf  # time until the earliest pending first audio would be late
     for view in filter(is_decode, crowd.urgent):
         if builder.take_row(view) and not view.urgency.started:
             hurry_s = min(hurry_s, view.urgency.slack_s)
-    for view in crowd.urgent:  # the decodes have their part already
+    for view in crowd.urgent:  # the decodes are already in the step
         if builder.take(view, patience_s, least_tokens):
             least_tokens = 0
             hurry_s = hurry_s if view.urgency.started else min(hurry_s, view.urgency.slack_s)
@@ -126,7 +127,7 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
         listened = view.urgency.slack_s < inf
         victims = _victims(running, builder, view) if listened else _stuck(running)
         if not builder.admit(view, victims, patience_s, least_tokens):
-            blocked = True  # none overtakes one that has no room yet
+            blocked = True  # no request overtakes one that does not fit yet
             break
         least_tokens = 0
         hurry_s = hurry_s if view.urgency.started else min(hurry_s, view.urgency.slack_s)
@@ -144,18 +145,18 @@ def plan_deadline(running: Sequence[View], waiting: Sequence[View], budgets: Bud
 
 
 class _Crowd(NamedTuple):
-    """The views by how they are to be served, each list in its order.
+    """The views by class of service, each list in its order.
 
     Attributes:
-        urgent: Running: nothing heard yet, or a gap is near.
+        urgent: Running streams without first audio, or close to a gap.
         ahead: Running streams that can wait.
         background: Running background work.
-        prompts: Of these three, those whose prompt is in flight.
-        pressing: Waiting: urgent streams, and before them one background sequence if it is late.
+        prompts: Those of these three whose prompt is incomplete.
+        pressing: Waiting urgent streams, preceded by one background sequence if it is late.
         patient: The other waiting streams.
         idle: The other waiting background work.
-        backpressured: Waiting, and to emit nothing.
-        least_slack_s: Slack of the poorest listener of a running stream.
+        backpressured: Waiting sequences that may not emit.
+        least_slack_s: Smallest slack of a running stream.
     """
 
     urgent: list[View]
@@ -170,7 +171,7 @@ class _Crowd(NamedTuple):
 
     @staticmethod
     def of(running: Sequence[View], waiting: Sequence[View], budgets: Budgets) -> _Crowd:
-        """Sort the views."""
+        """Classify and sort the views."""
         crowd = _Crowd([], [], [], [], [], [], [], [], inf)
         urgent, ahead, background, prompts = crowd[:4]
         decodes = StepWork(decode_rows=len(running))
@@ -208,7 +209,7 @@ class _Crowd(NamedTuple):
 
 
 def _prioritized(view: View) -> View:
-    """Put the slack by which it is served in place of its reader's."""
+    """Replace the slack of text by the slack used to schedule it."""
     if view.sound.chunk:
         return view
     return replace(view, urgency=replace(view.urgency, slack_s=text_slack_s(view.urgency)))
@@ -222,12 +223,12 @@ def _is_urgent(view: View, frame_s: float) -> bool:
 
 
 def _any_near(views: Sequence[View]) -> bool:
-    """Whether one of some streams is not far ahead; they come in order of slack."""
+    """Return whether any stream is not far ahead; they are ordered by slack."""
     return bool(views) and views[0].urgency.slack_s < FAR_S
 
 
 def _take_idle(builder: StepBuilder, background: Sequence[View]) -> int | None:
-    """Give the longest idle background sequence a part, if that is too long; its key."""
+    """Run the longest-idle background sequence if it is overdue; return its key."""
     idle = [view for view in background if view.urgency.idle_steps >= BACKGROUND_STEPS]
     for view in sorted(idle, key=lambda view: (-view.urgency.idle_steps, view.key)):
         if builder.take(view, least_tokens=LEAST_CHUNK_TOKENS):
@@ -236,13 +237,13 @@ def _take_idle(builder: StepBuilder, background: Sequence[View]) -> int | None:
 
 
 class _Limits(NamedTuple):
-    """What a step with work that can wait keeps to.
+    """Limits of a step for work that can wait.
 
     Attributes:
         far_s: Predicted seconds, for background work and streams that are far ahead.
-        near_s: The same for other streams.
-        pages_are_short: Nobody can join, and prompts must not keep pages from earlier arrivals.
-        sounds_beside: Sound is made beside the next step; see `Budgets`.
+        near_s: Predicted seconds, for other streams.
+        pages_are_short: No request can start, and prompts must leave pages to earlier arrivals.
+        sounds_beside: The codec runs beside the next step; see `Budgets`.
     """
 
     far_s: float
@@ -251,23 +252,23 @@ class _Limits(NamedTuple):
     sounds_beside: bool
 
     def of(self, view: View) -> float:
-        """Predicted seconds that a step with this view may take."""
+        """Return the predicted seconds that a step with this view may take."""
         return self.near_s if view.urgency.slack_s < FAR_S else self.far_s
 
 
 def _fill(
     builder: StepBuilder, crowd: _Crowd, running: Sequence[View], limits: _Limits, blocked: bool
 ) -> None:
-    """Take what can wait, as long as the step is predicted to end within its limit.
+    """Add work that can wait while the step's predicted time stays within its limit.
 
-    A row and the sound that it makes due go to different steps, which keeps steps short, unless
-    sound is made beside them. Sound that is due goes first, then prompts: both are soon done, and
-    rows then run in as large a batch as can be. The other way round, rows would leave no time for
-    the prompts that are to join them. Where pages are short the rows go first.
+    A row and the vocoder work that it makes due run in different steps, which keeps steps short,
+    unless the codec runs beside the steps. Due vocoder work goes first, then prompts: both finish
+    soon, and rows then run in the largest possible batch. In the opposite order, rows would leave
+    no time for the prompts that are to join them. If pages are short, rows go first.
     """
 
     def least_tokens() -> int:
-        return LEAST_CHUNK_TOKENS if builder.is_empty else 0  # a step that could run something does
+        return LEAST_CHUNK_TOKENS if builder.is_empty else 0  # never an empty step
 
     beside = limits.sounds_beside
     rows: list[View] = []
@@ -281,7 +282,8 @@ def _fill(
     ends = [view for view in due if view.progress.ended]
     waits = beside and should_delay_vocoding(rows, ends, crowded)
     for view in due:
-        if not (waits and view.progress.ended):  # one that is backpressured may lack text: at once
+        # a stream that has not ended may be waiting for text, so its audio is not delayed
+        if not (waits and view.progress.ended):
             builder.take_sound(view, inf if builder.is_empty else limits.of(view))
     if limits.pages_are_short:
         _take_rows(builder, rows, limits, sound=beside and not waits)
@@ -301,7 +303,7 @@ def _fill(
 
 
 def _take_rows(builder: StepBuilder, rows: Sequence[View], limits: _Limits, sound: bool) -> None:
-    # two rows run whatever is predicted: one alone does not show what another one costs
+    # always run two rows: a single one does not show the cost of another
     num_free = LEAST_ROWS if builder.is_empty else 0
     for view in rows:
         limit_s = limits.of(view)
@@ -312,13 +314,13 @@ def _take_rows(builder: StepBuilder, rows: Sequence[View], limits: _Limits, soun
 
 
 def _victims(running: Sequence[View], builder: StepBuilder, new: View) -> Iterator[View]:
-    """Who makes way for a new stream: what cannot run, then background work, the latest first.
+    """Return what to preempt for a new stream: what cannot run, then the latest background work.
 
-    Then streams that are far ahead, the furthest first; for text, text of lower priority that can
-    wait, but for the first of it, which would never end if it began again and again.
+    Then streams that are far ahead, the furthest first. New text may preempt text of lower priority
+    that can wait, except the first such sequence, which might otherwise be restarted forever.
 
-    The earliest of the background is spared where streams run that will end and make room, or a
-    rush of streams would let it begin again and again and never end.
+    The earliest background sequence is spared while streams run that will end and make room.
+    Otherwise a burst of streams could restart it forever.
     """
     yield from _stuck(running)
     background = sorted((v for v in running if v.urgency.slack_s == inf), key=_slack_order)

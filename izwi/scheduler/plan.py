@@ -44,10 +44,10 @@ class Urgency(Struct, frozen=True, kw_only=True, gc=False):
     """How soon a sequence should be served.
 
     Attributes:
-        slack_s: Seconds until its listener hears a gap, or, before the first sound, until that is
-            late; negative if it is late already. `inf`: background work.
-        started: Its first audio or text was delivered.
-        idle_steps: Steps since it last ran in one, or since it arrived.
+        slack_s: Seconds until playback underruns, or until the first audio is late; negative if it
+            is late already. `inf` marks background work.
+        started: Whether its first audio or text was delivered.
+        idle_steps: Steps since it last ran, or since it arrived.
         priority: Larger goes first.
     """
 
@@ -61,8 +61,8 @@ class PendingSound(Struct, frozen=True, kw_only=True, gc=False):
     """Frames of a sequence that are not sound yet.
 
     Attributes:
-        frames: Frames emitted that are not sound yet.
-        chunk: Frames of its next chunk of sound; 0: the model makes no sound.
+        frames: Emitted frames that are not decoded to audio yet.
+        chunk: Frames of its next audio chunk; 0 if the model has no audio output.
         next_frames: Frames that its next entry adds: 0 if that is text.
     """
 
@@ -71,7 +71,7 @@ class PendingSound(Struct, frozen=True, kw_only=True, gc=False):
     next_frames: int = 1
 
 
-# For models that make no sound.
+# For models without audio output.
 NO_SOUND = PendingSound()
 
 
@@ -83,8 +83,8 @@ class View(Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         key: Identifies the sequence; a smaller key arrived earlier.
-        progress: How far it is, and what it may run next.
-        num_pages: Pages that it gets for free: its own, or, if it waits, shared ones that another
+        progress: Its progress, and what it may run next.
+        num_pages: Pages that need no allocation: its own, or, if it waits, shared ones that another
             sequence holds.
         num_shared: Of `num_pages`, pages that other sequences hold too, so that preempting this
             one does not free them.
@@ -117,8 +117,8 @@ class Budgets(NamedTuple):
         vocodes: Streams whose sound one step may make.
         step_s: Predicted time above which a step takes on no more work that can wait.
         cost: Predicts that time.
-        new_requests: Requests started per step, a moving average.
-        far_new_requests: Of these, how many were far ahead of playback, or had no listener.
+        new_requests: Requests started per step (moving average).
+        far_new_requests: Those of them that were far ahead of playback, or background work.
         since_start: Steps since a request last started.
         sounds_beside: The codec runs beside the next step, so that it delays few rows.
     """

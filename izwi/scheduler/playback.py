@@ -1,7 +1,7 @@
 """Playback arithmetic: chunk sizes, slack, gaps. Pure: no clock, no tensor, no I/O.
 
-Times are seconds on the caller's clock. A listener plays at 1x from the first sound on, so the
-sound that was delivered runs out `slack` seconds from now, and a chunk that comes later is a gap.
+Times are seconds on the caller's clock. Playback runs at 1x from the first audio on, so the
+delivered audio runs out in `slack` seconds, and a chunk that arrives later causes a gap.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-# A stream with so much sound in hand can wait for long, so it gives way like background work.
+# A stream with this much slack can be preempted like background work.
 FAR_S = 5.0
-# A stream that waits for text and has less sound in hand than this gets its last frames as sound,
-# although they do not fill a chunk.
+# Below this slack, the last frames of a stream that waits for text are decoded although they do not
+# fill a chunk.
 DRY_S = 0.2
 
 
@@ -36,11 +36,11 @@ def slack_s(
 
     Args:
         now_s: The time.
-        submitted_s: When the request came.
-        first_sound_s: When its first chunk of sound left, None before.
-        audio_s: Seconds of sound that left.
-        ttfa_target_s: How long after `submitted_s` the first sound is on time.
-        gaps_s: Gaps that the listener heard so far; playing resumed that much later.
+        submitted_s: When the request was submitted.
+        first_sound_s: When its first audio chunk was delivered, or None.
+        audio_s: Seconds of audio delivered.
+        ttfa_target_s: Target for the first audio, in seconds after `submitted_s`.
+        gaps_s: Total of the gaps so far; playback is delayed by as much.
     """
     if first_sound_s is None:
         return submitted_s + ttfa_target_s - now_s
@@ -48,11 +48,11 @@ def slack_s(
 
 
 def margin_s(slack_s: float, num_missing: int, frame_s: float) -> float:
-    """Seconds to spare when the next chunk arrives; negative: the listener hears a gap that long.
+    """Return the margin when the next chunk arrives; negative is the length of a gap.
 
     Args:
-        slack_s: Sound in hand.
-        num_missing: Frames that the chunk still lacks; a step makes one.
+        slack_s: The stream's slack.
+        num_missing: Frames that the chunk still lacks; each step emits one.
         frame_s: Predicted time of a step.
     """
     return slack_s - num_missing * frame_s
@@ -83,7 +83,7 @@ def underrun_s(chunks: Iterable[tuple[float, float]]) -> float:
 
 
 def chunk_frames(num_chunks: int, ramp: Sequence[int]) -> int:
-    """Frames of the chunk after `num_chunks` chunks.
+    """Return the number of frames of the chunk after `num_chunks` chunks.
 
     The first chunk is small so that sound starts early; later ones grow, because each call of
     the codec costs something beyond its frames and the listener has audio in hand by then.
@@ -92,7 +92,7 @@ def chunk_frames(num_chunks: int, ramp: Sequence[int]) -> int:
 
 
 def short_chunk_frames(num_frames: int, ramp: Sequence[int]) -> int:
-    """Frames of the largest chunk that so many frames fill; 0 without a frame.
+    """Return the largest chunk size that this many frames fill; 0 without a frame.
 
     Only sizes of the ramp, and 1: a device has recorded steps for these.
     """
@@ -100,7 +100,7 @@ def short_chunk_frames(num_frames: int, ramp: Sequence[int]) -> int:
 
 
 def frames_to_vocode(num_pending: int, chunk: int, *, ended: bool) -> int:
-    """Frames of a planned chunk that should go through the codec; 0 to wait for more.
+    """Return the frames of a planned chunk to decode now; 0 to wait for more.
 
     Args:
         num_pending: Frames emitted that are not sound yet.

@@ -1,8 +1,8 @@
-"""Playback clocks: what was played of each answer, and when an underrun follows. No tensors.
+"""Playback clocks: what was played of each answer, and when it underruns. No tensors.
 
 Requests of one listener (the pieces of one text) play one after the other, so they share a clock. A
-piece is due when those before it have been played: sound of a later piece does not help a listener
-who waits for an earlier one.
+piece is due when those before it have been played: audio of a later piece does not prevent a gap in
+an earlier one.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class _Piece:
 
     Attributes:
         audio_s: Seconds of its sound that were delivered.
-        dry_s: When its listener hears a gap, or, before the first sound, when that sound is late.
-        ended: It gets no more sound.
+        dry_s: When playback underruns, or, before the first audio, when that is late.
+        ended: Whether its audio is complete.
     """
 
     clock: PlaybackClock
@@ -67,7 +67,7 @@ class PlaybackClocks:
 
         Args:
             frame_s: Seconds of sound in a frame, or None for a model that writes text.
-            target_s: Without first sound after this time a listener is served late.
+            target_s: Target for the first audio, in seconds.
         """
         self._frame_s, self._target_s = frame_s, target_s
         self._clocks: dict[str, PlaybackClock] = {}
@@ -92,7 +92,7 @@ class PlaybackClocks:
         self._foresee(clock)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget a request that has ended; its listener once all that was delivered has played."""
+        """Remove an ended request, and its clock once all delivered audio has played."""
         piece = self._pieces.pop(sequence.arrival, None)
         if piece is None:
             return
@@ -120,7 +120,7 @@ class PlaybackClocks:
         self._foresee(clock)
 
     def shift(self, sequence: Sequence, pause_s: float) -> None:
-        """Move a clock by the time for which its listener was paused."""
+        """Shift a clock by the duration of a pause."""
         clock = self._pieces[sequence.arrival].clock
         clock.submitted_s += pause_s
         if clock.first_sound_s is not None:
@@ -139,7 +139,7 @@ class PlaybackClocks:
         first = clock.queue[0]
         if first is piece:
             return piece.dry_s - now_s, started
-        # a piece is not urgent before those ahead of it have been played, however late these are
+        # a piece is not urgent before those ahead of it have been played, however late they are
         return piece.dry_s - min(now_s, first.dry_s), True
 
     def _foresee(self, clock: PlaybackClock) -> None:

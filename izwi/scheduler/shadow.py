@@ -19,7 +19,7 @@ class Difference(NamedTuple):
         encode: Sequences of which they encode different numbers of pieces.
         forward: Sequences that have a row in only one of them.
         stretch: Sequences with a row in both, over different positions.
-        vocode: Sequences of which they make different numbers of frames into sound.
+        vocode: Sequences of which they decode different numbers of frames to audio.
         order: Sequences with a row in both that stand at another place among these.
     """
 
@@ -36,7 +36,7 @@ class Difference(NamedTuple):
 
 
 def compare(ours: Plan, theirs: Plan) -> Difference:
-    """Count what differs between two plans; the same either way round."""
+    """Count the differences between two plans; symmetric."""
     our_rows = {row.key: row for row in ours.forward}
     their_rows = {row.key: row for row in theirs.forward}
     our_order = [key for key in our_rows if key in their_rows]
