@@ -22,7 +22,7 @@ class Edge:
         stored: Index in the sequence to handle, for each absent page.
         idle_stop: Pages that only the tree holds, if any, come before this index in the sequence;
             those that became idle only just may not be counted yet.
-        queued: Whether it is lined up for eviction.
+        queued: Whether it is in the eviction queue.
     """
 
     __slots__ = (
@@ -57,14 +57,14 @@ class Edge:
         return self.start + len(self.pages)
 
     def attach(self, child: Edge) -> None:
-        """Let an edge follow, at its place in the order."""
+        """Add a child edge, in sorted order."""
         head = child.keys[: self.page_size]
         place = bisect_left(self.heads, head)
         self.heads.insert(place, head)
         self.children.insert(place, child)
 
     def detach(self, child: Edge) -> None:
-        """Let a child go."""
+        """Remove a child edge."""
         place = bisect_left(self.heads, child.keys[: self.page_size])
         del self.heads[place], self.children[place]
 
@@ -122,7 +122,7 @@ def follow(edge: Edge, count: int, keys: list[int], limit: int) -> tuple[Edge, i
 
 
 def nearest(edge: Edge, tail: list[int]) -> tuple[int | None, int]:
-    """The page after an edge that shares most first slots with `tail`, and how many.
+    """Return the page after an edge with the longest common prefix with `tail`, and its length.
 
     Children are sorted, so what is shared only shrinks with the distance on either side.
     """

@@ -13,30 +13,30 @@ from izwi.cache.radix import Match, RadixTree
 
 
 class PageMover(Protocol):
-    """Moves what pages hold, within the device and to the tiers below it."""
+    """Moves page contents, within the device and to lower tiers."""
 
     def copy(self, source: int, target: int, num_slots: int) -> None:
-        """Copy the first slots of a page, at the latest with `flush`."""
+        """Copy the first slots of a page; may be deferred until `flush`."""
         ...
 
     def flush(self) -> None:
-        """Carry out what is left to copy; nothing may write to pages before."""
+        """Execute deferred copies. Call it before anything writes to pages."""
         ...
 
     def demote(self, page: int) -> int | None:
-        """Keep a page's contents in a lower tier; a handle, or None where rebuilding is cheaper."""
+        """Save a page in a lower tier; return a handle, or None if rebuilding is cheaper."""
         ...
 
     def promote(self, handle: int, page: int) -> bool:
-        """Bring back what `demote` kept and forget it; False if it is gone."""
+        """Restore a demoted page and forget its handle; return False if it was dropped."""
         ...
 
     def drop(self, handle: int) -> None:
-        """Forget what `demote` kept."""
+        """Drop a demoted page."""
         ...
 
     def take_dropped(self) -> list[int]:
-        """Handles that the tiers had to give up since the last call."""
+        """Return the handles that the tiers have dropped since the last call."""
         ...
 
 
@@ -44,8 +44,8 @@ class PagedMemory:
     """The pages of one model.
 
     Attributes:
-        num_demoted: Pages that went down a tier so far.
-        num_promoted: Pages that came back.
+        num_demoted: Pages moved to a lower tier so far.
+        num_promoted: Pages restored so far.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class PagedMemory:
 
     @property
     def num_pages(self) -> int:
-        """Pages in all."""
+        """Return the total number of pages."""
         return self._pool.num_pages
 
     @property
     def num_free(self) -> int:
-        """Pages that hold nothing."""
+        """Return the number of free pages."""
         return self._pool.num_free
 
     @property
     def num_available(self) -> int:
-        """Pages that can be handed out: free ones, and those that the tree alone keeps."""
+        """Return the pages that can be allocated: free ones, and those that only the tree holds."""
         return self._pool.num_free + self._tree.num_evictable
 
     @property
@@ -110,7 +110,7 @@ class PagedMemory:
         slots = match.num_positions % self._page_size
         num_positions = len(pages) * self._page_size
         if whole and match.copy_from is not None:
-            self._pool.share([match.copy_from])  # not to be evicted for its own copy
+            self._pool.share([match.copy_from])  # protects it from eviction for its own copy
             if self.num_available:
                 pages += self.allocate(1)
                 self._mover.copy(match.copy_from, pages[-1], slots)
@@ -123,10 +123,10 @@ class PagedMemory:
         self._mover.flush()
 
     def allocate(self, count: int) -> list[int]:
-        """Hand out pages; unused prefixes may be evicted or demoted for them.
+        """Allocate pages; unused prefixes may be evicted or demoted for them.
 
         Raises:
-            ValueError: Fewer are available (`num_available`): a bug of ours.
+            ValueError: Fewer are available (`num_available`), which is a bug in the caller.
         """
         missing = count - self._pool.num_free
         if missing > 0:
@@ -150,9 +150,9 @@ class PagedMemory:
         return handle
 
     def _bring_back(self, match: Match, pages: list[int]) -> bool:
-        """Load what is stored and hold what lies beyond, in order; True if nothing was missing."""
+        """Load stored pages and hold those beyond, in order; return whether all were found."""
         beyond = dict(match.beyond)
-        self._pool.share(list(beyond.values()))  # not to be evicted for what is loaded
+        self._pool.share(list(beyond.values()))  # protects them from eviction for the loaded pages
         loaded: list[int] = []
         stored = dict(match.stored)
         while len(pages) in stored or len(pages) in beyond:
@@ -176,7 +176,7 @@ class PagedMemory:
         return not beyond and not stored
 
     def _settle(self) -> None:
-        """Let tree and tiers know what the other has let go of."""
+        """Synchronize dropped handles between tree and tiers."""
         for handle in self._mover.take_dropped():
             self._tree.drop(handle)
         for handle in self._tree.take_orphans():

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 class PagePool:
     """A fixed number of pages with reference counts.
 
-    One holder is special: the cache of prefixes, which `adopt`s pages. A page that it alone holds
-    is *idle*: it can be had back at once, so it counts as good as free. Idle pages are counted at
-    every transition and never searched for.
+    The prefix cache is a special holder, which `adopt`s pages. A page that only the cache holds is
+    *idle*: it can be reclaimed at once. Idle pages are counted at every transition, never searched
+    for.
     """
 
     def __init__(self, num_pages: int):
@@ -22,7 +22,7 @@ class PagePool:
 
     @property
     def num_pages(self) -> int:
-        """Pages in all."""
+        """Return the total number of pages."""
         return len(self._counts)
 
     @property
@@ -32,19 +32,19 @@ class PagePool:
 
     @property
     def num_idle(self) -> int:
-        """Adopted pages that only the cache holds."""
+        """Return the number of adopted pages that only the cache holds."""
         return self._num_idle
 
     def num_holders(self, page: int) -> int:
-        """How often a page is held, the cache included."""
+        """Return a page's reference count, including the cache."""
         return self._counts[page]
 
     def num_users(self, page: int) -> int:
-        """How many sequences hold a page."""
+        """Return how many sequences hold a page."""
         return self._counts[page] - self._adopted[page]
 
     def is_idle(self, page: int) -> bool:
-        """Whether only the cache holds a page."""
+        """Return whether only the cache holds a page."""
         return self._counts[page] == 1 and self._adopted[page] == 1
 
     def count_idle(self, pages: Iterable[int]) -> int:
@@ -53,10 +53,10 @@ class PagePool:
         return sum([counts[page] == 1 and adopted[page] == 1 for page in pages])
 
     def allocate(self, count: int) -> list[int]:
-        """Hand out `count` pages, each held once.
+        """Allocate `count` pages with one reference each.
 
         Raises:
-            ValueError: Fewer are free; the caller plans with `num_free`, so it is our own bug.
+            ValueError: Fewer are free, which is a bug in the caller (see `num_free`).
         """
         left = len(self._free) - count
         if left < 0 or count < 0:
@@ -69,7 +69,7 @@ class PagePool:
         return pages
 
     def share(self, pages: Sequence[int]) -> None:
-        """Hold pages once more."""
+        """Add a reference to each page."""
         counts = self._counts
         for page in pages:
             count = counts[page]
@@ -80,7 +80,7 @@ class PagePool:
             counts[page] = count + 1
 
     def release(self, pages: Sequence[int]) -> None:
-        """Release pages; one with no reference left is free again.
+        """Remove a reference from each page; a page without references is free.
 
         Raises:
             ValueError: The page is free, or held by the cache alone, which uses `disown`.
@@ -98,7 +98,7 @@ class PagePool:
                 self._idled.add(page)
 
     def adopt(self, pages: Sequence[int]) -> None:
-        """Let the cache hold pages, once each, beside those who hold them now.
+        """Add the cache's reference to each page.
 
         Raises:
             ValueError: A page is free, or the cache holds it already.
@@ -112,7 +112,7 @@ class PagePool:
             self._counts[page] += 1
 
     def disown(self, pages: Sequence[int]) -> None:
-        """Let the cache let go of pages; idle ones are free again.
+        """Remove the cache's reference from each page; idle pages become free.
 
         Raises:
             ValueError: The cache does not hold the page.
@@ -127,11 +127,11 @@ class PagePool:
                 self._free.append(page)
 
     def take_idled(self) -> set[int]:
-        """Pages that became idle since the last call; some may be in use again, or free."""
+        """Return pages that became idle since the last call; some may be in use or free by now."""
         idled, self._idled = self._idled, set()
         return idled
 
 
 def pages_for(num_positions: int, page_size: int) -> int:
-    """Pages that hold so many positions."""
+    """Return the number of pages for this many positions."""
     return -(-num_positions // page_size)

@@ -1,15 +1,16 @@
 """The prefix tree (radix tree): which pages hold the keys and values of which positions.
 
-Knows no tensors. A position is named by a content key, an int; positions are equal where their
-keys and all keys before them are. An edge of the tree is a run of whole pages, and edges split at
-page borders. The tree holds one reference to each of its pages, so a page whose sequences are
-gone stays findable until `evict` gives it back.
+Independent of tensors. A position has a content key, an int. Two positions are equal if their keys
+and all keys before them are equal. An edge of the tree is a run of whole pages; edges split at page
+boundaries. The tree holds one reference to each of its pages, so pages of finished sequences can
+still be found until `evict` frees them.
 
-Eviction takes the least recently used page first, and the deeper of two that were used together.
-Who uses a page uses all before it, so this order goes from the ends of leaves toward the root. A
-page in use is passed over. A page before it may go all the same (a sequence can compute again
-what the tree has, and then continue it): what follows is then forgotten, not taken from its users,
-and is known again once its sequence is inserted again.
+Eviction takes the least recently used page first, and of two that were used together the deeper
+one. Using a page also uses all pages before it, so eviction proceeds from the leaves toward the
+root. Pages in use are skipped. A page before one in use may still be evicted, because a sequence
+can recompute what the tree has and continue from its own copy. The tree then forgets the pages that
+follow, without taking them from their users; they are found again once that sequence is inserted
+again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Demote = Callable[[int, int], int | None]
 
 
 class Match(NamedTuple):
-    """The longest known prefix of some keys. Holds nothing: valid until the tree changes.
+    """The longest known prefix of some keys. Holds no references: valid until the tree changes.
 
     Known pages in order: `pages`, and from the first one in a lower tier on, `stored` and
     `beyond`, which together have each further index once. Without loading anything,
@@ -51,11 +52,11 @@ class Match(NamedTuple):
 
 
 class RadixTree:
-    """Prefixes over the pages of one pool; the only one that adopts pages of that pool.
+    """The prefix tree over one pool's pages. Only one tree may adopt pages of a pool.
 
     Attributes:
         num_pages: Pages that the tree holds a reference to.
-        positions_asked: Positions that `match` was called with, peeks aside.
+        positions_asked: Positions that `match` was called with, excluding peeks.
         positions_hit: Of these, positions that were known.
     """
 
@@ -65,7 +66,7 @@ class RadixTree:
         Args:
             pool: Of the pages.
             page_size: Positions of a page.
-            whole_pages: Prefixes end at page borders: a part of a page is of no use.
+            whole_pages: Only match whole pages.
         """
         self._pool, self._page_size, self._whole_pages = pool, page_size, whole_pages
         self._root = Edge(None, 0, [], [], page_size)
@@ -81,12 +82,12 @@ class RadixTree:
 
     @property
     def num_evictable(self) -> int:
-        """Pages that `evict` can give back now."""
+        """Return the number of pages that `evict` can free now."""
         return self._pool.num_idle
 
     @property
     def num_stored(self) -> int:
-        """Known pages that are in a lower tier."""
+        """Return the number of known pages in lower tiers."""
         return len(self._places)
 
     def match(self, keys: Sequence[int], *, peek: bool = False) -> Match:
@@ -94,7 +95,7 @@ class RadixTree:
 
         Args:
             keys: Content keys from the first position on; a list is fastest.
-            peek: Look only: neither the order of eviction nor the statistics change.
+            peek: Change neither the eviction order nor the statistics.
         """
         keys = keys if isinstance(keys, list) else list(keys)
         size = self._page_size
@@ -120,7 +121,7 @@ class RadixTree:
         return Match(pages[:first], num_positions, copy_from, stored, tuple(beyond))
 
     def insert(self, keys: Sequence[int], pages: Sequence[int]) -> int:
-        """Make whole pages findable and mark their path as used now.
+        """Add whole pages to the tree and mark their path as used now.
 
         Where the tree has a page for the same positions already, it keeps its own; where it has
         one in a lower tier, the given page takes its place and the handle is orphaned. Work is
@@ -187,7 +188,7 @@ class RadixTree:
                 continue
             handle = demote(page, (index + 1) * self._page_size) if demote else None
             owner = self._owners[page]
-            if owner is None:  # its place went as `demote` made room
+            if owner is None:  # its place was dropped while `demote` made room
                 self._orphans += [] if handle is None else [handle]
             elif handle is None:
                 self._cut(owner, index)
@@ -220,7 +221,7 @@ class RadixTree:
         return self.num_pages - before
 
     def drop(self, handle: int) -> None:
-        """Forget a page that the lower tier has thrown away, and all that follows it.
+        """Remove a page that the lower tier has dropped, and all pages after it.
 
         Following unused pages are free again, following handles are orphaned. Tiers should throw
         away in the order in which they were given pages: ends come first. A handle that is not
@@ -232,7 +233,7 @@ class RadixTree:
             del self._orphans[first]  # the handle itself, of which the tier knows
 
     def take_orphans(self) -> list[int]:
-        """Handles that the tree has let go of since the last call, for the tier to free."""
+        """Return handles that the tree has dropped since the last call, for the tier to free."""
         orphans, self._orphans = self._orphans, []
         return orphans
 
@@ -284,7 +285,7 @@ class RadixTree:
         return self._root, 0
 
     def _append(self, edge: Edge, keys: list[int], pages: list[int]) -> None:
-        """Let pages follow a edge, where nothing of the kind does so far."""
+        """Append pages after an edge that has no such child yet."""
         self._pool.adopt(pages)
         start, count = edge.stop, len(pages)
         if edge.parent is not None and not edge.children:
@@ -301,7 +302,7 @@ class RadixTree:
         self.num_pages += count
 
     def _fill(self, edge: Edge, index: int, page: int) -> None:
-        """Put a page where only a handle is."""
+        """Replace a handle by a page."""
         self._pool.adopt([page])
         handle = edge.stored.pop(index)
         del self._places[handle]
@@ -311,7 +312,7 @@ class RadixTree:
         self.num_pages += 1
 
     def _store(self, edge: Edge, index: int, handle: int) -> None:
-        """Put a handle where a page is, and let go of the page."""
+        """Replace a page by a handle, and release the page."""
         if handle in self._places:
             raise ValueError(f"handle {handle} is in use")
         page = edge.pages[index - edge.start]
@@ -327,7 +328,7 @@ class RadixTree:
         self.num_pages -= len(pages)
 
     def _cut(self, edge: Edge, index: int) -> None:
-        """Forget a page and all that follows it."""
+        """Remove a page and all pages after it."""
         keep = index - edge.start
         gone, edges = edge.pages[keep:], list(edge.children)
         handles = [edge.stored.pop(at) for at in sorted(edge.stored) if at >= index]
@@ -360,10 +361,10 @@ class RadixTree:
 
 
 def page_chain(keys: Sequence[int], page_size: int) -> list[int]:
-    """A running digest of each whole page of content keys.
+    """Return a running digest of each whole page of content keys.
 
-    Equal digests at the same place mean equal positions up to the end of that page, so one sees
-    without comparing keys that a page is being computed by another sequence.
+    Equal digests at the same index mean equal positions up to the end of that page. This shows,
+    without comparing keys, that another sequence is computing the same page.
 
     Args:
         keys: Content keys from the first position on, 0 <= key < 2**64.

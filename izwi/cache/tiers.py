@@ -1,8 +1,8 @@
 """Lower tiers of pages: host memory, a file, or dropped.
 
-Knows no tensors: a page is the bytes that `PagedKV.read_pages` gave. What is dropped can always
-be rebuilt from its request's log, so nothing here is an error to the loop: a store that cannot
-keep a page says so, and the page is gone.
+Independent of tensors: a page is the bytes from `PagedKV.read_pages`. A dropped page can always be
+rebuilt from its request's log, so failures here are not errors of the loop: a store that cannot
+keep a page reports it, and the page is dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Tier(StrEnum):
-    """Where an evicted page goes. The order is that of preference among equal costs."""
+    """Where an evicted page goes, in order of preference at equal cost."""
 
     HOST = "host"
     DISK = "disk"
@@ -36,15 +36,15 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TierCosts:
-    """Seconds that keeping a page, or rebuilding it, takes.
+    """Seconds it takes to move a page between tiers, or to rebuild it.
 
-    The defaults are the order of a server's bus and flash; measure to do better.
+    The defaults are typical of a server's bus and flash storage; measured values are better.
 
     Attributes:
         rebuild_s_per_position: Prefill, in a step that has other rows too.
         host_copy_s_per_byte: One copy between the device and the host.
         disk_write_s_per_byte: From the host's memory to the file.
-        disk_read_s_per_byte: And back.
+        disk_read_s_per_byte: From the file to the host's memory.
     """
 
     rebuild_s_per_position: float
@@ -59,13 +59,13 @@ def cheapest(
     costs: TierCosts,
     tiers: Collection[Tier] = (Tier.HOST, Tier.DISK, Tier.DROP),
 ) -> Tier:
-    """Where evicted positions should go, if they will be asked for again.
+    """Return the cheapest tier for evicted positions that will be used again.
 
     Args:
         num_positions: Positions that would have to be rebuilt.
         num_bytes: Bytes that would have to be kept.
-        costs: What each way takes.
-        tiers: Those that there are.
+        costs: The cost of each tier.
+        tiers: The available tiers.
     """
     there_and_back_s = 2 * num_bytes * costs.host_copy_s_per_byte
     disk_s = num_bytes * (costs.disk_write_s_per_byte + costs.disk_read_s_per_byte)
@@ -78,10 +78,10 @@ def cheapest(
 
 
 class PageStore:
-    """Pages of one size in host memory, the longest unused of them in a file.
+    """Pages of one size in host memory; the least recently used ones overflow to a file.
 
-    A page that is put gets a handle, an int that is never given again. It lives until it is
-    dropped by its owner, or by the store for want of room; `take_dropped` lists the latter.
+    `put` returns a handle, an int that is never reused. The page is kept until its owner drops it,
+    or the store drops it for lack of space; `take_dropped` lists the latter.
 
     Attributes:
         costs: Decides between the tiers at every put; may be replaced as measurements come in.
@@ -132,7 +132,7 @@ class PageStore:
         return self._choose(num_positions, host=self._host_capacity > 0)
 
     def put(self, page: Bytes, num_positions: int) -> int | None:
-        """Keep a copy of a page.
+        """Store a copy of a page.
 
         Args:
             page: (page_bytes,).
@@ -164,17 +164,17 @@ class PageStore:
         return self._disk.get(handle)
 
     def drop(self, handle: int) -> None:
-        """Forget a page; nothing if it is gone already."""
+        """Drop a page; does nothing if it was dropped already."""
         if self._host.pop(handle, None) is None:
             self._disk.drop(handle)
 
     def take_dropped(self) -> list[int]:
-        """Handles that the store had to drop since the last call."""
+        """Return the handles that the store has dropped since the last call."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
     def close(self) -> None:
-        """Forget everything and give the file's room back."""
+        """Drop all pages and free the file."""
         self._host.clear()
         self._disk.close()
 
@@ -209,7 +209,7 @@ class PageStore:
 
 
 class _DiskTier:
-    """Pages in a nameless file, the longest unused first.
+    """Pages in an unlinked file, least recently used first.
 
     Plain reads and writes: a write to a full disk then fails where it can be caught, while one
     through a memory map kills the process.
@@ -227,7 +227,7 @@ class _DiskTier:
         return len(self._places)
 
     def make_room(self) -> int | None:
-        """Drop the longest unused page if another one would be too many; its handle."""
+        """Drop the least recently used page if the tier is full; return its handle."""
         if not self._places or len(self._places) < self.capacity:
             return None
         handle = next(iter(self._places))
@@ -235,7 +235,7 @@ class _DiskTier:
         return handle
 
     def put(self, handle: int, page: Bytes) -> bool:
-        """Write a page; False if that fails, after which the file grows no more."""
+        """Write a page. Return False if that fails; the file then stops growing."""
         if len(self._places) >= self.capacity:
             return False
         place = self._free.pop() if self._free else self._num_places
@@ -287,6 +287,6 @@ class _DiskTier:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
         file = tempfile.TemporaryFile(buffering=0, dir=self._folder)  # noqa: SIM115
-        weakref.finalize(self, file.close)  # an engine may go without saying so
+        weakref.finalize(self, file.close)  # an engine may be dropped without `close`
         self._file = file
         return file
