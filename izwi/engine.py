@@ -153,21 +153,24 @@ class Engine:
             worker, sequence = self._live[request_id]
             worker.scheduler.resume(sequence, self.clock())
 
-    def write(self, request_id: str, text_ids: Seq[int], closed: bool) -> None:
-        """Write text to a request with open input; do nothing if it has ended or was closed.
+    def write(self, request_id: str, text_ids: Seq[int], closed: bool) -> bool:
+        """Write text to a request with open input; return False if it has ended or was closed.
 
         Args:
             request_id: The request.
             text_ids: The next text ids, in the model's vocabulary.
             closed: Nothing more will be written.
         """
-        if request_id in self._live:
-            _, sequence = self._live[request_id]
-            if sequence.input.is_open:
-                sequence.input.written.extend(text_ids)
-                sequence.input.is_open = not closed
-                if closed and sequence.status.paused is PauseReason.INPUT:
-                    sequence.status.paused = None
+        if request_id not in self._live:
+            return False
+        _, sequence = self._live[request_id]
+        if not sequence.input.is_open:
+            return False
+        sequence.input.written.extend(text_ids)
+        sequence.input.is_open = not closed
+        if closed and sequence.status.paused is PauseReason.INPUT:
+            sequence.status.paused = None
+        return True
 
     def set_backpressure(self, request_id: str, backpressured: bool) -> None:
         """Turn backpressure on or off for a request whose reader is behind."""

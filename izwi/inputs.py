@@ -55,6 +55,8 @@ class SpeechInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="speech
     Attributes:
         pronunciations: By word, what is spoken instead of it. Models are asked without: what asks
             them has put it into the text.
+        turn_ids: Of a request whose text is written while it is spoken: the ids that its turn
+            begins with, in the model's vocabulary; `text` is then empty.
     """
 
     text: str
@@ -68,6 +70,7 @@ class SpeechInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="speech
     seed: int = 0
     max_new_tokens: int | None = None
     pronunciations: dict[str, str] | None = None
+    turn_ids: tuple[int, ...] = ()
 
 
 class TranscriptionInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="transcription"):

@@ -11,11 +11,12 @@ import logging
 import os
 import queue
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from izwi.audio.pcm import to_s16le
 from izwi.backends.protocol import ArrayBackend
@@ -73,6 +74,10 @@ class Observer(Protocol):
         """Hear that the engine took a request."""
         ...
 
+    def written(self, request_id: str, text_ids: Sequence[int]) -> None:
+        """Hear which text ids were written to a request."""
+        ...
+
     def chunk(self, chunk: Chunk) -> None:
         """Hear what leaves the engine, for all requests, in order."""
         ...
@@ -92,6 +97,7 @@ class _OpenRecord:
 
     request: Request
     entries: list[tuple[int, ...]] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
     num_samples: int = 0
     sound: Any = field(default_factory=hashlib.sha256)
 
@@ -100,6 +106,13 @@ class _OpenRecord:
         if chunk.pcm is not None and chunk.pcm.size:
             self.num_samples += chunk.pcm.size
             self.sound.update(to_s16le(chunk.pcm))
+
+
+class _Written(NamedTuple):
+    """Text ids that were written to a request."""
+
+    request_id: str
+    text_ids: tuple[int, ...]
 
 
 class RequestRecorder:
@@ -119,7 +132,7 @@ class RequestRecorder:
             OSError: It cannot be written.
         """
         self._path, self._models, self._platform = path, models, platform
-        self._pending: queue.Queue[Request | Chunk | None] = queue.Queue(_MAX_PENDING)
+        self._pending: queue.Queue[Request | _Written | Chunk | None] = queue.Queue(_MAX_PENDING)
         self._open: dict[str, _OpenRecord] = {}
         self._stopped = False
         self.num_lines = 0
@@ -135,11 +148,19 @@ class RequestRecorder:
     def submitted(self, request: Request) -> None:
         """Remember a request, if it can be rebuilt from what was asked.
 
-        Alignments are left out: nothing follows from an earlier entry.
+        Alignments are left out: nothing follows from an earlier entry. So are requests whose text
+        is written while they run, unless their ask has the ids that they begin with.
         """
         kinds = SpeechInput | TranscriptionInput | ChatInput | ConversationInput
-        if isinstance(request.ask, kinds) and not request.open_input:
+        ask = request.ask
+        if request.open_input and not (isinstance(ask, SpeechInput) and ask.turn_ids):
+            return
+        if isinstance(ask, kinds):
             self._tell(request)
+
+    def written(self, request_id: str, text_ids: Sequence[int]) -> None:
+        """Add text ids to a request."""
+        self._tell(_Written(request_id, tuple(text_ids)))
 
     def chunk(self, chunk: Chunk) -> None:
         """Add to a request; its last chunk writes it."""
@@ -152,7 +173,7 @@ class RequestRecorder:
         self._thread.join(_CLOSE_S)
         self._stopped = True
 
-    def _tell(self, item: Request | Chunk) -> None:
+    def _tell(self, item: Request | _Written | Chunk) -> None:
         if self._stopped:
             return
         try:
@@ -177,12 +198,15 @@ class RequestRecorder:
                     self._open.clear()
                     self._stop(error)
 
-    def _take(self, item: Request | Chunk) -> None:
+    def _take(self, item: Request | _Written | Chunk) -> None:
         if isinstance(item, Request):
             self._open[item.request_id] = _OpenRecord(item)
             return
         record = self._open.get(item.request_id)
         if record is None:
+            return
+        if isinstance(item, _Written):
+            record.written += item.text_ids
             return
         record.take(item)
         if item.reason is not None:
@@ -212,7 +236,7 @@ class RequestRecorder:
             text = answered(self._models, request, record.entries)
             return ConversationLine(ask=ask, text=text, **known)
         assert isinstance(ask, SpeechInput)
-        return SpeechLine(ask=ask, **known)
+        return SpeechLine(ask=ask, written=tuple(record.written), **known)
 
     def _write(self, line: bytes) -> None:
         whole, num_written = self._file.tell(), 0

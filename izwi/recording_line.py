@@ -16,11 +16,13 @@ A recording is a file of JSON lines, one ended request each:
     num_samples   of the sound, 0 where there is none
     pcm_sha256    of the sound as little-endian 16-bit samples, "" where there is none
     text          what a transcription, or what is said in an answer, reads as
+    written       of speech whose text was written while it was spoken: the text ids that were
+                  written to it; `turn_ids` of its ask are those that it began with
 
 What has its default is left out. `izwi.serialization` says how an array is written.
 
-A recording holds callers' texts and voices, so only its owner may read the file. Requests whose
-text was written while they ran, and those that only encode, are not recorded.
+A recording holds callers' texts and voices, so only its owner may read the file. Live
+transcriptions, and requests that only encode, are not recorded.
 """
 
 from __future__ import annotations
@@ -79,6 +81,7 @@ class SpeechLine(_Line, frozen=True, kw_only=True, tag="speech"):
     ask: SpeechInput
     num_samples: int = 0
     pcm_sha256: str = ""
+    written: tuple[int, ...] = ()
 
 
 class TranscriptionLine(_Line, frozen=True, kw_only=True, tag="transcription"):

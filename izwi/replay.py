@@ -192,6 +192,9 @@ def _run_all(engine: Engine, runs: Iterable[_Run]) -> None:
                 run.fail("error", f"the engine refuses it: {error}")
             else:
                 live[run.request.request_id] = run
+                if run.request.open_input and isinstance(run.line, SpeechLine):
+                    # closed, whether it was or not: no entry of the line is behind the text
+                    engine.write(run.request.request_id, run.line.written, True)
         for chunk in engine.step():
             run = live[chunk.request_id]
             run.take(chunk)

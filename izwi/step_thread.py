@@ -115,7 +115,7 @@ class SteppingThread:
 
     def write(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
         """Write text to a request with open input; see `Engine.write`."""
-        self.tell(lambda: self._engine.write(request_id, text_ids, closed))
+        self.tell(lambda: self.write_to(request_id, text_ids, closed))
 
     def set_backpressure(self, request_id: str, backpressured: bool) -> None:
         """Turn backpressure on or off for a request."""
@@ -180,6 +180,12 @@ class SteppingThread:
     def end(self, request_id: str) -> None:
         """Do the same as `abort`, in a command."""
         self._dispatch(self._engine.abort(request_id))
+
+    def write_to(self, request_id: str, text_ids: Sequence[int], closed: bool) -> None:
+        """Do the same as `write`, in a command."""
+        observer = self._observer
+        if self._engine.write(request_id, text_ids, closed) and observer:
+            self._observed(lambda ids: observer.written(request_id, ids), text_ids)
 
     def _settle_changes(self) -> None:
         """Complete the futures of models that were added or removed."""

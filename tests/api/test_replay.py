@@ -18,10 +18,12 @@ from izwi.inputs import SpeechInput
 from izwi.recording import RequestRecorder, platform_of
 from izwi.recording_line import SpeechLine, read_recording
 from izwi.request import Chunk, Reason, Request
+from izwi.serialization import encode_line
 from izwi_api.cli.main import app
 from izwi_api.runtime_options import RuntimeOptions
 from izwi_api.serve.recording import recorded
 from izwi_api.services.speech import open_speech
+from izwi_api.services.speech_writer import open_speech_writer
 from tests.api.conftest import FakePrompt
 from tests.golden.make_recordings import RECORDINGS, SPEAKER, loaded
 
@@ -121,3 +123,40 @@ async def test_what_a_running_engine_records_is_replayed(tmp_path):
     result = izwi("replay", path, "--alone", "--dtype", "float32", code=0)
     assert "same" in result.stdout
     assert SPEAKER in result.stdout
+
+
+async def test_speech_that_was_written_while_it_was_spoken_is_replayed(tmp_path):
+    backend, registry = loaded()
+    path = tmp_path / "t.jsonl"
+    recorder = RequestRecorder(path, registry, platform_of(backend))
+    engine = AsyncEngine(Engine(registry.models, backend, EngineConfig()))
+    engine.observe(recorder)
+    engine.start()
+    whole = await open_speech_writer(engine, registry, SPEAKER, SpeechInput("", seed=5))
+    chunks = whole.chunks()
+    await whole.write("It is warm in the")
+    heard = [await anext(chunks)]  # sound leaves before the rest is written
+    await whole.write(" house. The next")
+    await whole.write(" train leaves at seven.")
+    await whole.close()
+    heard += [chunk async for chunk in chunks]
+    left = await open_speech_writer(engine, registry, SPEAKER, SpeechInput("", seed=6))
+    await left.write("It is cold in the garden, but")
+    async for chunk in left.chunks():
+        if chunk.pcm is not None:
+            break
+    left.abort()
+    await engine.stop()
+    recorder.close()
+    *written, cut = read_recording(path)
+    assert sum(len(line.entries) for line in written) == sum(len(c.entries) for c in heard)
+    assert {line.reason for line in written} == {Reason.STOP}
+    assert cut.reason is Reason.ABORTED
+    assert cut.num_samples > 0
+    assert all(line.ask.turn_ids and line.written for line in (written[0], cut))
+    result = izwi("replay", path, "--dtype", "float32", code=0)
+    assert "same" in result.stdout
+    wrong = [msgspec.structs.replace(line, written=line.written[:-1]) for line in written]
+    path.write_bytes(b"".join(encode_line(line) for line in wrong))
+    result = izwi("replay", path, "--json", "--dtype", "float32", code=1)
+    assert json.loads(result.stdout)["differences"][0]["what"] in ("entries", "reason")

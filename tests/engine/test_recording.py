@@ -160,8 +160,12 @@ def test_what_ends_is_written_and_nothing_else(tmp_path: Path) -> None:
         asked("failed", speech),
         asked("encodes", None, encode_only=True),
         asked("written", speech, open_input=True),
+        asked("open", SpeechInput("", turn_ids=(1, 2, 3, 4)), open_input=True),
     ):
         recorder.submitted(request)
+    recorder.written("open", [5, 6])
+    recorder.written("written", [9])
+    recorder.written("open", (7,))
     recorder.chunk(gave("a", [[1, 2]], pcm=SAMPLES))
     for name in ("b", "failed", "encodes", "written", "never heard of"):
         recorder.chunk(gave(name, [[104]]))
@@ -170,9 +174,12 @@ def test_what_ends_is_written_and_nothing_else(tmp_path: Path) -> None:
     recorder.chunk(gave("b", [[105]], Reason.LENGTH))
     for name in ("encodes", "written"):
         recorder.chunk(gave(name, [], Reason.STOP))
+    recorder.chunk(gave("open", [[8, 9]], Reason.STOP))
     recorder.chunk(gave("failed", [], Reason.ERROR, error=RuntimeError("no")))
     recorder.close()
-    left, first, second = read_recording(path)
+    left, first, second, last = read_recording(path)
+    assert isinstance(last, SpeechLine)
+    assert (last.ask.turn_ids, last.written, last.entries) == ((1, 2, 3, 4), (5, 6, 7), ((8, 9),))
     assert (left.reason, left.entries, first.reason) == (Reason.ABORTED, ((5, 6),), Reason.STOP)
     assert isinstance(first, SpeechLine)
     assert isinstance(second, TranscriptionLine)

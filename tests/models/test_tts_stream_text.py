@@ -134,6 +134,12 @@ def test_written_text_is_the_whole_text(
         assert model.max_entries(sequence) == whole.max_entries
         assert part.request.max_entries >= whole.max_entries
         assert part.request.sampling == whole.sampling
+        again = model.prepare_speech(f"id-{number}", "tiny", part.request.ask)
+        assert layout(again) == layout(part.request)
+        assert (again.max_entries, again.open_input) == (
+            part.request.max_entries,
+            part.request.open_input,
+        )
 
 
 def closed(part: TextPart) -> Sequence:
@@ -393,3 +399,10 @@ def test_the_tiny_checkpoint_of_the_wheel_streams_its_text() -> None:
     for number, piece in enumerate(model.split_text(text)):
         at_once.submit(model.prepare_speech(f"id-{number}", "tiny", replace(whole, text=piece)))
     assert loop.finish() == at_once.finish()
+
+
+@pytest.mark.parametrize("turn_ids", [(1, 2, 3), (1, 2, 3, -1), (1, 2, 3, 10**6)])
+def test_what_begins_no_turn_is_refused(load: LoadModel, turn_ids: tuple[int, ...]) -> None:
+    ask = SpeechInput("", "ryan", text_mode=TextMode.STREAMING, turn_ids=turn_ids)
+    with pytest.raises(InvalidRequest, match="turn_ids"):
+        load("custom_voice").prepare_speech("id", "tiny", ask)

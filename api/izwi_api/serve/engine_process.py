@@ -169,7 +169,7 @@ class ApiServerConnections:
             case wire.Backpressure():
                 self._set_backpressure(line, command.request_id, command.backpressured)
             case wire.Write():
-                engine.write(command.request_id, command.text_ids, command.closed)
+                self.thread.write_to(command.request_id, command.text_ids, command.closed)
             case wire.Acknowledge():
                 self._acknowledge(line, command.num_messages)
 

@@ -19,7 +19,7 @@ from izwi.request import EncodeInput, Request, SamplingParams
 from izwi_models.qwen3_tts import prompt as prompts
 from izwi_models.qwen3_tts.config import GenerationConfig, TTSConfig
 from izwi_models.qwen3_tts.prompt import Reference, Script
-from izwi_models.qwen3_tts.text import SpeechText
+from izwi_models.qwen3_tts.text import ROLE_IDS, SpeechText
 
 # Length of a reference clip in seconds: less holds no voice, more helps no voice.
 MIN_CLIP_S, MAX_CLIP_S = 0.5, 120.0
@@ -115,6 +115,8 @@ class Draft:
         prompt = prompts.assemble(config, script, self.mode, voice.encode_inputs, voice.prompt)
         sampling, codebook_sampling = _sampling(self.checkpoint.generation, ask)
         num_text = None if is_open else len(text)
+        if is_open:  # so that it can be prepared again
+            ask = structs.replace(ask, text="", turn_ids=(*role, *text))
         return Request(
             request_id=request_id,
             model=model,
@@ -158,12 +160,19 @@ def draft(checkpoint: Checkpoint, ask: SpeechInput) -> Draft:
 def prepare_speech(
     checkpoint: Checkpoint, request_id: str, model: str, ask: SpeechInput
 ) -> Request:
-    """Check and tokenise one utterance.
+    """Check and tokenise one utterance, or lay out one anew whose text is still to be written.
 
     Raises:
-        InvalidRequest: The text is empty; else see `draft`.
+        InvalidRequest: The text is empty, or `turn_ids` are no turn's; else see `draft`.
         TooLarge: The text or the clip does not fit.
     """
+    if ask.turn_ids:
+        drafted = draft(checkpoint, ask)
+        role, text = list(ask.turn_ids[:ROLE_IDS]), list(ask.turn_ids[ROLE_IDS:])
+        known = range(checkpoint.config.talker_config.text_vocab_size)
+        if len(text) < drafted.first_ids or not set(ask.turn_ids) <= set(known):
+            raise InvalidRequest("turn_ids do not begin a turn of this model", param="input")
+        return drafted.request(request_id, model, role, text, is_open=True)
     if not ask.text.strip():
         raise InvalidRequest("the text is empty", param="input")
     role, text = checkpoint.text.role_and_text(ask.text)

@@ -12,7 +12,7 @@ from izwi_models.qwen3.tokenizer import IncrementalTokenizer, QwenTokenizer
 
 _START, _END = "<|im_start|>", "<|im_end|>"
 # Ids at the edges of a turn that are not its text.
-_ROLE_IDS, _CLOSING_IDS, _REFERENCE_CLOSING_IDS = 3, 5, 2
+ROLE_IDS, _CLOSING_IDS, _REFERENCE_CLOSING_IDS = 3, 5, 2
 
 
 class SpeechText:
@@ -42,7 +42,7 @@ class SpeechText:
 
     def reference(self, text: str) -> list[int]:
         """Ids of what a reference clip says."""
-        return self._turn("assistant", text)[_ROLE_IDS:-_REFERENCE_CLOSING_IDS]
+        return self._turn("assistant", text)[ROLE_IDS:-_REFERENCE_CLOSING_IDS]
 
     def instruct(self, text: str) -> list[int]:
         """Ids of an instruction: a user's turn with its markers. None for empty text."""
@@ -80,6 +80,6 @@ class OpenTurn:
         return self._take(self._tokenizer.close()) + self._last
 
     def _take(self, ids: list[int]) -> list[int]:
-        missing = _ROLE_IDS - len(self.role)
+        missing = ROLE_IDS - len(self.role)
         self.role += ids[:missing]
         return ids[missing:]
