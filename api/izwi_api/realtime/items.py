@@ -16,10 +16,9 @@ from izwi.chat import ChatMessage, Role, ToolCall
 from izwi.conversation import Answer
 from izwi_api.realtime.errors import EventError, describe
 from izwi_api.realtime.formats import WireFormat
+from izwi_api.realtime.speaking_rate import CHARACTERS_PER_S
 from izwi_api.services.text_shares import cut_text
 
-# Assumed speaking rate in characters, until an answer's audio is complete.
-CHARACTERS_PER_S = 15.0
 # Audio kept for `conversation.item.retrieve`; the oldest items lose theirs first.
 _MAX_KEPT_BYTES = 16 << 20
 _MAX_ITEMS = 4096
@@ -39,6 +38,7 @@ class Content:
         audio: Bytes in the format that the session had when it arrived; None if not kept.
         audio_ms: Duration of the audio.
         played_ms: The part of an answer that was played; None means all of it.
+        characters_per_s: Assumed speaking rate, while the audio is not complete.
         wire: The format of a user's `audio`.
         samples: The same audio, (n,) float32 at 16 kHz, once a model has processed it.
         entries: The log entries of an answer from a speech-to-speech model.

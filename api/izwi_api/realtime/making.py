@@ -27,6 +27,7 @@ from izwi_api.realtime.settings import (
     updated,
     wire_format,
 )
+from izwi_api.realtime.speaking_rate import SpeakingRates
 from izwi_api.services.context import Services
 from izwi_api.services.converse import Voice, open_spoken_answer
 from izwi_api.services.live_transcribe import default_streaming_model
@@ -48,6 +49,7 @@ class ResponseMaker:
 
     def __init__(self, services: Services):
         self._services = services
+        self._rates = SpeakingRates()
         self.transcripts: dict[str, asyncio.Future[str]] = {}
 
     def setting(
@@ -68,6 +70,7 @@ class ResponseMaker:
             in_conversation=options is None or options.conversation != "none",
             max_tokens=None if max_tokens == "inf" else max_tokens,
             metadata=None if options is None else options.metadata,
+            rates=self._rates,
         )
 
     async def open_answer(

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
@@ -18,11 +18,12 @@ from izwi.errors import InvalidRequest, IzwiError
 from izwi.request import Reason
 from izwi_api.realtime.formats import InputDecoder, OutputEncoder, WireFormat
 from izwi_api.realtime.hearing_models import LiveConversation
-from izwi_api.realtime.items import CHARACTERS_PER_S, Content, Item
+from izwi_api.realtime.items import Content, Item
 from izwi_api.realtime.lead_in import LeadIn
 from izwi_api.realtime.live_answer import LiveAnswer
 from izwi_api.realtime.playback import PlaybackClock
 from izwi_api.realtime.speaker import LEAD_MS, Speaker
+from izwi_api.realtime.speaking_rate import SpeakingRates
 from izwi_api.services.chat import AnswerDelta, CallDelta
 from izwi_api.services.converse import SoundPiece
 
@@ -44,6 +45,7 @@ class ResponseSetting:
         lead_ms: See `PlaybackClock`.
         in_conversation: Whether it becomes part of the conversation.
         max_tokens: Maximum number of tokens; None for the model's limit.
+        rates: Speaking rates of the session's voices; this answer's is added at its end.
     """
 
     wire: WireFormat | None
@@ -54,6 +56,7 @@ class ResponseSetting:
     max_tokens: int | None = None
     metadata: dict[str, str] | None = None
     conversation_id: str = ""
+    rates: SpeakingRates = field(default_factory=SpeakingRates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,6 @@ class Response:
         wire = setting.wire
         self._reference = InputDecoder(wire) if wire is not None else None
 
-    # -- the session's side ----------------------------------------------------------------------
     def prepare(self, open_answer: Callable[[], Awaitable[LiveAnswer]]) -> None:
         """Start generating."""
         self._task = asyncio.create_task(self._run(open_answer))
@@ -189,7 +191,6 @@ class Response:
         """Return how much of its audio was sent."""
         return int(self.clock.sent_ms)
 
-    # -- generating and sending -------------------------------------------------------------------
     async def _run(self, open_answer: Callable[[], Awaitable[LiveAnswer]]) -> None:
         try:
             spoken = self._spoken = await open_answer()
@@ -213,7 +214,9 @@ class Response:
             if encoder is not None and tempo is not None:
                 await self._send_sound(encoder.write(tempo.finish()) + encoder.finish())
             if self.message is not None:
-                self.message.content[0].is_complete = True
+                content, setting = self.message.content[0], self.setting
+                content.is_complete, spoken_s = True, content.audio_ms / 1000 * setting.speed
+                setting.rates.learn(setting.voice, content.text, spoken_s)
             await self._going.wait()
             self._hooks.ended(None)
         except Exception as error:
@@ -281,7 +284,6 @@ class Response:
                 return
             await asyncio.sleep(wait_ms / 1000)
 
-    # -- its items -------------------------------------------------------------------------------
     def _message(self) -> _Output:
         for output in self._outputs:
             if output.item is self.message:
@@ -289,7 +291,7 @@ class Response:
         with_sound = self.setting.wire is not None
         content = Content("output_audio" if with_sound else "output_text")
         content.is_complete = not with_sound
-        content.characters_per_s = CHARACTERS_PER_S * self.setting.speed
+        content.characters_per_s = self.setting.rates.of(self.setting.voice) * self.setting.speed
         self.message = Item("message", role="assistant", status="in_progress")
         output = self._begin_output(self.message)
         self.message.content.append(content)
