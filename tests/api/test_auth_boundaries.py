@@ -6,6 +6,7 @@ import pytest
 
 from izwi.errors import RateLimited
 from izwi_api.http.auth import Auth, presented_key
+from izwi_api.http.client_secrets import ClientSecrets
 from izwi_api.http.errors import response_to
 from izwi_api.http.keys import KeyRing, add_key
 from izwi_api.http.limits import Clocks, KeyLimits
@@ -87,6 +88,18 @@ async def test_limits_that_were_edited_hold_at_once(keyed, clock):
 )
 async def test_probes_and_the_page_need_no_key(keyed, method, path, status):
     assert (await ask(keyed[0], method, path))[0] == status
+
+
+@pytest.mark.parametrize("kind", ["websocket", "http"])
+async def test_a_live_session_without_any_secret_is_refused(tmp_path, clock, kind):
+    file = tmp_path / "keys.toml"
+    key = add_key(file, "ann", KeyLimits(2))
+    secrets = ClientSecrets(tmp_path, clock)
+    auth = Auth(Behind(), KeyRing(file, clock=clock), client_secrets=secrets)
+    path = "/v1/realtime" if kind == "websocket" else "/v1/realtime/calls"
+    assert (await ask(auth, path=path, kind=kind))[0] == 401
+    assert (await ask(auth, path=path, kind=kind, authorization="Bearer ek_no.secret"))[0] == 401
+    assert (await ask(auth, path=path, kind=kind, authorization=f"Bearer {key}"))[0] == 200
 
 
 async def test_what_is_no_request_passes(keyed):

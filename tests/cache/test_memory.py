@@ -18,6 +18,7 @@ class Below:
         self.lost: set[int] = set()
         self.copies: list[tuple[int, int, int]] = []
         self.dropped: deque[int] = deque()
+        self.gone: list[int] = []  # what it let go of by itself
 
     def copy(self, source: int, target: int, num_slots: int) -> None:
         self.copies.append((source, target, num_slots))
@@ -38,7 +39,8 @@ class Below:
         self.dropped.append(handle)
 
     def take_dropped(self) -> list[int]:
-        return []
+        gone, self.gone = self.gone, []
+        return gone
 
 
 def known(memory: PagedMemory, keys: list[int]) -> list[int]:
@@ -121,3 +123,15 @@ def test_a_page_beyond_one_that_did_not_come_back_is_let_go() -> None:
     below.lost.clear()
     again, num_positions = memory.claim(keys)
     assert (again[0], again[2], num_positions) == (pages[0], own[2], 12)
+
+
+def test_a_page_that_a_tier_dropped_is_no_longer_known() -> None:
+    below = Below()
+    memory, keys, own = divided(below)
+    assert len(memory.find(keys).stored) == 2
+    for handle, num_left in ((100, 1), (101, 0)):  # the last page went down first
+        below.gone = [handle]
+        memory.release(known(memory, [50 + handle, 51, 52, 53]))
+        assert len(memory.find(keys).stored) == num_left
+        assert below.gone == []
+    memory.release(own)

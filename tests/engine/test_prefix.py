@@ -43,6 +43,19 @@ def test_64_requests_compute_their_500_common_positions_once(together: bool, bac
     world.check_nothing_is_lost()
 
 
+def test_a_prompt_in_flight_is_waited_for_by_those_that_begin_with_it() -> None:
+    world = World(max_running=8, max_step_tokens=64)
+    before = TEXT.num_tokens
+    for number in range(3):
+        world.submit(request(str(number), (number,)))
+        world.step()
+    assert world.engine.load["text"]["steps"] == 3
+    assert world.engine.load["text"]["running"] == 1, "its first 500 positions take eight steps"
+    world.run()
+    decoded = sum(len(log.entries) for log in world.logs.values())
+    assert TEXT.num_tokens - before <= 500 + 3 * (1 + world.config.page_size) + decoded
+
+
 @each_backend
 def test_prefixes_part_inside_a_page_and_the_rest_of_it_is_copied(backend: str) -> None:
     world = World(backend=backend)

@@ -44,7 +44,10 @@ AREAS: dict[str, tuple[str, ...]] = {
     "izwi/runner/runner.py": _LOOP,
     **{f"izwi/backends/torch/{name}.py": _LOOP for name in _TORCH},
     "izwi/step_thread.py": (*_LOOP, *_SERVE),
-    "izwi/serialization.py": ("tests/serve/test_wire.py", "tests/engine/test_recording.py"),
+    "izwi/serialization.py": (
+        *("tests/serve/test_wire.py", "tests/serve/test_lines.py"),
+        "tests/engine/test_recording.py",
+    ),
     **{f"api/izwi_api/http/{name}.py": _KEYS for name in ("limits", "auth", "keys")},
     **{f"api/izwi_api/serve/{name}.py": _SERVE for name in _PROCESSES},
 }

@@ -45,6 +45,7 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
     assert TRUE.seconds(StepWork(vocode_calls=1, vocode_frames=10)) == pytest.approx(0.005)
     assert TRUE.seconds(StepWork(decode_rows=10)) == pytest.approx(0.0104)
     assert TRUE.seconds(StepWork(10, 100)) == pytest.approx(0.0104 + 0.005 + 0.0006)
+    assert TRUE.seconds(StepWork(prefill_tokens=100)) > TRUE.seconds(StepWork(prefill_tokens=10))
     assert TRUE.seconds(StepWork(encodes=2)) == pytest.approx(0.004 + 0.016)
 
 

@@ -158,6 +158,8 @@ def test_the_earliest_background_is_spared_while_streams_run() -> None:
     new = view_of(7, 20, slack_s=0.1, chunk=1)
     assert plan([decode(0), decode(1, 0.1)], [new], spend).preempt == ()
     assert plan([decode(0)], [new], spend._replace(running=1)).preempt == (0,)
+    both = [decode(0), decode(1), decode(2, 0.1)]
+    assert plan(both, [new], spend._replace(running=3)).preempt == (1,), "the second is not spared"
 
 
 def test_pages_are_taken_from_background_then_from_the_stream_furthest_ahead() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from msgspec.structs import replace
 from transformers import (
@@ -46,9 +47,10 @@ def reference(logits: torch.Tensor, emitted: list[int], sampling: SamplingParams
     return processors(ids, logits[None].clone())[0]
 
 
-def test_processed_logits_equal_the_reference() -> None:
+@pytest.mark.parametrize("penalty", [0.7, 1.0, 1.3, 2.0])
+def test_processed_logits_equal_the_reference(penalty: float) -> None:
     generator = torch.Generator().manual_seed(0)
-    sampling = SamplingParams(0.9, 50, 1.0, 1.3)
+    sampling = SamplingParams(0.9, 50, 1.0, penalty)
     histories = [[], [3], [3, 3, 17], list(range(30))]
     logits = torch.randn(4, VOCAB, generator=generator) * 3
     processed = Sampler([sequence(h, sampling) for h in histories], SUPPRESSED).process(
