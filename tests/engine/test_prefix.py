@@ -56,6 +56,18 @@ def test_a_prompt_in_flight_is_waited_for_by_those_that_begin_with_it() -> None:
     assert TEXT.num_tokens - before <= 500 + 3 * (1 + world.config.page_size) + decoded
 
 
+def test_others_overtake_a_request_that_waits_for_a_prompt_in_flight() -> None:
+    world = World(max_running=8, max_step_tokens=64)
+    for number in range(2):
+        world.submit(request(str(number), (number,)))
+        world.step()
+    world.submit(toy_request("other", 3, seed=2, frames=2, model="text"))
+    while not world.logs["0"].entries:
+        world.step()
+    assert world.logs["other"].entries, "the last part of the first prompt leaves it room"
+    assert not world.logs["1"].entries
+
+
 @each_backend
 def test_prefixes_part_inside_a_page_and_the_rest_of_it_is_copied(backend: str) -> None:
     world = World(backend=backend)

@@ -145,6 +145,32 @@ def test_a_new_stream_takes_the_place_of_the_latest_background() -> None:
     assert (idle.preempt, idle.admit) == ((), ())
 
 
+def test_a_new_stream_takes_the_place_of_the_stream_furthest_ahead() -> None:
+    far = [decode(1, 6.0), decode(2, 9.0), decode(3, 7.0), decode(4, 1.0)]
+    spend = SPEND._replace(running=4, step_s=1.0)
+    new = [view_of(7, 20, slack_s=0.1, chunk=1), view_of(8, 20, slack_s=0.15, chunk=1)]
+    assert plan(far, new, spend).preempt == (2, 3)
+    assert plan([decode(4, 1.0)] * 4, new, spend).preempt == (), "4 s in hand are not far ahead"
+
+
+def test_late_background_starts_first_if_what_runs_of_it_has_ended_or_is_stuck() -> None:
+    late = changed(view_of(9, 20), idle_steps=PATIENCE_STEPS)
+    new = view_of(7, 20, slack_s=0.1, chunk=1)
+    ended = decode(0, ended=True)
+    stuck = decode(1, backpressured=True)
+    spend = SPEND._replace(running=3, step_s=1.0)
+    assert plan([ended, stuck], [new, late], spend).admit[:1] == (9,)
+    assert plan([ended, decode(1)], [new, late], spend).admit[:1] == (7,)
+
+
+def test_two_rows_run_whatever_is_predicted_where_nothing_else_runs() -> None:
+    dear = SPEND._replace(step_s=0.001, cost=StepCost(base_s=0.05, decode_row_s=0.05))
+    rows = [decode(key, 3.0) for key in range(4)]
+    assert [row.key for row in plan(rows, [], dear).forward] == [0, 1]
+    urgent = decode(9, 0.05)
+    assert [row.key for row in plan([*rows, urgent], [], dear).forward] == [9]
+
+
 def test_a_new_stream_takes_pages_of_background_only_if_that_is_enough() -> None:
     background = [decode(0), decode(1)]
     spend = SPEND._replace(free_pages=1, step_s=1.0)

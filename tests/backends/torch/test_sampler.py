@@ -197,3 +197,40 @@ def test_top_logprobs_are_returned_with_the_drawn_entry() -> None:
     reported = sampler.logprobs()
     expected = (likely[0, ids[0]].item(), *torch.stack([best.float(), values], 1).ravel().tolist())
     assert reported == {0: expected, 2: likely[2, ids[2]].item()}
+
+
+def inverted(logits: np.ndarray, params: SamplingParams, noise: float) -> int:
+    """Draw by the definition, in float64."""
+    order = np.argsort(-logits, kind="stable")
+    if params.temperature == 0.0:
+        return int(order[0])
+    kept = order[: params.top_k] if params.top_k else order
+    weights = np.exp((logits[kept] - logits[kept[0]]).astype(np.float64) / params.temperature)
+    weights /= weights.sum()
+    before = weights.cumsum() - weights
+    nucleus = max(1, int((before < params.top_p).sum()))
+    reached = weights[:nucleus].cumsum()
+    return int(kept[np.searchsorted(reached, noise * reached[-1], side="right")])
+
+
+def test_one_batch_draws_each_row_as_its_own_parameters_say() -> None:
+    generator = torch.Generator().manual_seed(3)
+    every = [
+        SamplingParams(temperature, top_k, top_p)
+        for temperature in (0.0, 0.5, 1.0, 2.5)
+        for top_k in (0, 1, 2, 7)
+        for top_p in (0.0, 0.3, 0.9, 1.0)
+    ]
+    logits = torch.randn(len(every), VOCAB, generator=generator) * 2
+    for noise in (0.0, 0.21, 0.5, 0.83, 1.0 - 1e-12):
+        drawn = draw(logits, every, torch.full((len(every),), noise, dtype=torch.float64)).tolist()
+        expected = [inverted(row.numpy(), p, noise) for row, p in zip(logits, every, strict=True)]
+        assert drawn == expected, noise
+
+
+def test_processing_leaves_the_raw_logits_as_they_are() -> None:
+    raw = torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(4))
+    before = raw.clone()
+    processed = Sampler([sequence([], SamplingParams())], None).process(raw)
+    assert processed[0, STOP] == -torch.inf, "its minimum of entries is not there"
+    assert torch.equal(raw, before)
