@@ -147,7 +147,7 @@ def _has_word(text: str) -> bool:
 
 
 def _within(words: Sequence[AlignedWord], end_s: float) -> list[AlignedWord]:
-    """Limit times to the length of the sound: a model may place unheard words behind its end."""
+    """Limit times to the length of the sound: a model may place words after its end."""
     end_s = round(end_s, 3)
     return [
         replace(word, start_s=min(word.start_s, end_s), end_s=min(word.end_s, end_s))

@@ -316,7 +316,7 @@ async def merged_deltas(
 async def _next(
     queue: asyncio.Queue[tuple[int, AnswerDelta | None]], tasks: Sequence[asyncio.Task[None]]
 ) -> tuple[int, AnswerDelta | None]:
-    """Return the next item. Raises what a reader has failed with."""
+    """Return the next item. Raises the error of a failed reader."""
     waiting = asyncio.ensure_future(queue.get())
     try:
         while not waiting.done():

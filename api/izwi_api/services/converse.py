@@ -1,6 +1,6 @@
 """Speak an answer while it is written: the tokens of a chat model flow into a speech model.
 
-    chat ──▶ text ──▶ what is to be said of it ──▶ SpeechWriter ──▶ sound
+    chat ──▶ text ──▶ speakable text ──▶ SpeechWriter ──▶ sound
 
 The first sound leaves before the answer is complete. `pause` stops both models before their next
 steps; `resume` continues with the next token and the next sample. Without HTTP.

@@ -1,6 +1,6 @@
-"""Earlier spoken answers by id, so that a client sends an id back instead of the sound.
+"""Store spoken answers by id, so that a client sends an id back instead of the audio.
 
-They are kept as the ids that the model made, 24 KB for a minute. Knows no HTTP.
+Stored are the token ids that the model emitted, 24 KB per minute. Without HTTP.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _KIND = "audio"
 
 
 class KeptAnswers:
-    """Answers of the last hour, for their own callers and models.
+    """Answers of the last hour. Each is visible only to its own caller and model.
 
     Args:
-        items: Where they are kept; None: the memory of this process.
+        items: Where to store them; None for the memory of this process.
     """
 
     def __init__(self, items: KeptItems | None = None):
@@ -28,22 +28,22 @@ class KeptAnswers:
 
     @staticmethod
     def new_id() -> str:
-        """Return an id that nobody can guess."""
+        """Return a new random id that cannot be guessed."""
         return f"audio_{secrets.token_hex(16)}"
 
     async def keep(
         self, owner: str, model: str, entries: Answer, name: str | None = None
     ) -> tuple[str, int]:
-        """Keep an answer.
+        """Store an answer.
 
         Args:
-            owner: Whose it is: the API key's name, or empty.
-            model: Which made it; another one cannot read it.
-            entries: Its log.
-            name: One of `new_id`; None takes a new one.
+            owner: Name of the caller's API key, or empty.
+            model: The model that generated the answer; no other model can read it.
+            entries: The answer's log.
+            name: An id from `new_id`; None takes a new one.
 
         Returns:
-            Its id, and when it expires, in seconds since 1970: now, if it cannot be kept.
+            Its id, and its time of expiry in seconds since 1970: now, if it could not be stored.
         """
         name = self.new_id() if name is None else name
         item = Item(owner, model, _packed(entries))
@@ -53,8 +53,7 @@ class KeptAnswers:
         """Return the log of an answer.
 
         Raises:
-            InvalidRequest: There is none of that id: it never was, has expired, is another
-                caller's, or of another model.
+            InvalidRequest: No answer has that id for this caller and model, or it has expired.
         """
         item = await self._items.get(_KIND, name)
         if item is None or item.owner != owner:
@@ -72,7 +71,7 @@ class KeptAnswers:
 
 
 def _packed(entries: Answer) -> bytes:
-    """Ids as int32 rows, -1 behind shorter entries, and before them the length of a row."""
+    """Pack ids as int32 rows, shorter entries padded with -1, after the length of a row."""
     width = max(map(len, entries), default=1)
     rows = np.full((len(entries), width), -1, "<i4")
     for row, ids in zip(rows, entries, strict=True):

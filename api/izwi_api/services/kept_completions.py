@@ -1,4 +1,4 @@
-"""Chat completions that their callers asked to store, by id, for an hour in bounded memory."""
+"""Store chat completions by id (`store: true`), for an hour and in bounded memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Fields = dict[str, Any]
 
 
 class _Kept(msgspec.Struct):
-    """A completion as it was answered, with its metadata; and the messages that it answers."""
+    """A completion as it was sent, with its metadata, and the messages of its request."""
 
     completion: Fields
     messages: list[Fields]
@@ -28,17 +28,17 @@ _DECODER = msgspec.json.Decoder(_Kept)
 
 
 class Listed(NamedTuple):
-    """A page of a list, and whether there are more behind it."""
+    """A page of a list, and whether more items follow."""
 
     data: list[Fields]
     has_more: bool
 
 
 class KeptCompletions:
-    """Completions of the last hour, for their own callers.
+    """Completions of the last hour. Each is visible only to its own caller.
 
     Args:
-        items: Where they are kept; None: the memory of this process.
+        items: Where to store them; None for the memory of this process.
     """
 
     def __init__(self, items: KeptItems | None = None):
@@ -47,12 +47,12 @@ class KeptCompletions:
     async def keep(
         self, owner: str, completion: Fields, messages: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Keep a completion.
+        """Store a completion.
 
         Args:
-            owner: Whose it is: the API key's name, or empty.
-            completion: As it was answered, with its metadata.
-            messages: That it answers, as they were sent.
+            owner: Name of the caller's API key, or empty.
+            completion: The completion as it was sent, with its metadata.
+            messages: The messages of its request, as received.
         """
         name = completion["id"]
         numbered = [
@@ -66,7 +66,7 @@ class KeptCompletions:
         return (await self._find(owner, name)).completion
 
     async def label(self, owner: str, name: str, metadata: Mapping[str, str]) -> Fields:
-        """Give a completion other metadata, and return it. Raises CompletionNotFound."""
+        """Replace a completion's metadata; return the completion. Raises CompletionNotFound."""
 
         def labelled(content: bytes) -> bytes:
             kept = _DECODER.decode(content)
@@ -79,7 +79,7 @@ class KeptCompletions:
         return _DECODER.decode(content).completion
 
     async def delete(self, owner: str, name: str) -> None:
-        """Forget a completion. Raises CompletionNotFound."""
+        """Delete a completion. Raises CompletionNotFound."""
         if not await self._items.remove(_KIND, name, owner):
             raise _no_completion(name)
 
@@ -87,12 +87,12 @@ class KeptCompletions:
         """List completions.
 
         Args:
-            owner: Whose.
-            wanted: Which of them.
-            metadata: Only those that have all of it.
+            owner: Name of the caller's API key, or empty.
+            wanted: The page to return.
+            metadata: Return only completions that have all of these entries.
 
         Raises:
-            CompletionNotFound: The one to begin behind is not kept, or not any more.
+            CompletionNotFound: `wanted.after` is unknown or has expired.
         """
         found: list[Fields] = []
         next_ones = wanted._replace(limit=_READ_AT_ONCE)
@@ -109,10 +109,10 @@ class KeptCompletions:
             next_ones = next_ones._replace(after=items[-1][0] if items else None)
 
     async def messages(self, owner: str, name: str, wanted: Range) -> Listed:
-        """List the messages that a completion answers.
+        """List the messages of a completion's request.
 
         Raises:
-            CompletionNotFound: It is not kept, or has no message of the id to begin behind.
+            CompletionNotFound: The completion is not stored, or `wanted.after` is no message of it.
         """
         listed = (await self._find(owner, name)).messages
         if wanted.newest_first:
@@ -132,7 +132,7 @@ class KeptCompletions:
 
 
 def _shown(message: Mapping[str, Any]) -> Fields:
-    """A message as OpenAI lists it: parts beside the text, not instead of it."""
+    """Return a message as OpenAI lists it: with its parts beside its text."""
     content = message.get("content")
     parts = content if isinstance(content, list) else None
     text = "\n".join(part["text"] for part in parts) if parts else content

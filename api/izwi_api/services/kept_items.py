@@ -1,8 +1,8 @@
-"""Contents by id, for an hour, in bounded memory: found by every process that opens the same file.
+"""Store contents by id for an hour, in bounded space, shared by all processes of a server.
 
-The file lies in the server's own folder and is gone with it. It is SQLite with a write-ahead log,
-so a process that is killed damages nothing. What cannot be kept, as on a full disk, fails no
-answer.
+The store is an SQLite file with a write-ahead log in the server's own folder, which is deleted with
+the server. A killed process does not damage it. If an item cannot be stored, for example on a full
+disk, the answer that it belongs to still succeeds.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 KEPT_S = 3600.0
 MAX_BYTES = 64 << 20
 
-# Who writes holds the file for milliseconds.
+# A write locks the file for milliseconds.
 _BUSY_S = 5.0
 _PAUSE_S = 0.01
-# Totals are kept by triggers, so that room is made without reading all sizes.
+# Triggers maintain the totals, so that eviction need not read all sizes.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS items (
     kind TEXT NOT NULL, id TEXT NOT NULL, owner TEXT NOT NULL, model TEXT NOT NULL,
@@ -54,11 +54,11 @@ END;
 
 
 class Item(NamedTuple):
-    """What is kept under an id.
+    """A stored content.
 
     Attributes:
-        owner: Whose it is: the API key's name, or empty.
-        model: Which made it.
+        owner: Name of the caller's API key, or empty.
+        model: The model that made it.
     """
 
     owner: str
@@ -67,13 +67,13 @@ class Item(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Which items of a kind to list, in the order in which they were put.
+    """Which items of a kind to list, in the order in which they were stored.
 
     Attributes:
-        after: Begin behind the item of this id; None: at the beginning.
-        limit: At most so many.
-        newest_first: Go from the newest to the oldest.
-        model: Only what this model made; None: what any did.
+        after: Start after the item with this id; None starts at the beginning.
+        limit: Maximum number of items.
+        newest_first: List from the newest to the oldest.
+        model: List only items that this model made; None lists all.
     """
 
     after: str | None = None
@@ -83,15 +83,15 @@ class Range(NamedTuple):
 
 
 class KeptItems:
-    """Items of the last hour; where there is no room for more, the owner of most loses the oldest.
+    """Items of the last hour. A full store evicts the oldest items of the owner that has most.
 
-    So an owner who keeps much never displaces what others with less have kept.
+    So an owner with many items never evicts those of owners with fewer.
 
     Args:
-        path: Of the file, which is made with its first item; None: the memory of this process.
-        max_bytes: Of all contents of one kind.
-        kept_s: How long an item is kept.
-        clock: Seconds since 1970, the same for all processes.
+        path: The file, created with the first item; None keeps items in this process's memory.
+        max_bytes: Maximum size of all contents of one kind.
+        kept_s: Lifetime of an item in seconds.
+        clock: Returns seconds since 1970, the same in all processes.
     """
 
     def __init__(
@@ -108,44 +108,44 @@ class KeptItems:
         self._opened: sqlite3.Connection | None = None
 
     async def put(self, kind: str, name: str, item: Item) -> float:
-        """Keep an item under a new id.
+        """Store an item under a new id.
 
         Returns:
-            When it expires, in seconds since 1970; now, if it cannot be kept.
+            Its time of expiry in seconds since 1970; now, if it could not be stored.
         """
         return await asyncio.to_thread(self._put, kind, name, item)
 
     async def get(self, kind: str, name: str) -> Item | None:
-        """Return an item; None where there is none, or not any more."""
+        """Return an item, or None if it does not exist or has expired."""
         return await asyncio.to_thread(self._get, kind, name)
 
     async def change(
         self, kind: str, name: str, owner: str, changed: Callable[[bytes], bytes]
     ) -> bytes | None:
-        """Replace the content of an owner's item; it expires when it did.
+        """Replace the content of an owner's item; its time of expiry stays the same.
 
         Args:
-            kind: Of the item.
-            name: Its id.
-            owner: Whose it must be.
-            changed: Makes the new content from the old one.
+            kind: Kind of the item.
+            name: Id of the item.
+            owner: The item's owner.
+            changed: Returns the new content for the old one.
 
         Returns:
-            The new content; None where there is no such item, or no room for what it becomes.
+            The new content; None if there is no such item, or no room for the new content.
         """
         return await asyncio.to_thread(self._change, kind, name, owner, changed)
 
     async def remove(self, kind: str, name: str, owner: str) -> bool:
-        """Forget an owner's item; return whether there was one."""
+        """Delete an owner's item; return whether it existed."""
         return await asyncio.to_thread(self._remove, kind, name, owner)
 
     async def page(self, kind: str, owner: str, wanted: Range) -> list[tuple[str, bytes]] | None:
-        """Return ids and contents of an owner's items; None where the one to begin behind is not.
+        """Return ids and contents of an owner's items; None if `wanted.after` does not exist.
 
         Args:
-            kind: Of the items.
-            owner: Whose.
-            wanted: Which of them.
+            kind: Kind of the items.
+            owner: The items' owner.
+            wanted: The page to return.
         """
         return await asyncio.to_thread(self._page, kind, owner, wanted)
 
@@ -155,7 +155,7 @@ class KeptItems:
             return self._total(db, kind)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             if self._opened is not None:
                 self._opened.close()
@@ -232,7 +232,7 @@ class KeptItems:
         return self._try(kind, read)
 
     def _try(self, kind: str, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
-        """Forget what has expired, then work; None where the file cannot be used."""
+        """Delete expired items, then run `work`; return None if the file cannot be used."""
         try:
             with self._transaction() as db:
                 self._expire(db, kind, self._clock())
@@ -248,10 +248,10 @@ class KeptItems:
         db.execute("DELETE FROM items WHERE kind = ? AND expires_at <= ?", (kind, now))
 
     def _make_room(self, db: sqlite3.Connection, kind: str, item: Item) -> bool:
-        """Forget items of the owner who has most, the new one counted, until it has room.
+        """Delete the oldest items of the owner that has most, until the new item fits.
 
         Returns:
-            Whether it has; if not, nothing is forgotten.
+            Whether it fits; if not, nothing is deleted.
         """
         size = len(item.content)
         most = "SELECT owner, bytes FROM totals WHERE kind = ? ORDER BY bytes DESC LIMIT 1"
@@ -267,7 +267,7 @@ class KeptItems:
             loser = (item.owner, own_bytes)
             if (found := db.execute(most, (kind,)).fetchone()) and found[1] > own_bytes + size:
                 loser = found
-            if not loser[1]:  # it would take what others with less have kept
+            if not loser[1]:  # it would evict items of owners with fewer
                 db.execute("ROLLBACK TO room")
                 return False
             db.execute(oldest, (kind, loser[0]))
@@ -293,13 +293,13 @@ class KeptItems:
             db.commit()
 
     def _open(self) -> sqlite3.Connection:
-        if self._path is not None:  # what people say is read by this user alone
+        if self._path is not None:  # private: contents of conversations
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
         db = sqlite3.connect(
             ":memory:" if self._path is None else self._path,
             timeout=_BUSY_S,
             isolation_level=None,
-            check_same_thread=False,  # the lock lets in one at a time
+            check_same_thread=False,  # the lock admits one thread at a time
         )
         try:
             # the file need not outlive the machine, and what was forgotten is not to be found in it
@@ -316,7 +316,7 @@ class KeptItems:
 def _find(
     db: sqlite3.Connection, columns: str, kind: str, name: str, owner: str
 ) -> tuple[Any, ...] | None:
-    """Columns of an owner's item; None where there is none."""
+    """Return columns of an owner's item, or None if it does not exist."""
     where = "kind = ? AND id = ? AND owner = ?"
     found = db.execute(f"SELECT {columns} FROM items WHERE {where}", (kind, name, owner))
     row: tuple[Any, ...] | None = found.fetchone()
@@ -324,10 +324,10 @@ def _find(
 
 
 def _begin_log(db: sqlite3.Connection) -> None:
-    """Write ahead of the file. While another process begins that, SQLite does not wait by itself.
+    """Switch to a write-ahead log; retry, as SQLite does not wait while another process switches.
 
     Raises:
-        sqlite3.OperationalError: It takes too long.
+        sqlite3.OperationalError: The other process takes too long.
     """
     until_s = time.monotonic() + _BUSY_S
     while True:

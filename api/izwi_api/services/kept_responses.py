@@ -1,4 +1,4 @@
-"""Conversations up to a response, by its id, so that the next one can go on from them."""
+"""Store conversations by the id of their last response, so that `previous_response_id` works."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _DECODER = msgspec.msgpack.Decoder(tuple[ChatMessage, ...])
 
 
 class KeptResponses:
-    """Responses of the last hour, for their own callers.
+    """Responses of the last hour. Each is visible only to its own caller.
 
     Args:
-        items: Where they are kept; None: the memory of this process.
+        items: Where to store them; None for the memory of this process.
     """
 
     def __init__(self, items: KeptItems | None = None):
         self._items = KeptItems() if items is None else items
 
     async def keep(self, owner: str, response_id: str, messages: tuple[ChatMessage, ...]) -> None:
-        """Keep a conversation that ends with a response.
+        """Store a conversation that ends with a response.
 
         Args:
-            owner: Whose it is: the API key's name, or empty.
-            response_id: New.
-            messages: All of them.
+            owner: Name of the caller's API key, or empty.
+            response_id: A new id.
+            messages: All messages, including the response.
         """
         item = Item(owner, "", _ENCODER.encode(messages))
         await self._items.put(_KIND, response_id, item)
@@ -38,7 +38,7 @@ class KeptResponses:
         """Return the conversation up to a response.
 
         Raises:
-            InvalidRequest: It is not kept, not any more, or is another caller's.
+            InvalidRequest: The caller has no such response, or it has expired.
         """
         item = await self._items.get(_KIND, response_id)
         if item is None or item.owner != owner:

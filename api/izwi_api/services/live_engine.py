@@ -1,4 +1,4 @@
-"""The engine as live sessions use it: before callers who can wait, and beyond its death."""
+"""An engine client for live sessions: with priority, and across restarts of the engine."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from msgspec.structs import replace
 from izwi.engine_client import ForwardingEngine, OutputStream
 from izwi.request import Request
 
-# Above that of all other requests. What it means is the policy's own: ADR 27 says it of `deadline`.
+# Above all other requests. The policy defines its effect; see ADR 27 for `deadline`.
 PRIORITY = 1
 
 
 class LiveEngine(ForwardingEngine):
-    """An engine whose requests have the priority of live sessions, and outlive it.
+    """An engine client whose requests have the priority of live sessions and survive a restart.
 
-    A user who speaks cannot be asked to say it again: where the engine has died, what the session
-    asks for waits for the next one.
+    If the engine process has died, a request waits for the next one: the user cannot be asked to
+    repeat what they said.
     """
 
     def submit(self, request: Request) -> OutputStream:

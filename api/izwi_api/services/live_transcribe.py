@@ -1,8 +1,8 @@
 """Transcribe audio while it arrives: feed samples, read events.
 
-Sound goes to the model's stream, which says what to decode next; each of its steps is one request
-of the engine. A step that newer sound has overtaken is aborted, but never two in a row, so that
-text comes even where decoding is slower than speech. Knows no HTTP.
+Audio goes to the model's stream, which decides what to decode next; each step is one request to the
+engine. A step is aborted when newer audio supersedes it, but never two in a row, so that text
+appears even if decoding is slower than speech. Without HTTP.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from izwi.request import Request
 from izwi_api.services.context import Registry, chunks_of, tokens_of
 
 SAMPLE_RATE = 16_000
-# Sound that may wait while the model is behind; `feed` waits beyond that.
+# Audio that may be queued while the model is behind; beyond that, `feed` waits.
 _MAX_WAITING_S = 30
-_PIECE_S = 1  # fed sound is checked and handed on in pieces of this length
+_PIECE_S = 1  # audio is checked and queued in pieces of this length
 
 
 @dataclass(frozen=True, slots=True)
 class PartialText:
-    """What a segment says so far.
+    """The text of a segment so far.
 
     Attributes:
-        segment: Number of segments before it.
-        start_s: Where it begins in the sound fed.
-        end_s: How far it was heard.
-        stable: Text that stays.
+        segment: Index of the segment.
+        start_s: Start of the segment, in seconds of the audio fed.
+        end_s: End of the audio that was transcribed so far.
+        stable: Text that will not change.
         unstable: Text after it that may still change.
         language: "" while it is unknown.
     """
@@ -59,13 +59,13 @@ class PartialText:
 
 @dataclass(frozen=True, slots=True)
 class SegmentText:
-    """What a segment says. It begins with the stable text of its partial ones.
+    """The final text of a segment. It begins with the stable text of its partial events.
 
     Attributes:
-        segment: Number of segments before it.
-        start_s: Where it begins in the sound fed.
-        end_s: Where it ends, and the next one begins.
-        language: "" if none was heard.
+        segment: Index of the segment.
+        start_s: Start of the segment, in seconds of the audio fed.
+        end_s: End of the segment, where the next one starts.
+        language: "" if none was detected.
     """
 
     segment: int
@@ -79,11 +79,11 @@ Event = PartialText | SegmentText
 
 
 class LiveTranscription(AsyncIterator[Event]):
-    """Sound that is transcribed while it is fed. Made by `open_live_transcription`.
+    """A transcription of audio that is fed while it runs. Made by `open_live_transcription`.
 
     One task calls `feed` and `finish`; any task may read the events. A caller that stops early must
-    `abort`; `async with` does. It keeps one segment of sound and what waits, all final events that
-    were not read, and the last partial one.
+    `abort`; `async with` does. Kept in memory are one segment of audio, the queued audio, all
+    unread final events, and the last partial one.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class LiveTranscription(AsyncIterator[Event]):
         self._num_requests = 0
         self._waiting: deque[Float32] = deque()
         self._num_waiting = 0  # samples
-        self._is_fed = False  # no more sound comes
-        self._arrived = asyncio.Event()  # sound, or its end
+        self._is_fed = False  # all audio was fed
+        self._arrived = asyncio.Event()  # audio, or its end
         self._has_room = asyncio.Event()
         self._is_idle = asyncio.Event()  # nothing can be done until more arrives
         self._in_flight: OutputStream | None = None  # a step that may be overtaken
@@ -110,14 +110,14 @@ class LiveTranscription(AsyncIterator[Event]):
         self._work.add_done_callback(self._ended)
 
     async def feed(self, samples: Float32) -> None:
-        """Take the next samples; waits while the model is half a minute behind.
+        """Add samples; wait while the model is half a minute behind.
 
         Args:
-            samples: (n,) float32 mono at 16 kHz, any number.
+            samples: (n,) float32 mono at 16 kHz, of any length.
 
         Raises:
-            InvalidAudio: They are not mono, or not numbers.
-            InvalidRequest: The sound was finished before.
+            InvalidAudio: The samples are not mono, or not finite.
+            InvalidRequest: `finish` was called before.
             IzwiError: The transcription has failed.
         """
         if self._is_fed:
@@ -141,7 +141,7 @@ class LiveTranscription(AsyncIterator[Event]):
                 self._overtake()
 
     async def caught_up(self) -> None:
-        """Wait until all that the sound fed so far allows is written.
+        """Wait until the audio fed so far is transcribed, as far as it can be without more.
 
         Raises:
             IzwiError: The transcription has failed.
@@ -150,7 +150,7 @@ class LiveTranscription(AsyncIterator[Event]):
         self._raise_failure()
 
     async def finish(self) -> None:
-        """Say that no more sound comes, and wait until all of it is written.
+        """End the audio, and wait until all of it is transcribed.
 
         Raises:
             IzwiError: The transcription has failed.
@@ -162,7 +162,7 @@ class LiveTranscription(AsyncIterator[Event]):
         self._raise_failure()
 
     def abort(self) -> None:
-        """Leave: what is in flight ends, and the events too."""
+        """Stop: abort the step in flight and end the events."""
         self._is_fed = True
         self._work.cancel()
 
@@ -171,7 +171,7 @@ class LiveTranscription(AsyncIterator[Event]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Leave."""
+        """Abort."""
         self.abort()
         await asyncio.wait([self._work])
 
@@ -180,7 +180,7 @@ class LiveTranscription(AsyncIterator[Event]):
         return self
 
     async def __anext__(self) -> Event:
-        """Return the next event; ends when all is written after `finish`, or after `abort`.
+        """Return the next event; stop after the last one, or after `abort`.
 
         Raises:
             IzwiError: The transcription has failed.
@@ -194,14 +194,14 @@ class LiveTranscription(AsyncIterator[Event]):
         return self._events.popleft()
 
     def unread(self) -> list[Event]:
-        """Take the events that are there, without waiting."""
+        """Take the available events, without waiting."""
         events = list(self._events)
         self._events.clear()
         return events
 
     # -- the task that decodes -------------------------------------------------------------------
     async def _decode(self) -> None:
-        """Hand sound to the stream and run its steps, one after the other, until there are none."""
+        """Pass audio to the stream and run its steps, one after another, until none remain."""
         while True:
             self._arrived.clear()
             was_fed = self._is_fed
@@ -236,7 +236,7 @@ class LiveTranscription(AsyncIterator[Event]):
         return step, self._model.prepare_stream_step(request_id, self._name, self._stream, step)
 
     async def _tokens(self, request: Request, *, may_be_overtaken: bool) -> list[int] | None:
-        """What the engine emits, or None if newer sound has overtaken the step."""
+        """Return the ids that the engine emits, or None if newer audio superseded the step."""
         stream = self._engine.submit(request)
         if may_be_overtaken and not self._is_overtaken:
             self._in_flight = stream
@@ -258,7 +258,7 @@ class LiveTranscription(AsyncIterator[Event]):
         return tokens
 
     def _stream_is_ahead(self) -> bool:
-        """Whether the sound that waits is worth a new step. Only while a step is in flight."""
+        """Whether the queued audio is worth a new step. Only called while a step is in flight."""
         return self._in_flight is not None and self._stream.is_due(self._num_waiting)
 
     def _overtake(self) -> None:
@@ -276,7 +276,7 @@ class LiveTranscription(AsyncIterator[Event]):
     def _tell(self, event: Event) -> None:
         last = self._events[-1] if self._events else None
         if isinstance(last, PartialText) and last.segment == event.segment:
-            self._events.pop()  # the newer one says all that it said
+            self._events.pop()  # the newer event contains all of it
         self._events.append(event)
         self._reported.set()
 
@@ -312,19 +312,19 @@ async def open_live_transcription(
     context: str = "",
     chunk_s: float | None = None,
 ) -> LiveTranscription:
-    """Begin to write down sound that is still to come.
+    """Start a transcription of audio that is fed later.
 
     Args:
-        engine: Runs the steps.
-        registry: Knows the model.
-        model_name: Of a transcription model.
-        language: Forced language name or code, None detects it.
-        context: Text that the transcription follows on or whose words are likely.
-        chunk_s: Sound in seconds between two partial texts; None takes the model's own.
+        engine: The engine that runs the model.
+        registry: The served models.
+        model_name: The transcription model.
+        language: Name or code of the language; None detects it.
+        context: Text that precedes the audio, or has words that are likely in it.
+        chunk_s: Seconds of audio between two partial texts; None takes the model's default.
 
     Raises:
         ModelNotFound: No such model.
-        InvalidRequest: The model does not stream, or what was asked cannot be done.
+        InvalidRequest: The model does not stream, or cannot do what was requested.
     """
     model: TranscriptionModel = registry.transcription(model_name)
     if not isinstance(model, StreamingTranscriptionModel):

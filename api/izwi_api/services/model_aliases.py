@@ -1,4 +1,4 @@
-"""Further names of the models that are served, for clients whose model name cannot be changed."""
+"""Aliases of served models, for clients whose model name cannot be changed."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class AliasedRegistry:
     """A registry that also finds models by their aliases.
 
     Args:
-        registry: Of the models.
-        aliases: Alias -> the name under which a model is served.
-        checks: Every alias must be of a model that is served now; else it may come later.
+        registry: The served models.
+        aliases: Alias -> name of a model.
+        checks: Require that every aliased model is served now; else it may be loaded later.
 
     Raises:
-        InvalidRequest: An alias is the name of a model, or, with `checks`, of none that is served.
+        InvalidRequest: An alias is the name of a model, or, with `checks`, its model is not served.
     """
 
     def __init__(self, registry: Registry, aliases: Mapping[str, str], *, checks: bool = True):
@@ -70,12 +70,12 @@ class AliasedRegistry:
         return self._registry.names()
 
     def aliases(self) -> dict[str, str]:
-        """Return alias -> name, of the models that are served now."""
+        """Return alias -> name for the models that are served now."""
         served = self.names()
         return {alias: name for alias, name in self._aliases.items() if name in served}
 
     def real_name(self, name: str) -> str:
-        """Return the name of a model that is given by its name or an alias; of others the same."""
+        """Return the model's name for an alias; any other name is returned as it is."""
         return self._aliases.get(name, name)
 
     def model(self, name: str) -> Capable:
@@ -83,23 +83,23 @@ class AliasedRegistry:
         return self._registry.model(self._served(name))
 
     def speech(self, name: str) -> SpeechModel:
-        """Return a model that speaks. Raises ModelNotFound and InvalidRequest."""
+        """Return a speech model. Raises ModelNotFound and InvalidRequest."""
         return self._registry.speech(self._served(name))
 
     def transcription(self, name: str) -> TranscriptionModel:
-        """Return a model that transcribes. Raises ModelNotFound and InvalidRequest."""
+        """Return a transcription model. Raises ModelNotFound and InvalidRequest."""
         return self._registry.transcription(self._served(name))
 
     def chat(self, name: str) -> ChatModel:
-        """Return a model that answers in text. Raises ModelNotFound and InvalidRequest."""
+        """Return a chat model. Raises ModelNotFound and InvalidRequest."""
         return self._registry.chat(self._served(name))
 
     def conversation(self, name: str) -> ConversationModel:
-        """Return a model that hears and speaks. Raises ModelNotFound and InvalidRequest."""
+        """Return a speech-to-speech model. Raises ModelNotFound and InvalidRequest."""
         return self._registry.conversation(self._served(name))
 
     def fingerprint(self, name: str) -> str:
-        """Return a short text that changes with the checkpoint. Raises ModelNotFound."""
+        """Return a short text that identifies the checkpoint. Raises ModelNotFound."""
         return self._registry.fingerprint(self._served(name))
 
     def default(self, capability: Capability) -> str:
@@ -107,7 +107,7 @@ class AliasedRegistry:
         return self._registry.default(capability)
 
     def locate(self, name: str, *, offline: bool = False, report: Report | None = None) -> Path:
-        """Return the folder of what may be loaded by name. Raises ModelNotFound."""
+        """Return the folder of a checkpoint that may be loaded. Raises ModelNotFound."""
         return self._registry.locate(name, offline=offline, report=report)
 
     def read(self, folder: Path) -> Loaded:
@@ -119,7 +119,7 @@ class AliasedRegistry:
         self._registry.serve(name, loaded)
 
     def unload(self, name: str) -> None:
-        """Forget a model. Raises ModelNotFound."""
+        """Stop serving a model. Raises ModelNotFound."""
         self._registry.unload(name)
 
     def _served(self, name: str) -> str:
@@ -135,11 +135,11 @@ class AliasedRegistry:
 
 
 class AliasedEngine(ForwardingEngine):
-    """An engine that knows models by their names, for callers who may use aliases.
+    """An engine client that resolves aliases in requests.
 
     Args:
-        engine: Which takes the requests.
-        registry: Knows the names.
+        engine: The engine that runs the requests.
+        registry: Resolves the aliases.
     """
 
     def __init__(self, engine: EngineClient, registry: AliasedRegistry):
@@ -147,11 +147,11 @@ class AliasedEngine(ForwardingEngine):
         self._registry = registry
 
     def submit(self, request: Request) -> OutputStream:
-        """Take a request in; raises as the engine does."""
+        """Submit a request; raises as the engine does."""
         return self._engine.submit(self._named(request))
 
     def submit_all(self, requests: Sequence[Request]) -> Sequence[OutputStream]:
-        """Take all requests in, or none; raises as the engine does."""
+        """Submit all requests or none; raises as the engine does."""
         return self._engine.submit_all([self._named(request) for request in requests])
 
     def _named(self, request: Request) -> Request:

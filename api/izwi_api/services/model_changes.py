@@ -1,4 +1,4 @@
-"""Load, unload and pull models at run time; a change goes on if its caller disconnects."""
+"""Load, unload and pull models at run time. A change continues if its caller disconnects."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ logger = logging.getLogger(__name__)
 
 LAST_STAGES = frozenset({"ready", "unloaded"})
 _LOOK_EVERY_S = 0.25
-# Proxies and clients hang up on a stream that says nothing.
+# Proxies and clients close a stream that is idle.
 _REPEAT_AFTER_S = 15.0
 
 
 class Change:
-    """Something that is done to a model.
+    """A running load, unload or pull.
 
     Attributes:
-        name: Of the model.
+        name: Name of the model.
     """
 
     def __init__(self, name: str, work: Callable[[Report], Awaitable[None]]):
@@ -38,14 +38,14 @@ class Change:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has ended, successfully or not."""
         return self._task.done()
 
     async def follow(self) -> AsyncGenerator[Progress]:
-        """Yield every stage, and news of the stage it is at; the last one says what has become.
+        """Yield each stage and the progress within it; the last one tells the outcome.
 
         Raises:
-            IzwiError: It failed.
+            IzwiError: The change failed.
         """
         loop = asyncio.get_running_loop()
         stage, reported, reported_s = 0, None, 0.0
@@ -66,7 +66,7 @@ class Change:
         yield self._stages[-1]
 
     def _report(self, progress: Progress) -> None:
-        """Take progress, from any thread."""
+        """Record progress; called from any thread."""
         if self.is_stopped:
             raise EngineStopped("the server is stopping")
         if self._stages[-1].stage == progress.stage:
@@ -80,25 +80,25 @@ class Change:
 
 
 class ModelChanges:
-    """What is done to the models of a server. Lives on its event loop.
+    """Loads, unloads and pulls models of a server. Used from its event loop.
 
     Args:
-        engine: Where they run.
-        registry: Where they are known.
-        offline: Whether the hub is never asked.
+        engine: The engine that runs the models.
+        registry: The served models.
+        offline: Never connect to the hub.
     """
 
     def __init__(self, engine: EngineClient, registry: Registry, *, offline: bool):
         self._engine, self._registry, self._offline = engine, registry, offline
         self._changes: dict[tuple[str, str], Change] = {}
-        # What is free is measured when a model comes, so they come one by one.
+        # Loading measures the free memory, so models are loaded one at a time.
         self._loading = asyncio.Lock()
 
     def load(self, name: str) -> Change:
-        """Serve a model: of a folder known by name, embedded, or of the hub; the end is "ready".
+        """Load and serve a model: embedded, from a known folder, or from the hub; ends "ready".
 
-        Raises InvalidRequest while the name is being unloaded. The change fails with ModelNotFound,
-        or InvalidRequest for what is broken or has no room.
+        Raises InvalidRequest while the model is being unloaded. The change fails with
+        ModelNotFound, or with InvalidRequest if the checkpoint is broken or does not fit in memory.
         """
         leaving = self._changes.get(("unload", name))
         if leaving is not None and not leaving.is_done:
@@ -117,9 +117,10 @@ class ModelChanges:
         return self._begin("load", name, work)
 
     def pull(self, name: str) -> Change:
-        """Fetch a model of the hub into the local cache, and serve nothing; the end is "ready".
+        """Download a model from the hub into the local cache without serving it; ends "ready".
 
-        Raises ModelNotFound for what is no hub id; so does the change, where the hub has none.
+        Raises ModelNotFound if the name is not a hub id. The change fails with ModelNotFound if
+        the hub has no such model.
         """
         if not is_hub_id(name):
             raise ModelNotFound(f"{name!r} is not a hub id such as org/name", param="model")
@@ -131,9 +132,9 @@ class ModelChanges:
         return self._begin("pull", name, work)
 
     def unload(self, name: str) -> Change:
-        """Take no new requests of a model, and free it after those that run: "unloaded".
+        """Refuse new requests for a model, and free it after the running ones; ends "unloaded".
 
-        Raises ModelNotFound if it is not served.
+        Raises ModelNotFound if the model is not served.
         """
         self._registry.model(name)
 
@@ -146,7 +147,7 @@ class ModelChanges:
         return self._begin("unload", name, work)
 
     def stop(self) -> None:
-        """Give up what is being downloaded."""
+        """Cancel downloads."""
         for change in self._changes.values():
             change.is_stopped = True
 
@@ -157,12 +158,12 @@ class ModelChanges:
     async def _read(self, name: str, folder: Path) -> Loaded:
         try:
             return await asyncio.to_thread(self._registry.read, folder)
-        except CheckpointError as error:  # it names paths, which are for the log
+        except CheckpointError as error:  # its message has paths: only for the log
             message = f"the checkpoint of {name!r} cannot be used; the server's log says why"
             raise InvalidRequest(message, param="model") from error
 
     def _begin(self, verb: str, name: str, work: Callable[[Report], Awaitable[None]]) -> Change:
-        """Begin, or join what has begun."""
+        """Start a change, or join one that is running."""
         self._changes = {key: c for key, c in self._changes.items() if not c.is_done}
         if (verb, name) not in self._changes:
             self._changes[verb, name] = Change(name, work)

@@ -1,4 +1,4 @@
-"""Services over no model: for what works on stored voices alone, without torch."""
+"""Services without models or torch, for commands that only use stored voices."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from izwi_api.voices.store import VoiceStore
 
 
 class NoEngine:
-    """Implements `izwi.engine_client.EngineClient`: it runs nothing."""
+    """Implements `izwi.engine_client.EngineClient` without models."""
 
     alive = True
 
     @property
     def load(self) -> Mapping[str, Mapping[str, float]]:
-        """What it counts of each model: there is none."""
+        """Return no counts."""
         return {}
 
     def start(self) -> None:
@@ -61,7 +61,7 @@ class NoEngine:
 
 
 def services_without_models(settings: Settings) -> Services:
-    """Return services that know stored voices, and no model."""
+    """Return services that have stored voices but no models."""
     registry = Registry(WeightlessBackend())
     return Services(NoEngine(), registry, settings, VoiceStore(settings.home / "voices"))
 

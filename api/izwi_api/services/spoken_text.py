@@ -1,8 +1,9 @@
-"""What is done to a text before any speech model gets it: pauses and a list of pronunciations.
+"""Prepare text for any speech model: split it at pauses and replace words by pronunciations.
 
     "Hello [pause:1s] izwi"  ─▶  "Hello ", Pause(1.0), " ee-zwee"
 
-Pure. A text that comes in parts gives what it gives as a whole, as early as that is certain.
+Pure. A text that arrives in parts gives the same result as the whole text; each part of the result
+is returned as soon as later text cannot change it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from izwi.errors import InvalidRequest
 
 MAX_PAUSE_S = 10.0
-MAX_PAUSES_S = 60.0  # of one text that is there at once
+MAX_PAUSES_S = 60.0  # in total, of one complete text
 MAX_PRONUNCIATIONS = 100
 MAX_WORD_CHARS, MAX_SPELLING_CHARS = 60, 200
 _PAUSE = re.compile(r"\[pause:(\d{1,9}(?:\.\d{1,9})?)(ms|s)\]", re.IGNORECASE)
@@ -29,13 +30,13 @@ class Pause:
 
 
 class Pronunciations:
-    """Words that are spoken as they are spelled elsewhere, whatever their case.
+    """Words and phrases to replace before synthesis; case does not matter.
 
     Args:
-        spellings: By word or words, what is spoken instead of them.
+        spellings: Word or phrase -> the text to speak instead.
 
     Raises:
-        InvalidRequest: There are too many, or one is empty or too long.
+        InvalidRequest: There are too many entries, or one is empty or too long.
     """
 
     def __init__(self, spellings: Mapping[str, str] | None = None):
@@ -50,7 +51,7 @@ class Pronunciations:
                     f"a word has at most {MAX_WORD_CHARS} characters and what is spoken for it "
                     f"{MAX_SPELLING_CHARS}"
                 )
-        words = sorted(self._spellings, key=len, reverse=True)  # the longest where several begin
+        words = sorted(self._spellings, key=len, reverse=True)  # prefer the longest match
         self._by_group = [self._spellings[word] for word in words]
         # a group each: letters that are equal but for their case may differ in lower case, too
         self._whole = _pattern((f"({re.escape(word)})" for word in words), r"(?!\w)")
@@ -60,11 +61,11 @@ class Pronunciations:
         return bool(self._spellings)
 
     def settled(self, text: str, start: int, *, is_all: bool) -> tuple[str, int]:
-        """Return what is spoken for a text, and where the part begins that is not certain yet.
+        """Return the replaced text, and where the part begins that later text may still change.
 
         Args:
             text: Any text.
-            start: What is before it has been spoken, and says whether a word begins there.
+            start: Text before this index was returned earlier; it only tells whether a word begins.
             is_all: No text follows.
         """
         spoken: list[str] = []
@@ -82,19 +83,19 @@ class Pronunciations:
 
 
 class SpokenText:
-    """A text that comes in parts, as what is spoken and where it pauses."""
+    """Converts a text that arrives in parts to spoken text and pauses."""
 
     def __init__(self, pronunciations: Pronunciations):
         self._pronunciations = pronunciations
-        self._rest = ""  # not settled; its first `_num_done` characters are only looked back at
+        self._rest = ""  # unsettled; its first `_num_done` characters are context only
         self._num_done = 0
 
     def write(self, text: str) -> list[str | Pause]:
-        """Take more text and return what is settled by it. Raises InvalidRequest: see `Pause`."""
+        """Add text; return what later text cannot change. Raises InvalidRequest: see `Pause`."""
         return self._take(text, is_all=False)
 
     def close(self) -> list[str | Pause]:
-        """Return the rest, as no text follows."""
+        """Return the rest; no text follows."""
         return self._take("", is_all=True)
 
     def _take(self, text: str, *, is_all: bool) -> list[str | Pause]:
@@ -110,14 +111,14 @@ class SpokenText:
             self._rest[:end], self._num_done, is_all=is_all or end < len(self._rest)
         )
         made.append(spoken)
-        # one character before it says whether a word begins
+        # the character before tells whether a word begins
         kept = max(0, done - 1)
         self._rest, self._num_done = self._rest[kept:], done - kept
         return [part for part in made if part]
 
 
 def spoken_parts(text: str, pronunciations: Pronunciations) -> list[str | Pause]:
-    """Return what is spoken of a whole text and where it pauses.
+    """Return the spoken text and pauses of a complete text.
 
     Raises:
         InvalidRequest: A pause is too long.
@@ -141,13 +142,13 @@ def _pattern(words: Iterable[str], end: str) -> re.Pattern[str]:
 
 
 def _beginning_of(word: str) -> str:
-    """A pattern of the word and of all that it begins with."""
+    """Return a pattern that matches the word and each of its prefixes."""
     first, *rest = map(re.escape, word)
     return first + "".join(f"(?:{character}" for character in rest) + ")?" * len(rest)
 
 
 def _end_of_certain(text: str, start: int) -> int:
-    """Where a pause may have begun whose end has not come; else the end of the text."""
+    """Return where an unfinished pause tag may begin; else the end of the text."""
     bracket = text.rfind("[", max(start, len(text) - _LONGEST_PAUSE))
     if bracket < 0:
         return len(text)

@@ -1,4 +1,4 @@
-"""The turns of a conversation that brings sound: files decoded, earlier answers found by id."""
+"""Read the turns of a spoken conversation: decode files, look up earlier answers by id."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from izwi_api.schemas.spoken_chat import AudioPart, InputAudio, SpokenMessage
 from izwi_api.services.context import Services
 
 _RATE_HZ = 16_000
-# How files of a format begin; an MP3 may begin with a frame instead, whose first 11 bits are set.
+# Magic bytes of each format; an MP3 may start with a frame instead, whose first 11 bits are set.
 _ID3, _RIFF, _WAVE = b"ID3", (b"RIFF", b"RF64"), b"WAVE"
 
 
 async def read_turns(
     services: Services, owner: str, model_name: str, messages: list[SpokenMessage]
 ) -> tuple[SpokenTurn, ...]:
-    """Decode the sound of messages and find earlier answers.
+    """Decode the audio of messages and look up earlier answers.
 
     Args:
-        services: Decoder and kept answers.
-        owner: Whose answers are found.
-        model_name: Which model's.
+        services: Decoder and stored answers.
+        owner: Name of the caller's API key, or empty.
+        model_name: The speech-to-speech model.
         messages: The conversation.
 
     Raises:
-        InvalidRequest: There is no such answer, or a message has nothing in it.
-        InvalidAudio: A file is broken, or not of the format it is said to be.
+        InvalidRequest: An answer does not exist, or a message is empty.
+        InvalidAudio: A file is broken, or not of the declared format.
         TooLarge: A file is too long.
     """
     turns = []
@@ -60,7 +60,7 @@ async def read_turns(
 
 
 async def decode_sound(services: Services, model_name: str, audio: InputAudio) -> Float32:
-    """Decode the sound of a message for a model: (n,) float32 at 16 kHz; raises as `read_turns`."""
+    """Decode the audio of a message: (n,) float32 at 16 kHz. Raises as `read_turns`."""
     try:
         content = base64.b64decode(audio.data, validate=True)
     except (binascii.Error, ValueError) as error:

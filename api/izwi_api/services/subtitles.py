@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from izwi.alignment import AlignedWord
 
-# Two lines of 42 letters, and as long as is common; a pause ends a subtitle, and so does a sentence
-# that could be read.
+# Two lines of 42 letters and common durations. A pause ends a subtitle, and so does the end of a
+# sentence once the subtitle was shown long enough to read.
 _MAX_WIDTH, _MAX_S = 84, 7.0
 _PAUSE_S, _READABLE_S = 1.0, 1.0
 _SENTENCE_ENDS = frozenset(".!?…。！？")
@@ -17,11 +17,11 @@ _SENTENCE_ENDS = frozenset(".!?…。！？")
 
 @dataclass(frozen=True, slots=True)
 class Cue:
-    """Text that is shown for a while.
+    """A subtitle.
 
     Attributes:
-        start_s: From when, in seconds.
-        end_s: Until when.
+        start_s: When it appears, in seconds.
+        end_s: When it disappears.
     """
 
     start_s: float
@@ -33,11 +33,11 @@ def cut_cues(text: str, words: Sequence[AlignedWord]) -> list[Cue]:
     """Cut a text into subtitles.
 
     Args:
-        text: Punctuation and all; every character but white space comes back in a cue.
+        text: The text with punctuation; each character except white space appears in a cue.
         words: Its words, in order.
 
     Returns:
-        Cues in order, none where there is no word. Short ones last a second if there is room.
+        Cues in order; none without words. Short ones are extended to a second if there is room.
     """
     groups = list(_groups(text, words))
     cues = []
@@ -55,7 +55,7 @@ def cut_cues(text: str, words: Sequence[AlignedWord]) -> list[Cue]:
 
 
 def _groups(text: str, words: Sequence[AlignedWord]) -> Iterator[list[AlignedWord]]:
-    """Words that are shown together."""
+    """Yield the words of each subtitle."""
     group: list[AlignedWord] = []
     for word in words:
         if group and _is_end(text, group, word):
@@ -77,7 +77,7 @@ def _is_end(text: str, group: Sequence[AlignedWord], word: AlignedWord) -> bool:
 
 
 def _cut(text: str, before: AlignedWord, after: AlignedWord) -> int:
-    """Where a text is cut between two words: at a space, or before what opens the second one."""
+    """Return where to cut between two words: at a space, or before an opening mark."""
     for index in range(before.stop, after.start):
         if text[index].isspace() or unicodedata.category(text[index]) in ("Ps", "Pi"):
             return index
@@ -85,5 +85,5 @@ def _cut(text: str, before: AlignedWord, after: AlignedWord) -> int:
 
 
 def _width(text: str) -> int:
-    """Letters, of which the wide ones of East Asia count two."""
+    """Return the width in letters; wide East Asian characters count as two."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

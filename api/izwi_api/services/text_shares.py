@@ -1,7 +1,7 @@
-"""Split a text where its audio was split, by each part's share of the speech. Pure.
+"""Split a text where its audio was split, in proportion to the speech in each part. Pure.
 
-It is an estimate: people and models speak evenly enough that the share of the letters is near the
-share of the sound, pauses left out, and they pause where there is a mark of punctuation.
+This is an estimate. It assumes an even rate of speech, so that a part's share of the letters is
+close to its share of the audio without pauses, and that speakers pause at punctuation.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 from izwi.arrays import Float32
 
 _FRAME_S = 0.02
-# Of the level of loud frames; quieter ones are pauses.
+# Relative to the level of loud frames; quieter frames are pauses.
 _PAUSE_LEVEL = 0.1
-# A cut between two words costs as much as one at punctuation that is so many letters away, less
-# than half a second of speech.
+# A cut without punctuation costs as much as a cut at punctuation that is this many letters away,
+# which is less than half a second of speech.
 _INSIDE_LETTERS = 6
 _WITHIN_WORDS = "'\u2019-"
 
 
 def spoken_shares(samples: Float32, rate: int, cuts: Sequence[int]) -> list[float]:
-    """How much of what is said in a sound is said before each cut, from 0 to 1.
+    """Return the share of all speech that comes before each cut, from 0 to 1.
 
     Args:
         samples: (n,) float32 mono.
-        rate: In Hz.
-        cuts: Places in samples, rising.
+        rate: Sample rate in Hz.
+        cuts: Positions in samples, ascending.
     """
     size = int(_FRAME_S * rate)
     frames = samples[: len(samples) // size * size].reshape(-1, size)
@@ -40,15 +40,15 @@ def spoken_shares(samples: Float32, rate: int, cuts: Sequence[int]) -> list[floa
 
 
 def cut_text(text: str, shares: Sequence[float]) -> list[tuple[int, int]]:
-    """Cut a text between words, each time near a share of its letters, best at punctuation.
+    """Cut a text between words, near given shares of its letters, preferably at punctuation.
 
     Args:
-        text: What is said.
-        shares: Of all speech, what comes before each cut, rising.
+        text: The spoken text.
+        shares: Share of the speech before each cut, ascending.
 
     Returns:
-        One part [start, stop) in characters more than there are shares; they join up to the whole.
-        Some may be without a word.
+        Parts [start, stop) in characters, one more than shares; together they cover the text. A
+        part may contain no word.
     """
     letters = np.cumsum([0, *map(str.isalnum, text)])
     gaps = list(_gaps(text))
@@ -62,9 +62,9 @@ def cut_text(text: str, shares: Sequence[float]) -> list[tuple[int, int]]:
 
 
 def _gaps(text: str) -> Iterator[tuple[int, bool]]:
-    """Places between words, and whether a speaker is likely to pause there; first and last too."""
+    """Yield positions between words and at both ends, and whether a pause is likely there."""
     yield 0, False
-    last = ""  # that is no white space
+    last = ""  # character other than white space
     for place, (before, after) in enumerate(pairwise(text), 1):
         last = last if before.isspace() else before
         is_between = before.isspace() and not after.isspace()

@@ -1,4 +1,4 @@
-"""Tokens of a text as bytes, with their log probabilities. Joined they are the text."""
+"""Tokens of a text as bytes, with their log probabilities. Joined, the bytes are the text."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class TextToken:
-    """A token of a text, and how likely the model thought it.
+    """A token of a text and its log probability.
 
     Attributes:
-        spelling: Its bytes of UTF-8, which may be a part of a character.
+        spelling: Its UTF-8 bytes; may be part of a character.
         logprob: Natural log of its probability, by the softmax of the model's raw logits.
     """
 
@@ -22,12 +22,12 @@ class TextToken:
 def text_tokens(
     spellings: Sequence[bytes], logprobs: Sequence[float], joint: str
 ) -> list[TextToken]:
-    """Pair the bytes of tokens with their log probabilities; those without bytes are left out.
+    """Pair the bytes of tokens with their log probabilities; skip tokens without bytes.
 
     Args:
-        spellings: As `TranscriptionModel.spell` gives them.
-        logprobs: As many.
-        joint: What stands between the text before and this one; the first token gets it.
+        spellings: Bytes of each token, from `TranscriptionModel.spell`.
+        logprobs: One per token.
+        joint: Text between the previous text and this one; it is added to the first token.
     """
     pairs = zip(spellings, logprobs, strict=True)
     tokens = [TextToken(spelling, logprob) for spelling, logprob in pairs if spelling]
@@ -37,7 +37,7 @@ def text_tokens(
 
 
 def within(tokens: Sequence[TextToken], text: str) -> list[TextToken]:
-    """Take the tokens that are whole in the first part of their text."""
+    """Return the leading tokens that are entirely within `text`, a prefix of their text."""
     room, count = len(text.encode()), 0
     for token in tokens:
         room -= len(token.spelling)
@@ -48,9 +48,9 @@ def within(tokens: Sequence[TextToken], text: str) -> list[TextToken]:
 
 
 def trimmed(tokens: Sequence[TextToken]) -> list[TextToken]:
-    """Take white space off the end; a token that is nothing else goes with it."""
+    """Remove trailing white space, and tokens that consist of it."""
     whole = b"".join(token.spelling for token in tokens)
-    text = whole.decode(errors="surrogateescape")  # broken bytes come back as they were
+    text = whole.decode(errors="surrogateescape")  # invalid bytes round-trip
     room = len(text.rstrip().encode(errors="surrogateescape"))
     kept: list[TextToken] = []
     for token in tokens:

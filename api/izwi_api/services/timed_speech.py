@@ -1,10 +1,9 @@
-"""Word times of speech while it is synthesised. Knows no HTTP.
+"""Compute word times of speech while it is synthesised. Without HTTP.
 
-A piece of the text is aligned with its sound as soon as its sound is complete, while the next one
-is made. Aligned is what the model said; the times are those of what is delivered, which a speed
-has stretched or squeezed evenly. A piece that runs on for longer than the aligner takes is cut in
-silence, and its text by the share of what is said before. A piece that cannot be aligned has no
-words: they never break off the sound.
+Each piece of text is aligned with its audio as soon as the audio is complete, while the next piece
+is synthesised. The audio is aligned at its original speed; times are then scaled to the delivered
+speed. Audio that is too long for the aligner is cut in silence, and its text in proportion to the
+speech before the cut. If a piece cannot be aligned, it has no words and the speech continues.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ from izwi_api.services.transcribe import SAMPLE_RATE
 logger = logging.getLogger(__name__)
 
 PARAM = "word_timestamps"
-# Languages that a speech model takes and that say nothing about the words.
+# Values of a speech model's language option that do not name a language.
 _ANY_LANGUAGE = frozenset({"", "auto"})
 
 
 class TimedSpeech:
-    """A speech and the times of its words. Call `abort` to stop early.
+    """Speech with the times of its words. Call `abort` to stop early.
 
     Args:
-        speech: Of which nothing has been read yet.
-        aligner: Who times the words.
-        language: Of the text, None if unknown.
-        speed: At which the sound is delivered.
+        speech: The speech; none of it has been read yet.
+        aligner: Computes the word times.
+        language: Language of the text; None if unknown.
+        speed: Playback speed of the delivered audio.
 
     Attributes:
-        sample_rate: Of the sound, in Hz, before its speed is changed.
+        sample_rate: Of the audio in Hz, before its speed is changed.
     """
 
     def __init__(self, speech: Speech, aligner: Aligner, language: str | None, speed: float):
@@ -58,22 +57,22 @@ class TimedSpeech:
         self._speech, self._aligner = speech, aligner
         self._language, self._speed = language, speed
         self._texts = deque(speech.texts)
-        self._heard: list[Float32] = []  # of the piece that is being made
+        self._heard: list[Float32] = []  # of the current piece
         self._num_samples = 0  # of the pieces before it
         self._alignments: deque[asyncio.Task[list[AlignedWord]]] = deque()
 
     @property
     def num_prompt_positions(self) -> int:
-        """What the engine read to say it."""
+        """Prompt positions that the engine computed, for usage."""
         return self._speech.num_prompt_positions
 
     @property
     def num_frames(self) -> int:
-        """What was made of it so far."""
+        """Frames generated so far."""
         return self._speech.num_frames
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
-        """Yield the chunks of the speech, as it does."""
+        """Yield the chunks of the speech."""
         async with aclosing(self._speech.chunks()) as chunks:
             async for chunk in chunks:
                 if chunk.pcm is not None:
@@ -83,9 +82,9 @@ class TimedSpeech:
                 yield chunk
 
     def known(self) -> list[AlignedWord]:
-        """Take the words whose times have become known, in the order of the text.
+        """Take the words that were aligned since the last call, in the order of the text.
 
-        Of a piece whose times could not be found out there are none; the log says why.
+        A piece that could not be aligned has no words; the reason is logged.
         """
         words: list[AlignedWord] = []
         while self._alignments and self._alignments[0].done():
@@ -93,7 +92,7 @@ class TimedSpeech:
         return words
 
     async def rest(self) -> list[AlignedWord]:
-        """Wait for the words that are missing, and take them, as `known`."""
+        """Wait for the remaining words and take them, like `known`."""
         if self._alignments:
             await asyncio.wait(self._alignments)
         return self.known()
@@ -117,12 +116,12 @@ class TimedSpeech:
         try:
             parts = await compute(_cut, self._aligner.model, text, heard, self.sample_rate)
             asks = [AlignmentInput(part.samples, part.text, self._language) for part in parts]
-            # The text is paid for; that it is listened to again costs its caller nothing.
+            # The caller was charged for the text already; alignment is free.
             aligned = await self._aligner.align(asks, charged=False) if asks else []
         except InvalidAudio:  # too short for a word
             return []
         except Exception:
-            # a queue that is full, or a bug: whatever it is, the sound is worth more
+            # a full queue, or a bug: the speech must continue without word times
             logger.warning("a piece of speech has no words", exc_info=True)
             return []
 
@@ -146,10 +145,10 @@ class TimedSpeech:
 def find_word_aligner(
     engine: EngineClient, registry: Registry, language: str | None
 ) -> tuple[Aligner, str | None]:
-    """Return the aligner for a speech, and the language to give it.
+    """Return the aligner for speech in a language, and the language to pass to it.
 
     Raises:
-        InvalidRequest: No alignment model is served, or it does not know the language.
+        InvalidRequest: No alignment model is served, or it does not support the language.
     """
     try:
         aligner = find_aligner(engine, registry)
@@ -172,13 +171,13 @@ def find_word_aligner(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Some of a piece of speech.
+    """Part of a piece of speech.
 
     Attributes:
         samples: (n,) float32 mono at 16 kHz.
-        start_s: Where they begin in the piece.
-        text: What they say.
-        start: Where that begins in the piece's text, in characters.
+        start_s: Start in the piece, in seconds.
+        text: The text of the samples.
+        start: Start of `text` in the piece's text, in characters.
     """
 
     samples: Float32
@@ -188,7 +187,7 @@ class _Part:
 
 
 def _cut(model: AlignmentModel, text: str, heard: list[Float32], rate: int) -> list[_Part]:
-    """A piece of speech as parts that an aligner takes; those without a word are left out."""
+    """Cut a piece of speech to parts that the aligner accepts; skip parts without words."""
     samples = resample(np.concatenate(heard), rate, SAMPLE_RATE)
     places = model.split_audio(samples)
     shares = spoken_shares(samples, SAMPLE_RATE, [stop for _, stop in places[:-1]])

@@ -1,7 +1,7 @@
-"""Transcribe audio: split it, submit many pieces at once, join their text.
+"""Transcribe audio: split it, submit several pieces at once, join their text.
 
-Of a long sound only so many pieces are read and in work at a time, so that an hour takes no more
-memory than some minutes. Knows no HTTP: the web and the command line both transcribe through here.
+Only a limited number of pieces is loaded and in flight at a time, so that an hour of audio takes no
+more memory than a few minutes. Without HTTP: endpoints and commands transcribe through this module.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from izwi_api.services.context import Registry, chunks_of, tokens_of
 from izwi_api.services.text_tokens import TextToken, text_tokens, trimmed, within
 
 SAMPLE_RATE = 16_000
-# Pieces in work: about as many as the engine runs well together, unless they are so long that
-# their samples and features (115 KB a second) would be what counts.
+# Pieces in flight: about as many as the engine batches well, but fewer if they are so long that
+# their samples and features (115 KB a second) would take too much memory.
 _MIN_AHEAD, _MAX_AHEAD = 2, 32
 _MAX_AHEAD_S = 1200.0
-# Reading the whole text anew for each token is quadratic, so partial text is read this often.
+# Decoding the whole text for each token would be quadratic, so partial text is decoded this often.
 _DELTA_INTERVAL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What was said in one piece of the sound.
+    """The transcript of one piece of the audio.
 
     Attributes:
-        start_s: Where the piece begins, in seconds.
-        end_s: Where it ends.
-        token_ids: What the model emitted, stop ids left out.
-        tokens: Of the text, where log probabilities were asked for; else none.
-        no_speech_prob: How likely it is that nobody speaks, as `no_speech_probability`; 0.0 where
-            speech detection is off. At 1.0 the model was not asked.
+        start_s: Start of the piece in seconds.
+        end_s: End of the piece in seconds.
+        token_ids: Ids that the model emitted, without stop ids.
+        tokens: Tokens of the text, if log probabilities were requested; else none.
+        no_speech_prob: Probability of no speech, from `no_speech_probability`; 0.0 if speech
+            detection is off. At 1.0 the model was not run.
     """
 
     start_s: float
@@ -61,16 +61,16 @@ class Segment:
 
 
 class Transcription:
-    """A text while it is written. Call `abort` to stop early.
+    """A transcription in progress. Call `abort` to stop early.
 
     Attributes:
         samples: The audio, within full scale; closed by the caller that opened it.
-        duration_s: Of the sound.
-        segments: The pieces that are done.
-        text: All of it so far.
-        tokens: Of that text, as far as they are whole, where log probabilities were asked for. In
-            the end their bytes joined are `text`, but for repeats of a stuck decoder, which a
-            text may have fewer of. A space between two pieces belongs to the token after it.
+        duration_s: Duration of the audio in seconds.
+        segments: The completed pieces.
+        text: The text so far.
+        tokens: Complete tokens of the text so far, if log probabilities were requested. At the end
+            their joined bytes equal `text`, except that repetitions of a stuck decoder may be
+            removed from the text. A space between two pieces belongs to the token after it.
     """
 
     def __init__(
@@ -91,31 +91,31 @@ class Transcription:
 
     @property
     def num_prompt_positions(self) -> int:
-        """What the engine read so far, for the bill."""
+        """Prompt positions that the engine computed so far, for usage."""
         return self._pieces.num_prompt_positions
 
     @property
     def token_ids(self) -> list[int]:
-        """What the model emitted, all pieces in order."""
+        """Ids that the model emitted, of all pieces in order."""
         return [token for segment in self.segments for token in segment.token_ids]
 
     @property
     def language(self) -> str:
-        """The first language that was heard, empty if none was."""
+        """The first language that was detected; empty if none was."""
         return next((s.language for s in self.segments if s.language), "")
 
     @property
     def language_codes(self) -> list[str]:
-        """ISO 639 codes of all that were heard; of one without a code its name."""
+        """ISO 639 codes of all detected languages; the name of a language without a code."""
         codes = self._model.language_codes
         heard = (s.language for s in self.segments if s.language)
         return list(dict.fromkeys(codes.get(name, name.lower()) for name in heard))
 
     async def deltas(self, *, live: bool = False) -> AsyncGenerator[str]:
-        """Yield the text as it grows; the deltas joined are `text`.
+        """Yield the text as it grows; the joined deltas are `text`.
 
         Args:
-            live: Yield within pieces too, and an empty delta at the end of a piece that adds none.
+            live: Also yield within pieces, and an empty delta after a piece that adds no text.
 
         Raises:
             IzwiError: A piece failed.
@@ -154,12 +154,12 @@ class Transcription:
             self.abort()
 
     async def finish(self) -> None:
-        """Wait until all of it is written."""
+        """Wait until the transcription is complete."""
         async for _ in self.deltas():
             pass
 
     def abort(self) -> None:
-        """Stop every piece that still runs."""
+        """Abort all pieces in flight."""
         self._pieces.abort()
 
     async def _read(self, tokens: list[int]) -> Transcript:
@@ -168,7 +168,7 @@ class Transcription:
     async def _spell(
         self, before: str, piece: str, tokens: list[int], logprobs: list[float]
     ) -> list[TextToken]:
-        """Tokens of a piece's text, led by what joins it to the text before."""
+        """Return the tokens of a piece's text, including what joins it to the text before."""
         if not self._logprobs:
             return []
         spelled = await asyncio.to_thread(self._model.spell, tokens, self._language)
@@ -176,15 +176,15 @@ class Transcription:
         return text_tokens(spelled, logprobs, joint)
 
     def _certain(self, partial: Transcript) -> str:
-        """Return the part of an unfinished piece's text that more tokens will not change."""
-        # Until the language is known the tokens may be spelling it, and not what was said.
+        """Return the part of an unfinished piece's text that later tokens cannot change."""
+        # Until the language is known, the tokens may spell its name and not the transcript.
         if not self._language and not partial.language:
             return ""
-        # Half a character, or a space that may be stripped later, is not text yet.
+        # An incomplete character, or a space that may be stripped later, is not text yet.
         return partial.text.rstrip("\ufffd").rstrip()
 
     def _grow(self, before: str, piece: str) -> str:
-        """Take a piece's text so far and return what is new; what was sent is never taken back."""
+        """Add a piece's text so far and return the new part; sent text is never retracted."""
         text = joined(before, piece)
         if not text.startswith(self.text):
             return ""
@@ -202,20 +202,20 @@ async def open_transcription(
     aligner: AlignmentModel | None = None,
     detects_speech: bool = True,
 ) -> Transcription:
-    """Start to write down a sound.
+    """Start a transcription.
 
     Args:
-        engine: Runs it.
-        registry: Has the model.
-        model_name: Which.
-        ask: The sound, and how.
-        aligner: The pieces are cut so that it takes them too.
-        detects_speech: Pieces without speech have empty text, and the model is not asked.
+        engine: The engine that runs the model.
+        registry: The served models.
+        model_name: The transcription model.
+        ask: The audio and the options.
+        aligner: If given, pieces are cut short enough for it.
+        detects_speech: Give pieces without speech an empty text, without running the model.
 
     Raises:
         ModelNotFound: No such model.
-        InvalidAudio: There is no sound.
-        InvalidRequest: What was asked cannot be done.
+        InvalidAudio: The audio is empty.
+        InvalidRequest: The model cannot do what was requested.
         Overloaded: The engine's queue is full; nothing was started.
     """
     model = registry.transcription(model_name)
@@ -227,13 +227,13 @@ async def open_transcription(
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One piece of a sound, and what the engine writes about it.
+    """One piece of the audio and its stream from the engine.
 
     Attributes:
-        start: Its first sample.
-        stop: The first sample behind it.
+        start: Index of its first sample.
+        stop: Index after its last sample.
         no_speech_prob: See `Segment`.
-        stream: None where it holds no speech.
+        stream: None if the piece contains no speech.
     """
 
     start: int
@@ -244,7 +244,7 @@ class _Piece:
     def segment(
         self, transcript: Transcript, token_ids: list[int], tokens: list[TextToken]
     ) -> Segment:
-        """What was said in it."""
+        """Return the piece as a segment."""
         return Segment(
             self.start / SAMPLE_RATE,
             self.stop / SAMPLE_RATE,
@@ -257,11 +257,11 @@ class _Piece:
 
 
 class _Pieces:
-    """The pieces of a sound, the first of which are in work.
+    """The pieces of the audio; a limited number of them is in flight.
 
     Attributes:
-        ask: The whole sound, and how.
-        num_prompt_positions: What the engine read so far.
+        ask: The whole audio and the options.
+        num_prompt_positions: Prompt positions that the engine computed so far.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class _Pieces:
         self._usage = None if usage is None or usage.counts_itself else usage
 
     async def start(self) -> None:
-        """Ask for the first pieces; raises as `open_transcription`."""
+        """Submit the first pieces; raises as `open_transcription`."""
         num_first = num_together(self._places)
         prepared = await compute(self._prepare, self._places[:num_first])
         later = self._places[num_first:]
@@ -296,7 +296,7 @@ class _Pieces:
             raise
 
     async def in_order(self) -> AsyncGenerator[_Piece]:
-        """Yield each piece; when it is done another one follows."""
+        """Yield each piece in order; submit another whenever one completes."""
         for number in range(1, len(self._places) + 1):
             yield self._begun[0]
             self._begun.popleft()
@@ -304,14 +304,14 @@ class _Pieces:
                 await self._follow(self._places[self._num_asked])
 
     def abort(self) -> None:
-        """Stop what still runs."""
+        """Abort all pieces in flight."""
         for piece in self._begun:
             if piece.stream is not None:
                 piece.stream.abort()
 
     async def _follow(self, place: tuple[int, int]) -> None:
         prepared = await compute(self._prepare, [place])
-        self._give_back([place])  # the engine charges for what it takes
+        self._give_back([place])  # the engine charges for it at submission
         self._submit(prepared)
 
     def _charge(self, places: list[tuple[int, int]]) -> None:
@@ -323,18 +323,18 @@ class _Pieces:
             self._usage.give_back(heard_s=_seconds(places))
 
     def _prepare(self, places: list[tuple[int, int]]) -> list[tuple[_Piece, Request | None]]:
-        """Pieces without streams, and what the engine is asked about each, if it holds speech."""
+        """Return pieces without streams, each with its request; None if it has no speech."""
         prepared: list[tuple[_Piece, Request | None]] = []
         for number, (start, stop) in enumerate(places, self._num_asked):
             samples = self.ask.samples[start:stop]
             part = structs.replace(self.ask, samples=samples)
             name = f"{self._id}-{number}"
-            # first, also for a piece without speech: this says what is wrong with sound or request
+            # also for a piece without speech, because this validates the audio and the options
             request = self._model.prepare_transcription(name, self._model_name, part)
             no_speech_prob = no_speech_probability(samples) if self._detects_speech else 0.0
             piece = _Piece(start, stop, no_speech_prob, None)
-            # of one listener, who is not refused in the middle where the queue is full
-            again = len(self._places) <= _MAX_AHEAD  # an hour of audio is not sent twice
+            # one listener for all pieces, so that a full queue does not refuse a later piece
+            again = len(self._places) <= _MAX_AHEAD  # long audio is unlikely to be sent again
             request = structs.replace(request, listener=self._id, cacheable=again)
             prepared.append((piece, request if no_speech_prob < 1.0 else None))
         return prepared
@@ -350,10 +350,10 @@ class _Pieces:
 
 
 def num_together(places: Sequence[tuple[int, int]]) -> int:
-    """How many pieces, from the first on, may be in work at the same time.
+    """Return how many of the first pieces may be in flight at the same time.
 
     Args:
-        places: Where they are, [start, stop) in samples.
+        places: Pieces as [start, stop) in samples.
     """
     ends = accumulate(stop - start for start, stop in places[:_MAX_AHEAD])
     num_fitting = sum(end <= _MAX_AHEAD_S * SAMPLE_RATE for end in ends)
@@ -361,7 +361,7 @@ def num_together(places: Sequence[tuple[int, int]]) -> int:
 
 
 def joined(before: str, piece: str) -> str:
-    """Put a space between two texts, except in scripts that write without."""
+    """Join two texts by a space, except in scripts that are written without spaces."""
     if not before or not piece or _is_spaceless(before[-1]) or _is_spaceless(piece[0]):
         return before + piece
     return f"{before} {piece}"
@@ -376,10 +376,11 @@ def _is_spaceless(character: str) -> bool:
 def _cut(
     model: TranscriptionModel, ask: TranscriptionInput, aligner: AlignmentModel | None
 ) -> tuple[TranscriptionInput, list[tuple[int, int]]]:
-    """The sound within full scale, and where its pieces are, in samples."""
+    """Return the audio within full scale, and its pieces as [start, stop) in samples."""
     if len(ask.samples) == 0:
         raise InvalidAudio("the audio is empty: its length is zero", param="file")
-    # Over full scale the whole clip is turned down, as the reference does before it cuts.
+    # If a sample exceeds full scale, the whole clip is attenuated before the cut, as in the
+    # reference implementation.
     samples = within_full_scale(ask.samples)
     ask = structs.replace(ask, samples=samples)
     if aligner is None:

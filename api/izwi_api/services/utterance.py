@@ -1,4 +1,4 @@
-"""A text that one task writes and another synthesises, piece by piece. Knows no HTTP."""
+"""A text that one task writes and another synthesises, piece by piece. Without HTTP."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from izwi.inputs import SpeechInput
 from izwi_api.schemas.speech_stream import SessionConfig, has_word, unit_end
 from izwi_api.services.align import Aligner
 
-# Characters of its text that are kept to be shown with its sound.
+# Characters of the text that are kept, to be shown with the audio.
 _SHOWN_CHARS = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """How utterances are said: what was configured, with its model and voice found.
+    """How utterances are synthesised: the configuration with its model and voice resolved.
 
     Attributes:
         timing: Aligner and language for word times; None if not requested.
@@ -32,15 +32,15 @@ class Setting:
 
 
 class Utterance:
-    """Text from its first piece to its `input.done`, and what was made of it.
+    """Text up to its `input.done`, and counts of its synthesis.
 
     Attributes:
         index: Number of utterances before it.
         shown: The first characters that were taken.
-        num_chars: Written in all.
-        num_pending: Of them not taken yet.
-        num_files: Files of sound that were begun.
-        usage: Positions read and frames made.
+        num_chars: Characters written.
+        num_pending: Characters written but not yet taken.
+        num_files: Audio files begun.
+        usage: Prompt positions computed and frames generated.
         is_closed: Its text is complete.
         is_cancelled: The caller cancelled it.
     """
@@ -62,12 +62,12 @@ class Utterance:
         self._news.set()
 
     def close(self) -> None:
-        """Say that no text follows."""
+        """End the text."""
         self.is_closed = True
         self._news.set()
 
     async def take(self) -> str | None:
-        """Wait for the next piece of the text; None at its end. For one task."""
+        """Wait for the next piece of the text; None at its end. Only one task may call it."""
         while not self._texts:
             if self.is_closed:
                 return None
@@ -81,7 +81,7 @@ class Utterance:
         return text
 
     async def units(self, max_chars: int) -> AsyncGenerator[str]:
-        """Yield its sentences or clauses as they become complete."""
+        """Yield sentences or clauses as they become complete."""
         granularity, pending = self.setting.config.split_granularity, ""
         while (text := await self.take()) is not None:
             pending += text
@@ -93,7 +93,7 @@ class Utterance:
             yield pending.strip()
 
     async def until_said(self, saying: asyncio.Task[None]) -> None:
-        """Wait for the task that synthesises it; leaving or cancelling ends that task."""
+        """Wait for the task that synthesises the text; cancelling this wait cancels the task."""
         self._saying = saying
         try:
             await asyncio.wait({saying})
@@ -104,7 +104,7 @@ class Utterance:
             saying.result()
 
     def cancel(self) -> None:
-        """Say no more of it."""
+        """Stop the synthesis."""
         self.is_closed = self.is_cancelled = True
         self._texts.clear()
         self.num_pending = 0

@@ -1,4 +1,4 @@
-"""The turns of a conversation as text: sound written down, earlier spoken answers found by id."""
+"""Turn a conversation into text: transcribe audio, look up earlier spoken answers by id."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from izwi_api.services.transcribe import open_transcription
 
 @dataclass(frozen=True, slots=True)
 class WrittenTurns:
-    """What was said.
+    """A conversation as text.
 
     Attributes:
-        texts: For each message the texts of its content; None where it is as it was sent.
-        num_heard: Positions that the transcriber read.
+        texts: The texts of each message's content; None for a message that is used as it was sent.
+        num_heard: Prompt positions that the transcriber computed.
     """
 
     texts: list[list[str] | None]
@@ -33,12 +33,12 @@ class WrittenTurns:
 
 
 def kept_text(text: str) -> Answer:
-    """An answer's text as what `KeptAnswers` keeps: an entry for each byte."""
+    """Return an answer's text in the form that `KeptAnswers` stores: one entry per byte."""
     return tuple((byte,) for byte in text.encode())
 
 
 def placeholders(body: CascadeBody) -> list[list[str] | None]:
-    """Texts to check a body with before anything is written down."""
+    """Return placeholder texts, to validate a body before anything is transcribed."""
     return [
         [""] if message.audio is not None else ["" for _ in _parts(message)] or None
         for message in body.messages
@@ -48,18 +48,18 @@ def placeholders(body: CascadeBody) -> list[list[str] | None]:
 async def write_turns(
     services: Services, owner: str, model_name: str, body: CascadeBody
 ) -> WrittenTurns:
-    """Write down the sound of all messages, side by side, and find earlier answers.
+    """Transcribe the audio of all messages concurrently, and look up earlier answers.
 
     Args:
-        services: Decoder, transcriber and kept answers.
-        owner: Whose answers are found.
-        model_name: Which model's.
+        services: Decoder, transcriber and stored answers.
+        owner: Name of the caller's API key, or empty.
+        model_name: The model whose earlier answers are looked up.
         body: The conversation.
 
     Raises:
-        ModelNotFound: Nothing here transcribes.
-        InvalidRequest: There is no such answer.
-        InvalidAudio: A file is broken, not of the format it is said to be, or without words.
+        ModelNotFound: No transcription model is served.
+        InvalidRequest: An answer does not exist.
+        InvalidAudio: A file is broken, not of the declared format, or contains no words.
         TooLarge: A file is too long.
         Overloaded: The engine's queue is full.
     """
@@ -74,7 +74,7 @@ async def write_turns(
         async with asyncio.TaskGroup() as group:
             tasks = [[group.create_task(writing.text_of(part)) for part in each] for each in parts]
     except* Exception as failed:
-        # one of them tells why; the others were cancelled
+        # one error is the cause; the other tasks were cancelled
         raise failed.exceptions[0] from None
     texts: list[list[str] | None] = []
     for each, running, answer in zip(parts, tasks, known, strict=True):
@@ -88,10 +88,10 @@ async def write_turns(
 
 
 class _Writing:
-    """Writes down the sounds of one conversation.
+    """Transcribes the audio of one conversation.
 
     Attributes:
-        num_heard: Positions that the transcriber read so far.
+        num_heard: Prompt positions that the transcriber computed so far.
     """
 
     def __init__(self, services: Services, transcriber: str):
@@ -99,7 +99,7 @@ class _Writing:
         self._services, self._transcriber = services, transcriber
 
     async def text_of(self, part: AudioPart | str) -> str:
-        """The text of a part."""
+        """Return the text of a part."""
         return part if isinstance(part, str) else await self._write(part.input_audio)
 
     async def _write(self, audio: InputAudio) -> str:
@@ -116,7 +116,7 @@ class _Writing:
 
 
 def _parts(message: HeardMessage) -> Sequence[AudioPart | str]:
-    """Sound and texts of a message; empty where neither is in parts, so that it stays as it is."""
+    """Return a message's parts (audio or text); empty if it has none and is used as it is."""
     parts: list[Any] = message.content if isinstance(message.content, list) else []
     if not any(isinstance(part, AudioPart) for part in parts):
         return ()
@@ -136,7 +136,7 @@ def _text(part: object) -> str:
 async def _known(
     services: Services, owner: str, model_name: str, message: HeardMessage
 ) -> str | None:
-    """The text of an earlier answer that a message names."""
+    """Return the text of the earlier answer that a message refers to, if any."""
     if message.audio is None:
         return None
     if message.role != "assistant":
