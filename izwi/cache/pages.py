@@ -1,4 +1,4 @@
-"""Reference counts of pages. Knows no tensors."""
+"""Reference counts of pages. Without tensors."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 class PagePool:
     """A fixed number of pages with reference counts.
 
-    The prefix cache is a special holder, which `adopt`s pages. A page that only the cache holds is
-    *idle*: it can be reclaimed at once. Idle pages are counted at every transition, never searched
-    for.
+    The prefix cache is a special holder: it `adopt`s pages. A page that only the cache holds is
+    *idle* and can be reclaimed at once. The number of idle pages is updated at every change, so
+    that reading it needs no search.
     """
 
     def __init__(self, num_pages: int):
@@ -27,7 +27,7 @@ class PagePool:
 
     @property
     def num_free(self) -> int:
-        """Free pages."""
+        """Number of free pages."""
         return len(self._free)
 
     @property
@@ -48,7 +48,7 @@ class PagePool:
         return self._counts[page] == 1 and self._adopted[page] == 1
 
     def count_idle(self, pages: Iterable[int]) -> int:
-        """How many of some pages are idle: what holding all of them takes from `num_idle`."""
+        """Return how many of these pages are idle: holding them reduces `num_idle` by this."""
         counts, adopted = self._counts, self._adopted
         return sum([counts[page] == 1 and adopted[page] == 1 for page in pages])
 

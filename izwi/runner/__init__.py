@@ -1,1 +1,1 @@
-"""Execute plans: rows to batches, batches to the model, logits to ids."""
+"""Execute plans: form batches, run the model, sample ids from logits."""

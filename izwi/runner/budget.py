@@ -1,4 +1,4 @@
-"""Divide the memory among the models; one added later takes an unused share."""
+"""Divide the memory among the models; a model that is added later takes an unused share."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass, replace
 from izwi.backends.protocol import ArrayBackend
 from izwi.config import EngineConfig
 
-# What is left alone: activations, the codec's buffers, the API servers, other programs.
+# Left free for activations, codec buffers, API servers and other programs.
 DEVICE_SHARE = 0.8
 _HOST_SHARE = 0.25
-# Known prefixes fill whatever they are given, and a laptop has other things to keep.
+# The prefix cache fills all memory that it gets, and a laptop runs other programs too.
 _MOST_HOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """What one model may take beyond its weights.
+    """Memory that one model may use in addition to its weights.
 
     Attributes:
-        kv_bytes: Pages of keys and values, on the device.
-        page_bytes: Pages that had to leave the device, in host memory.
-        state_bytes: Codec states of streams that do not run, in host memory.
-        disk_bytes: Pages that had to leave the host memory.
-        encoded_bytes: Results of the audio encoders.
+        kv_bytes: KV pages on the device.
+        page_bytes: KV pages demoted to host memory.
+        state_bytes: Codec states of preempted streams, in host memory.
+        disk_bytes: KV pages demoted to disk.
+        encoded_bytes: Cached results of the audio encoders.
     """
 
     kv_bytes: int
@@ -35,10 +35,10 @@ class MemoryBudget:
 
 
 def divide(config: EngineConfig, backend: ArrayBackend, num_models: int) -> MemoryBudget:
-    """Give each model the same share; call it after the weights are loaded.
+    """Give each model an equal share. Call this after the weights are loaded.
 
-    Where the configuration names no bytes for keys and values, they take most of what the device
-    has free; a CPU shares its memory with everything else, so there it is a quarter at most.
+    If the configuration sets no size for keys and values, they take most of the device's free
+    memory. A CPU shares its memory with other programs, so there they take at most a quarter.
     """
     kv_bytes = config.kv_bytes or backend.free_kv_bytes()
     share = max(1, num_models)
@@ -54,9 +54,9 @@ def divide(config: EngineConfig, backend: ArrayBackend, num_models: int) -> Memo
 def share_of_added_model(
     config: EngineConfig, backend: ArrayBackend, share: MemoryBudget
 ) -> MemoryBudget:
-    """Return a share as it can still be given: no more for keys and values than is free now.
+    """Return a share for a model added at run time: its KV memory is limited to what is free now.
 
-    The weights of a new request were not there when the memory was divided.
+    The weights of the new model were not loaded when the memory was divided.
     """
     if config.kv_bytes:
         return share
@@ -64,7 +64,7 @@ def share_of_added_model(
 
 
 def free_host_kv_bytes() -> int:
-    """Bytes that keys and values may take of the host's memory as it is now."""
+    """Return how many bytes of the host's free memory keys and values may take."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if _KNOWS_FREE else 4 << 30
     return min(_MOST_HOST_BYTES, int(free * _HOST_SHARE))
 

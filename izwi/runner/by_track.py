@@ -1,4 +1,4 @@
-"""Draw the entries of one step on the tracks that its rows are on."""
+"""Sample the entries of one step for a model with several tracks."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def draw_by_track(
     hidden: Array,
     sampling: Sampling,
 ) -> tuple[list[list[int]], dict[int, Logprobs]]:
-    """Draw an entry for each row that emits, those of one track together.
+    """Sample an entry for each row that emits; the rows of one track are sampled together.
 
     Args:
-        model: One with several tracks.
+        model: A model with several tracks.
         ops: Its operations.
-        batch: Rows that ran.
-        hidden: (positions, width) what `Model.run` gave for them.
-        sampling: The model's.
+        batch: Rows of the forward pass.
+        hidden: (positions, width) output of `Model.run` for these rows.
+        sampling: The model's samplers.
 
     Returns:
-        Ids of each entry, in row order, and `Sampler.logprobs` by place among them.
+        Ids of each entry, in row order, and `Sampler.logprobs` by index of the entry.
     """
     places = last_positions(batch)
     emitting = [row.sequence for row in batch if row.emits]

@@ -1,7 +1,7 @@
 """Count kernels that are compiled or loaded, and graphs that are recorded.
 
-Each takes from milliseconds to seconds, during which the whole engine stands still, so all of it is
-to happen before a server is ready. What happens later is logged with its cause.
+Each takes milliseconds to seconds, during which the engine stalls. All of it should happen before
+the server is ready; anything later is logged with its cause.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FRAMES_SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """One delay.
+    """One compiled or loaded kernel, or one recorded graph.
 
     Attributes:
-        kind: "compiled", "loaded" (a kernel that was on disk) or "recorded" (a graph).
-        name: The kernel, with what it was specialised for; or what was recorded.
-        seconds: That it took.
+        kind: "compiled", "loaded" (a kernel from disk) or "recorded" (a graph).
+        name: The kernel with its specialisation, or the recorded method.
+        seconds: How long it took.
     """
 
     kind: str
@@ -38,18 +38,18 @@ class Compilation:
 
 
 class Compilations:
-    """What was compiled, loaded and recorded while this was the thread's counter.
+    """Counts of compilations on a thread while this object is its counter.
 
     Attributes:
-        kernels: Compiled or loaded.
-        graphs: Recorded.
+        kernels: Kernels compiled or loaded.
+        graphs: Graphs recorded.
     """
 
     def __init__(self) -> None:
         self.kernels = self.graphs = 0
 
     def add(self, compilation: Compilation) -> None:
-        """Count, and log where it came from."""
+        """Count a compilation, and log its cause."""
         if compilation.kind == "recorded":
             self.graphs += 1
         else:
@@ -60,7 +60,7 @@ class Compilations:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count what this thread compiles, loads or records inside."""
+        """Count what this thread compiles, loads or records within the context."""
         before = getattr(_current, "counter", None)
         _current.counter = self
         try:
@@ -70,12 +70,12 @@ class Compilations:
 
 
 _current = threading.local()
-# Hears of every compilation, on any thread, also before a server is ready.
+# Called for every compilation on any thread, also before a server is ready.
 observers: list[Callable[[Compilation], None]] = []
 
 
 def report(compilation: Compilation) -> None:
-    """Tell the thread's counter, if it has one, and all observers."""
+    """Notify the thread's counter, if any, and all observers."""
     counter = getattr(_current, "counter", None)
     if counter is not None:
         counter.add(compilation)
@@ -84,7 +84,7 @@ def report(compilation: Compilation) -> None:
 
 
 def cause() -> list[str]:
-    """The innermost lines of our own that led here."""
+    """Return the innermost frames of the call stack that are in our code."""
     frames = traceback.extract_stack()[:-2]
     ours = [
         f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}"
@@ -95,7 +95,7 @@ def cause() -> list[str]:
 
 
 class Counting(Protocol):
-    """Has a counter."""
+    """An object with a counter."""
 
     compilations: Compilations
 
@@ -104,7 +104,7 @@ S = TypeVar("S", bound=Counting)
 
 
 def counted(work: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Count what a method compiles, loads or records: it runs while requests are served."""
+    """Wrap a method that runs while requests are served: count its compilations."""
 
     @wraps(work)
     def counting(self: S, /, *arguments: P.args, **named: P.kwargs) -> R:

@@ -1,4 +1,4 @@
-"""What drawing the next entry needs to know of a log: what was emitted, and how to draw."""
+"""What sampling the next entry needs: the ids emitted so far and the sampling parameters."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy.typing as npt
 from izwi.request import Request, SamplingParams, TrackParams
 from izwi.sequence import Sequence as RequestSequence
 
-# Logits divided by less than this leave float32.
+# Dividing logits by a smaller temperature overflows float32.
 _GREEDY_BELOW = 1e-5
 
 
 class SamplerState:
-    """What the sampler keeps of one sequence's log; rebuilt from it where it is missing."""
+    """The sampler's state for one sequence: a cache, which can be rebuilt from the log."""
 
     __slots__ = ("_counts", "_num_counted", "_num_seen", "_seen", "_track")
 
@@ -27,7 +27,7 @@ class SamplerState:
 
     @staticmethod
     def of(sequence: RequestSequence, track: int = 0) -> SamplerState:
-        """Return what is kept of a sequence, of its entries of one track."""
+        """Return a sequence's state for one track; create it if needed."""
         if sequence.drawing.seen is None:
             sequence.drawing.seen = {}
         states: dict[int, SamplerState] = sequence.drawing.seen
@@ -36,14 +36,14 @@ class SamplerState:
         return states[track]
 
     def _since(self, sequence: RequestSequence, first: int) -> list[tuple[int, ...]]:
-        """Entries of the track from place `first` of the log on."""
+        """Return the track's entries from index `first` of the log on."""
         if sequence.tracks is None:
             return sequence.emitted[first:]
         pairs = zip(sequence.emitted[first:], sequence.tracks.of[first:], strict=True)
         return [entry for entry, track in pairs if track == self._track]
 
     def seen(self, sequence: RequestSequence, vocabulary: int) -> npt.NDArray[np.bool_]:
-        """(vocabulary,) ids that were emitted in codebook 0; grown a step at a time."""
+        """Return (vocabulary,) bool: ids emitted in codebook 0. Updated incrementally."""
         if self._seen is None:
             self._seen = np.zeros(vocabulary, dtype=bool)
         for entry in self._since(sequence, self._num_seen):
@@ -52,7 +52,7 @@ class SamplerState:
         return self._seen
 
     def counts(self, sequence: RequestSequence) -> dict[int, int]:
-        """How often each id was emitted in codebook 0; grown a step at a time."""
+        """Return how often each id was emitted in codebook 0. Updated incrementally."""
         for entry in self._since(sequence, self._num_counted):
             self._counts[entry[0]] = self._counts.get(entry[0], 0) + 1
         self._num_counted = len(sequence.emitted)
@@ -60,24 +60,24 @@ class SamplerState:
 
 
 def params_of(sequences: Sequence[RequestSequence], track: int) -> Sequence[Request | TrackParams]:
-    """How an entry of a track is drawn for each sequence."""
-    if track == 0:  # what most are: no call for each
+    """Return each sequence's sampling parameters for a track."""
+    if track == 0:  # the common case, without a call per sequence
         return [sequence.request for sequence in sequences]
     return [sequence.request.params(track) for sequence in sequences]
 
 
 def adjusted_rows(sequences: Sequence[RequestSequence], track: int) -> list[int]:
-    """Rows whose logits are changed before an entry of a track is drawn, in order."""
+    """Return, in order, the rows whose logits are adjusted before a track is sampled."""
     return [
         row for row, s in enumerate(sequences) if s.drawing.adjusts and s.request.adjusts(track)
     ]
 
 
 def seen_ids(sequence: RequestSequence, vocabulary: int, track: int = 0) -> npt.NDArray[np.bool_]:
-    """Ids that a sequence has emitted in codebook 0; kept with it and grown a step at a time."""
+    """Return (vocabulary,) bool: ids that a sequence has emitted in codebook 0."""
     return SamplerState.of(sequence, track).seen(sequence, vocabulary)
 
 
 def is_greedy(params: SamplingParams) -> bool:
-    """Whether the most likely id is taken."""
+    """Whether sampling is greedy: the most likely id is taken."""
     return params.temperature < _GREEDY_BELOW

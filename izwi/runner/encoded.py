@@ -1,4 +1,4 @@
-"""Results of the audio encoders, kept so that equal audio is encoded once."""
+"""Cache results of the audio encoders, so that equal audio is encoded once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from izwi.request import EncodeInput
 
 
 class EncodedCache:
-    """The least recently used results go first, down to a number of bytes."""
+    """An LRU cache of encoder results with a maximum size in bytes."""
 
     def __init__(self, max_bytes: int):
         self._max_bytes = max_bytes
@@ -17,7 +17,7 @@ class EncodedCache:
         self._results: OrderedDict[tuple[str, int], tuple[Any, int]] = OrderedDict()
 
     def get(self, piece: EncodeInput) -> Any | None:
-        """Return what an equal piece gave, or None."""
+        """Return the result of an equal piece, or None."""
         key = piece.kind, piece.digest
         if key not in self._results:
             return None
@@ -25,7 +25,7 @@ class EncodedCache:
         return self._results[key][0]
 
     def put(self, piece: EncodeInput, result: Any, num_bytes: int) -> None:
-        """Keep a result; nothing if it alone is larger than the cache."""
+        """Store a result, unless it alone is larger than the cache."""
         key = piece.kind, piece.digest
         if key in self._results or num_bytes > self._max_bytes:
             return

@@ -1,4 +1,4 @@
-"""Run the audio encoders of one model, and keep their results."""
+"""Run the audio encoders of one model, and cache their results."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Encoders:
         """Set up.
 
         Args:
-            model: Whose encoders.
-            backend: That holds its weights.
-            max_pieces: Of one batch.
-            cache: Keeps results.
-            graphs: What is recorded of the model, if anything is.
+            model: The model with the encoders.
+            backend: The backend of the model's weights.
+            max_pieces: Maximum number of pieces in a batch.
+            cache: Cache of results.
+            graphs: Recorded graphs of the model, if any.
         """
         self._model, self._backend, self._max_pieces = model, backend, max_pieces
         self._cache, self._graphs = cache, graphs
@@ -61,7 +61,7 @@ class Encoders:
         return errors
 
     def _encode(self, pieces: Seq[EncodeInput]) -> list[Any]:
-        """Run the encoders, recorded where they are; each result has memory of its own."""
+        """Run the encoders, with graphs where recorded; each result has its own memory."""
         results: dict[int, Any] = {}
         if self._graphs is not None:
             taken = [n for n, piece in enumerate(pieces) if self._graphs.encodes(piece)]
@@ -77,7 +77,7 @@ class Encoders:
 
     def _encode_plain(self, pieces: Seq[EncodeInput]) -> list[Any]:
         if not self._backend.pads_encoders:
-            # pads cost what company saves, and no piece should depend on its batch (ADR 5)
+            # padding costs what batching saves, and results must not depend on the batch (ADR 5)
             assert isinstance(self._model, Encodes)
             return self._model.encode(pieces)
         return encode_together(self._model, self._backend.ops, self._max_pieces, pieces)

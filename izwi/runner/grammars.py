@@ -1,7 +1,7 @@
-"""Grammars of running requests: compiled beside the loop, then a bit mask of tokens for each draw.
+"""Constrain requests by grammars: compile them off the loop, then mask the tokens of each step.
 
-A matcher is a cache of the log: after a pause, or in another engine, it is made again from what was
-emitted. Source of the masks: llguidance.
+A matcher is derived from the log: after a preemption, or in another engine, it is rebuilt from the
+emitted tokens. llguidance computes the masks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Masks = npt.NDArray[np.int32]
 
 
 class _Vocabulary:
-    """What llguidance asks of a tokenizer. It never cuts text here, so bytes will do."""
+    """The tokenizer interface of llguidance. It tokenizes no text here, so bytes are enough."""
 
     def __init__(self, model: SpellsTokens):
         self.tokens, self.special_token_ids = model.spell_vocabulary()
@@ -37,7 +37,7 @@ class _Vocabulary:
 
 
 class GrammarState:
-    """The grammar of one request and how far its log has gone through it."""
+    """The grammar of one request, and its matcher's position in the log."""
 
     def __init__(self, grammar: Grammar, compiled: Future[Any]):
         self._grammar, self._compiled = grammar, compiled
@@ -46,17 +46,17 @@ class GrammarState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is compiled, or has failed; does not block."""
+        """Whether compilation has succeeded or failed. Does not block."""
         return self._compiled.done()
 
     def follow(self, emitted: Sequence[tuple[int, ...]]) -> LLMatcher | None:
-        """Take what was emitted since the last call.
+        """Advance by the tokens emitted since the last call.
 
         Returns:
-            What gives the mask of the next token; None where the grammar has not begun.
+            The matcher that gives the mask of the next token; None before the grammar begins.
 
         Raises:
-            InvalidRequest: The grammar cannot be compiled, or takes too much.
+            InvalidRequest: The grammar cannot be compiled, or exceeds a limit.
         """
         matcher = self._compiled.result()
         for token, *_ in emitted[self._num_taken :]:
@@ -69,10 +69,10 @@ class GrammarState:
 
 
 class Grammars:
-    """Compiles the grammars of one model's requests, on a thread of its own.
+    """Compiles the grammars of one model's requests on a thread of its own.
 
     Args:
-        model: Its vocabulary is read when the first grammar comes.
+        model: The model; its vocabulary is read for the first grammar.
     """
 
     def __init__(self, model: object):
@@ -81,10 +81,10 @@ class Grammars:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="izwi-grammar")
 
     def constrain(self, sequence: RequestSequence) -> None:
-        """Begin to compile what a new sequence's entries must follow, if they must.
+        """Start to compile the grammar of a new sequence, if it has one.
 
         Raises:
-            InvalidRequest: The model can follow no grammar.
+            InvalidRequest: The model does not support grammars.
         """
         grammar = sequence.request.grammar
         if grammar is None:
@@ -104,34 +104,34 @@ class Grammars:
             self._tokenizer, LLMatcher.grammar_from_lark(text), log_level=0, limits=limits()
         )
         check(matcher)
-        matcher.compute_bitmask()  # the first takes the longest
+        matcher.compute_bitmask()  # the first takes longest
         check(matcher)
         return matcher
 
     def close(self) -> None:
-        """Compile no more."""
+        """Stop the thread."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def begun_matchers(sequences: Sequence[RequestSequence]) -> dict[int, Any]:
-    """Return the matchers of grammars that bind the next token, by place among the sequences."""
+    """Return matchers of grammars that constrain the next token, by index of the sequence."""
     known = [(place, s) for place, s in enumerate(sequences) if s.drawing.grammar is not None]
     followed = [(place, s.drawing.grammar.follow(s.emitted)) for place, s in known]
     return {place: matcher for place, matcher in followed if matcher is not None}
 
 
 def fill_masks(matchers: Sequence[Any], vocabulary: int) -> Masks:
-    """Compute the masks of the next tokens, side by side.
+    """Compute the masks of the next tokens in parallel.
 
     Args:
-        matchers: One a row.
-        vocabulary: Ids.
+        matchers: One per row.
+        vocabulary: Number of ids.
 
     Returns:
-        (rows, words) int32; bit b of word w says that id 32 w + b may follow.
+        (rows, words) int32; bit b of word w is set if id 32 w + b is allowed.
 
     Raises:
-        InvalidRequest: A row's grammar takes too much, or nothing can follow.
+        InvalidRequest: A row's grammar exceeds a limit, or allows no token.
     """
     masks = np.zeros((len(matchers), -(-vocabulary // 32)), np.int32)
     if len(matchers) == 1:
@@ -159,7 +159,7 @@ _shared: list[LLExecutor] = []
 
 
 def _executor() -> Any:
-    """Return the threads that compute masks."""
+    """Return the thread pool that computes masks."""
     if not _shared:
         _shared.append(LLExecutor())
     return _shared[0]

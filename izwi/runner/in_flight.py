@@ -1,4 +1,4 @@
-"""Work that a device does by itself, between its launch and its results."""
+"""Asynchronous work on a device, between its launch and its results."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class InFlight(Generic[R_co]):
     """Work in flight. Calling it waits for the results and returns them."""
 
     def __init__(self, wait: Callable[[], R_co], copies: Seq[Copy]):
-        """Describe launched work.
+        """Wrap launched work.
 
         Args:
-            wait: Blocks until the results are on the host.
-            copies: Of the results to the host: when all are done, `wait` does not block.
+            wait: Blocks until the results are on the host, and returns them.
+            copies: Copies of the results to the host; once all are done, `wait` does not block.
         """
         self._wait, self._copies = wait, copies
 
@@ -41,5 +41,5 @@ class InFlight(Generic[R_co]):
         return all(copy.is_done for copy in self._copies)
 
     def then(self, convert: Callable[[Callable[[], R_co]], S]) -> InFlight[S]:
-        """The same work, whose results are what `convert` makes of waiting for them."""
+        """Return the same work with converted results; `convert` gets a function that waits."""
         return InFlight(lambda: convert(self._wait), self._copies)

@@ -1,4 +1,4 @@
-"""Put the sound of a codec that lags its frames where it belongs; see `Codec.lookahead_samples`."""
+"""Trim the audio of a codec whose output lags its frames; see `Codec.lookahead_samples`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Pending: TypeAlias = Callable[[], Float32]  # waits for samples
 
 
 def begun_tracks(tracks: Seq[Track], progress: Progress) -> TrackLog:
-    """Begin the log of a model with several tracks.
+    """Create the log of a sequence of a model with several tracks.
 
     Args:
-        tracks: Of the model.
-        progress: What its first entry is.
+        tracks: The model's tracks.
+        progress: Track and position of the first entry.
     """
     place = frame_track(tracks)
     if place is None:
@@ -36,12 +36,12 @@ def in_place(
     pieces: Seq[tuple[Sequence, int]],
     sounds: Seq[Pending | BaseException],
 ) -> list[Pending | BaseException]:
-    """Drop what is before the beginning of a stream's sound, and behind its end.
+    """Drop samples before the start and after the end of each stream's audio.
 
     Args:
-        codec: Which gave the sounds; there are none without one.
-        pieces: Streams as they stood before, and how many of their next frames became sound.
-        sounds: What waits for the samples of each, or what failed.
+        codec: The codec that made the audio; None returns `sounds` unchanged.
+        pieces: Streams before this chunk, each with the number of frames vocoded in it.
+        sounds: For each stream, a function that waits for its samples, or an error.
     """
     if codec is None or not codec.lookahead_samples:
         return list(sounds)
@@ -56,7 +56,7 @@ def in_place(
 
 
 def _bounds(codec: Codec, log: Seq[Entry], first: int, frames: int) -> tuple[int, int]:
-    """Where, among the samples of the next frames of a stream, those of its sound are."""
+    """Return [start, stop) of a stream's audio within the samples of its next frames."""
     lag, stop = codec.lookahead_samples, frames * codec.frame_samples
     if log[first + frames - 1][0] == END:
         stop -= codec.frame_samples - lag

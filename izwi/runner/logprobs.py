@@ -1,4 +1,4 @@
-"""Log probabilities of what was drawn, as chunks have them."""
+"""Log probabilities of sampled tokens, in the form that chunks have."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Logprobs = float | tuple[float, ...]
 
 
 class AskedLogprobs:
-    """Which rows of one step ask for log probabilities, and for how many of the likeliest.
+    """The rows of one step that request log probabilities, and how many top ids they request.
 
     Attributes:
-        rows: Those that ask.
-        most: Likeliest ids that any of them asks for; 0 for none.
+        rows: Rows that request log probabilities.
+        most: Maximum number of top ids that any row requests; 0 for none.
     """
 
     def __init__(self, sequences: Sequence[RequestSequence]):
@@ -23,13 +23,13 @@ class AskedLogprobs:
         self.most = max((sequences[row].request.top_logprobs for row in self.rows), default=0)
 
     def by_row(self, reported: Iterable[float | list[float]]) -> dict[int, Logprobs]:
-        """Return what each row that asks is given, of what was reported for them, in order."""
+        """Return log probabilities by row, from those reported for `rows` in order."""
         pairs = zip(self.rows, reported, strict=True)
         return {row: logprobs_of(self._sequences[row], values) for row, values in pairs}
 
 
 def logprobs_of(sequence: RequestSequence, reported: float | list[float]) -> Logprobs:
-    """What one row of `reported_logprobs` says for a request, which may have asked for less."""
+    """Convert one row of `reported_logprobs`; keep only as many top ids as the request wants."""
     most = sequence.request.top_logprobs
     if isinstance(reported, float):
         return reported

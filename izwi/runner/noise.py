@@ -1,4 +1,4 @@
-"""Noise of draws: a pure function of (seed, step, codebook), the same on every backend."""
+"""Random numbers for sampling: a function of (seed, step, codebook), equal on all backends."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy.typing as npt
 
 from izwi.sequence import Sequence as RequestSequence
 
-# Noise of so many codebooks is made at once.
+# Numbers for this many codebooks are computed at once.
 _BLOCK = 16
 _MASK = (1 << 64) - 1
 
 
 class StepNoise:
-    """Noise of the rows of one step.
+    """Random numbers for the rows of one step.
 
     Args:
-        sequences: One a row; they stay as they are until all has been drawn.
+        sequences: One per row; they must not change until all ids are sampled.
     """
 
     def __init__(self, sequences: Sequence[RequestSequence]):
@@ -40,7 +40,7 @@ class StepNoise:
 def uniforms(
     seeds: Sequence[int], steps: Sequence[int], codebook: int | npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
-    """Uniform numbers in [0, 1): (rows,), or (rows, codebooks) for an array of codebooks.
+    """Return uniform numbers in [0, 1): (rows,), or (rows, codebooks) for an array of codebooks.
 
     A counter-based generator: two rounds of the SplitMix64 finaliser (Steele, Lea and Flood,
     2014) over the seed and over the counter (step, codebook).

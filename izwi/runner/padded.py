@@ -1,4 +1,4 @@
-"""Pieces of audio of different lengths as batches, padded to one of an encoder's shapes."""
+"""Batch pieces of audio of different lengths, padded to one of an encoder's shapes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class PaddedBatch(NamedTuple):
     """Pieces of one kind that are padded to one shape.
 
     Attributes:
-        kind: `EncodeInput.kind` of all of them.
-        shape: Of each, padded.
-        places: Where they stand among all pieces.
+        kind: `EncodeInput.kind` of all pieces.
+        shape: Padded shape of each piece.
+        places: Indices of the pieces among all pieces.
     """
 
     kind: str
@@ -33,7 +33,7 @@ class PaddedBatch(NamedTuple):
 
 
 def padded_shape(encoders: Mapping[str, PaddedEncoder], piece: EncodeInput) -> Shape | None:
-    """The least shape of its encoder that a piece can be padded to, if there is one."""
+    """Return the smallest shape of its encoder that a piece fits, or None."""
     encoder = encoders.get(piece.kind)
     if encoder is None:
         return None
@@ -45,12 +45,12 @@ def padded_shape(encoders: Mapping[str, PaddedEncoder], piece: EncodeInput) -> S
 def padded_batches(
     encoders: Mapping[str, PaddedEncoder], pieces: Seq[EncodeInput], max_pieces: int
 ) -> Iterator[PaddedBatch]:
-    """Cut pieces into batches; those that fit no shape are in none of them.
+    """Group pieces into batches; pieces that fit no shape are left out.
 
     Args:
-        encoders: By the kind of their pieces.
-        pieces: Of any kinds.
-        max_pieces: Of one batch, where the encoder takes so many.
+        encoders: Encoder by kind of piece.
+        pieces: Pieces of any kind.
+        max_pieces: Maximum pieces of a batch; an encoder may set a lower limit.
     """
     groups: defaultdict[tuple[str, Shape], list[int]] = defaultdict(list)
     for place, piece in enumerate(pieces):
@@ -64,10 +64,10 @@ def padded_batches(
 
 
 def pad_into(values: npt.NDArray[np.float32], pieces: Seq[EncodeInput], axis: int) -> list[int]:
-    """Write pieces into the first rows of (batch, *shape), zeros behind each.
+    """Write pieces into the first rows of (batch, *shape), padded with zeros.
 
     Returns:
-        Length of each along the axis.
+        Length of each piece along the axis.
     """
     for row, piece in zip(values, pieces, strict=False):
         before = (slice(None),) * axis
@@ -78,15 +78,15 @@ def pad_into(values: npt.NDArray[np.float32], pieces: Seq[EncodeInput], axis: in
 
 
 def encode_together(model: Model, ops: Ops, max_pieces: int, pieces: Seq[EncodeInput]) -> list[Any]:
-    """Encode unrecorded, pieces that can be padded to one shape in one pass.
+    """Encode pieces without graphs; pieces that can be padded to one shape share a pass.
 
     Returns:
-        What `Encodes.encode` gives for each, in order.
+        The result of `Encodes.encode` for each piece, in order.
     """
     encoders = model.padded_encoders if isinstance(model, EncodesPadded) else {}
     encoded: dict[int, Any] = {}
     for kind, shape, places in padded_batches(encoders, pieces, max_pieces):
-        if len(places) > 1:  # a single one needs no pads
+        if len(places) > 1:  # a single piece needs no padding
             values = np.empty((len(places), *shape), np.float32)
             encoder = encoders[kind]
             lengths = pad_into(values, [pieces[place] for place in places], encoder.axis)
@@ -102,5 +102,5 @@ def encode_together(model: Model, ops: Ops, max_pieces: int, pieces: Seq[EncodeI
 
 
 def _beside(shape: Shape, axis: int) -> Shape:
-    """The other axes."""
+    """Return the sizes of the other axes."""
     return (*shape[:axis], *shape[axis + 1 :])

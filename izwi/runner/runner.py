@@ -1,4 +1,4 @@
-"""Execute a step: encoders, one forward pass, the codec. Knows no queue and no policy."""
+"""Execute a step: encoders, one forward pass, the codec. Without queues or scheduling policy."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from izwi.sequence import Sequence
 from izwi.track_log import Entry, Progress
 from izwi.tracks import Codec, frame_track
 
-# Rebuilding a position, until steps have been measured.
+# Assumed time to recompute a position, until steps have been measured.
 _REBUILD_S = 1e-4
 
-# What each row of a forward pass gave, or what failed, once the device has finished.
+# Waits for the device; returns the result of each row of a forward pass, or its error.
 Forward = InFlight["list[Drawn | BaseException]"]
-# A stream, and how many of its next frames become sound.
+# A stream, and how many of its next frames to vocode.
 Piece = tuple[Sequence, int]
 
 
 class Drawn(NamedTuple):
-    """What one row of a forward pass gave.
+    """The result of one row of a forward pass.
 
     Attributes:
-        entries: Empty if it does not emit.
-        logprobs: One an entry, of a request that asks for them; see `Sampler.logprobs`.
+        entries: Sampled entries; empty if the row does not emit.
+        logprobs: One per entry, if the request wants them; see `Sampler.logprobs`.
     """
 
     entries: Entries
@@ -58,7 +58,7 @@ class Drawn(NamedTuple):
 
 
 class Runner:
-    """One model with its keys and values and its codec state."""
+    """Runs one model; owns its KV pages and codec states."""
 
     def __init__(
         self, model: Model, backend: ArrayBackend, config: EngineConfig, budget: MemoryBudget
@@ -96,41 +96,41 @@ class Runner:
 
     @property
     def works_beside(self) -> bool:
-        """Whether launched work runs while the host does something else."""
+        """Whether launched work runs asynchronously to the host."""
         return self._graphs is not None
 
     @property
     def keeps_trailers(self) -> bool:
-        """Whether a page's trailer belongs to it, so that a part of a page is of no use."""
+        """Whether pages have trailers, so that only whole pages can be shared."""
         return self._kv.spec.conv is not None
 
     @property
     def num_compiled(self) -> int:
         """Kernels compiled or loaded and graphs recorded since the start.
 
-        A step during which it grows takes longer than others, so its time is not used.
+        A step during which it grows is slower than others, so its time is not used as a cost.
         """
         return self.compilations.kernels + self.compilations.graphs
 
     @property
     def frame_s(self) -> float | None:
-        """Seconds of sound in one frame, None for a model that writes text."""
+        """Seconds of audio in one frame; None for a model that writes text."""
         codec = self._codec
         return codec.frame_samples / codec.sample_rate if codec else None
 
     @property
     def frame_samples(self) -> int:
-        """Samples of one frame."""
+        """Samples in one frame."""
         return self.codec.frame_samples
 
     @property
     def codec(self) -> Codec:
-        """What turns frames into sound."""
+        """The codec that decodes frames to audio."""
         assert self._codec is not None
         return self._codec
 
     def begin(self, sequence: Sequence) -> None:
-        """Set up the tracks of a new sequence, of a model with several."""
+        """Set up the tracks of a new sequence, if the model has several."""
         if self._alternates is not None:
             progress = self._alternates.begin(sequence.request)
             sequence.tracks = begun_tracks(self._model.tracks, progress)
@@ -138,32 +138,32 @@ class Runner:
     def following(
         self, request: Request, progress: Progress, drawn: Entry | None
     ) -> Progress | None:
-        """What follows an entry, of a model with several tracks."""
+        """Return the progress after an entry; only for models with several tracks."""
         assert self._alternates is not None
         return self._alternates.following(request, progress, drawn)
 
     def num_ids(self, track: int) -> int:
-        """Ids of an entry of a track."""
+        """Return how many ids an entry of a track has."""
         return self._model.tracks[track].num_codebooks
 
     def learn(self, cost: StepCost) -> None:
-        """Update measured prices: the cost of rebuilding decides where evicted pages go."""
+        """Update measured costs: the cost of recomputing decides where evicted pages go."""
         if cost.prefill_token_s > 0.0:
             self.store.costs = replace(
                 self.store.costs, rebuild_s_per_position=cost.prefill_token_s
             )
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Content keys of positions [start, stop) of prompt and log."""
+        """Return content keys of positions [start, stop) of prompt and log."""
         return self._model.content_keys(sequence, start, stop)
 
     def positions_ready(self, sequence: Sequence) -> int:
-        """Positions whose inputs are known, for a sequence whose text is still written."""
+        """Return how many positions have known inputs, for a sequence with open input."""
         assert self._takes_text is not None
         return self._takes_text.positions_ready(sequence)
 
     def max_entries(self, sequence: Sequence) -> int:
-        """Entries after which a sequence ends."""
+        """Return the maximum number of entries of a sequence."""
         if self._takes_text is None or not sequence.request.open_input:
             return sequence.request.max_entries
         return self._takes_text.max_entries(sequence)
@@ -171,9 +171,9 @@ class Runner:
     @counted
     @in_backend
     def encode(self, pieces: Seq[tuple[Sequence, int]]) -> list[BaseException | None]:
-        """Encode piece i of each sequence into `sequence.encoded[i]`; what failed, per piece.
+        """Encode piece i of each sequence into `sequence.encoded[i]`; return the error of each.
 
-        Equal pieces run once, in this step and as long as the results are kept.
+        Equal pieces are encoded once, within this step and while the result is cached.
         """
         return self._encoders.encode(pieces)
 
@@ -183,14 +183,14 @@ class Runner:
         """Launch a forward pass, if the device can run it asynchronously.
 
         Returns:
-            Waits for what `forward` returns; None if nothing was launched.
+            A function that waits for the result of `forward`; None if nothing was launched.
         """
         if not rows or self._graphs is None or not self._graphs.takes(rows):
             return None
         counts = [row.num_drawn for row in rows]
         try:
             drawn = self._graphs.launch(rows)
-        except Exception:  # `forward` tells whose fault it was
+        except Exception:  # `forward` will find the row at fault
             return None
         return drawn.then(partial(self._launched, counts))
 
@@ -199,7 +199,7 @@ class Runner:
     ) -> list[Drawn | BaseException]:
         try:
             return list(self._by_row(counts, *drawn()))
-        except Exception as error:  # of the device, not of a request
+        except Exception as error:  # an error of the device, not of a request
             return [error for _ in counts]
 
     @counted
@@ -208,7 +208,7 @@ class Runner:
         """Run the rows as one forward pass.
 
         Returns:
-            For each row what was drawn, or what failed.
+            For each row the sampled entries, or an error.
         """
         return run_each(self._run, rows)
 
@@ -220,7 +220,7 @@ class Runner:
     def _by_row(
         counts: Seq[int], entries: list[list[int]], logprobs: dict[int, Logprobs]
     ) -> list[Drawn]:
-        if not logprobs and counts.count(1) == len(counts):  # what a step mostly is
+        if not logprobs and counts.count(1) == len(counts):  # the common case
             return [Drawn((tuple(entry),)) for entry in entries]
         results, first = [], 0
         for count in counts:
@@ -233,7 +233,7 @@ class Runner:
     def _drawn(
         self, batch: Seq[Row], counts: Seq[int]
     ) -> tuple[list[list[int]], dict[int, Logprobs]]:
-        """Run a batch; so many entries of each row, end to end, and `Sampler.logprobs`."""
+        """Run a batch; return `counts[i]` entries of each row, flat, and `Sampler.logprobs`."""
         if self._graphs is not None and self._graphs.takes(batch):
             return self._graphs.launch(batch)()
         sequences = [row.sequence for row in batch]
@@ -243,7 +243,7 @@ class Runner:
         if self._alternates is not None:
             hidden = self._model.run(self._model.embed(batch), self._kv.context(batch))
             return draw_by_track(self._model, self._ops, batch, hidden, self._sampling)
-        if not sequences:  # chunks of prompts: there is nothing to draw from
+        if not sequences:  # chunks of prompts: nothing to sample
             self._model.run(self._model.embed(batch), self._kv.context(batch))
             return [], {}
         sampler = self._sampling.of(sequences)
@@ -253,14 +253,14 @@ class Runner:
     @counted
     @in_backend
     def vocode(self, pieces: Seq[tuple[Sequence, int]]) -> list[PendingAudio | BaseException]:
-        """Begin to turn the next n frames of each sequence into sound, beside other work.
+        """Start to decode the next n frames of each sequence to audio, concurrent to other work.
 
-        Pieces of as many frames run as one batch; each stream's state is gathered before and
+        Pieces of equal length run as one batch; each stream's state is gathered before and
         scattered after.
 
         Returns:
-            What waits for each piece's samples, (samples,) float32, or what failed. All of them
-            are to be awaited before the next call.
+            For each piece a function that waits for its samples, (samples,) float32, or an error.
+            Wait for all of them before the next call.
         """
         with self._arena.beside():
             return in_place(self._codec, pieces, self._begin(pieces))
@@ -281,7 +281,7 @@ class Runner:
     def _each_stream(
         self, run: Callable[[Seq[Piece]], list[PendingAudio]], pieces: Seq[Piece]
     ) -> list[PendingAudio | BaseException]:
-        """As `run_each`. A stream whose state a failed batch may have advanced gets it again."""
+        """Like `run_each`; first rebuild the state of streams that a failed batch overwrote."""
 
         def committed(batch: Seq[Piece]) -> list[PendingAudio]:
             for sequence, _ in batch:
@@ -315,7 +315,7 @@ class Runner:
         rows = [self._row(sequence) for sequence in batch]
         sound, state = self.codec.decode(self._ops.array(codes), self._arena.gather(rows))
         made = self._ops.numpy(sound).astype(np.float32, copy=False)
-        self._arena.scatter(rows, state)  # the last that may fail
+        self._arena.scatter(rows, state)  # the last operation that may fail
         return [partial(np.asarray, samples) for samples in made]
 
     def _warm(self, sequence: Sequence) -> None:
@@ -327,7 +327,7 @@ class Runner:
             self._hear(row, warm)
 
     def _hear(self, row: int, codes: Array) -> None:
-        """Run frames, (frames, codebooks), through the codec for the state that they leave."""
+        """Decode frames, (frames, codebooks), only to advance the codec state."""
         if self._graphs is not None:
             self._graphs.hear(codes, row)
             return
@@ -337,9 +337,9 @@ class Runner:
     @counted
     @in_backend
     def rebuild(self, sequences: Seq[Sequence]) -> dict[int, BaseException]:
-        """Make the codec states of streams again from their logs; what failed, by arrival.
+        """Rebuild the codec states of streams from their logs; return errors by arrival.
 
-        The frames go through in the chunks in which they went before, for the same bits.
+        Frames are decoded in the same chunks as before, so that the state is bit-identical.
         """
         if not sequences:
             return {}
@@ -351,12 +351,12 @@ class Runner:
         for sequence in sequences:
             try:
                 self._remake(sequence)
-            except Exception as error:  # the engine must outlive any one request
+            except Exception as error:  # no request may stop the engine
                 failed[sequence.arrival] = error
         return failed
 
     def _remake(self, sequence: Sequence) -> None:
-        """Make a stream's codec state from its log, whatever its row holds."""
+        """Rebuild a stream's codec state from its log."""
         row = self._row(sequence)
         self._arena.clear(row)
         self._warm(sequence)

@@ -17,25 +17,25 @@ class TieredPages:
         self._moves: list[tuple[int, int, int]] = []
 
     def copy(self, source: int, target: int, num_slots: int) -> None:
-        """Copy the first slots of a page, with all others of its step: a copy is ten launches."""
+        """Queue a copy of a page's first slots; `flush` does all at once to save launches."""
         self._moves.append((source, target, num_slots))
 
     def flush(self) -> None:
-        """Carry out what is left to copy."""
+        """Perform the queued copies."""
         moves, self._moves = self._moves, []
         self._kv.copy(moves)
 
     def demote(self, page: int) -> int | None:
-        """Keep a page's contents in a lower tier, if that is cheaper than making them again."""
+        """Move a page's contents to a lower tier, if that is cheaper than recomputing them."""
         self.flush()
-        # what comes before it is kept or rebuilt on its own account
+        # only this page's positions count: earlier pages are kept or recomputed separately
         num_positions = self._kv.page_size
         if self._store.tier_for(num_positions) is Tier.DROP:
             return None
         return self._store.put(self._kv.read_pages([page])[0], num_positions)
 
     def promote(self, handle: int, page: int) -> bool:
-        """Bring back what `demote` kept and forget it; False if it is gone."""
+        """Restore a demoted page and drop the copy; return False if it was evicted."""
         self.flush()
         data = self._store.get(handle)
         if data is not None:
@@ -44,11 +44,11 @@ class TieredPages:
         return data is not None
 
     def drop(self, handle: int) -> None:
-        """Forget what `demote` kept."""
+        """Drop a demoted page."""
         self._store.drop(handle)
 
     def take_dropped(self) -> list[int]:
-        """Handles that the store had to give up since the last call."""
+        """Return the handles of pages that the store evicted since the last call."""
         return self._store.take_dropped()
 
 
@@ -57,25 +57,25 @@ class TieredStates:
 
     def __init__(self, arena: StateArena, host_bytes: int):
         self._arena, self._host_bytes = arena, host_bytes
-        self._saved: OrderedDict[int, SavedRow] = OrderedDict()  # the oldest first
+        self._saved: OrderedDict[int, SavedRow] = OrderedDict()  # oldest first
         self._bytes = 0
         self._handles = count()
 
     @property
     def num_free(self) -> int:
-        """Free rows."""
+        """Number of free rows."""
         return self._arena.num_free
 
     def allocate(self) -> int:
-        """Hand out a row: the start of a stream."""
+        """Allocate a row with the initial state of a stream."""
         return self._arena.allocate()
 
     def release(self, row: int) -> None:
-        """Take a row back."""
+        """Free a row."""
         self._arena.release(row)
 
     def save(self, row: int) -> int | None:
-        """Keep a row's contents in host memory, for which the oldest may go."""
+        """Copy a row to host memory, evicting the oldest copies if needed; return a handle."""
         saved = self._arena.save(row)
         if saved.num_bytes > self._host_bytes:
             return None
@@ -87,7 +87,7 @@ class TieredStates:
         return handle
 
     def restore(self, row: int, handle: int) -> bool:
-        """Bring back what `save` kept and forget it; False if it is gone."""
+        """Restore a saved row and drop the copy; return False if it was evicted."""
         if handle not in self._saved:
             return False
         self._arena.restore(row, self._saved[handle])
@@ -95,7 +95,7 @@ class TieredStates:
         return True
 
     def forget(self, handle: int) -> None:
-        """Let go of what `save` kept; nothing if it is gone."""
+        """Drop a saved row; do nothing if it was evicted."""
         saved = self._saved.pop(handle, None)
         if saved is not None:
             self._bytes -= saved.num_bytes
