@@ -178,3 +178,54 @@ def test_silent_frames_have_the_codes_of_long_silence(tmp_path: Path) -> None:
     assert (codes[still, 1:] == codes[12, 1:]).all()
     assert torch.equal(codes[:, 0], drawn[:, 0])
     assert torch.equal(codes[~still], drawn[~still])
+
+
+def test_silent_frames_weigh_more_to_the_talker(tmp_path: Path, monkeypatch) -> None:
+    write_corpus(tmp_path / "data", "train0000")
+    run.begin(tmp_path)
+    corpus = Corpus(tmp_path / "data", "train", torch.device("cpu"))
+    monkeypatch.setattr(talker, "all_voices", lambda: all_voices()[:12])
+    options = argparse.Namespace(out=tmp_path / run.TTS, seed=0)
+
+    def summed(weight: float) -> torch.Tensor:
+        """Of first codes and of the others, before the division by what all frames weigh."""
+        monkeypatch.setattr(talker, "_STILL_WEIGHT", weight)
+        trainer = talker.TalkerTrainer(options, corpus, corpus.device)
+        torch.manual_seed(0)
+        trainer.loss(torch.tensor([0]), 88)
+        frames, still = int(corpus.frames[0]), 2
+        total = frames + (weight - 1) * still
+        return trainer.metrics[:2] * torch.tensor([total + weight, total])  # with the end, without
+
+    plain, more, most = summed(1.0), summed(4.0), summed(7.0)
+    assert (more - plain > 0).all()
+    torch.testing.assert_close(most - plain, 2 * (more - plain), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ((), ["text", "speech", "talker"]),
+        (("text/train.txt",), ["speech", "talker"]),
+        (("text/train.txt", "data/heldout.json"), ["talker"]),
+    ],
+)
+def test_a_run_on_another_machine_makes_what_is_missing_there(
+    tmp_path: Path, monkeypatch, there: tuple[str, ...], expected: list[str]
+) -> None:
+    work, out = tmp_path / "work", tmp_path / "out"
+    for name in there:
+        (work / name).parent.mkdir(parents=True)
+        (work / name).touch()
+    progress = run.Progress(out)
+    out.mkdir()
+    for name in ("text", "speech"):
+        progress.note(run.Stage(name, ()), 1.0, finished=True)
+    ran: list[str] = []
+    monkeypatch.setattr(
+        run, "run", lambda rows, _: ran.extend(stage.name for row in rows for stage in row)
+    )
+    stages = ["--stages", "text", "speech", "talker"]
+    monkeypatch.setattr(sys, "argv", ["run", str(work), str(out), *stages])
+    run.main()
+    assert ran == expected

@@ -106,7 +106,9 @@ class TalkerTrainer:
         codes, weighed = self.codes[places].long(), self._frame_weights[places]
         vectors, voice_loss = self._speakers(weights)
         x, targets = self._lay_out(weights, items, codes, vectors, length)
-        targets.counted[:, :-1] *= weighed
+        # where the end may come, silence may go on: it weighs as much, or speech ends too late
+        inside = offsets < lengths[:, None]
+        targets.counted[:, :-1] *= torch.where(inside, weighed, _STILL_WEIGHT)
         context = self.ops.dense_context(len(items), length)
         hidden = talker.hidden_states(self.ops, weights, self.config, x, context)
         rows = torch.arange(len(items), device=self.device)[:, None]
@@ -114,9 +116,8 @@ class TalkerTrainer:
         logits = talker.codec_logits(self.ops, weights, states).float()
         first_loss = _masked_loss(logits, targets.first, targets.counted)
         states = states[:, :-1]
-        real = offsets < lengths[:, None]
-        phone_loss = self._phone_loss(weights, states, starts, real)
-        rest_loss = self._predictor_loss(weights, states, codes, real * weighed)
+        phone_loss = self._phone_loss(weights, states, starts, inside)
+        rest_loss = self._predictor_loss(weights, states, codes, inside * weighed)
         right = ((logits.argmax(-1) == targets.first) * targets.counted).sum()
         values = [first_loss, rest_loss, phone_loss, voice_loss, self.optimizer.norm]
         values.append(right / targets.counted.sum())
