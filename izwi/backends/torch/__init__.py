@@ -1,1 +1,1 @@
-"""Torch: CPUs, CUDA with kernels of our own, and Apple's GPUs through MPS."""
+"""The torch backend: CPUs, CUDA with our own kernels, and Apple GPUs through MPS."""

@@ -1,7 +1,7 @@
-"""Change the logits of the rows that ask for it, and leave all others as they are.
+"""Adjust the logits of rows that request it, without touching other rows.
 
-Grammar, bias, repetition penalty, presence and frequency penalty, min_p. Order and formulas: vLLM's
-`SamplingParams` and its sampler, where the penalties of a row look at what it emitted.
+Grammar, bias, repetition penalty, presence and frequency penalty, min_p. Order and formulas are
+those of vLLM's `SamplingParams` and sampler; penalties count the emitted tokens of a row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from izwi.sequence import Sequence as RequestSequence
 
 
 class Adjustments:
-    """What the rows of one step ask for."""
+    """The logit adjustments that the rows of one step request."""
 
     def __init__(
         self,
@@ -28,12 +28,12 @@ class Adjustments:
         suppressed: npt.NDArray[np.bool_] | None,
         track: int = 0,
     ):
-        """Collect it.
+        """Collect the adjustments.
 
         Args:
-            sequences: One a row, in row order.
-            suppressed: (vocabulary,) ids that are never drawn, so that min_p does not look at them.
-            track: Of the entries that are drawn.
+            sequences: One per row, in row order.
+            suppressed: (vocabulary,) bool: ids that are never sampled, which min_p ignores.
+            track: Track of the entries to sample.
         """
         self._sequences, self._suppressed, self._track = sequences, suppressed, track
         self._rows = adjusted_rows(sequences, track)
@@ -45,7 +45,7 @@ class Adjustments:
         return bool(self._rows)
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Return logits, (rows, vocabulary) float32; the rows of others have the same bits.
+        """Return logits, (rows, vocabulary) float32; rows without adjustments are unchanged.
 
         Args:
             logits: (rows or more, vocabulary) float32 of codebook 0; not changed.
@@ -82,7 +82,7 @@ class Adjustments:
         logits[ids_seen] = values
 
     def _constrain(self, logits: Tensor) -> None:
-        """Leave out, in place, what grammars do not allow."""
+        """Mask, in place, ids that grammars do not allow."""
         begun = begun_matchers([self._sequences[row] for row in self._rows])
         if not begun:
             return
@@ -94,9 +94,9 @@ class Adjustments:
         logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
 
     def _cut(self, logits: Tensor) -> None:
-        """Leave out, in place, what is too unlikely beside the likeliest.
+        """Mask, in place, ids below min_p.
 
-        p >= min_p * p_max, of probabilities at a temperature, is
+        p >= min_p * p_max, for probabilities at a temperature, is equivalent to
         logit >= logit_max + temperature * log(min_p).
         """
         params = [self._params[row] for row in self._rows]
@@ -113,12 +113,12 @@ class Adjustments:
 
 
 def reported_logprobs(logits: Tensor, ids: Tensor, most: int) -> Tensor:
-    """Log probabilities of drawn ids, and the likeliest ids with theirs.
+    """Return log probabilities of the sampled ids, and the top ids with theirs.
 
     Args:
-        logits: (rows, vocabulary), as they were before any draw.
-        ids: (rows,) int64 that were drawn.
-        most: How many of the likeliest; 0 for none.
+        logits: (rows, vocabulary), the raw logits.
+        ids: (rows,) int64, the sampled ids.
+        most: Number of top ids; 0 for none.
 
     Returns:
         (rows,) float32 where `most` is 0; else (rows, 1 + 2 most) float32 as `Chunk.logprobs`.

@@ -9,13 +9,13 @@ from torch import Tensor
 from izwi.backends.torch.conv import linear_in_fours
 from izwi.ops.protocol import AttentionSpec
 
-# Scores of relative positions that are made at once, at most: five minutes of speech have 112
+# Maximum number of relative-position scores computed at once: five minutes of speech have 112
 # million in each layer of a conformer.
 _MOST_SCORES = 1 << 24
 
 
 class TorchAudioOps:
-    """What `TorchOps` takes instead of compositions."""
+    """Operations that `TorchOps` overrides with faster ones than the compositions."""
 
     def conv2d(
         self,
@@ -74,12 +74,12 @@ class TorchAudioOps:
 
 
 def _by_key(scores: Tensor, tokens: int) -> Tensor:
-    """Shift scores by distance so that they are by key.
+    """Reindex scores from distance to key.
 
     Args:
-        scores: (batch, heads, queries, tokens + queries - 1): query i's distance to key 0 is at
-            queries - 1 - i, and those to the next keys follow.
-        tokens: Keys.
+        scores: (batch, heads, queries, tokens + queries - 1): for query i, the distance to key 0 is
+            at index queries - 1 - i, followed by the distances to the next keys.
+        tokens: Number of keys.
 
     Returns:
         (batch, heads, queries, tokens), in the same memory.

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-# Below this many bytes of weights a product is shorter than handing half of it to another core.
-# Measured on 2 cores, one stream of the embedded voice: one thread 17.7 ms a step, two 17.7 to 20,
-# and 66 to 290 with one other busy process, because each of some 250 products waits for the other
-# core. At 8 streams: 45 against 33.
+# With fewer bytes of weights than this, a matrix product takes less time than splitting it between
+# two cores. Measured on 2 cores with one stream of the embedded voice: a step takes 17.7 ms on one
+# thread and 17.7 to 20 ms on two, but 66 to 290 ms on two beside one other busy process, because
+# each of some 250 products waits for the other core. With 8 streams: 45 ms on one, 33 ms on two.
 _SMALL_BYTES = 256 << 20
 
 
@@ -43,7 +43,7 @@ class TorchBackend:
 
     def __init__(self, ops: TorchOps):
         self.ops = ops
-        # on a CPU pads cost what company saves, and no piece should depend on its batch (ADR 5)
+        # on a CPU padding costs what batching saves, and makes results depend on the batch (ADR 5)
         self.pads_encoders = ops.device.type != "cpu"
         self._loaded_bytes = 0
         self._all_threads = torch.get_num_threads()
@@ -53,7 +53,7 @@ class TorchBackend:
     ) -> dict[str, Tensor]:
         """Read a folder's safetensors; see `izwi.backends.torch.weights.load_weights`.
 
-        On a CPU, small models run on one thread from here on, large ones on all.
+        On a CPU this also sets the number of threads: one for small models, all for large ones.
         """
         with self.reporting_full_device():
             weights = load_weights(folder, shapes, device=self.ops.device, dtype=self.ops.dtype)
@@ -65,31 +65,31 @@ class TorchBackend:
 
     @property
     def device_name(self) -> str:
-        """The device, as torch names it."""
+        """Torch's name of the device."""
         return str(self.ops.device)
 
     @property
     def dtype_name(self) -> str:
-        """Of activations."""
+        """Name of the dtype of activations."""
         return str(self.ops.dtype).removeprefix("torch.")
 
     @property
     def library(self) -> str:
-        """Torch, its kernels on a CPU, and its threads."""
+        """Torch's version; on a CPU also its kernels and number of threads."""
         kernels, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
         return f"torch {torch.__version__}, {kernels}, threads: {threads}"
 
     def running(self) -> AbstractContextManager[Any]:
-        """What all work of a model runs in: nothing is kept for gradients."""
+        """Context for all work of a model: inference mode."""
         return torch.inference_mode()
 
     def own_stream(self) -> AbstractContextManager[None]:
-        """Let this thread's launches not wait for other work on the device."""
+        """Run this thread's launches on a stream of its own, concurrent to other work."""
         return self.ops.own_stream()
 
     @contextmanager
     def reporting_full_device(self) -> Iterator[None]:
-        """Turn torch's error for a device that is full into InvalidRequest."""
+        """Convert torch's out-of-memory error to InvalidRequest."""
         try:
             yield
         except torch.OutOfMemoryError as error:
@@ -97,15 +97,15 @@ class TorchBackend:
             raise InvalidRequest(message, param="model") from error
 
     def free_kv_bytes(self) -> int:
-        """Bytes that keys and values may take on the device as it is now."""
+        """Return how many bytes of the device's free memory keys and values may take."""
         if self.ops.device.type != "cuda":
             return free_host_kv_bytes()
-        torch.cuda.empty_cache()  # what models left that are gone; torch would keep it
+        torch.cuda.empty_cache()  # else torch keeps unloaded models' memory
         free, _ = torch.cuda.mem_get_info(self.ops.device)
         return int(free * DEVICE_SHARE)
 
     def page_bytes(self, spec: KVSpec, page_size: int, kv_dtype: str) -> int:
-        """Bytes that one page takes. Raises InvalidRequest: `kv_dtype` is unknown."""
+        """Return the size of one page in bytes. Raises InvalidRequest: `kv_dtype` is unknown."""
         return bytes_per_page(spec, page_size, self.ops.dtype, kv_dtype)
 
     def paged_kv(self, spec: KVSpec, num_pages: int, page_size: int, kv_dtype: str) -> PagedKV:
@@ -114,16 +114,16 @@ class TorchBackend:
         return PagedKV(spec, num_pages, page_size, ops.device, ops.dtype, kv_dtype)
 
     def state_arena(self, specs: Mapping[str, StateSpec], num_rows: int) -> StateArena:
-        """Allocate rows of state, whose work goes beside the model's steps on CUDA."""
+        """Allocate rows of state; on CUDA they are used on a side stream, beside the steps."""
         ops = self.ops
         return StateArena(specs, num_rows, ops.device, ops.dtype, SideStream(ops.device))
 
     def sampling(self, tracks: Seq[Track]) -> TorchSampling:
-        """Prepare what draws entries of a model's tracks."""
+        """Create the sampling of a model's tracks."""
         return TorchSampling(tracks, self.ops.device)
 
     def own_copy(self, x: Tensor) -> Tensor:
-        """Copy of an array that keeps no other memory alive."""
+        """Copy an array, so that it keeps no other memory alive."""
         return x.clone()
 
     def record(
@@ -134,7 +134,7 @@ class TorchBackend:
         sampling: TorchSampling,
         config: EngineConfig,
     ) -> Graphs | None:
-        """Record the steps of a model that repeat, on CUDA with Triton."""
+        """Record a model's steps as CUDA graphs, where there is CUDA with Triton."""
         if not self.ops.records:
             return None
         from izwi.backends.torch.recorded.graphs import (
@@ -150,10 +150,10 @@ def torch_backend(
     """Bind torch to a device.
 
     Args:
-        device: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there.
+        device: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best available one.
         dtype: A key of DTYPES, or "auto": bfloat16 on CUDA, float32 elsewhere.
-        weights: Of the decoders' products: "auto" (of that dtype), "int8", "fp8" or "int4".
-        attention: What they attend with: "torch", "triton", or "auto" for the faster that is there.
+        weights: Storage of the decoders' weights: "auto" (in `dtype`), "int8", "fp8" or "int4".
+        attention: Attention kernels: "torch", "triton", or "auto" for the fastest available.
 
     Raises:
         InvalidRequest: The device, the dtype, `weights` or `attention` is unknown or not available.
@@ -181,7 +181,7 @@ def torch_backend(
 
 
 def _table(kind: str) -> type[TorchOps]:
-    """The operations of a kind of device: with our own kernels where they run."""
+    """Return the operations for a kind of device, with our own kernels where they run."""
     if kind != "cuda" or find_spec("triton") is None:
         return TorchOps
     from izwi.backends.torch.triton.ops import TritonOps  # triton comes with torch for CUDA alone

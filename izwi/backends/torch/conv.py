@@ -1,8 +1,8 @@
 """Convolutions whose bits do not depend on the batch, on a CPU, in torch.
 
-oneDNN convolves a batch of short rows with other kernels than a single row, and those round
-otherwise. Where it does so, the same sums are one matrix product over all rows, which does not
-(ADR 5). Elsewhere, and on other devices, torch's own convolution is kept.
+oneDNN uses other kernels for a batch of short rows than for a single row, and they round
+differently. Where it does so, the convolution is computed as one matrix product over all rows,
+whose rounding does not depend on the batch (ADR 5). Elsewhere torch's own convolution is used.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor, matmul
 
-# Seen with torch 2.13: rows of fewer columns, with at least so many channels, are affected.
+# Observed with torch 2.13: rows with fewer columns and at least this many channels are affected.
 _SHORT_COLUMNS = 256
 _WIDE_CHANNELS = 64
 _WIDE_TRANSPOSED_CHANNELS = 192
-# Dilated rows of fewer columns are also faster as a product.
+# Dilated rows with fewer columns are also faster as a product.
 _SHORT_DILATED_COLUMNS = 512
 
 
 def conv1d(x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, groups: int) -> Tensor:
-    """Plain convolution of (batch, channels, columns) without padding."""
+    """Convolve (batch, channels, columns) without padding."""
     taps = weight.shape[-1]
     if x.device.type == "cpu" and groups == 1:
         columns = x.shape[-1] - (taps - 1) * dilation
@@ -55,10 +55,10 @@ def conv_transpose1d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int
 
 
 def linear_in_fours(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`F.linear` of (rows, channels) over whole fours of rows.
+    """Compute `F.linear` of (rows, channels), padded to a multiple of four rows.
 
-    MKL multiplies the last one to three rows of a thread's share by other kernels, which round
-    otherwise: a row's bits would depend on its batch. Whole fours never do.
+    MKL computes the last one to three rows of a thread's share with other kernels, which round
+    differently, so that a row's bits would depend on its batch. Groups of four avoid that.
     """
     rows = x.shape[0]
     fours = F.pad(x, (0, 0, 0, -rows % 4)) if rows % 4 else x
@@ -68,7 +68,7 @@ def linear_in_fours(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _as_product(
     x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, columns: int
 ) -> Tensor:
-    """One matrix product over a copy of the windows of all rows."""
+    """Convolve by one matrix product over a copy of the windows of all rows."""
     batch, channels, _ = x.shape
     reach = (weight.shape[-1] - 1) * dilation + 1
     windows = x.transpose(1, 2).unfold(1, reach, 1)[..., ::dilation]  # (batch, columns, in, taps)

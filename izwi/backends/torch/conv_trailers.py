@@ -1,4 +1,4 @@
-"""Inputs of short convolutions, kept with the pages, in torch; see `izwi.ops.conv_layout`."""
+"""Inputs of short convolutions, stored with the pages, in torch; see `izwi.ops.conv_layout`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class ConvTrailers:
     """The trailers of every page of one model.
 
     Attributes:
-        plane: (layers, pages * width + 1, channels): all there is to them. The last column is
-            zeros, what comes before position 0; nothing is written to it.
-        columns: Of each position.
+        plane: (layers, pages * width + 1, channels): the data of all trailers. The last column is
+            never written: it holds the zeros before position 0.
+        columns: The column of each position.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ConvTrailers:
 
 
 class ConvStep:
-    """One step's packed rows: which inputs came before each position, and which are kept."""
+    """One step's packed rows: the inputs before each position, and which inputs to store."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class ConvStep:
         """Lay out a step.
 
         Args:
-            trailers: Where inputs are kept.
-            spans: Positions [start, stop) that each row runs, at least one each.
+            trailers: Storage of the inputs.
+            spans: Positions [start, stop) of each row, at least one each.
             tables: Pages of each row, exactly those that cover [0, stop).
         """
         self._trailers = trailers
@@ -65,13 +65,13 @@ class ConvStep:
         self._source = source.view(layout.sources.shape)
 
     def before(self, layer: int, x: Tensor) -> list[Tensor]:
-        """Inputs 1, 2, ... width - 1 positions before each, like `x`; and keep `x`.
+        """Return the inputs 1, 2, ... width - 1 positions before each, like `x`; store `x`.
 
         Args:
-            layer: Which of the short convolutions.
+            layer: Index among the short convolutions.
             x: (positions, channels) inputs of the packed rows.
         """
         plane = self._trailers.plane[layer]
-        known = torch.cat([plane[self._history], x])  # a copy, so that writing changes nothing
+        known = torch.cat([plane[self._history], x])  # a copy, not affected by the write
         plane[self._columns] = x[self._written]
         return [known[source] for source in self._source]

@@ -1,4 +1,4 @@
-"""What torch finds on this machine, for reports; nothing here is asked while requests run."""
+"""Report the devices that torch finds on this machine. Not used while requests run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class CudaDevice:
     """One GPU.
 
     Attributes:
-        name: As `--device` takes it, "cuda:0".
-        product: As its maker names it.
+        name: Name for `--device`, like "cuda:0".
+        product: The vendor's product name.
         capability: Compute capability, (major, minor).
-        free_bytes: Of its memory, now.
-        total_bytes: Of its memory.
+        free_bytes: Currently free memory.
+        total_bytes: Total memory.
     """
 
     name: str
@@ -28,7 +28,7 @@ class CudaDevice:
 
 
 def cuda_devices() -> list[CudaDevice]:
-    """The GPUs that torch can use through CUDA."""
+    """Return the GPUs that torch can use through CUDA."""
     found = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
@@ -40,25 +40,25 @@ def cuda_devices() -> list[CudaDevice]:
 
 
 def has_mps() -> bool:
-    """Whether torch can use Apple's GPU."""
+    """Return whether torch can use an Apple GPU."""
     return torch.backends.mps.is_available()
 
 
 def is_built_for_gpus() -> bool:
-    """Whether this torch was built with CUDA or ROCm."""
+    """Return whether this torch was built with CUDA or ROCm."""
     return torch.version.cuda is not None or torch.version.hip is not None
 
 
 def product_name(device: str) -> str:
-    """A GPU as its maker names it; other devices as they are."""
+    """Return the product name of a GPU; other names are returned unchanged."""
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
 
 
 def kept_kernels() -> tuple[Path, int] | None:
-    """Folder in which Triton keeps compiled kernels, and how many are there; None without Triton.
+    """Return Triton's cache folder and how many kernels it holds; None without Triton.
 
-    It tells them apart by their source, Triton's version, the device and what they are compiled
-    for, so one folder serves all models and versions.
+    Cache keys include source, Triton version, device and specialisation, so that one folder serves
+    all models and versions.
     """
     try:
         import triton

@@ -22,7 +22,7 @@ from izwi.backends.torch.transfer import to_device, to_host
 from izwi.layers import KVSpec
 from izwi.model import Row
 
-# One row a page: the exact bits of all that the page holds.
+# One row per page: the exact bits of all of its contents.
 PageBytes = npt.NDArray[np.uint8]
 
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
@@ -31,9 +31,9 @@ _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 class PagedKV:
     """Keys and values of every layer of one model, in slots of one position.
 
-    Page p owns slots [p * page_size, (p + 1) * page_size). Attention writes and reads them
-    through the block tables of its context; others move whole pages. Inputs of short convolutions
-    are kept with each page, as its trailer (`ConvTrailers`).
+    Page p has slots [p * page_size, (p + 1) * page_size). Attention reads and writes slots through
+    the block tables of its context; all other code moves whole pages. Each page also stores inputs
+    of short convolutions, as its trailer (`ConvTrailers`).
     """
 
     def __init__(
@@ -48,15 +48,15 @@ class PagedKV:
         """Allocate.
 
         Args:
-            spec: What one position keeps.
-            num_pages: Pages.
-            page_size: Positions of one page.
-            device: Where.
-            dtype: Of the model's keys and values.
-            kv_dtype: How they are kept: "auto" (as they are), "int8" or "fp8" (8 bits and a scale).
+            spec: Layers, heads and sizes of what is stored for one position.
+            num_pages: Number of pages.
+            page_size: Positions per page.
+            device: Device of the pages.
+            dtype: Dtype of the model's keys and values.
+            kv_dtype: Storage: "auto" (in `dtype`), "int8" or "fp8" (8 bits and a scale).
 
         Raises:
-            InvalidRequest: `kv_dtype` is unknown, or the device cannot hold it.
+            InvalidRequest: `kv_dtype` is unknown, or the device does not support it.
         """
         stored = stored_dtype(kv_dtype, dtype, device)
         self.spec, self.num_pages = spec, num_pages
@@ -77,16 +77,16 @@ class PagedKV:
         self._planes = planes  # and the slots of a page in each
 
     def context(self, rows: Sequence[Row]) -> PagedContext:
-        """Attention of packed rows, each seeing its own pages."""
+        """Return the attention context of packed rows, each over its own pages."""
         size = self.page_size
         spans = [(row.start, row.stop) for row in rows]
-        # ceil(stop / size) pages; written out, since this runs for every row of every step
+        # ceil(stop / size) pages; inlined, because it runs for every row of every step
         tables = [row.sequence.kv.pages[: -(-row.stop // size)] for row in rows]
         return PagedContext(self._slots, spans, tables, self.spec.windows, self._trailers)
 
     @property
     def plain(self) -> tuple[Tensor, Tensor] | None:
-        """Keys and values, (layers, slots, kv_heads, head_dim) each, if they are kept as they are.
+        """Keys and values, (layers, slots, kv_heads, head_dim) each; None if quantized.
 
         Position i of page p is slot p * page_size + i.
         """
@@ -97,16 +97,16 @@ class PagedKV:
 
     @property
     def trailers(self) -> ConvTrailers | None:
-        """Inputs of short convolutions, of a model that has any."""
+        """Inputs of short convolutions; None for a model without them."""
         return self._trailers
 
     @torch.inference_mode()
     def copy(self, moves: Sequence[tuple[int, int, int]]) -> None:
-        """Copy the first slots of pages to the same places of other pages, in all layers.
+        """Copy the first slots of pages to other pages, in all layers.
 
         Args:
-            moves: (source page, destination page, slots). Every source is read before any
-                destination is written. Destinations differ from each other.
+            moves: (source page, destination page, number of slots). All sources are read before any
+                destination is written. Destinations must be distinct.
         """
         if not moves:
             return
@@ -122,9 +122,9 @@ class PagedKV:
 
     @torch.inference_mode()
     def read_pages(self, pages: Sequence[int]) -> PageBytes:
-        """Copy pages to the host, (pages, page_bytes): what `write_pages` puts back, bit for bit.
+        """Copy pages to the host, (pages, page_bytes), for `write_pages`; bit-exact.
 
-        Returns when the bytes are there. Rows are views of one array; copy what you keep.
+        Blocks until the copy is complete. Rows are views of one array; copy those that you keep.
         """
         parts = []
         for plane, slots in self._planes:
@@ -137,14 +137,14 @@ class PagedKV:
 
     @torch.inference_mode()
     def write_pages(self, pages: Sequence[int], data: PageBytes) -> None:
-        """Put back what `read_pages` gave, into these or other pages.
+        """Write data from `read_pages` to these or other pages.
 
         Args:
-            pages: Where.
+            pages: The destination pages.
             data: (pages, page_bytes).
 
         Raises:
-            ValueError: The data is of another shape or dtype.
+            ValueError: The data has another shape or dtype.
         """
         if data.shape != (len(pages), self.page_bytes) or data.dtype != np.uint8:
             raise ValueError(
@@ -164,14 +164,14 @@ class PagedKV:
             start = stop
 
     def _slot_index(self, pages: Sequence[int], slots: int) -> Tensor:
-        """Slots of pages in a plane that has so many for each."""
+        """Return the indices of the pages' slots in a plane with `slots` slots per page."""
         first = np.array(pages, dtype=np.int64)[:, None] * slots
         index = torch.from_numpy((first + np.arange(slots)).ravel())
         return to_device(index, self._device)
 
 
 def bytes_per_page(spec: KVSpec, page_size: int, dtype: torch.dtype, kv_dtype: str = "auto") -> int:
-    """Bytes that one page takes: keys and values of all layers, scales, and its trailer.
+    """Return the bytes of one page: keys and values of all layers, scales, and the trailer.
 
     Raises:
         InvalidRequest: `kv_dtype` is unknown.
@@ -186,7 +186,7 @@ def bytes_per_page(spec: KVSpec, page_size: int, dtype: torch.dtype, kv_dtype: s
 def _words(plane: Tensor) -> Tensor:
     """View (layers, slots, ...) as (layers, slots, words) of the widest integers that fit.
 
-    Moving integers keeps every bit of any dtype, and wide ones are moved faster.
+    Copying integers preserves every bit of any dtype, and wide ones copy faster.
     """
     row_bytes = plane[0, 0].numel() * plane.dtype.itemsize
     width = next(size for size in _WORDS if row_bytes % size == 0)

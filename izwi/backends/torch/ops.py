@@ -32,12 +32,12 @@ from izwi.ops.protocol import AttentionContext, AttentionSpec, Ops, Snake
 class TorchOps(TorchAudioOps, Ops):
     """Implements `izwi.ops.protocol.Ops` with torch functions.
 
-    Everything is differentiable and free of side effects but for the caches of attention
-    contexts, so the recipes that train the embedded checkpoints run the very same models.
+    All operations are differentiable and, except for the caches of attention contexts, free of side
+    effects, so that the training recipes of the embedded checkpoints run the same models.
     """
 
     records = False  # whether steps can be recorded and replayed
-    attentions: tuple[str, ...] = ("torch",)  # that it has, the usual one first
+    attentions: tuple[str, ...] = ("torch",)  # available implementations, the default first
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class TorchOps(TorchAudioOps, Ops):
         """Bind the operations.
 
         Args:
-            device: Where arrays are.
-            dtype: Of activations, and of weights that nothing narrows.
-            weights: How `quantize` keeps them: one of WEIGHTS; "auto" as they are.
-            attention: What decoders attend with: one of ATTENTIONS.
+            device: Device of the arrays.
+            dtype: Dtype of activations, and of weights that are not quantized.
+            weights: Storage of quantized weights: one of WEIGHTS; "auto" does not quantize.
+            attention: Attention of the decoders: one of ATTENTIONS.
 
         Raises:
-            InvalidRequest: `weights` or `attention` is unknown, or not for this device.
+            InvalidRequest: `weights` or `attention` is unknown, or unavailable on this device.
         """
         self.device = torch.device(device)
         self.dtype = dtype
@@ -65,7 +65,7 @@ class TorchOps(TorchAudioOps, Ops):
 
     @contextmanager
     def own_stream(self) -> Iterator[None]:
-        """Let this thread's launches not wait for other work on the device."""
+        """Run this thread's launches on a stream of its own, concurrent to other work."""
         if self.device.type != "cuda":
             yield
             return
@@ -131,7 +131,7 @@ class TorchOps(TorchAudioOps, Ops):
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         weight = self._wide(weight, x.dtype)
         if x.device.type != "cpu":
-            # columns of a transposed array are read one by one otherwise, at a fifth of the speed
+            # otherwise columns of a transposed array are read one by one, at a fifth of the speed
             return F.linear(x if x.stride(-1) == 1 else x.contiguous(), weight, bias)
         # as a matrix: torch adds the bias elsewhere where a batch is not contiguous
         flat = linear_in_fours(x.reshape(-1, x.shape[-1]), weight, bias)
@@ -191,7 +191,7 @@ class TorchOps(TorchAudioOps, Ops):
         amplitude = 1.0 / (torch.exp(beta) + 1e-9)[:, None]
         if torch.is_grad_enabled():
             return x + amplitude * torch.sin(x * frequency).square()
-        wave = (x * frequency).sin_()  # a codec is mostly this: one buffer instead of four
+        wave = (x * frequency).sin_()  # most of a codec's time: one buffer instead of four
         return wave.mul_(wave).mul_(amplitude).add_(x)
 
     def nearest(self, x: Tensor, codebook: Tensor) -> Tensor:
@@ -272,7 +272,7 @@ class TorchOps(TorchAudioOps, Ops):
         q_norm: Tensor | None = None,
         k_norm: Tensor | None = None,
     ) -> Tensor:
-        view = cast(TorchContext, context)  # every context that this backend hands out is one
+        view = cast(TorchContext, context)  # all contexts of this backend are
         q, k, v = split_heads(q, k, v, spec)
         if q_norm is not None and k_norm is not None:
             q = self.rms_norm(q, q_norm, spec.norm_eps)
@@ -307,11 +307,11 @@ class TorchOps(TorchAudioOps, Ops):
     def _window_view(
         self, start: Tensor, tokens: int, window: int, spec: AttentionSpec
     ) -> WindowView:
-        """Rotation and mask of one chunk, made once for all its layers."""
-        if torch.compiler.is_compiling():  # the compiler merges what repeats by itself
+        """Return rotation and mask of one chunk, computed once for all layers."""
+        if torch.compiler.is_compiling():  # the compiler removes the repetition itself
             return WindowView(start, tokens, window, spec)
         last = self._last_view
-        # the very same tensor, which the view keeps alive, has the same values
+        # comparing identity is enough: the view keeps the tensor alive, and its values are fixed
         if last is None or last.key != (tokens, window, spec) or last.start is not start:
             self._last_view = last = WindowView(start, tokens, window, spec)
         return last

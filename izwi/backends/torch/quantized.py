@@ -1,7 +1,7 @@
-"""Quantized weights (8 or 4 bits): half or a quarter of the bytes that a decode step reads.
+"""Quantized weights (8 or 4 bits), so that a decode step reads half or a quarter of the bytes.
 
-8 bits have one scale for each output, 4 bits one for each group of inputs. Activations stay as they
-are, so that a product is that of the rounded weights, exactly summed.
+8-bit weights have one scale per output, 4-bit weights one per group of inputs. Activations are not
+quantized, so that the only error is the rounding of the weights.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from izwi.config import WEIGHTS
 from izwi.errors import InvalidRequest
 
 _LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-# In which numbers of 4 bits are stored, two of them.
+# Storage dtype of 4-bit values: two per byte.
 FOUR_BITS = torch.uint8
-# Inputs of a group, at most: with a float32 scale each, a weight takes 4.5 bits.
+# Maximum inputs per group: with a float32 scale for each group, a weight takes 4.5 bits.
 _GROUP = 64
-# Outputs that are rounded at once: float32 copies of a whole head would take gigabytes.
+# Outputs quantized at once: a float32 copy of a whole head would take gigabytes.
 _BLOCK = 4096
-# Of a CUDA device whose kernels read e4m3.
+# Minimum compute capability of CUDA devices whose kernels read e4m3.
 _FP8_CAPABILITY = (8, 9)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedWeight:
-    """A (out, in) weight that only products take: values * scale[:, None].
+    """A quantized (out, in) weight for matrix products: values * scale[:, None].
 
     Attributes:
         values: (out, in) int8 or float8_e4m3fn, contiguous.
@@ -45,23 +45,23 @@ class QuantizedWeight:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of values and scales."""
+        """Size of values and scales in bytes."""
         return self.values.nbytes + self.scale.nbytes
 
     def wide(self, dtype: torch.dtype) -> Tensor:
         """The weight in another dtype, (out, in): every number rounded once more."""
-        # one output in place of two buffers: this runs for every product of many rows
+        # one buffer instead of two: this runs for every product of many rows
         return self.values.to(dtype).mul_(self.scale[:, None])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWeight(QuantizedWeight):
-    """A (out, in) weight in 4 bits, two a byte.
+    """An (out, in) weight in 4 bits, two values per byte.
 
     Attributes:
         values: (out, in / 2) uint8, contiguous: byte j holds input j in its lower half and input
-            in / 2 + j in its upper half, each plus 8. So the inputs of neighbouring bytes are
-            neighbours, and a product takes either half as it comes.
+            in / 2 + j in its upper half, each plus 8. Adjacent bytes hold adjacent inputs, so that
+            a product can use each half without reordering.
         scale: (out, groups) float32; input k is in group k // group, and no group has inputs of
             both halves.
     """
@@ -74,7 +74,7 @@ class PackedWeight(QuantizedWeight):
 
     @property
     def group(self) -> int:
-        """Inputs that share a scale, a power of two."""
+        """Number of inputs that share a scale; a power of two."""
         return self.shape[1] // self.scale.shape[1]
 
     def wide(self, dtype: torch.dtype) -> Tensor:
@@ -87,14 +87,14 @@ Weight: TypeAlias = Tensor | QuantizedWeight
 
 
 def quantized_weight(weight: Tensor, stored: torch.dtype) -> QuantizedWeight:
-    """Round a weight; the largest number of each output, or of each group, decides its scale.
+    """Quantize a weight; the largest magnitude of each output or group sets its scale.
 
     Args:
         weight: (out, in), finite.
         stored: torch.int8, torch.float8_e4m3fn, or FOUR_BITS.
 
     Raises:
-        ValueError: An odd number of inputs does not go into 4 bits.
+        ValueError: 4 bits need an even number of inputs.
     """
     if stored == FOUR_BITS:
         return _packed(weight)
@@ -122,7 +122,7 @@ def _packed(weight: Tensor) -> PackedWeight:
     for start in range(0, outputs, _BLOCK):
         rows = slice(start, start + _BLOCK)
         block = weight[rows].float().view(-1, inputs // group, group)
-        # there is one more number below 0 than above it: the largest takes it, whatever its sign
+        # the range has one more number below 0 than above: the largest magnitude maps to it
         peak = block.gather(2, block.abs().argmax(2, keepdim=True))[..., 0]
         scale[rows] = torch.where(peak != 0, peak / -8, 1.0)
         whole = (block / scale[rows, :, None]).round_().clamp_(-8, 7).add_(8).flatten(1)
@@ -132,20 +132,20 @@ def _packed(weight: Tensor) -> PackedWeight:
 
 
 def widen(weight: Weight, dtype: torch.dtype) -> Tensor:
-    """A weight as the library's products take it."""
+    """Dequantize a weight for the library's matrix products."""
     return weight if isinstance(weight, Tensor) else weight.wide(dtype)
 
 
 def quantized_dtype(weights: str, device: torch.device) -> torch.dtype | None:
-    """The dtype in which weights of products are kept, or None to leave them as they are.
+    """Return the dtype in which to store weights, or None to leave them unquantized.
 
     Args:
         weights: One of WEIGHTS. "int8" and "int4" work on every device; "fp8" (e4m3) on CUDA
             devices of capability 8.9 and up and, by conversion, on a CPU.
-        device: Where they are.
+        device: Device of the weights.
 
     Raises:
-        InvalidRequest: It is unknown, or the device cannot hold it.
+        InvalidRequest: `weights` is unknown, or the device does not support it.
     """
     if weights not in WEIGHTS:
         raise InvalidRequest(

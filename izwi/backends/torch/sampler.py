@@ -1,6 +1,6 @@
-"""Draw ids from logits. The noise of a pick is a pure function of (seed, step, codebook).
+"""Sample ids from logits. The noise is a pure function of (seed, step, codebook).
 
-So a request draws the same ids alone, in any batch, after a pause or in a replay.
+So a request gets the same ids alone, in any batch, after a preemption, or in a replay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from izwi.tracks import Track
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Suppressed:
-    """Ids of codebook 0 that are never drawn.
+    """Ids of codebook 0 that are never sampled.
 
     Attributes:
         ids: (vocabulary,) bool on the host.
@@ -38,27 +38,27 @@ class Suppressed:
 
     @staticmethod
     def on(device: torch.device, ids: npt.NDArray[np.bool_] | None) -> Suppressed | None:
-        """Put a model's mask on its device, once."""
+        """Copy a model's mask to its device, once."""
         return None if ids is None else Suppressed(ids, torch.from_numpy(ids).to(device))
 
 
 class TorchSampling:
-    """How entries of one model are drawn.
+    """The sampling of one model.
 
     Attributes:
-        suppressed: Of each track.
+        suppressed: Suppressed ids of each track.
     """
 
     def __init__(self, tracks: Sequence[Track], device: torch.device):
         self.suppressed = [Suppressed.on(device, track.suppressed) for track in tracks]
 
     def of(self, sequences: Sequence[RequestSequence], track: int = 0) -> Sampler:
-        """Prepare a step's draws on a track."""
+        """Create the sampler of one step and track."""
         return Sampler(sequences, self.suppressed[track], track)
 
 
 class Sampler:
-    """Draws for the emitting rows of one step of one model."""
+    """Samples ids for the emitting rows of one step."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class Sampler:
         """Prepare a step.
 
         Args:
-            sequences: One a row, in row order.
-            suppressed: A row's stop ids are drawn all the same, once it has its minimum of
-                entries.
-            track: Of the entries that are drawn.
+            sequences: One per row, in row order.
+            suppressed: Ids that are never sampled, except a row's stop ids once it has its minimum
+                number of entries.
+            track: Track of the entries to sample.
         """
         self._sequences, self._track = sequences, track
         self._params = params_of(sequences, track)
@@ -89,12 +89,11 @@ class Sampler:
         return self._pick
 
     def logprobs(self) -> dict[int, Logprobs]:
-        """Natural log of the probability of what was drawn in codebook 0, by row.
+        """Return natural log probabilities of the ids sampled in codebook 0, by row.
 
-        Of the softmax of the raw logits, in float32: before penalties, suppression, temperature and
-        cuts, so it tells what the model thought and not how it was drawn. Rows whose requests ask
-        for it alone have one; there are none before `pick` was called. With `top_logprobs` a row of
-        `Chunk.logprobs`.
+        They are from the softmax of the raw logits in float32, before penalties, suppression,
+        temperature, top-k and top-p. Only rows whose requests want them are included; none before
+        `pick` was called. With `top_logprobs`, a value is a row of `Chunk.logprobs`.
         """
         if self._logprobs is None:
             return {}
@@ -142,9 +141,9 @@ class Sampler:
         return logits
 
     def _penalise(self, logits: Tensor) -> Tensor:
-        """Penalise what each row has emitted in codebook 0, where it asks for that.
+        """Apply the repetition penalty in codebook 0 to rows that request it.
 
-        Rows that are adjusted were penalised there.
+        Skips rows with `Adjustments`, which include the penalty.
         """
         pairs = zip(self._sequences, self._params, strict=True)
         penalties = np.array(
@@ -178,9 +177,9 @@ class _Table:
     Attributes:
         greedy: (rows, 1) bool.
         scale: (rows, 1) divides the logits.
-        keep: (rows, 1) so many of the likeliest stay.
-        top_p: (rows, 1), or None where all rows have 1.
-        most: The largest `keep`; 0 stands for all.
+        keep: (rows, 1) top-k: how many of the likeliest ids to keep.
+        top_p: (rows, 1), or None if it is 1 for all rows.
+        most: The largest `keep`; 0 keeps all.
     """
 
     greedy: Tensor
@@ -211,11 +210,11 @@ def _table(params: tuple[SamplingParams, ...], device: torch.device) -> _Table:
 
 
 def draw(logits: Tensor, params: Sequence[SamplingParams], noise: Tensor) -> Tensor:
-    """Draw one id a row by inverting the distribution at `noise`.
+    """Sample one id per row by inverting the cumulative distribution at `noise`.
 
     Args:
         logits: (rows, vocabulary) float32, processed.
-        params: One a row; temperature 0, or next to it, takes the largest.
+        params: One per row; a temperature of 0 or close to it takes the largest.
         noise: (rows,) float64 in [0, 1); float32 where the device has no float64.
 
     Returns:

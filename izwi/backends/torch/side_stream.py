@@ -1,4 +1,4 @@
-"""Work in a side stream beside the steps of a model, where the device has streams."""
+"""Run work on a side stream, concurrent to a model's steps, if the device has streams."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 class SideStream:
-    """A second queue of work on a device.
+    """A second stream of a device.
 
-    What is launched in it keeps its order and waits for nothing of the first queue. Who passes
-    arrays from one to the other waits for them on the host.
+    Its work runs in order and does not wait for the main stream. A caller that passes arrays from
+    one stream to the other must synchronise on the host.
     """
 
     def __init__(self, device: torch.device):
@@ -23,7 +23,7 @@ class SideStream:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Launch there what this thread launches; on other devices than CUDA, as always."""
+        """Run this thread's launches on the stream; no effect on devices other than CUDA."""
         if self._stream is None:
             yield
             return

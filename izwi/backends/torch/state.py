@@ -1,4 +1,4 @@
-"""Fixed-size state of streams (codec history), one row a stream, in torch."""
+"""Fixed-size state of streams (codec history), one row per stream, in torch."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from izwi.layers import StateSpec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedState:
-    """A row's state on the host, exact bits.
+    """A bit-exact copy of a row's state on the host.
 
     Attributes:
-        arrays: By name, the shapes of the specs, without the row axis.
+        arrays: Arrays by name, with the shapes of the specs, without the row axis.
     """
 
     arrays: Mapping[str, Tensor]
 
     @property
     def num_bytes(self) -> int:
-        """Host memory that it takes."""
+        """Size in host memory."""
         return sum(array.nbytes for array in self.arrays.values())
 
 
 class StateArena(StateRows):
     """Rows of state in torch.
 
-    All arrays of one dtype lie side by side, so that a row is cleared, gathered and scattered
-    with one copy instead of one an array: on a GPU each is a launch.
+    All arrays of one dtype are adjacent in memory, so that clearing, gathering or scattering a row
+    takes one copy instead of one per array: on a GPU each copy is a launch.
 
     Attributes:
-        device: Where the rows are.
-        beside: Rows are written and read in this context: on the side stream of a device.
+        device: Device of the rows.
+        beside: Context in which rows are read and written: the device's side stream.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class StateArena(StateRows):
 
         Args:
             specs: Arrays of a row.
-            num_rows: Streams that can be held.
-            device: Where.
-            dtype: Of what is "float".
-            beside: Rows are written and read in this context: on the side stream of a device.
+            num_rows: Maximum number of streams.
+            device: Device of the rows.
+            dtype: Dtype of arrays that are "float" in the specs.
+            beside: Context in which rows are read and written: the device's side stream.
         """
         super().__init__(num_rows)
         self.device, self.beside = device, beside
@@ -68,7 +68,7 @@ class StateArena(StateRows):
             start = widths.get(kind, 0)
             widths[kind] = start + math.prod(spec.shape)
             self._places.setdefault(kind, {})[name] = (start, widths[kind], spec.shape)
-        # one row more, for the empty places of batches of a fixed size
+        # one spare row, for the empty rows of fixed-size batches
         with beside():
             self._flat = {
                 kind: torch.zeros((num_rows + 1, width), device=device, dtype=kind)
@@ -83,21 +83,21 @@ class StateArena(StateRows):
         self.spare_row = num_rows
 
     def _split(self, kind: torch.dtype, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Views of (rows, width) by name, (rows, *shape) each."""
+        """Yield views of (rows, width) by name, (rows, *shape) each."""
         for name, (start, stop, shape) in self._places[kind].items():
             yield name, flat[:, start:stop].view(len(flat), *shape)
 
     def clear(self, row: int) -> None:
-        """Zero a row, which starts a stream again, and commit it."""
+        """Zero a row, which is the initial state of a stream, and commit it."""
         with self.beside():
             for flat in self._flat.values():
                 flat[row].zero_()
         self.commit((row,))
 
     def gather(self, rows: Sequence[int] | Tensor) -> dict[str, Tensor]:
-        """Copy rows out, (len(rows), *shape) each; (rows,) int64 on the device works as well.
+        """Copy rows out, (len(rows), *shape) each; `rows` may be (rows,) int64 on the device.
 
-        In the caller's stream, as `scatter`.
+        Runs on the caller's stream, like `scatter`.
         """
         index = self._index(rows)
         state = {
@@ -108,7 +108,7 @@ class StateArena(StateRows):
         return {name: state[name] for name in self._arrays}
 
     def scatter(self, rows: Sequence[int] | Tensor, state: Mapping[str, Tensor]) -> None:
-        """Copy rows back in; the caller commits them, those of a tensor with `writing` as well."""
+        """Copy rows back. The caller commits them, and for a tensor also calls `writing`."""
         index = self._index(rows)
         written = []
         for kind, flat in self._flat.items():
@@ -120,16 +120,16 @@ class StateArena(StateRows):
             flat.index_copy_(0, index, part)
 
     def save(self, row: int) -> SavedState:
-        """Copy a row to the host; it stays as it is and may be released."""
+        """Copy a row to the host; the row is unchanged and may be released."""
         with self.beside():
             copies = to_host([array[row] for array in self._arrays.values()])
         return SavedState(dict(zip(self._arrays, copies, strict=True)))
 
     def restore(self, row: int, saved: SavedState) -> None:
-        """Make a row what was saved, of this or another row.
+        """Restore a saved state into a row, which may be another one.
 
         Raises:
-            ValueError: It was saved from an arena of other arrays, which is our own bug.
+            ValueError: The state is from an arena with other arrays, which is a bug in the caller.
         """
         shapes = {name: (array.shape[1:], array.dtype) for name, array in self._arrays.items()}
         if shapes != {name: (array.shape, array.dtype) for name, array in saved.arrays.items()}:

@@ -9,17 +9,16 @@ from torch import Tensor
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a host tensor to a device; the host does not wait for CUDA."""
+    """Copy a host tensor to a device; asynchronous on CUDA."""
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
 class HostCopy:
-    """A copy of tensors to the host that is in flight; exact bits.
+    """A bit-exact copy of tensors to the host, in flight.
 
-    From CUDA into pinned memory, which the bus fills at full speed, behind what the current stream
-    runs.
+    From CUDA it goes to pinned memory, for full bus speed, in order on the current stream.
     """
 
     def __init__(self, tensors: Sequence[Tensor]):
@@ -33,16 +32,16 @@ class HostCopy:
 
     @property
     def is_done(self) -> bool:
-        """Whether the copies are there, so that `wait` does not block."""
+        """Whether the copies are complete, so that `wait` does not block."""
         return all(copied.query() for copied in self._copied)
 
     def wait(self) -> list[Tensor]:
-        """The copies, once they are there."""
+        """Wait for the copies and return them."""
         for copied in self._copied:
             copied.synchronize()
         return self._copies
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copy tensors to the host, with one wait for all. They are there when this returns."""
+    """Copy tensors to the host, with one wait for all; blocks until they are complete."""
     return HostCopy(tensors).wait()

@@ -1,4 +1,4 @@
-"""Put a checkpoint's safetensors on a torch device."""
+"""Load a checkpoint's safetensors to a torch device."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def load_weights(
     device: torch.device,
     dtype: torch.dtype,
 ) -> dict[str, Tensor]:
-    """Read the tensors that `shapes` names, floats cast to `dtype`.
+    """Read the tensors named in `shapes`; floats are cast to `dtype`.
 
     Args:
-        folder: Of a checkpoint, or one safetensors file.
-        shapes: Of every tensor that it has.
-        device: Where the tensors go.
-        dtype: Of floats.
+        folder: A checkpoint's folder, or one safetensors file.
+        shapes: Shape of every tensor of the checkpoint.
+        device: Device of the result.
+        dtype: Dtype of floats.
 
     Raises:
         CheckpointError: As `read_tensors`.
