@@ -1,1 +1,1 @@
-"""Attention implementations, a file each."""
+"""Attention implementations, one file each."""

@@ -1,4 +1,4 @@
-"""Which implementation of the decoders' attention runs: the kernels', or torch's."""
+"""Choose the implementation of the decoders' attention: our kernels or torch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from izwi.errors import InvalidRequest
 
 
 def choose(attention: str, there: Sequence[str]) -> str:
-    """The implementation that was asked for.
+    """Return the implementation to use.
 
     Args:
         attention: One of ATTENTIONS.
-        there: Those that a table of operations has, the one for "auto" first.
+        there: Available implementations; "auto" takes the first.
 
     Raises:
-        InvalidRequest: It is unknown, or not there.
+        InvalidRequest: `attention` is unknown, or not available.
     """
     if attention not in ATTENTIONS:
         raise InvalidRequest(

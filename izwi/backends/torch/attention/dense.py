@@ -16,18 +16,18 @@ RopeTable = tuple[Tensor, Tensor]
 
 
 class TorchContext(Protocol):
-    """What `TorchOps.attention` asks of a context."""
+    """The context that `TorchOps.attention` works with."""
 
     def rope(self, num_tokens: int, spec: AttentionSpec, dtype: torch.dtype) -> RopeTable:
-        """Cosine and sine of the positions of this call, broadcastable over heads."""
+        """Return cosine and sine of the positions of this call, broadcastable over heads."""
         ...
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend with heads split, (..., tokens, heads, head_dim), and keep what must be kept."""
+        """Attend over (..., tokens, heads, head_dim); store keys and values if there is a cache."""
         ...
 
     def before(self, layer: int, x: Tensor, width: int) -> list[Tensor]:
-        """Inputs 1, 2, ... width - 1 positions before each of `x`, like it; and keep `x`."""
+        """Return the inputs 1, 2, ... width - 1 positions before each of `x`; store `x`."""
         ...
 
 
@@ -46,7 +46,7 @@ def split_heads(
 
 
 def rope_table(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> RopeTable:
-    """Cosine and sine, (*positions.shape, 1, head_dim / 2), computed in float32 and then cast."""
+    """Return cosine and sine, (*positions.shape, 1, head_dim / 2), computed in float32, cast."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device)
     frequencies = 1.0 / (theta ** (exponents / head_dim))
     angles = positions[..., None].float() * frequencies
@@ -96,7 +96,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = 
 
 
 class DenseContext:
-    """No cache: every call sees the keys of the call itself."""
+    """No cache: each call attends only to its own keys."""
 
     def __init__(
         self,
@@ -131,9 +131,9 @@ class DenseContext:
         return [F.pad(x, (0, 0, back, 0))[..., :length, :] for back in range(1, width)]
 
     def _hiding(self, lengths: Tensor, dtype: torch.dtype) -> Tensor:
-        """What is added to the scores of keys past the lengths, made once for all layers.
+        """Return the mask that hides keys past the lengths, computed once for all layers.
 
-        Kernels copy a mask whose rows do not begin at multiples of eight numbers, in every layer.
+        Rows are aligned to eight elements, because kernels copy an unaligned mask in every layer.
         """
         keys = self._positions.shape[1]
         hidden = self._positions[:, None] >= lengths[:, None, None]  # (batch, 1, keys)
@@ -144,7 +144,7 @@ class DenseContext:
 
 
 class ScratchCache:
-    """Keys and values of one step's inner loop, all rows at the same position."""
+    """Cache of keys and values for the inner loop of one step; all rows are at one position."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class ScratchCache:
 
 
 class WindowView:
-    """What the layers of one chunk of a stream share: the rotation and which keys are visible."""
+    """Rotation and mask of one chunk of a stream, shared by all layers."""
 
     def __init__(self, start: Tensor, tokens: int, window: int, spec: AttentionSpec):
         """Lay out a chunk; see `Ops.window_attention`."""

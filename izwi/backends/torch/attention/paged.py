@@ -1,4 +1,4 @@
-"""Paged attention in plain torch: writes and reads the pages through block tables."""
+"""Paged attention in plain torch: reads and writes pages through block tables."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class _Group:
         slots: (rows, keys) int64 slots of the rows' keys, padded with the padding slot.
         mask: (rows, longest, keys) bool.
         queries: (rows, longest) int64 position of each query.
-        tokens: (rows, longest) int64 places of the rows' tokens in the packed array, or None if
-            each row has one token and no other group has any.
-        used: (tokens,) int64 places in the padded rows that are real, or None if all are.
+        tokens: (rows, longest) int64 indices of the rows' tokens in the packed array, or None if
+            each row has one token and this is the only group.
+        used: (tokens,) int64 indices of the unpadded places in the rows, or None if all are.
     """
 
     slots: Tensor
@@ -53,11 +53,11 @@ class PagedContext:
         """Lay out a step.
 
         Args:
-            kv: Where `attend` keeps keys and values.
-            spans: Positions [start, stop) that each row runs.
+            kv: Storage of keys and values.
+            spans: Positions [start, stop) of each row.
             tables: Pages of each row, exactly those that cover [0, stop).
-            windows: Of each attention layer, the positions that a query sees; empty: all.
-            trailers: Where inputs of short convolutions are kept, if there are any.
+            windows: Window of each attention layer in positions; empty for full attention.
+            trailers: Storage of inputs of short convolutions, if there are any.
         """
         self._kv, self._windows = kv, windows
         self._convs = ConvStep(trailers, spans, tables) if trailers is not None else None
@@ -116,7 +116,7 @@ class PagedContext:
 def _to_device(
     arrays: Sequence[npt.NDArray[np.int64] | None], device: torch.device
 ) -> list[Tensor | None]:
-    """Copy many small arrays as one, since on a GPU each copy has a cost of its own."""
+    """Copy many small arrays in one transfer, because on a GPU each copy has a fixed cost."""
     if device.type == "cpu":
         return [None if array is None else torch.from_numpy(array) for array in arrays]
     packed = torch.from_numpy(np.concatenate([a.ravel() for a in arrays if a is not None]))
@@ -139,7 +139,7 @@ def _arange(stop: int, device: torch.device) -> Tensor:
 
 
 def _expand(layout: GroupLayout, arrays: Sequence[Tensor | None], kv: KVSlots) -> _Group:
-    """Make slots and mask of a group from its arrays on the device."""
+    """Compute slots and mask of a group from its arrays on the device."""
     tables, stops, queries, tokens, used = arrays
     assert tables is not None
     assert stops is not None
@@ -147,7 +147,7 @@ def _expand(layout: GroupLayout, arrays: Sequence[Tensor | None], kv: KVSlots) -
     in_page, keys = _arange(kv.page_size, kv.device), _arange(layout.num_keys, kv.device)
     seen = keys < stops[:, None]
     slots = (tables[:, :, None] * kv.page_size + in_page).flatten(1)[:, : layout.num_keys]
-    # a slot past the end belongs to another sequence or none: a weight of 0 does not undo a NaN
+    # slots past the end may contain NaN, which a weight of 0 would not remove
     slots = torch.where(seen, slots, kv.padding_slot)
     if queries.shape[1] == 1:  # the one query of a row stands at its last key
         return _Group(slots, seen[:, None], queries, tokens, used)

@@ -1,7 +1,7 @@
-"""Slots that keep keys and values in torch: as they are, or in 8 bits with a scale.
+"""Storage of keys and values in torch: unquantized, or in 8 bits with a scale.
 
-A slot holds one position. Pages are runs of slots; one slot more, the padding slot, holds zeros
-and is what rows shorter than their neighbours are padded with. Nothing is ever written to it.
+A slot holds one position. A page is a run of slots. One extra slot, the padding slot, pads shorter
+rows; it holds zeros and is never written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from izwi.errors import InvalidRequest
 
 # largest magnitude that a stored number can have
 _LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-_SCALE = torch.float32  # keeps any bfloat16 vector's scale; half precision would lose small ones
+_SCALE = torch.float32  # half precision would lose small scales
 
 
 class KVSlots(Protocol):
@@ -25,10 +25,10 @@ class KVSlots(Protocol):
     page_size: int
     padding_slot: int
     device: torch.device
-    planes: tuple[Tensor, ...]  # (layers, slots + 1, ...) each: all there is to a slot
+    planes: tuple[Tensor, ...]  # (layers, slots + 1, ...) each: all data of a slot
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Keep keys and values, (tokens, kv_heads, head_dim), in slots (tokens,) int64."""
+        """Store keys and values, (tokens, kv_heads, head_dim), in slots (tokens,) int64."""
         ...
 
     def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,9 +75,9 @@ class PlainSlots:
 class QuantizedSlots:
     """Keys and values in 8 bits, with one float32 scale for each (slot, head).
 
-    A position's own numbers alone decide its scale, so what is kept depends neither on how its
-    prompt was cut nor on its batch. int8 is the more exact one, since the numbers of one head
-    are of similar size; fp8 keeps small numbers beside large ones.
+    The scale depends only on the position's own values, so the stored bits depend neither on
+    prompt chunks nor on the batch. int8 is usually more accurate, because the values of one head
+    have similar magnitudes; fp8 preserves small values beside large ones.
     """
 
     def __init__(
@@ -136,14 +136,14 @@ class QuantizedSlots:
 
 
 def quantize(x: Tensor, stored: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Store vectors in 8 bits.
+    """Quantize vectors to 8 bits.
 
     Args:
         x: (..., head_dim).
         stored: torch.int8 or torch.float8_e4m3fn.
 
     Returns:
-        (..., head_dim) in `stored`, and (...) float32 scales. What is not finite comes back as NaN.
+        (..., head_dim) in `stored`, and (...) float32 scales. Non-finite vectors dequantize to NaN.
     """
     wide = x.float()
     scale = wide.abs().amax(-1) / _LARGEST[stored]
@@ -155,21 +155,21 @@ def quantize(x: Tensor, stored: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def dequantize(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """Undo `quantize`."""
+    """Invert `quantize`."""
     return (codes.float() * scales[..., None]).to(dtype)
 
 
 def stored_dtype(kv_dtype: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """The dtype in which a number is kept.
+    """Return the dtype in which keys and values are stored.
 
     Args:
         kv_dtype: One of KV_DTYPES. "auto" keeps `dtype`; "int8" works on every device; "fp8" (e4m3)
             on CUDA and, by conversion, on a CPU.
-        dtype: Of the model.
-        device: Of the model.
+        dtype: Dtype of the model.
+        device: Device of the model.
 
     Raises:
-        InvalidRequest: It is unknown, or the device cannot hold it.
+        InvalidRequest: `kv_dtype` is unknown, or the device does not support it.
     """
     if kv_dtype not in KV_DTYPES:
         raise InvalidRequest(f"kv_dtype {kv_dtype!r} is not one of {KV_DTYPES}", param="kv_dtype")
@@ -179,7 +179,7 @@ def stored_dtype(kv_dtype: str, dtype: torch.dtype, device: torch.device) -> tor
 
 
 def bytes_per_slot(layers: int, heads: int, head_dim: int, stored: torch.dtype) -> int:
-    """Bytes that one position takes, scales included."""
+    """Return the bytes of one position, including scales."""
     scale_bytes = _SCALE.itemsize if stored in _LARGEST else 0
     return 2 * layers * heads * (head_dim * stored.itemsize + scale_bytes)
 

@@ -1,8 +1,8 @@
-"""Attention of recorded steps in torch: pages are gathered where the kernels would walk them.
+"""Attention of recorded steps in torch: gathers pages instead of walking them in a kernel.
 
 As in `triton.attention_decode`, positions and tables are read on the device, so that a step can be
-recorded. What has to be gathered is therefore all that a row can come to have: this is for
-comparing, and for devices on which a kernel is in doubt.
+recorded. Each row therefore gathers its maximum number of keys. Use this for comparison, or on
+devices where the kernel is suspected to be wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from izwi.ops.protocol import AttentionSpec
 
 
 class StagedContext:
-    """What `TorchOps.attention` asks of a context, for rows of one position each."""
+    """A context for `TorchOps.attention`, for rows of one position each."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class StagedContext:
             tables: Flat int32; the page of row r at place p is tables[r * table_width[0] + p].
             table_width: (1,) int32.
             rope: Cosine and sine, (max_positions, head_dim / 2), or None for no rotation.
-            max_keys: Keys that a row can come to have.
-            table_of: (rows,) number of each row's table, None where row r has table r.
+            max_keys: Maximum number of keys of a row.
+            table_of: (rows,) index of each row's table; None if row r has table r.
         """
         self._cache, self._rope = cache, rope
         self._at, here = positions.clamp_min(0), positions >= 0
         padding = cache[0].shape[1] - 1
         keys = torch.arange(max_keys, device=positions.device)
-        # places behind a row's table belong to another row or none: they are masked
+        # entries past the end of a row's table are not its own and are masked
         if table_of is None:
             table_of = torch.arange(len(positions), device=positions.device)
         places = table_of[:, None] * table_width + keys // page_size
@@ -59,13 +59,13 @@ class StagedContext:
         self._mask = (seen | (keys == 0))[:, None]
 
     def rope(self, num_tokens: int, spec: AttentionSpec, dtype: torch.dtype) -> RopeTable:  # noqa: ARG002
-        """Cosine and sine of each row, (rows, 1, head_dim / 2)."""
+        """Return cosine and sine of each row, (rows, 1, head_dim / 2)."""
         assert self._rope is not None
         cos, sin = self._rope
         return cos[self._at][:, None], sin[self._at][:, None]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Keep the new keys and values of all rows, then attend, (rows, heads, head_dim)."""
+        """Store the new keys and values of all rows, then attend, (rows, heads, head_dim)."""
         keys, values = (plane[layer] for plane in self._cache)
         # an empty row writes zeros to the padding slot, which holds zeros
         keys[self._written] = torch.where(self._here, k, 0).to(keys.dtype)

@@ -1,4 +1,4 @@
-"""Chunks of sound as recorded graphs."""
+"""Decode chunks of audio with recorded graphs."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from izwi.backends.torch.transfer import HostCopy
 from izwi.tracks import Track
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-# Frames of one stream at once whose sound nobody wants: a clip of any length is some of these.
+# Chunk sizes for decoding only the state of one stream: a clip is cut into chunks of these sizes.
 _HEARD = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """One size of batch: its graph, and what it reads.
+    """The graph of one batch size and its input buffers.
 
     Attributes:
-        sound: (size, samples) float32, of the last replay.
-        host: (size, 1 + frames * codebooks) int64: the state's row, and the frames.
-        device: The same, where the graph reads it.
+        sound: (size, samples) float32, the result of the last replay.
+        host: (size, 1 + frames * codebooks) int64: the state's row, then the frames.
+        device: The same on the device, where the graph reads it.
     """
 
     graph: Recorded
@@ -40,20 +40,20 @@ class _Batch:
     sent: torch.cuda.Event | None = None
 
     def send(self) -> None:
-        """Copy what was filled to the device, behind what its stream runs."""
+        """Copy the inputs to the device, in order on its stream."""
         self.device.copy_(self.host, non_blocking=True)
         if self.device.device.type == "cuda":
             self.sent = self.sent or torch.cuda.Event()  # type: ignore[no-untyped-call]
             self.sent.record()
 
     def wait(self) -> None:
-        """Wait until `host` may be filled again: a batch that failed may have left it in flight."""
+        """Wait until `host` may be refilled: a failed batch may have left its copy in flight."""
         if self.sent is not None:
             self.sent.synchronize()
 
 
 class CodecGraphs:
-    """Chunks of sound for batches of streams, their state gathered and scattered inside."""
+    """Decodes audio chunks of batches of streams; gathers and scatters their state itself."""
 
     def __init__(
         self,
@@ -73,22 +73,22 @@ class CodecGraphs:
         self._heard = sorted({1, *ramp, *(_HEARD if track.codec.warms_up else ())}, reverse=True)
 
     def takes(self, frames: int) -> bool:
-        """Whether chunks of so many frames can be made here."""
+        """Return whether chunks of this many frames are supported."""
         return frames <= self._frames[-1]
 
     def vocode(self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]) -> list[PendingAudio]:
-        """Begin to make the next frames of streams, short chunks first.
+        """Start to decode the next frames of streams, short chunks first.
 
-        The caller commits the rows; what this overwrites is marked before it runs.
-        What was begun before must have been awaited: its buffers are used again.
+        Rows are marked as invalid before they are overwritten; the caller commits them.
+        The results of the previous call must have been awaited, because its buffers are reused.
 
         Args:
-            chunks: (frames, codebooks) of each stream. A count that is neither in the ramp nor 1 is
-                the end of a stream, whose state is not read again: it is padded.
+            chunks: (frames, codebooks) of each stream. A length that is neither in the ramp nor 1
+                is padded; it must be the end of a stream, whose state is not read again.
             rows: State row of each stream.
 
         Returns:
-            Of each stream, what waits for its samples.
+            For each stream a function that waits for its samples.
         """
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for place, chunk in enumerate(chunks):
@@ -108,7 +108,7 @@ class CodecGraphs:
         chunks: Seq[npt.NDArray[np.int64]],
         rows: Seq[int],
     ) -> Tensor:
-        """Run some of the chunks, padded to so many frames; valid until the next replay."""
+        """Run some chunks, padded to `frames`; the result is valid until the next replay."""
         size = next(size for size in self._sizes if size >= len(places))
         batch = self._graph(size, frames)
         batch.wait()
@@ -124,15 +124,15 @@ class CodecGraphs:
         return batch.sound[: len(places)]
 
     def hear(self, codes: Tensor, row: int) -> None:
-        """Run frames of one stream through the codec for the state that they leave.
+        """Decode frames of one stream only to advance its codec state.
 
-        The largest chunks that fit come first: the state says the same however frames are cut.
+        The largest chunks come first: the state does not depend on how frames are cut to chunks.
 
         Args:
             codes: (frames, codebooks) int64 on the device.
             row: State row of the stream.
         """
-        if codes.is_cuda:  # made in another stream, where its memory may be free before
+        if codes.is_cuda:  # from another stream, which may free its memory too early
             codes.record_stream(torch.cuda.current_stream(codes.device))
         done = 0
         while done < len(codes):
@@ -145,7 +145,7 @@ class CodecGraphs:
             done += frames
 
     def warm_up(self) -> None:
-        """Record all of them."""
+        """Record all graphs."""
         for frames in self._heard:
             self._graph(1, frames)
         for size in reversed(self._sizes):
@@ -172,6 +172,6 @@ class CodecGraphs:
 
 
 def _awaited(copy: HostCopy, line: int, length: int) -> npt.NDArray[np.float32]:
-    """The first samples of one stream of a batch."""
+    """Wait for a batch; return the first samples of one of its streams."""
     samples: npt.NDArray[np.float32] = copy.wait()[0][line, :length].numpy()
     return samples

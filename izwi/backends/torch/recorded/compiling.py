@@ -1,7 +1,7 @@
-"""Compile the kernels of a model side by side, before any of them is recorded.
+"""Compile a model's kernels in parallel before its graphs are recorded.
 
-One after the other, as recording meets them, the kernels of a model take minutes. So everything is
-gone through once before, with every launch replaced by a compilation on another thread.
+Compiling them one by one during recording takes minutes. So all work is first executed once with
+each kernel launch replaced by a compilation on another thread.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _MAX_THREADS = 16
 
 
 class Rehearsal(GraphRecorder):
-    """In place of a recorder, inside `compiling_only`: work is run once and not recorded.
+    """A stand-in for the recorder within `compiling_only`: runs work once, records nothing.
 
-    What kernels were to write is then whatever lies in memory, so no index may depend on it.
+    No kernel runs, so results are uninitialised memory, and no index may depend on them.
     """
 
     rehearses = True
 
     @torch.inference_mode()
     def capture(self, run: Callable[[], Tensor]) -> tuple[Recorded, Tensor]:
-        """Run the work, for what it launches."""
+        """Run the work once, so that its kernels are compiled."""
         out = run()
         return Repeated(run, out), out
 
 
 @contextmanager
 def compiling_only() -> Iterator[None]:
-    """Compile, side by side, the Triton kernels that this thread launches inside; run none.
+    """Compile, in parallel, the Triton kernels that this thread launches within; run none.
 
-    They are compiled when it ends. One that fails says so where it is launched in earnest.
+    They are compiled when the context ends. An error is raised later, at the real launch.
     """
     from triton.runtime._async_compile import AsyncCompileMode
     from triton.runtime.jit import JITFunction
@@ -67,7 +67,7 @@ def compiling_only() -> Iterator[None]:
 
 
 def rehearse(go_through: Callable[[], object]) -> None:
-    """Compile what is launched in a call, if this Triton can; otherwise recording compiles it."""
+    """Compile the kernels of a call, if this Triton supports it; else recording compiles them."""
     try:
         with compiling_only():
             go_through()
@@ -76,7 +76,7 @@ def rehearse(go_through: Callable[[], object]) -> None:
 
 
 def watch_triton() -> None:
-    """Report what Triton compiles and loads in this process."""
+    """Report all kernels that Triton compiles or loads in this process."""
     import triton
 
     triton.knobs.compilation.listener = _on_kernel
@@ -87,7 +87,7 @@ def _on_kernel(*, src: Any, times: Any, cache_hit: bool, **_: Any) -> None:
 
 
 def _named(source: Any) -> str:
-    """A kernel with its constants and the types of its arguments."""
+    """Describe a kernel: its name, constants and argument types."""
     names = getattr(source.fn, "arg_names", [])
     constants = {
         names[place[0]] if place[0] < len(names) else str(place[0]): value

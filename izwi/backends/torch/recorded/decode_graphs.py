@@ -1,4 +1,4 @@
-"""Decode steps as recorded graphs: talker or decoder, the other codebooks, and drawing."""
+"""Decode steps as recorded graphs: talker or decoder, code predictor, and sampling."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from izwi.cache.pages import pages_for
 from izwi.model import Model, RecordableModel, Row
 from izwi.sequence import Sequence
 
-# Batch sizes. Between them a step takes as long as the next larger one.
+# Batch sizes. Other sizes are padded to the next larger one.
 DECODE_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-# Sequences with more keys go through attention that is split along the keys.
+# With more keys, attention is split along the keys.
 FEW_KEYS = 512
-# Of few rows those with fewer keys already: undivided, one multiprocessor a head goes through them,
-# which took a row with 300 keys a quarter longer on an H200.
+# With few rows it is split from fewer keys on: unsplit, each head runs on one multiprocessor, which
+# took a quarter longer for a row with 300 keys on an H200.
 _FEW_ROWS, _FEW_KEYS_OF_FEW_ROWS = 8, 128
 
 
 def has_few_keys(rows: Seq[Row]) -> bool:
-    """Whether attention of decodes that is not split along the keys is the faster one."""
+    """Return whether decode attention is faster without splitting along the keys."""
     few = _FEW_KEYS_OF_FEW_ROWS if len(rows) <= _FEW_ROWS else FEW_KEYS
     return max(row.stop for row in rows) <= min(few, FEW_KEYS)
 
@@ -43,13 +43,13 @@ def has_few_keys(rows: Seq[Row]) -> bool:
 def paged_context(
     kv: PagedKV, staged: StagedPositions, max_keys: int, *, together: bool = False
 ) -> PagedDecode:
-    """Attention over the pages that staged rows name; see `PagedDecode`.
+    """Return the attention context over the pages of staged rows; see `PagedDecode`.
 
     Args:
         kv: The pages.
         staged: Positions and tables, read in every replay.
-        max_keys: Bound of the keys that a row has.
-        together: Rows may be positions of one sequence: all are written before any attends.
+        max_keys: Maximum number of keys of a row.
+        together: Rows may be positions of one sequence: write all before any attends.
     """
     assert kv.plain is not None
     (keys, values), spec, rope = kv.plain, kv.spec, None
@@ -68,11 +68,11 @@ def paged_context(
 
 
 class Part(NamedTuple):
-    """Some of a step's results.
+    """Part of a step's results.
 
     Attributes:
-        sequences: Whose entries.
-        copy: Of the entries, (sequences, codebooks) int64, and of their log probabilities.
+        sequences: The sequences of the entries.
+        copy: Copy of the entries, (sequences, codebooks) int64, and of their log probabilities.
     """
 
     sequences: Seq[Sequence]
@@ -80,13 +80,13 @@ class Part(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """What a graph was recorded for. Most requests take the first; the last takes any.
+    """The case that a graph was recorded for. Most steps use the first; the last fits any.
 
     Attributes:
         few_keys: No row has more than FEW_KEYS.
-        few_candidates: All rows are drawn from short lists of candidates.
-        tells: Log probabilities of what is drawn are written down.
-        draws: Entries are drawn; else the result is the states that they are drawn from.
+        few_candidates: All rows are sampled from short lists of candidates.
+        tells: The graph also computes log probabilities of the sampled ids.
+        draws: The graph samples entries; else it returns the hidden states.
     """
 
     few_keys: bool
@@ -97,19 +97,18 @@ class Variant(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """One batch size: its buffers, and its graphs by what they were recorded for."""
+    """One batch size: its buffers, and its graphs by variant."""
 
     staged: StagedRows
     graphs: dict[Variant, tuple[Recorded, Tensor]]
-    hidden: Tensor | None = None  # what a graph that only draws reads
+    hidden: Tensor | None = None  # input of a graph that only samples
 
 
 class DecodeGraphs:
-    """Steps of rows with one new position each, drawing included, on the device alone.
+    """Decode steps including sampling, entirely on the device; one new position per row.
 
-    What is drawn stays there for the next step, which may be launched before the host knows it.
-
-    `decode` and `draw` have buffers of their own, so that neither waits for the other's copies.
+    Sampled entries stay on the device for the next step, which may be launched before the host has
+    them. `decode` and `draw` have separate buffers, so that neither waits for the other's copies.
     """
 
     def __init__(
@@ -124,12 +123,12 @@ class DecodeGraphs:
         """Set up; nothing is recorded yet.
 
         Args:
-            model: Whose steps. It has one track.
-            kv: Its pages.
-            recorder: Records them.
-            max_rows: Of a step.
-            suppressed: Ids that are never drawn.
-            max_keys: Keys of the longest sequence that can be decoded here.
+            model: The model; it has one track.
+            kv: The model's pages.
+            recorder: Records the graphs.
+            max_rows: Maximum number of rows of a step.
+            suppressed: Ids that are never sampled.
+            max_keys: Maximum number of keys of a sequence.
         """
         self._model, self._track = model, model.tracks[0]
         self._kv, self._recorder = kv, recorder
@@ -150,30 +149,30 @@ class DecodeGraphs:
         self._drawn_now: dict[int, int] = {}
 
     def begin_step(self) -> None:
-        """Let `decode` take what was drawn since the last call as the rows' last entries."""
+        """Start a step: `decode` reads the entries sampled since the last call as inputs."""
         self._places, self._drawn_now = self._drawn_now, {}
 
     def takes(self, rows: Seq[Row]) -> bool:
-        """Whether the rows can be run, and the next entries of those that emit be drawn here."""
+        """Return whether these rows can be run, and their next entries sampled, with graphs."""
         asking = any(row.emits and row.sequence.request.logprobs for row in rows)
         fitting_keys = max((row.stop for row in rows), default=0) <= self._max_keys
         return fitting_keys and (self._can_tell or not asking)
 
     def in_place(self, rows: Seq[Row]) -> list[Row]:
-        """The order in which `decode` takes rows with the least to copy."""
+        """Return the rows in the order for `decode` that needs the fewest copies."""
         return self._batch(self._decodes, len(rows)).staged.in_place(rows)
 
     def decode(self, inputs: npt.NDArray[np.int64], rows: Seq[Row]) -> list[Part]:
-        """Draw entries.
+        """Run rows and sample their next entries.
 
         Args:
             inputs: `Model.inputs` of the rows.
-            rows: One position each, which emits. Where the entry there is not known yet, the step
-                before has drawn it.
+            rows: One position each, which emits. If the host does not have the entry there yet, the
+                previous step sampled it and it is read on the device.
 
         Returns:
-            One part: of all rows (rows, codebooks) int64; and, if any asks for them, their log
-            probabilities, (rows,) float32 or as `reported_logprobs`, of those that ask.
+            One part: entries of all rows, (rows, codebooks) int64, and log probabilities of the
+            rows that request them, (rows,) float32 or as `reported_logprobs`.
         """
         sequences = [row.sequence for row in rows]
         # copied before another graph runs, whose memory may lie where this one's result does
@@ -220,7 +219,7 @@ class DecodeGraphs:
         return self._results(out, self._half, sequences)
 
     def _draws_apart(self, sequences: Seq[Sequence]) -> bool:
-        """Whether drawing is not recorded: what a row asks for differs in size from row to row."""
+        """Return whether sampling runs without a graph, because a row needs adjustments."""
         return any(
             sequence.request.adjusts(0) or sequence.request.top_logprobs for sequence in sequences
         )
@@ -228,9 +227,9 @@ class DecodeGraphs:
     def _drawn_apart(
         self, batch: _Batch, hidden: Tensor, sequences: Seq[Sequence], start: int
     ) -> list[Tensor]:
-        """Draw from states, unrecorded, with the kernels that the recorded steps draw with.
+        """Sample from states without a graph, but with the kernels of the recorded steps.
 
-        The states are as many as there, so that other rows have the same logits.
+        The batch has the same size as in a recorded step, so that other rows get the same logits.
         """
         suppressed = None if self._suppressed is None else self._suppressed.ids
         adjustments = Adjustments(sequences, suppressed)
@@ -260,7 +259,7 @@ class DecodeGraphs:
         return [entries[:count]]
 
     def _variant(self, batch: _Batch, sequences: Seq[Sequence], few_keys: bool) -> Variant:
-        """The recorded one that does what the rows need, and as little else as there is."""
+        """Return the recorded variant that does what the rows need, and the least beyond that."""
         few_candidates = batch.staged.few_candidates
         tells = any(sequence.request.logprobs for sequence in sequences)
         if few_candidates and not tells:
@@ -270,12 +269,12 @@ class DecodeGraphs:
 
     @property
     def _states_alone(self) -> Variant:
-        """For rows whose drawing is not recorded; for any length."""
+        """Return the variant for rows that are sampled without a graph, for any length."""
         return Variant(self._max_keys <= FEW_KEYS, draws=False)
 
     @property
     def _variants(self) -> list[Variant]:
-        """All that `_variant` can return for decodes."""
+        """Return all variants that `_variant` can return for decodes."""
         few = self._max_keys <= FEW_KEYS
         rare = [Variant(few, False, self._can_tell)]
         if self._can_tell:
@@ -284,7 +283,7 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def warm_up(self) -> Tensor:
-        """Record all of them; returns states, (rows, width), of no meaning."""
+        """Record all graphs; return states, (rows, width), with arbitrary contents."""
         for size in reversed(self._sizes):  # the largest first: the others fit into its memory
             batch, draws = self._batch(self._decodes, size), self._batch(self._draws, size)
             hidden = self._hidden(batch, FEW_KEYS)
@@ -297,7 +296,7 @@ class DecodeGraphs:
         return hidden
 
     def _compile_apart(self, batch: _Batch, hidden: Tensor) -> None:
-        """Launch the kernels that `_drawn_apart` draws with once, so that no request waits."""
+        """Launch the kernels of `_drawn_apart` once, so that no request waits for compilation."""
 
         def pick(logits: Tensor, codebook: int) -> Tensor:
             for few_candidates in (True, False):
@@ -350,7 +349,7 @@ class DecodeGraphs:
         return hidden
 
     def _drawn(self, batch: _Batch, hidden: Tensor, variant: Variant, start: int) -> Tensor:
-        """Draw, and keep what was drawn from `start` on for the next step."""
+        """Sample, and store the entries from row `start` on for the next step."""
         sampling = batch.staged.sampling
         stop = start + batch.staged.size
 
@@ -368,7 +367,7 @@ class DecodeGraphs:
 def picked(
     recorder: GraphRecorder, logits: Tensor, sampling: RowSampling, codebook: int, few: bool
 ) -> Tensor:
-    """Draw ids, (rows,), with what is recorded; see `draw`."""
+    """Sample ids, (rows,), with operations that can be recorded; see `draw`."""
     if recorder.rehearses:  # ids of any numbers need not be there to be looked up
         draw(torch.zeros_like(logits), sampling, codebook, few)
         return torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
@@ -376,5 +375,5 @@ def picked(
 
 
 def most_pages(model: Model, kv: PagedKV) -> int:
-    """Pages that one sequence can have."""
+    """Return the maximum number of pages of one sequence."""
     return min(kv.num_pages, pages_for(model.max_positions, kv.page_size))

@@ -1,4 +1,4 @@
-"""Audio encoders as recorded graphs: pieces padded to a few lengths, in batches of a few sizes."""
+"""Run audio encoders as recorded graphs, with a few padded lengths and batch sizes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class _Bucket:
     """Pieces of one kind and shape.
 
     Attributes:
-        encoder: Theirs.
-        sizes: Of the batches, ascending.
-        staged: Room for the largest batch; the others read its first rows.
-        graphs: By size, what runs and what it gives.
+        encoder: The encoder of the pieces.
+        sizes: Batch sizes, ascending.
+        staged: Input buffer for the largest batch; smaller ones read its first rows.
+        graphs: Graph and result by batch size.
     """
 
     encoder: PaddedEncoder
@@ -37,7 +37,7 @@ class _Bucket:
 
 
 class EncoderGraphs:
-    """Pieces of audio through their encoders in one launch for each length they are padded to."""
+    """Encodes pieces of audio with one launch per padded length."""
 
     def __init__(
         self,
@@ -50,27 +50,27 @@ class EncoderGraphs:
         """Set up; nothing is recorded yet.
 
         Args:
-            encoders: What is recorded, by the kind of its pieces.
-            recorder: Records it.
-            max_pieces: Pieces of the largest batch, where the encoder takes so many.
-            device: Where it runs.
-            dtype: Of its weights.
+            encoders: Encoders to record, by kind of piece.
+            recorder: Records the graphs.
+            max_pieces: Maximum pieces of a batch; an encoder may set a lower limit.
+            device: Device of the encoders.
+            dtype: Dtype of their weights.
         """
         self._encoders, self._recorder, self._max_pieces = encoders, recorder, max_pieces
         self._device, self._dtype = device, dtype
         self._buckets: dict[tuple[str, Shape], _Bucket] = {}
 
     def takes(self, piece: EncodeInput) -> bool:
-        """Whether the piece can be encoded here."""
+        """Return whether the piece can be encoded with a graph."""
         return padded_shape(self._encoders, piece) is not None
 
     @torch.inference_mode()
     def encode(self, pieces: Seq[EncodeInput]) -> list[Tensor]:
-        """Encode pieces that are taken, without waiting for the device.
+        """Encode pieces that `takes` accepts, without waiting for the device.
 
         Returns:
-            What `Model.encode` gives for each, in order, in memory of its own: another graph's
-            replay may overwrite a graph's result.
+            The result of `Model.encode` for each piece, in order, copied to its own memory, because
+            another graph's replay may overwrite a graph's result.
         """
         encoded: dict[int, Tensor] = {}
         for kind, shape, places in padded_batches(self._encoders, pieces, self._max_pieces):
@@ -80,7 +80,7 @@ class EncoderGraphs:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Record all of them, each encoder's largest first: the others fit into its memory."""
+        """Record all graphs, largest first, so that smaller ones reuse its memory."""
         for kind, encoder in self._encoders.items():
             for shape in reversed(encoder.shapes):
                 bucket = self._bucket(kind, shape)
@@ -95,7 +95,7 @@ class EncoderGraphs:
         staged.wait()
         values = staged.host["values"]
         lengths = pad_into(values, pieces, encoder.axis)
-        # places of no piece repeat what was there before
+        # unused rows keep their previous contents
         staged.host["lengths"][: len(pieces)] = lengths
         staged.send(staged.starts["values"] + values[: len(pieces)].nbytes)
         graph.replay()

@@ -1,4 +1,4 @@
-"""All that is recorded of one model, and how a step goes through it."""
+"""All recorded graphs of one model, and how a step runs through them."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Graphs:
     """Recorded steps of one model.
 
     Attributes:
-        decodes: None where keys and values have a width or a form that no recorded step reads, and
-            where entries are drawn at output positions, so that no step repeats.
-        prompts: Likewise, and where torch attends: every position would gather keys of its own.
+        decodes: None if recorded attention cannot read the model's keys and values, or if entries
+            are drawn at output positions, so that there are no decode steps.
+        prompts: Also None if attention runs in torch, where each position would gather its keys.
         codec: None for a model that writes text.
         encoders: None for a model without an encoder that can be recorded.
     """
@@ -81,13 +81,13 @@ class Graphs:
         if ops.device.type == "cuda":
             rehearse(lambda: made(Rehearsal(ops.device), Rehearsal(ops.device)))
             arena.clear(arena.spare_row)
-            gc.collect()  # what was gone through refers to itself
+            gc.collect()  # free reference cycles of the rehearsal
             torch.cuda.empty_cache()  # graphs have memory of their own
-        # the codec has a pool of its own: sound is made beside the next step, which goes first
+        # the codec has its own pool: it runs concurrently to the next step, which has priority
         return made(GraphRecorder(ops.device, priority=-1), GraphRecorder(ops.device))
 
     def encodes(self, piece: EncodeInput) -> bool:
-        """Whether a piece of audio can be encoded here."""
+        """Return whether a piece of audio can be encoded with a graph."""
         return self.encoders is not None and self.encoders.takes(piece)
 
     def encode(self, pieces: Seq[EncodeInput]) -> list[Tensor]:
@@ -96,18 +96,19 @@ class Graphs:
         return self.encoders.encode(pieces)
 
     def takes(self, rows: Seq[Row]) -> bool:
-        """Whether the next entries of these rows can be drawn here."""
+        """Return whether these rows can be run with graphs."""
         return self.decodes is not None and self.decodes.takes(rows)
 
     def launch(self, rows: Seq[Row]) -> InFlight[tuple[list[list[int]], dict[int, Logprobs]]]:
-        """Launch the rows; returns what waits for an entry of each that emits, in order.
+        """Launch the rows.
 
-        With them come `Sampler.logprobs`.
+        Prompts run separately, because they would slow down every decode. Only their last positions
+        run with the decodes, if there are any: sampling one more row costs no extra time.
 
-        Prompts would make every decode wait for kernels of their size, so they go apart. But their
-        last positions run with the decodes, if there are any: drawing takes as long for one more.
+        The previous launch may still be in flight: its entries are read on the device.
 
-        What the last call has launched need not have ended: entries that it draws are read there.
+        Returns:
+            Waits for an entry of each row that emits, in order, and for `Sampler.logprobs`.
         """
         assert self.decodes is not None
         assert self.recordable is not None
@@ -131,7 +132,7 @@ class Graphs:
         return InFlight(partial(_in_order, parts, emitting), [part.copy for part in parts])
 
     def _drawn_apart(self, decodes: list[Row], prompts: list[Row]) -> list[Part]:
-        """Draw for decodes, and then for prompts."""
+        """Sample for decodes, then for prompts."""
         assert self.decodes is not None
         assert self.recordable is not None
         parts: list[Part] = []
@@ -147,23 +148,23 @@ class Graphs:
         return parts
 
     def _run(self, rows: Seq[Row]) -> Tensor:
-        """States of the rows' positions, (positions, width)."""
+        """Return hidden states of the rows' positions, (positions, width)."""
         if self.prompts is not None and self.prompts.takes(rows):
             return self.prompts.run(rows)
         states: Tensor = self.model.run(self.model.embed(rows), self.kv.context(rows))
         return states
 
     def takes_chunks(self, most_frames: int) -> bool:
-        """Whether chunks of up to so many frames can be made here."""
+        """Return whether chunks of up to this many frames can be decoded with graphs."""
         return self.codec is not None and self.codec.takes(most_frames)
 
     def hear(self, codes: Tensor, row: int) -> None:
-        """Run frames through the codec for their state alone; see `CodecGraphs.hear`."""
+        """Decode frames only to advance the codec state; see `CodecGraphs.hear`."""
         assert self.codec is not None
         self.codec.hear(codes, row)
 
     def vocode(self, chunks: Seq[npt.NDArray[np.int64]], rows: Seq[int]) -> list[PendingAudio]:
-        """Begin to make the next frames of streams; see `CodecGraphs.vocode`."""
+        """Start to decode the next frames of streams; see `CodecGraphs.vocode`."""
         assert self.codec is not None
         return self.codec.vocode(chunks, rows)
 
@@ -171,7 +172,7 @@ class Graphs:
 def _in_order(
     parts: Seq[Part], emitting: Seq[Sequence]
 ) -> tuple[list[list[int]], dict[int, Logprobs]]:
-    """Wait for what was drawn of each row, and sort it; see `Graphs.launch`."""
+    """Wait for the entries of all parts, and sort them by row; see `Graphs.launch`."""
     entries: dict[int, list[int]] = {}
     likely: dict[int, float | list[float]] = {}
     for sequences, copy in parts:
@@ -247,9 +248,9 @@ def _codec(
 
 
 def _recordable(model: Model, kv: PagedKV, attends_with: str) -> RecordableModel | None:
-    """The model, if its steps repeat and recorded attention reads its keys and values.
+    """Return the model if its decode steps can be recorded, else None.
 
-    Those with windows run unrecorded so far, and those with several tracks where torch attends.
+    Not supported are attention windows, and several tracks with attention in torch.
     """
     plain = kv.plain is not None and takes_heads(kv.spec.head_dim) and not kv.spec.windows
     repeats = not model.tracks[0].in_prompt

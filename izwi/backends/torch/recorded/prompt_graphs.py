@@ -1,4 +1,4 @@
-"""Prompts as recorded graphs: every position is a row of its own, as in a decode step."""
+"""Prompts as recorded graphs: each position is a separate row, as in a decode step."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from izwi.backends.torch.recorded.recorder import GraphRecorder, Recorded
 from izwi.backends.torch.recorded.staging import StagedPositions
 from izwi.model import RecordableModel, Row
 
-# Positions of a step. Unrecorded, a prompt takes as long as its launches, whatever its length.
+# Numbers of positions. Without a graph, launches dominate the time of a prompt of any length here.
 _SIZES = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048)
 
 
 @dataclass(slots=True, eq=False)
 class _Prompts:
-    """One number of positions: its buffers and its graph."""
+    """The buffers and the graph for one number of positions."""
 
     staged: StagedPositions
     x: Tensor
@@ -29,9 +29,9 @@ class _Prompts:
 
 
 class PromptGraphs:
-    """Prompts through the model in one launch, behind any number of earlier positions.
+    """Runs chunks of prompts, after any number of earlier positions, in one launch.
 
-    What is ids is embedded there too; what is not, like sound, was embedded before, unrecorded.
+    Ids are embedded within the graph; other inputs, like audio, are embedded before, without one.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class PromptGraphs:
         self._prompts: dict[int, _Prompts] = {}
 
     def takes(self, rows: Seq[Row]) -> bool:
-        """Whether these positions can be run here."""
+        """Return whether these positions can be run with a graph."""
         return sum(row.stop - row.start for row in rows) <= _SIZES[-1]
 
     def run(self, rows: Seq[Row]) -> Tensor:
-        """Run packed positions; (positions, width) states, valid until the next call."""
+        """Run packed positions; return (positions, width) states, valid until the next call."""
         count = sum(row.stop - row.start for row in rows)
         prompts = self._of(next(size for size in _SIZES if size >= count))
         inputs = self._model.inputs(rows)
@@ -63,7 +63,7 @@ class PromptGraphs:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Record all sizes."""
+        """Record the graphs of all sizes."""
         for size in reversed(_SIZES):
             self._of(size)
 

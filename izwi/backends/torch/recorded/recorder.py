@@ -1,7 +1,7 @@
-"""Record work on a device once and repeat it: one launch where there were a thousand.
+"""Record work on a device once and replay it: one launch instead of a thousand.
 
-A graph reads and writes the same addresses in every replay, so batches come in fixed sizes with
-empty places, and everything that changes lies in staged buffers, pages and state rows.
+A graph reads and writes the same addresses in every replay, so batches have fixed sizes with empty
+rows, and all inputs that change are in staged buffers, pages and state rows.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from izwi.runner.compilations import Compilation, report
 
 
 class Recorded(Protocol):
-    """What `capture` gives."""
+    """A recorded graph, as returned by `capture`."""
 
     def replay(self) -> None:
-        """Run it again over what its inputs hold now."""
+        """Run the work again on the current contents of its inputs."""
         ...
 
 
 @dataclass(slots=True)
 class Repeated:
-    """Stands for a graph on devices that have none."""
+    """Substitute for a graph on devices without graphs."""
 
     run: Callable[[], Tensor]
     out: Tensor
 
     def replay(self) -> None:
-        """Run it again."""
+        """Run the work again."""
         self.out.copy_(self.run())
 
 
 class GraphRecorder:
-    """Records work into graphs that share one pool of memory, since one runs at a time.
+    """Records work into graphs that share a memory pool, because only one runs at a time.
 
     Attributes:
-        records: Whether it does; elsewhere than on CUDA work is run again each time.
-        rehearses: Whether kernels are compiled alone and their results mean nothing.
+        records: Whether graphs are recorded; on devices other than CUDA, a replay runs the work.
+        rehearses: Whether kernels are only compiled, so that results are meaningless.
     """
 
     rehearses = False
 
     def __init__(self, device: torch.device, priority: int = 0):
-        """Start a pool.
+        """Create a pool.
 
         Args:
-            device: Where.
-            priority: Of the recorded work on CUDA; less goes first where two pools run at once.
+            device: Device of the graphs.
+            priority: CUDA stream priority; lower values run first when two pools run at once.
         """
         self._device, self._priority = device, priority
         self.records = device.type == "cuda"
@@ -61,9 +61,9 @@ class GraphRecorder:
 
     @torch.inference_mode()
     def capture(self, run: Callable[[], Tensor]) -> tuple[Recorded, Tensor]:
-        """Record `run`, and return it with the tensor that holds its result after a replay.
+        """Record `run`; return the graph and the tensor that holds its result after a replay.
 
-        It runs twice before, so that kernels are compiled and algorithms chosen.
+        `run` is called twice before, to compile kernels and choose algorithms.
         """
         began_s = time.perf_counter()
         recorded = self._capture(run)
@@ -90,5 +90,5 @@ class GraphRecorder:
 
 
 def fitting(sizes: Seq[int], most: int) -> list[int]:
-    """The sizes below `most`, and `most`."""
+    """Return the sizes below `most`, followed by `most`."""
     return [*(size for size in sizes if size < most), most]
