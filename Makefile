@@ -35,10 +35,11 @@ arch: $(VENV)/.dev
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest $(ARGS)
 
-# Run all tests, with 20 times as many examples of each property and the newest dependencies.
+# Run all tests, with 20 times as many examples of each property and the newest dependencies; also those of clients, of
+# WebRTC and, where chromium is installed, of the page in a browser.
 nightly:
 	rm -rf build/nightly && $(PYTHON) -m venv build/nightly
-	build/nightly/bin/pip install --quiet --editable '.[dev]'
+	build/nightly/bin/pip install --quiet --editable '.[dev,browser,clients,webrtc]'
 	HYPOTHESIS_PROFILE=nightly build/nightly/bin/python -m pytest -m "" --timeout 7200 $(ARGS)
 
 # Update constraints.txt to the newest compatible versions. Run it on Linux with Python 3.11.

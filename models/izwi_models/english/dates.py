@@ -30,7 +30,9 @@ _YEAR = r"(\d{4})\b(?![,.:]\d)"
 _ISO = re.compile(r"\b(\d{4})([-/])(\d{2})\2(\d{2})\b(?![-/])")
 _SLASHED = re.compile(r"\b(\d{1,2})/(\d{1,2})/(\d{4}|\d{2})\b")
 _DOTTED = re.compile(r"\b(\d{1,2})\.(\d{1,2})\.(\d{4})\b")
-_MONTH_FIRST = re.compile(rf"\b({_MONTH}) {_DAY}\b(?![:/%])(?:,? {_YEAR})?")
+# powers and fractions (with U+2044) are written so before dates are looked for
+_NO_POWER = "(?! to the power| squared| cubed)"
+_MONTH_FIRST = re.compile(rf"\b({_MONTH}) {_DAY}\b(?![:/%\u2044]){_NO_POWER}(?:,? {_YEAR})?")
 _DAY_FIRST = re.compile(rf"\b{_DAY} (?:of )?({_MONTH})(?!\w)(?:,? {_YEAR})?")
 _MONTH_YEAR = re.compile(rf"\b({_MONTH}),? {_YEAR}")
 _DAYS = {"Sat": "Saturday", "Sun": "Sunday"} | _WEEKDAYS

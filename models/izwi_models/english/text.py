@@ -246,7 +246,9 @@ def settled(text: str) -> int:
 def _is_open(word: str) -> bool:
     plain = unicodedata.normalize("NFKD", word)
     name = plain.rstrip(".,")
-    return bool(_OPEN.search(plain)) or name in _OPENERS or name.lower() in DATE_WORDS
+    last = re.split("[-–]", name)[-1]  # a day may follow "Jan-Feb" as it may follow "Feb"
+    opens = name in _OPENERS or last in _OPENERS or last.lower() in DATE_WORDS
+    return bool(_OPEN.search(plain)) or opens
 
 
 def _without_markup(text: str, begins_line: bool) -> str:
