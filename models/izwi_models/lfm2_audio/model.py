@@ -1,4 +1,4 @@
-"""LFM2-Audio as the engine runs it: text and sound in, text and sound out, in turns."""
+"""LFM2-Audio for the engine: text and audio in, interleaved text and audio out."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class LFM2Audio:
         codec: FrameCodec,
         encoder: SegmentEncoder,
     ):
-        """Bind weights that `load` made ready."""
+        """Bind weights that `load` prepared."""
         self._ops, self._weights, self._checkpoint = ops, weights, checkpoint
         self._config, self._encoder, self._codec = checkpoint.config, encoder, codec
         self.padded_encoders = {SEGMENT: encoder}
@@ -114,7 +114,7 @@ class LFM2Audio:
         return (0, 1)
 
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
-        """The rows' positions as ids; None where one of them is sound."""
+        """Return the rows' positions as ids; None if one of them is audio."""
         return None if any(map(_has_sound, rows)) else self._inputs(rows)
 
     def embed_inputs(self, inputs: Array) -> Array:
@@ -122,7 +122,7 @@ class LFM2Audio:
         return embedding.embed_inputs(self._ops, self._weights, inputs)
 
     def embed(self, rows: Seq[Row]) -> Array:
-        """Inputs of the rows' positions end to end: tokens, frames and encoded sound."""
+        """Return inputs of the rows' positions, concatenated: tokens, frames, encoded audio."""
         x = self.embed_inputs(self._ops.array(self._inputs(rows)))
         sounds, places = _sounds(rows)
         if not sounds:
@@ -170,7 +170,7 @@ class LFM2Audio:
         return not self._checkpoint.lists_voices
 
     def split_text(self, text: str) -> list[str]:
-        """Return the text whole: it is read before it is said."""
+        """Return the text as one piece: the model reads all of it before it speaks."""
         return [text]
 
     def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
@@ -196,15 +196,15 @@ class LFM2Audio:
         return prepare.transcription_request(self._checkpoint, request_id, model, ask)
 
     def open_answer(self, request: Request) -> TextReader:  # noqa: ARG002
-        """Begin to read the text of an answer, as it comes."""
+        """Return a reader for the text of an answer."""
         return TextReader(self._checkpoint.tokenizer)
 
     def read(self, token_ids: Seq[int], language: str | None) -> Transcript:  # noqa: ARG002
-        """The transcript of text tokens."""
+        """Decode text tokens to a transcript."""
         return Transcript(_ENGLISH, self._checkpoint.tokenizer.decode(token_ids).strip())
 
     def spell(self, token_ids: Seq[int], language: str | None) -> list[bytes]:  # noqa: ARG002
-        """Bytes of text of each token; control tokens have none, nor has white space before it."""
+        """Return the text bytes of each token; control tokens and leading white space have none."""
         spelled = [self._checkpoint.tokenizer.spell(index) for index in token_ids]
         for place, piece in enumerate(spelled):
             spelled[place] = piece.lstrip()
@@ -213,7 +213,7 @@ class LFM2Audio:
         return spelled
 
     def spell_vocabulary(self) -> tuple[list[bytes], list[int]]:
-        """Bytes of each id, and the control tokens."""
+        """Return the bytes of each id, and the ids of control tokens."""
         tokenizer, count = self._checkpoint.tokenizer, self.tracks[0].vocabulary
         return [tokenizer.spell(index) for index in range(count)], tokenizer.control_ids
 
@@ -229,7 +229,7 @@ def _prompt(request: Request) -> LFM2Prompt:
 
 
 def _has_sound(row: Row) -> bool:
-    """Whether positions of the row are encoded sound."""
+    """Return whether some of the row's positions are encoded audio."""
     sequence, start, stop = row
     if start >= sequence.num_prompt:  # what most rows are
         return False
@@ -239,11 +239,11 @@ def _has_sound(row: Row) -> bool:
 
 
 def _sounds(rows: Seq[Row]) -> tuple[list[Array], npt.NDArray[np.int64]]:
-    """Encoded sounds that some rows run over, and where the rows' inputs are.
+    """Return the encoded audio that the rows use, and where each position's input is.
 
     Returns:
-        The sounds, and for each position its place among the rows' positions and then the sounds
-        end to end.
+        The encoded audio, and for each position an index into the rows' positions followed by the
+        concatenated audio.
     """
     total = sum(row.stop - row.start for row in rows)
     places = np.arange(total)

@@ -1,4 +1,4 @@
-"""A caller's wish to a frozen request: everything is checked here, and nothing later.
+"""Validate an input and build a frozen request. All validation is here.
 
 Names of parameters in errors are those of the HTTP body.
 """

@@ -3,8 +3,8 @@ r"""The prompts of LFM2-Audio: conversation, transcription and speech are one te
     <|startoftext|><|im_start|>{role}\n{content}<|im_end|>\n            for each turn
     <|im_start|>assistant\n                                             for the answer
 
-Content is text, encoded sound (no tokens around it), and, of earlier answers, their text and
-frames in the order in which they were made. What is to be done is said by the system's turn.
+Content is text, encoded audio (without tokens around it), or the text and frames of an earlier
+answer in their original order. The system turn selects the task.
 Source: liquid-audio 1.3.0, ChatState, and the model cards.
 """
 
@@ -42,16 +42,16 @@ _PLACE_FACTOR = 0x9E3779B97F4A7C15
 
 
 class LFM2Prompt(Struct, frozen=True, eq=False, tag=True):
-    """What one answer is conditioned on.
+    """The prompt of one answer.
 
     Attributes:
-        inputs: (positions, 1 + codebooks) int64: a token, or a frame, or NOTHING throughout where
-            the position is sound.
-        content_keys: (positions,) int64, at least 0. Equal keys at equal places, all before them
-            equal too, mean equal inputs.
+        inputs: (positions, 1 + codebooks) int64: a token, or a frame, or NOTHING in all columns if
+            the position is audio.
+        content_keys: (positions,) int64, at least 0. Two prompts with an equal prefix of keys have
+            equal inputs there.
         sound_starts: Position of the first row of each encode input.
-        encode_inputs: Features of each sound.
-        interleaved: Whether text and frames of the answer take turns by count.
+        encode_inputs: Features of each clip.
+        interleaved: Whether text and frames of the answer alternate by fixed counts.
     """
 
     inputs: Int64
@@ -62,22 +62,22 @@ class LFM2Prompt(Struct, frozen=True, eq=False, tag=True):
 
     @property
     def num_positions(self) -> int:
-        """Positions of KV that the prompt takes."""
+        """Number of positions of the prompt."""
         return len(self.inputs)
 
     @property
     def mode(self) -> Mode:
-        """How text and frames of the answer take turns."""
+        """How text and frames of the answer alternate."""
         return Mode.INTERLEAVED if self.interleaved else Mode.SEQUENTIAL
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sound:
-    """A sound in a prompt.
+    """A clip in a prompt.
 
     Attributes:
-        features: What the encoder reads.
-        num_positions: Rows that the encoder makes of it.
+        features: Input of the encoder.
+        num_positions: Number of rows that the encoder outputs.
     """
 
     features: EncodeInput
@@ -88,11 +88,11 @@ Part = str | Sound | tuple[tuple[int, ...], ...]
 
 
 def speaking_instruction(voice: str | None, description: str | None) -> str:
-    """Text of the system's turn before a text that is to be said.
+    """Return the text of the system turn for text-to-speech.
 
     Args:
         voice: A key of VOICES, or None.
-        description: Of a voice, in words; models that list voices follow none.
+        description: Description of a voice; used only without `voice`.
     """
     if voice is not None:
         return f"{SPEAK} Use the {VOICES[voice]} voice."
@@ -109,10 +109,10 @@ def build_prompt(
     """Put turns into the template.
 
     Args:
-        tokenizer: The checkpoint's.
-        codebooks: Ids of one frame.
-        turns: Role and content of each; an answer's log is a tuple of entries.
-        interleaved: How text and frames of the answer take turns.
+        tokenizer: The checkpoint's tokenizer.
+        codebooks: Number of ids per frame.
+        turns: Role and content of each turn; an answer's log is a tuple of entries.
+        interleaved: Whether text and frames of the answer alternate by fixed counts.
     """
     rows = _Rows(codebooks)
     start, end = tokenizer.id_of("<|im_start|>"), tokenizer.id_of("<|im_end|>")
@@ -133,28 +133,28 @@ def build_prompt(
 
 
 def plain_prompt(ids: Iterable[int], codebooks: int) -> LFM2Prompt:
-    """Take tokens as they are, outside the template; the answer is text."""
+    """Build a prompt of plain tokens, without the template; the answer is text."""
     rows = _Rows(codebooks)
     rows.add_tokens(ids)
     return rows.prompt(interleaved=False)
 
 
 def input_row(entry: tuple[int, ...], codebooks: int) -> list[int]:
-    """The row of `LFM2Prompt.inputs` of an entry of a log: one token, or a frame."""
+    """Return the row of `LFM2Prompt.inputs` for an entry of a log: a token or a frame."""
     if len(entry) == 1:
         return [entry[0], *[NOTHING] * codebooks]
     return [NOTHING, *entry]
 
 
 def entry_key(entry: tuple[int, ...]) -> int:
-    """Content key of the position of an entry: the token, or a digest of the frame."""
+    """Return the content key of an entry's position: the token, or a digest of the frame."""
     if len(entry) == 1:
         return entry[0]
     return digest_ints(entry) & _KEY_MASK | _DIGEST_BIT
 
 
 class _Rows:
-    """Positions of a prompt while it is put together."""
+    """Positions of a prompt under construction."""
 
     def __init__(self, codebooks: int):
         self._codebooks = codebooks

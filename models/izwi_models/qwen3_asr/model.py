@@ -1,4 +1,4 @@
-"""Qwen3-ASR as the engine runs it: windows of sound encoded, then text written token by token."""
+"""Qwen3-ASR for the engine: windows of audio are encoded, then the text is decoded."""
 
 from __future__ import annotations
 
@@ -97,27 +97,27 @@ class Qwen3ASR(TokenModel):
         return self._windows.encode(inputs)
 
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
-        """(positions, 1): tokens; None where some of the positions are sound."""
+        """Return (positions, 1) token ids; None if some of the positions are audio."""
         usual = last_tokens(rows)
         if usual is not None:
             return usual
         return None if any(map(has_sound, rows)) else token_ids(rows)[:, None]
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Keys of positions [start, stop): token ids, and digests where there is sound."""
+        """Return content keys of positions [start, stop): token ids, or digests of audio."""
         known = _prompt(sequence).content_keys
         keys: list[int] = known[start:stop].tolist()
         emitted = sequence.emitted[max(0, start - len(known)) : max(0, stop - len(known))]
         return keys + [entry[0] for entry in emitted]
 
     def embed(self, rows: Seq[Row]) -> Array:
-        """Embeddings of the rows' positions end to end: tokens, with sound put in its place."""
+        """Return embeddings of the rows' positions, concatenated: tokens and encoded audio."""
         return embed(self._ops, self._weights, rows)
 
     # -- what the API servers ask ------------------------------------------------------------------
     @property
     def languages(self) -> tuple[str, ...]:
-        """Names of the languages that the checkpoint was made for."""
+        """Names of the languages that the checkpoint supports."""
         return self._config.support_languages or _NAMES
 
     @property
@@ -128,9 +128,9 @@ class Qwen3ASR(TokenModel):
     def split_audio(self, samples: Samples) -> list[tuple[int, int]]:
         """Cut 16 kHz samples into pieces [start, stop) of about 30 s, in silence.
 
-        A checkpoint that sets `max_audio_seconds` is cut before that; the published ones, which
-        take 20 minutes at once, within 5 s of every 30, so that a file's pieces go through
-        together.
+        For a checkpoint that sets `max_audio_seconds`, pieces are at most that long. The published
+        ones accept 20 minutes at once; for them, audio is cut within 5 s of every 30 s, so that the
+        pieces of a file run as a batch.
         """
         own = self._config.max_audio_seconds
         limit = _PIECE_SECONDS if own is None else own
@@ -145,7 +145,7 @@ class Qwen3ASR(TokenModel):
         """Compute the features of one piece and put them into the prompt.
 
         Raises:
-            InvalidAudio: There are fewer than 201 samples, or they are not numbers.
+            InvalidAudio: There are fewer than 201 samples, or they are not finite.
             InvalidRequest: The language is not supported, or a number is out of range.
             TooLarge: The piece is too long; `split_audio` cuts it.
         """
@@ -183,12 +183,12 @@ class Qwen3ASR(TokenModel):
     def open_stream(
         self, *, language: str | None = None, context: str = "", chunk_s: float | None = None
     ) -> AsrStream:
-        """Begin to write down sound that is still arriving.
+        """Start a transcription of audio that is still arriving.
 
         Args:
-            language: Forced language name or code, None detects it.
-            context: Text that the transcription follows on or whose words are likely.
-            chunk_s: Sound between two decodings, in seconds; None for 2 s.
+            language: Name or code of the language; None detects it.
+            context: Text that precedes the audio, or has words that are likely in it.
+            chunk_s: Seconds of audio between two decodings; None for 2 s.
 
         Raises:
             InvalidRequest: The language is not supported, or the chunk is not within 0.2 s and
@@ -202,7 +202,7 @@ class Qwen3ASR(TokenModel):
     def prepare_stream_step(
         self, request_id: str, model: str, stream: AsrStream, step: StreamStep
     ) -> Request:
-        """Put a step of a stream into the prompt; greedy, as the reference streams.
+        """Build the request of one streaming step; greedy, like the reference.
 
         Raises:
             TooLarge: The stream's context is too long.
@@ -224,12 +224,12 @@ class Qwen3ASR(TokenModel):
         return Request(request_id, model, prompt, max_entries=max_entries, stop_ids=self._stop_ids)
 
     def read(self, token_ids: Seq[int], language: str | None) -> Transcript:
-        """Parse what was emitted; `language` is the forced one, a name or a code."""
+        """Parse the emitted ids; `language` is the forced one, a name or a code."""
         raw = self._tokenizer.decode(token_ids, keep=(TEXT_TAG,))
         return parse_answer(raw, language_name(language, _NAMES))
 
     def spell(self, token_ids: Seq[int], language: str | None) -> list[bytes]:
-        """Bytes of text of each token; the language's tag and special tokens have none."""
+        """Return the text bytes of each token; the language tag and special tokens have none."""
         pieces = [self._tokenizer.spell(index, keep=(TEXT_TAG,)) for index in token_ids]
         start = text_start(b"".join(pieces), is_forced=bool(language_name(language, _NAMES)))
         ends = accumulate(map(len, pieces))
@@ -239,7 +239,7 @@ class Qwen3ASR(TokenModel):
         ]
 
     def _token_limit(self, seconds: float) -> int:
-        """Tokens after which an answer about so much sound is taken for a stuck decoder."""
+        """Return the token limit for this much audio; more tokens mean a stuck decoder."""
         guard = _SPARE_TOKENS + int(_TOKENS_PER_SECOND * seconds)
         least = _SHORT_TOKENS if self._config.max_audio_seconds is None else 0
         return min(_MAX_TOKENS, max(least, guard))

@@ -1,10 +1,10 @@
-r"""The prompt of Qwen3-ASR: a system turn with context, a user turn that is sound, an answer.
+r"""The prompt of Qwen3-ASR: a system turn with context, a user turn of audio, an answer.
 
     <|im_start|>system\n{context}<|im_end|>\n
     <|im_start|>user\n<|audio_start|><|audio_pad|>...<|audio_end|><|im_end|>\n
     <|im_start|>assistant\n[language English<asr_text>][{prefix}]
 
-The prefix is what an earlier transcription of the same sound, then shorter, has settled.
+The prefix is the stable text of an earlier transcription of the same audio when it was shorter.
 
 Source: qwen_asr 0.0.6, inference/qwen3_asr.py `_build_text_prompt`, `streaming_transcribe`.
 """
@@ -32,15 +32,15 @@ _PLACE_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class AsrPrompt(Struct, frozen=True, eq=False, tag=True):
-    """What one transcription is conditioned on.
+    """The prompt of one transcription.
 
     Attributes:
-        token_ids: (positions,) int64; the positions of sound hold the audio pad id.
-        content_keys: (positions,) int64, at least 0: the token id, or for a position of sound a
-            digest of its window and its place there. Equal keys at equal places, all before
-            them equal too, mean equal inputs.
+        token_ids: (positions,) int64; audio positions have the audio pad id.
+        content_keys: (positions,) int64, at least 0: the token id, or for an audio position a
+            digest of its window and its index there. Two prompts with an equal prefix of keys have
+            equal inputs there.
         audio_start: Position of the first audio token.
-        num_audio: Audio tokens; they come from the encode inputs, end to end.
+        num_audio: Number of audio tokens; they are the encoded inputs, concatenated.
         encode_inputs: Windows of features, (128, frames) each.
     """
 
@@ -52,18 +52,18 @@ class AsrPrompt(Struct, frozen=True, eq=False, tag=True):
 
     @property
     def num_positions(self) -> int:
-        """Positions of KV that the prompt takes."""
+        """Number of positions of the prompt."""
         return len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class TaggedTokens:
-    """The tokenizer for what the model writes, or is made to have written: text, and the tag."""
+    """The tokenizer for answers and prefixes: text with the `<asr_text>` tag."""
 
     tokenizer: QwenTokenizer
 
     def encode(self, answer: str) -> list[int]:
-        """Ids of an answer; `<asr_text>` in it is the tag."""
+        """Encode an answer; `<asr_text>` in it is the tag."""
         first, *rest = answer.split(TEXT_TAG)
         ids = self.tokenizer.encode(first)
         for text in rest:
@@ -71,7 +71,7 @@ class TaggedTokens:
         return ids
 
     def decode(self, ids: Seq[int]) -> str:
-        """The answer of ids, without special tokens."""
+        """Decode an answer, without special tokens."""
         return self.tokenizer.decode(ids, keep=(TEXT_TAG,))
 
 
@@ -84,15 +84,15 @@ def build_prompt(
     language: str | None = None,
     prefix: str = "",
 ) -> AsrPrompt:
-    """Put one piece of sound into the template.
+    """Put one piece of audio into the template.
 
     Args:
-        tokenizer: The checkpoint's; its special tokens go in by id.
-        config: Sizes, and the ids around the sound.
-        windows: Features of the piece, as `cut_windows` makes them.
-        context: Plain text; what looks like a special token in it stays text.
+        tokenizer: The checkpoint's tokenizer.
+        config: Sizes, and the ids around the audio.
+        windows: Features of the piece, from `cut_windows`.
+        context: Plain text; special tokens in it are encoded as text.
         language: Name of the language to force, or None.
-        prefix: Begin of the answer, from where the model goes on; `<asr_text>` in it is the tag.
+        prefix: Beginning of the answer, which the model continues; `<asr_text>` in it is the tag.
     """
     start, end = tokenizer.id_of("<|im_start|>"), tokenizer.id_of("<|im_end|>")
     newline = tokenizer.encode("\n")
@@ -112,14 +112,14 @@ def around_sound(
     windows: tuple[EncodeInput, ...],
     after: Seq[int],
 ) -> AsrPrompt:
-    """Put the tokens of a sound between other tokens.
+    """Build a prompt of audio between other tokens.
 
     Args:
         config: Sizes of the encoder.
-        audio_token_id: Stands at the positions of sound.
-        before: Ids before the sound.
-        windows: Features of the sound, as `cut_windows` makes them.
-        after: Ids after it.
+        audio_token_id: Id of audio positions.
+        before: Ids before the audio.
+        windows: Features of the audio, from `cut_windows`.
+        after: Ids after the audio.
     """
     sizes = [config.num_tokens(w.values.shape[1]) for w in windows]
     ids = np.asarray([*before, *[audio_token_id] * sum(sizes), *after], dtype=np.int64)
@@ -132,7 +132,7 @@ def around_sound(
 
 
 def cut_windows(config: AudioConfig, mel: Float32) -> tuple[EncodeInput, ...]:
-    """Cut (128, frames) into the windows that the encoder takes one by one."""
+    """Cut (128, frames) features into the encoder's windows."""
     frames, size = mel.shape[1], config.n_window_infer
     kind = window_kind(config, frames)
     return tuple(
@@ -142,12 +142,12 @@ def cut_windows(config: AudioConfig, mel: Float32) -> tuple[EncodeInput, ...]:
 
 
 def window_kind(config: AudioConfig, frames: int) -> str:
-    """How the windows of a sound of so many frames are padded."""
+    """Return the kind of window, which determines its padding, for audio of this length."""
     return CLIP if frames < config.chunk_frames else WINDOW
 
 
 def _audio_keys(digest: int, size: int) -> Int64:
-    """Name the tokens of a window: (size,) int64. The top bit keeps them apart from text ids."""
+    """Return keys of a window's tokens, (size,) int64. Their top bit differs from text ids."""
     places = np.arange(size, dtype=np.uint64) * _PLACE_FACTOR
     keys = ((np.uint64(digest) ^ places) & _KEY_MASK) | _AUDIO_BIT
     return keys.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Qwen3 chat as the engine runs it: a conversation read, then the answer token by token."""
+"""Qwen3 chat for the engine: prefill of a conversation, then decoding of the answer."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class ChatPrompt(Struct, frozen=True, eq=False, tag=True):
 
     Attributes:
         token_ids: (positions,) int64.
-        in_thought: It ends where the answer's thought has begun.
-        most_calls: Calls of functions that the answer may have; -1: any number.
+        in_thought: The prompt ends within the answer's thought.
+        most_calls: Maximum number of function calls in the answer; -1 for no limit.
     """
 
     token_ids: Int64
@@ -64,7 +64,7 @@ class ChatPrompt(Struct, frozen=True, eq=False, tag=True):
 
     @property
     def num_positions(self) -> int:
-        """Positions of KV that the prompt takes."""
+        """Number of positions of the prompt."""
         return len(self.token_ids)
 
 
@@ -89,34 +89,34 @@ class Qwen3Chat(TokenModel):
 
     # -- what the engine runs ----------------------------------------------------------------
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
-        """Nothing: there is text alone."""
+        """Return nothing: the model reads only text."""
         assert not inputs
         return []
 
     def embed(self, rows: Seq[Row]) -> Array:
-        """Embeddings of the rows' positions end to end: (positions, hidden)."""
+        """Return embeddings of the rows' positions, concatenated: (positions, hidden)."""
         return self.embed_inputs(self._ops.array(self.inputs(rows)))
 
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64]:
-        """(positions, 1): tokens."""
+        """Return (positions, 1) token ids."""
         usual = last_tokens(rows)
         if usual is not None:
             return usual
         return np.array([i for row in rows for i in _ids_of(*row)], np.int64)[:, None]
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Keys of positions [start, stop): the token ids, so turns that were known are shared."""
+        """Return content keys of positions [start, stop): the token ids."""
         return _ids_of(sequence, start, stop)
 
     # -- what the API servers ask ------------------------------------------------------------------
     def prepare_chat(self, request_id: str, model: str, ask: ChatInput) -> Request:
         """Put a conversation into the template.
 
-        More tokens than there is room for are not refused: the answer ends where the room does.
+        `max_tokens` beyond the context window is accepted: the answer ends at the window's end.
 
         Raises:
-            InvalidRequest: There is no message, a number is out of range, or the checkpoint
-                cannot think, or cannot but think.
+            InvalidRequest: There is no message, a number is out of range, or the checkpoint does
+                not support the requested mode of thinking.
             ContextTooLong: The conversation leaves no room for an answer.
         """
         if not (ask.messages or ask.text or ask.token_ids):
@@ -158,21 +158,21 @@ class Qwen3Chat(TokenModel):
         return self._stop_ids
 
     def spell_vocabulary(self) -> tuple[list[bytes], list[int]]:
-        """Bytes of each id, and the tokens outside the merges: a grammar names them by id."""
+        """Return the bytes of each id, and the ids of added tokens, which grammars name by id."""
         tokenizer = self._template.tokenizer
         added = tokenizer.added_tokens
         count = self.tracks[0].vocabulary
         return [tokenizer.spell(i, added) for i in range(count)], sorted(added.values())
 
     def open_answer(self, request: Request) -> ChatReader:
-        """Begin to read what is emitted for a request of `prepare_chat`."""
+        """Return a reader for the output of a request from `prepare_chat`."""
         template, prompt = self._template, _prompt(request)
         return ChatReader(
             template.tokenizer, template.thought_ids, prompt.in_thought, prompt.most_calls
         )
 
     def _plain_ids(self, ask: ChatInput) -> list[int]:
-        """Ids of what is gone on with as it is."""
+        """Return the ids of a plain text to continue."""
         vocabulary = self.tracks[0].vocabulary
         if any(not 0 <= index < vocabulary for index in ask.token_ids):
             raise InvalidRequest(f"input_ids must be below {vocabulary}", param="input_ids")
@@ -265,7 +265,7 @@ def _prompt(request: Request) -> ChatPrompt:
 
 
 def _ids_of(sequence: Sequence, start: int, stop: int) -> list[int]:
-    """Token ids of positions [start, stop) of prompt and log."""
+    """Return the token ids of positions [start, stop) of prompt and log."""
     known = _prompt(sequence.request).token_ids
     ids: list[int] = known[start:stop].tolist()
     return ids + logged_tokens(sequence, max(0, start - len(known)), max(0, stop - len(known)))

@@ -1,4 +1,4 @@
-"""Qwen3-TTS as the engine sees it. One entry of the log is one frame of codec codes."""
+"""Qwen3-TTS for the engine. An entry of the log is one frame of codec codes."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ class Qwen3TTS:
     # -- what it is --------------------------------------------------------------------------
     @property
     def layers(self) -> tuple[PagedAttention, ...]:
-        """What each layer of the talker keeps of a position."""
+        """Cache specification of each layer of the talker."""
         return self._config.talker_config.stack.layers
 
     @property
     def max_positions(self) -> int:
-        """Positions that the talker was made for."""
+        """Maximum number of positions of the talker."""
         return self._config.talker_config.max_position_embeddings
 
     @property
     def num_inputs(self) -> int:
-        """A frame, and the text id beside it."""
+        """Numbers per position: a frame, and the text id added to it."""
         return self._groups + 1
 
     @property
     def sample_rate(self) -> int:
-        """Of the sound made, Hz."""
+        """Sample rate of the audio in Hz."""
         return self.codec.sample_rate
 
     @property
@@ -92,26 +92,26 @@ class Qwen3TTS:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Names of the languages; dialects come with their speakers."""
+        """Names of the languages; dialects are selected by their speakers."""
         names = self._config.talker_config.codec_language_id
         return tuple(name for name in names if "dialect" not in name)
 
     @property
     def can_clone(self) -> bool:
-        """Whether there is a speaker encoder."""
+        """Whether the checkpoint has a speaker encoder."""
         return self._config.speaker_encoder_config is not None
 
     @property
     def follows_instructions(self) -> bool:
-        """Whether it was trained on instructions; otherwise they change nothing."""
+        """Whether the checkpoint was trained on instructions; otherwise they are ignored."""
         return follows_instructions(self._config)
 
     # -- requests ----------------------------------------------------------------------------
     def split_text(self, text: str) -> list[str]:
-        """Cut text into the pieces that the checkpoint was trained to say.
+        """Split text into pieces of a length that the checkpoint was trained on.
 
         Raises:
-            InvalidRequest: The checkpoint knows plain English alone, and there is none.
+            InvalidRequest: The checkpoint speaks only plain English, and the text contains none.
         """
         limit = self._config.max_text_characters
         if not self._config.plain_english:
@@ -125,28 +125,28 @@ class Qwen3TTS:
         return [piece for sentence in plain for piece in split_text(sentence, limit)]
 
     def prepare_speech(self, request_id: str, model: str, ask: SpeechInput) -> Request:
-        """Check and tokenise; see `prepare.prepare_speech` for what is raised."""
+        """Validate and tokenise a request; raises as `prepare.prepare_speech`."""
         return prepare.prepare_speech(self._checkpoint, request_id, model, ask)
 
     def text_stream(self, request_id: str, model: str, ask: SpeechInput) -> TextStream:
-        """Say a text that is still being written; see `text_stream.TextStream`."""
+        """Open a stream for text that is still being written; see `text_stream.TextStream`."""
         return TextStream(self._checkpoint, request_id, model, ask)
 
     def prepare_voice(
         self, request_id: str, model: str, samples: npt.NDArray[np.float32], text: str | None
     ) -> Request:
-        """Make an encode-only request of a clip; see `prepare.prepare_voice` for what is raised."""
+        """Make an encode-only request for a reference clip; raises as `prepare.prepare_voice`."""
         return prepare.prepare_voice(self._checkpoint, request_id, model, samples, text)
 
     def read_voice(self, encoded: Seq[npt.NDArray[Any]], text: str | None) -> VoicePrompt:
-        """Turn the answer of `prepare_voice`'s request into a voice."""
+        """Convert the result of `prepare_voice`'s request to a voice."""
         codes = encoded[1].astype(np.int64) if len(encoded) > 1 else None
         vector = encoded[0].astype(np.float32)
         return VoicePrompt(vector, codes, text if codes is not None else None)
 
     # -- the log -----------------------------------------------------------------------------
     def positions_ready(self, sequence: Sequence) -> int:
-        """Positions of prompt and log whose inputs are known; all, once the text is complete."""
+        """Return how many positions have known inputs; all, once the text is complete."""
         if not sequence.input.is_open:
             return sequence.num_positions
         prompt = _prompt(sequence)
@@ -154,7 +154,7 @@ class Qwen3TTS:
         return min(known, sequence.num_positions)
 
     def max_entries(self, sequence: Sequence) -> int:
-        """Frames after which it ends: as many as if all its text had been there at once."""
+        """Return the maximum number of frames, as if the whole text had been given at once."""
         request, prompt = sequence.request, _prompt(sequence)
         if (
             not request.open_input
@@ -166,10 +166,10 @@ class Qwen3TTS:
         return prepare.max_frames(self._checkpoint, request.ask, num_text_ids, prompt.num_positions)
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Name positions [start, stop): equal keys mean equal inputs to the talker.
+        """Return content keys of positions [start, stop): equal keys mean equal talker inputs.
 
         Raises:
-            ValueError: The text beside one of them is not written yet.
+            ValueError: The text of one of the positions is not written yet.
         """
         prompt = _prompt(sequence)
         length = prompt.num_positions
@@ -202,17 +202,17 @@ class Qwen3TTS:
         return codec.encode(self._ops, self.codec.weights, self.codec.config, batch)
 
     def embed(self, rows: Seq[Row]) -> Array:
-        """Talker inputs of positions [start, stop) of each prompt and log, end to end."""
+        """Return talker inputs of each row's positions [start, stop), concatenated."""
         positions = Positions()
         for row in rows:
             self._add(positions, row)
         return positions.embed(self._ops, self._weights, self._pad)
 
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
-        """(positions, codebooks + 1): a frame, and the text id beside it.
+        """Return (positions, codebooks + 1): a frame, and the text id added to it.
 
-        A prompt's codec id stands where a frame has its first code; where there is no code, there
-        is `NOTHING`. None where a clip or its speaker is in the prompt.
+        A prompt position has its codec id in place of the first code; missing codes are `NOTHING`.
+        None if a row includes a reference clip or its speaker vector.
         """
         positions: list[tuple[int, ...]] = []
         rest = (NOTHING,) * (self._groups - 1)
@@ -239,7 +239,7 @@ class Qwen3TTS:
         return flat.reshape(len(positions), self.num_inputs)
 
     def embed_inputs(self, inputs: Array) -> Array:
-        """Talker inputs of frames, and of what a prompt has of ids."""
+        """Return talker inputs for the ids of `inputs`."""
         frame = talker.embed_frame(self._ops, self._weights, inputs[:, :-1])
         return frame + talker.embed_text(self._ops, self._weights, inputs[:, -1])
 
@@ -248,7 +248,7 @@ class Qwen3TTS:
         return talker.hidden_states(self._ops, self._weights, self._config, x, context)
 
     def draw(self, hidden: Array, pick: Pick, track: int = 0) -> Array:  # noqa: ARG002
-        """Draw a frame from each state: codebook 0, then the others by the code predictor."""
+        """Sample a frame from each state: codebook 0, then the others with the code predictor."""
         ops, weights, config = self._ops, self._weights, self._config
         if not hidden.shape[0]:
             return ops.array(np.zeros((0, self._groups), np.int64))
@@ -267,15 +267,15 @@ class Qwen3TTS:
             positions.add_frames(sequence.emitted[first:stop], self._beside(sequence, first, stop))
 
     def _beside(self, sequence: Sequence, first: int, stop: int) -> npt.NDArray[np.int64]:
-        """(stop - first,) text ids that go beside frames [first, stop) of the log."""
+        """Return (stop - first,) text ids that are added to frames [first, stop) of the log."""
         ids = [self._text_beside(sequence, frame) for frame in range(first, stop)]
         return np.array(ids, np.int64)
 
     def _text_beside(self, sequence: Sequence, frame: int) -> int:
-        """Text id that goes beside a frame of the log.
+        """Return the text id that is added to a frame of the log.
 
         Raises:
-            ValueError: It is not written yet.
+            ValueError: The text is not written yet.
         """
         track, written = _prompt(sequence).text_track, sequence.input.written
         place = frame - len(track)

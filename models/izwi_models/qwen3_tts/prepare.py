@@ -1,6 +1,6 @@
-"""A caller's wish to a frozen request: everything is checked here, and nothing later.
+"""Validate a speech input and build a frozen request. All validation is here.
 
-Names of parameters in errors are those of the HTTP body.
+Parameter names in errors are those of the HTTP body.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Voice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """A checked wish without its text: what every piece of one speech has in common."""
+    """A validated input without its text: what all pieces of one speech have in common."""
 
     checkpoint: Checkpoint
     ask: SpeechInput

@@ -1,8 +1,8 @@
-"""The prompt of one utterance, as ids: what stands on the text and codec tracks of each position.
+"""Build the prompt of an utterance as ids: a text id and a codec id for each position.
 
-Pure: ids in, ids out. Every position of a Qwen3-TTS prompt is the sum of a projected text token
-and of something from the codec track: nothing, an id of the codec vocabulary (a code, a control,
-a language, a speaker), the vector of a cloned speaker, or a frame of the reference clip.
+Pure. The input at every position of a Qwen3-TTS prompt is the sum of a projected text token and
+an item of the codec track: nothing, an id of the codec vocabulary (a code, a control, a language,
+a speaker), the vector of a cloned speaker, or a frame of the reference clip.
 
     instruct? | role | (no)think .. language? .. | speaker? | tts_bos + codec_pad | tail
 
@@ -46,18 +46,18 @@ ENCODE_CODES = "codes"  # (samples,) -> (frames, codebooks) int64
 
 
 class SpeechPrompt(Struct, frozen=True, eq=False, omit_defaults=True, tag=True):
-    """What the talker is conditioned on. Implements `izwi.request.Prompt`.
+    """The talker's prompt. Implements `izwi.request.Prompt`.
 
     Attributes:
         text: (positions,) text id of each position.
         codec: (positions,) codec id of each position, or one of the negative marks above.
-        text_track: (n,) text ids that go beside the frames, the last one being tts_eos, unless
-            text is still to be written: it goes on there. Past the end goes tts_pad.
+        text_track: (n,) text ids that are added to the frames, ending with tts_eos unless more text
+            will be written. Frames after its end get tts_pad.
         keys: (positions,) int64 content keys: equal keys mean equal inputs to the talker.
-        encode_inputs: The clip of a cloned voice that was not encoded before: the speaker first,
-            then, where its frames are in the prompt, the codes.
-        voice: The cloned voice where it was.
-        num_text_ids: Ids of the text that the prompt and its track hold.
+        encode_inputs: The reference clip, if it is not encoded yet: for the speaker vector, then,
+            if its frames are in the prompt, for the codes.
+        voice: The cloned voice, if it is encoded already.
+        num_text_ids: Number of text ids in the prompt and the text track.
     """
 
     text: Int64
@@ -70,18 +70,18 @@ class SpeechPrompt(Struct, frozen=True, eq=False, omit_defaults=True, tag=True):
 
     @property
     def num_positions(self) -> int:
-        """Positions of KV that the prompt takes."""
+        """Number of positions of the prompt."""
         return len(self.text)
 
     @property
     def num_reference_frames(self) -> int:
-        """Frames of the reference clip that the prompt holds."""
+        """Number of reference frames in the prompt."""
         return int(np.count_nonzero(self.codec <= FIRST_FRAME))
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A clip that the talker continues: what it says, in text ids, and its length in frames."""
+    """A reference clip that the talker continues: its text ids and its length in frames."""
 
     text: Sequence[int]
     frames: int
@@ -89,17 +89,17 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Everything that an utterance's prompt is made of, in ids.
+    """The contents of an utterance's prompt, as ids.
 
     Attributes:
         role: The three ids that open the assistant's turn.
-        text: What to say; at least one id.
+        text: The text to speak; at least one id.
         instruct: A user's turn, complete with its markers, or empty.
         language: Codec id of the language, or None to let the model choose.
         speaker: Codec id of a speaker, SPEAKER for a cloned one, or None.
         reference: The clip to continue, or None.
-        is_open: The text goes on beside the frames, so tts_eos does not follow it yet. There are
-            at least `first_ids` of it, since what the prompt holds cannot wait.
+        is_open: More text will be written, so tts_eos does not follow yet. `text` has at least
+            `first_ids` ids, because the prompt itself cannot wait for text.
     """
 
     role: Sequence[int]
@@ -112,7 +112,7 @@ class Script:
 
 
 def first_ids(reference: Reference | None) -> int:
-    """Ids of text that a prompt with the text beside must have before its first frame."""
+    """Return how many text ids a prompt with interleaved text needs before its first frame."""
     if reference is None:
         return 1
     return max(1, reference.frames + 1 - len(reference.text))
@@ -125,14 +125,14 @@ def assemble(
     encode_inputs: tuple[EncodeInput, ...] = (),
     voice: VoicePrompt | None = None,
 ) -> SpeechPrompt:
-    """Lay a script out on the two tracks.
+    """Lay out a script on the text and codec tracks.
 
     Args:
         config: The checkpoint's ids.
-        script: What to lay out.
-        mode: All text first, or one token beside each frame; an open script knows only the latter.
-        encode_inputs: Passed on.
-        voice: Passed on.
+        script: The script.
+        mode: All text first, or one token with each frame; an open script needs the latter.
+        encode_inputs: Copied to the prompt.
+        voice: Copied to the prompt.
     """
     text, codec = _head(config, script)
     lay_tail = _text_tail if script.reference is None else _reference_tail
@@ -151,7 +151,7 @@ def assemble(
 
 
 def frame_key(codes: Iterable[int], text_id: int) -> int:
-    """Content key of a position that holds a frame of codes and a text id beside it."""
+    """Return the content key of a position with a frame of codes and a text id."""
     return digest_ints((*codes, text_id)) % _DIGEST_BIT | _DIGEST_BIT
 
 
@@ -164,7 +164,7 @@ def encode_only(encode_inputs: tuple[EncodeInput, ...]) -> SpeechPrompt:
 def _content_keys(
     text: Int64, codec: Int64, encode_inputs: Sequence[EncodeInput], voice: VoicePrompt | None
 ) -> Int64:
-    """Pack the two ids of a position; where there is no codec id, digest what stands for it."""
+    """Pack the two ids of each position; without a codec id, digest the vector in its place."""
     keys = text << _CODEC_BITS | (codec - NOTHING)
     for position in np.flatnonzero(codec < NOTHING).tolist():
         mark, text_id = int(codec[position]), int(text[position])

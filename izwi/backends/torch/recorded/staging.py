@@ -1,4 +1,4 @@
-"""Staged inputs of recorded steps: filled on the host, copied to the device at once."""
+"""Staged inputs of recorded steps: filled on the host, copied to the device in one transfer."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class StagedBuffer:
             self._sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def send(self, stop: int) -> None:
-        """Copy the first bytes to the device, behind what its stream runs."""
+        """Copy the first bytes to the device, in order on its stream."""
         self._device[:stop].copy_(self._host[:stop], non_blocking=True)
         if self._sent is not None:
             self._sent.record()
 
     def wait(self) -> None:
-        """Wait until what was sent has left the host's side, which may be filled again."""
+        """Wait until the last copy is complete, so that the host side may be refilled."""
         if self._sent is not None:
             self._sent.synchronize()
 
@@ -73,8 +73,8 @@ Fields = Mapping[str, tuple[type[Any], tuple[int, ...]]]
 class StagedPositions:
     """Rows of one position each, in a batch of fixed size.
 
-    A recorded graph reads the device's side at the same addresses in every replay. What is filled
-    goes over in one copy, without waiting for it.
+    A recorded graph reads the device side at the same addresses in every replay. All filled fields
+    are copied asynchronously in one transfer.
     """
 
     def __init__(
@@ -121,15 +121,15 @@ class StagedPositions:
 
     @property
     def embedded(self) -> Tensor:
-        """(1,) bool on the device: whether the rows' inputs come from elsewhere."""
+        """(1,) bool on the device: whether the rows' inputs are embedded already."""
         return self._embedded != 0
 
     def stage_rows(self, inputs: npt.NDArray[np.int64] | None, rows: Seq[Row]) -> None:
-        """Fill in what attention and `Model.embed_inputs` read; `send` takes it over.
+        """Fill in what attention and `Model.embed_inputs` read; `send` copies it.
 
         Args:
-            inputs: `Model.inputs` of the rows, None where they are embedded already.
-            rows: Which positions.
+            inputs: `Model.inputs` of the rows; None if they are embedded already.
+            rows: The rows' positions.
         """
         self._buffer.wait()
         self.host["embedded"][0] = inputs is None
@@ -139,7 +139,7 @@ class StagedPositions:
         self.stage_runs([(row.start, row.stop, row.sequence.kv.pages) for row in rows])
 
     def stage_runs(self, runs: Seq[tuple[int, int, Seq[int]]]) -> None:
-        """Fill in rows; `send` takes them over.
+        """Fill in rows; `send` copies them.
 
         Args:
             runs: Positions [start, stop) of one sequence, a row each, and its pages.
@@ -187,18 +187,18 @@ class StagedPositions:
         self._used = self._buffer.starts["tables"] + count * width * tables.itemsize
 
     def send(self) -> None:
-        """Copy what was filled to the device."""
+        """Copy the filled fields to the device."""
         self._buffer.send(self._used)
         self._used = self._buffer.starts["tables"]
 
 
 class DrawnTrack(NamedTuple):
-    """The track that rows are drawn on.
+    """The track that rows are sampled on.
 
     Attributes:
-        vocabulary: Ids of codebook 0.
-        suppressed: Ids of it that are never drawn.
-        number: Of the track among those of the model.
+        vocabulary: Number of ids of codebook 0.
+        suppressed: Ids of codebook 0 that are never sampled.
+        number: Index of the track in the model.
     """
 
     vocabulary: int
@@ -207,7 +207,7 @@ class DrawnTrack(NamedTuple):
 
 
 class StagedRows(StagedPositions):
-    """Rows of one emitted entry each, with what drawing the next entry depends on."""
+    """Rows of one emitted entry each, with everything that sampling the next entry needs."""
 
     def __init__(
         self,
@@ -270,9 +270,9 @@ class StagedRows(StagedPositions):
         self.send()
 
     def in_place(self, rows: Seq[Row]) -> list[Row]:
-        """The rows in an order in which those of the last step keep their places.
+        """Return the rows in an order in which those of the last step keep their places.
 
-        Most of what drawing reads lies there already.
+        Most inputs of sampling are then in place already.
         """
         pending = {row.sequence.arrival: row for row in rows}
         kept = [pending.pop(sequence.arrival, None) for sequence in self._drawn[: len(rows)]]
@@ -280,15 +280,15 @@ class StagedRows(StagedPositions):
         return [row or next(rest) for row in kept] + list(rest)
 
     def stage_sources(self, places: Seq[int]) -> None:
-        """Fill in where on the device each row's last entry lies, -1 where `inputs` has it."""
+        """Fill in where each row's last entry is on the device; -1 if `inputs` has it."""
         self._buffer.wait()
         self.host["source"][: len(places)] = places
         self.host["source"][len(places) :] = -1
 
     def stage_sampling(self, sequences: Seq[Sequence]) -> None:
-        """Fill in what drawing reads; `send` takes it over.
+        """Fill in the inputs of sampling; `send` copies them.
 
-        Of `seen` what the host knows; an entry that is being drawn is added on the device.
+        `seen` has the entries that the host knows; an entry in flight is added on the device.
         """
         views, count = self.host, len(sequences)
         self._buffer.wait()
@@ -307,11 +307,11 @@ class StagedRows(StagedPositions):
 
     @property
     def few_candidates(self) -> bool:
-        """Whether the kernel for short lists can draw for all that were staged last."""
+        """Whether the kernel for short candidate lists can sample all rows staged last."""
         return bool(self._few_candidates[: self._num_staged].all())
 
     def _stage_requests(self, requests: list[Request], places: list[int]) -> None:
-        """What stays the same for a request from its first entry to its last."""
+        """Fill in the parameters that are constant over a request."""
         views = self.host
         asked = [request.params(self._track) for request in requests]
         self._min_entries[places] = [params.min_entries for params in asked]
@@ -338,7 +338,7 @@ class StagedRows(StagedPositions):
         views["first.penalty"][adjusted] = 1.0  # they were penalised before
 
     def _stage_seen(self, sequences: Seq[Sequence], known: npt.NDArray[np.int64]) -> None:
-        """Ids emitted in codebook 0, a bit each; what is there already only grows."""
+        """Fill in the ids emitted in codebook 0, one bit each; bits are only ever added."""
         bits = self.host["seen"]
         count = len(sequences)
         if not self._penalised[:count].any():  # nothing looks at them
@@ -362,12 +362,12 @@ _COLUMNS = (
     ("top_p", np.float32),
     ("penalty", np.float32),
 )
-_UNKNOWN = -2  # what lies there belongs to another
+_UNKNOWN = -2  # the data there belongs to another request
 _DTYPES = {np.int64: torch.int64, np.int32: torch.int32, np.float32: torch.float32}
 _BIT = (np.uint32(1) << np.arange(32, dtype=np.uint32)).view(np.int32)
 
 
 def has_few_candidates(params: Request | TrackParams) -> bool:
-    """Whether the kernel for short lists of candidates can draw for it."""
+    """Return whether the kernel for short candidate lists can sample with these parameters."""
     both = params.sampling, params.codebook_sampling
     return all(is_greedy(one) or 1 <= one.top_k <= 64 for one in both)

@@ -1,8 +1,8 @@
 """Decode steps of a model with several tracks as recorded graphs.
 
-The rows of a step may draw on different tracks, so the decoder and the draws of each track are
-graphs of their own: the decoder for all rows, then each track's draws from the states of its rows,
-which stand together. Where a few rows draw on one track, as a lone session's do, both are one.
+The rows of a step may be on different tracks, so the decoder and the sampling of each track are
+separate graphs: the decoder runs all rows, then each track samples from the states of its rows,
+which are adjacent. For a few rows on one track, as in a single session, both are one graph.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from izwi.backends.torch.triton.sampling import take_last
 from izwi.model import Model, RecordableTracks, Row
 from izwi.sequence import Sequence
 
-# Rows up to which decoder and draws are one graph where all are on one track. With more they seldom
-# are, and the second launch is a smaller part of the step.
+# Up to this many rows, decoder and sampling are one graph if all rows are on one track. More rows
+# rarely are, and the second launch is a smaller part of the step.
 _ONE_GRAPH_ROWS = 8
 
 
 @dataclass(slots=True, eq=False)
 class _Rows:
-    """So many rows of the decoder: what it reads, and its graphs.
+    """The decoder's inputs and graphs for one number of rows.
 
     Attributes:
-        staged: Positions, inputs and sources; nothing of its sampling is used.
-        graphs: By whether keys are few, and by the track that is drawn on, None for the states.
+        staged: Positions, inputs and sources; its sampling fields are unused.
+        graphs: By whether keys are few, and by the sampled track; None to return the states.
     """
 
     staged: StagedRows
@@ -54,12 +54,12 @@ class _Rows:
 
 @dataclass(slots=True, eq=False)
 class _Draws:
-    """So many draws on one track: what they read, and their graphs.
+    """Inputs and graphs of sampling on one track, for one number of rows.
 
     Attributes:
-        staged: Its sampling alone.
+        staged: Only its sampling fields are used.
         hidden: (rows, width) states, where the graphs read them.
-        graphs: By whether lists of candidates are short.
+        graphs: By whether candidate lists are short.
     """
 
     staged: StagedRows
@@ -68,7 +68,7 @@ class _Draws:
 
 
 class TrackedDecodeGraphs:
-    """As `DecodeGraphs`, of a model with several tracks."""
+    """Like `DecodeGraphs`, for a model with several tracks."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class TrackedDecodeGraphs:
         """Set up; nothing is recorded yet.
 
         Args:
-            model: Whose steps.
+            model: The model.
             recordable: The same model.
-            kv: Its pages.
-            recorder: Records them.
-            max_rows: Of a step.
-            suppressed: Ids of each track that are never drawn.
+            kv: The model's pages.
+            recorder: Records the graphs.
+            max_rows: Maximum number of rows of a step.
+            suppressed: Ids of each track that are never sampled.
         """
         self._model, self._recordable, self._kv = model, recordable, kv
         self._recorder, self._suppressed = recorder, suppressed
@@ -106,13 +106,13 @@ class TrackedDecodeGraphs:
         self._drawn_now: dict[int, int] = {}
 
     def begin_step(self) -> None:
-        """Let `decode` take what was drawn since the last call as the rows' last entries."""
+        """Start a step: `decode` reads the entries sampled since the last call as inputs."""
         self._places, self._drawn_now = self._drawn_now, {}
 
     def takes(self, rows: Seq[Row]) -> bool:
-        """Whether the rows can be run, and the next entries of those that emit be drawn here.
+        """Return whether these rows can be run, and their next entries sampled, with graphs.
 
-        What few requests of such models ask for is not recorded: log probabilities, penalties.
+        Log probabilities and penalties are not recorded, because few requests use them.
         """
         if any(row.emits and _asks_more(row.sequence) for row in rows):
             return False
@@ -123,7 +123,7 @@ class TrackedDecodeGraphs:
         return self._recordable.inputs([_last(row) for row in ready]) is not None
 
     def in_place(self, rows: Seq[Row]) -> list[Row]:
-        """The order in which `decode` takes rows: track by track, with the least to copy."""
+        """Return the rows in the order for `decode`: by track, with the fewest copies."""
         by_track = sorted(rows, key=_track_of)
         ordered: list[Row] = []
         for track, group in groupby(by_track, _track_of):
@@ -132,15 +132,15 @@ class TrackedDecodeGraphs:
         return ordered
 
     def decode(self, inputs: npt.NDArray[np.int64], rows: Seq[Row]) -> list[Part]:
-        """Draw entries.
+        """Run rows and sample their next entries.
 
         Args:
             inputs: `Model.inputs` of the rows.
-            rows: One position each, which emits, in the order of `in_place`. Where the entry there
-                is not known yet, the step before has drawn it.
+            rows: One position each, which emits, in the order of `in_place`. If the host does not
+                have the entry there yet, it is read on the device.
 
         Returns:
-            A part for each track that is drawn on.
+            One part for each sampled track.
         """
         batch = self._rows(len(rows))
         staged, places = batch.staged, self._places
@@ -186,7 +186,7 @@ class TrackedDecodeGraphs:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Record all of them."""
+        """Record all graphs."""
         tracks = range(len(self._model.tracks))
         for size in reversed(self._sizes):  # the largest first: the others fit into its memory
             batch = self._rows(size)
@@ -203,7 +203,7 @@ class TrackedDecodeGraphs:
 
     # -- staging -----------------------------------------------------------------------------
     def _stage(self, track: int, sequences: Seq[Sequence]) -> None:
-        """Send what drawing for sequences on a track reads, and note where entries will lie."""
+        """Send the inputs of sampling on a track, and record where its entries will be."""
         staged = self._drawing(track, len(sequences)).staged
         staged.stage_sampling(sequences)
         staged.send()
@@ -289,7 +289,7 @@ class TrackedDecodeGraphs:
         return hidden
 
     def _drawn(self, track: int, draws: _Draws, hidden: Tensor, few_candidates: bool) -> Tensor:
-        """Draw, and keep what was drawn for the next step."""
+        """Sample, and store the entries for the next step."""
         sampling = draws.staged.sampling
 
         def pick(logits: Tensor, codebook: int) -> Tensor:
@@ -300,7 +300,7 @@ class TrackedDecodeGraphs:
         return entries
 
     def _entries(self, track: int, count: int) -> Tensor:
-        """Where the first entries of a track lie in `_last`, (count, codebooks)."""
+        """Return a view of a track's first entries in `_last`, (count, codebooks)."""
         first, column = track * self._most, self._recordable.entry_columns[track]
         codebooks = self._model.tracks[track].num_codebooks
         return self._last[first : first + count, column : column + codebooks]
@@ -325,7 +325,7 @@ def _last(row: Row) -> Row:
 
 
 def _asks_more(sequence: Sequence) -> bool:
-    """Whether a request asks for what is not recorded."""
+    """Return whether a request uses options that are not recorded."""
     request = sequence.request
     if request.logprobs or sequence.drawing.adjusts:
         return True
