@@ -1,4 +1,4 @@
-"""One script, one question. Each writes JSON to benchmarks/results/."""
+"""Benchmarks: each script answers one question and writes JSON to benchmarks/results/."""
 
 import os
 

@@ -1,9 +1,9 @@
-"""What does a request cost the API server alone: CPU milliseconds, and of each chunk?
+"""How much CPU time does the API server take per request and per chunk?
 
-The server is a process of its own whose engine has every chunk ready as soon as it is asked for
-the next one, each in a turn of the event loop of its own, so what is left is the API server: HTTP,
-checks, middleware, encoding, sending. Clients keep connections open and read 16-bit PCM. Processor
-time is what the kernel counts for the server's threads: the one of the event loop, and all.
+The server runs in its own process with a fake engine that has every chunk ready at once, each in a
+separate turn of the event loop. What remains is the API server: HTTP, validation, middleware,
+encoding, sending. Clients keep connections open and read 16-bit PCM. Processor time is from the
+kernel, for the event loop's thread and for all threads of the server.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Does a recording that is streamed in cost the same at its end as at its beginning?
+"""Is the cost of live transcription constant over a long recording?
 
-Sound is fed a chunk at a time, the next as soon as the last is written. Every minute has the same
-speech in the same places over other faint noise, so that minutes are equally hard and no cache
-knows them. The engine's caches are small enough to be full after the first minute. Reports, by
-minute, processor and wall time for a second of sound, and the memory of the process.
+Audio is fed chunk by chunk, each as soon as the last one is transcribed. Every minute has the same
+speech at the same times over different faint noise, so that minutes are equally hard and never
+cached. The engine's caches are small enough to be full after the first minute. Reports, by minute,
+processor and wall time per second of audio, and the memory of the process.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """How many seconds of audio are transcribed per second, by concurrency?
 
-A published size with random weights on a GPU, the embedded transcriber elsewhere; every clip gets
-as many tokens as speech of its length usually does. Features are computed on the host, and
-everything between the samples and the last token counts. With --http, clients also upload the
-clips as WAV to a server in a process of its own.
+On a GPU it uses a published size with random weights, elsewhere the embedded transcriber. Each clip
+gets as many tokens as speech of its length usually has. Features are computed on the host, and
+everything from the samples to the last token counts. With --http, clients also upload the clips
+as WAV to a server in its own process.
 
-With --profile it says where the loop's time goes: steps that encode, steps with prompts, and steps
-that only decode. It waits for the device after the encoders, to separate them from what follows;
-the levels come out a little lower and are not written to a file.
+With --profile it reports the loop's time by kind of step: with encoders, with prompts, and only
+decoding. It synchronises with the device after the encoders to separate their time; throughput is
+then slightly lower and not written to a file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How long steps take on each backend, side by side: chat and speech, one stream and eight.
+"""Compare step times of backends: chat and speech, with one stream and with eight.
 
-Requests never repeat: each has text and seed of its own, and ends after so many entries.
+Requests never repeat: each has its own text and seed, and a fixed number of entries.
     python -m benchmarks.backends --devices cpu mlx --chat FOLDER
 """
 

@@ -1,15 +1,15 @@
-"""How long does a server keep its users waiting, by the length of what they bring?
+"""How does latency depend on the length of the input?
 
-Texts, clips of voices and files of sound are drawn anew for every request, so that nothing is found
-in a cache. Each length is asked for twice, one at a time: "first" is the first of that length that
-the server sees, "again" another one. Between them stand what many of them do to each other:
+Texts, reference clips and audio files are generated anew for each request, so that no cache helps.
+Each length is measured twice, one request at a time: "first" is the server's first request of that
+length, "again" another one. Between the two, requests run concurrently:
 
-* texts: short ones at a steady rate beside 16 long ones that begin together;
-* clips: clones at fixed rates, every clip of another length;
+* texts: short ones at a steady rate beside 16 long ones that start together;
+* clips: clones at fixed rates, each clip of a different length;
 * files: 1 s clips after the longest file.
 
-Each row says how many kernels were compiled or loaded and how many graphs were recorded during it.
-Run it with an empty TRITON_CACHE_DIR for what a new machine's first users meet.
+Each row reports how many kernels were compiled or loaded and how many graphs were recorded. Use an
+empty TRITON_CACHE_DIR to measure the first requests on a new machine.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Does izwi-tiny-chat answer held-out questions? Asked as `izwi chat` asks, on the CPU.
+"""How many held-out questions does izwi-tiny-chat answer correctly? Runs on the CPU.
 
-One process loads the model once and asks as `izwi chat` does (`AsyncClient.stream_chat`, without a
-server): a conversation is asked line by line, and its earlier answers are the model's own. `izwi
-chat` has no functions, so conversations that offer some are asked with `AsyncClient.chat`, with the
-right answers before the last question. The last answer counts, and is right if it is the only right
-one, to the letter.
+One process loads the model once and uses the path of `izwi chat` (`AsyncClient.stream_chat`,
+without a server): questions of a conversation are asked one by one, after the model's own answers.
+`izwi chat` has no functions, so conversations with functions use `AsyncClient.chat`, with correct
+answers before the last question. Only the last answer is scored; it must match exactly.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where does the time of a token of chat go? Used by `python -m benchmarks.chat --profile`.
 
-Recorded steps are replayed alone and timed by device events: the decoder, the head with the draw,
-and both. What the loop takes beyond that is the host's. Kernels overlap, so the time of each that
-the profiler reports includes its wait for the one before it; the pieces' times do not.
+Recorded steps are replayed alone and timed by device events: the decoder, the head with sampling,
+and both. The rest of the loop's time is host time. Kernels overlap, so the profiler's time of a
+kernel includes its wait for the previous one; the times from device events do not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How much audio do c clients in a closed loop receive, and how soon does each of them?
+"""Measure throughput and time to first audio of c clients in a closed loop.
 
-The server is a process of its own: a published size with random weights on a GPU, the embedded
-voice elsewhere. Each listener asks for the next utterance when the last one has ended; every
-utterance lasts the same number of frames.
+The server runs in its own process: a published size with random weights on a GPU, the embedded
+voice elsewhere. Each client requests the next utterance when the last one has ended; all
+utterances have the same number of frames.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A judge of speech that we did not make: pocketsphinx, which may hear the words of a list only.
+"""An independent judge of speech: pocketsphinx, restricted to a list of words.
 
-It is trained on human speech, so it mistakes half of the words of any synthesiser. What counts is
-the difference between two voices that say the same.
+It was trained on human speech and misrecognises half of the words of any synthesiser. Compare only
+two voices on the same text.
 
 Needs pocketsphinx (`pip install 'izwi[judge]'`), whose wheel holds an English acoustic model and
 the dictionary of Carnegie Mellon University.

@@ -1,7 +1,7 @@
-"""The codec decoder's convolutions at their published sizes: are they right, and how fast.
+"""Check and time the codec decoder's convolution kernels at the published sizes.
 
-Every layer with the Snakes around it, against torch's operations for the same, inside CUDA graphs.
-`--tune` tries other cuts and prints those that beat the usual ones, ready for the tables in
+Each layer, with the Snake activations around it, is compared with torch's operations inside CUDA
+graphs. `--tune` tries other tile sizes and prints those that beat the defaults, for the tables in
 izwi/backends/torch/triton/conv_tiles.py.
 """
 

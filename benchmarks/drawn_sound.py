@@ -1,4 +1,4 @@
-"""Sounds that no cache knows, and that speech detection takes for speech."""
+"""Generate random audio that is in no cache and that speech detection accepts as speech."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded checkpoints behind one engine, and how benchmarks judge what they say and hear.
+"""Run the embedded checkpoints in one engine, and score their speech and transcripts.
 
 Everything goes through the same services as `izwi say`, `izwi transcribe` and `izwi align`.
 """

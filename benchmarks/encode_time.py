@@ -1,9 +1,9 @@
-"""How long do the audio encoders of a published size take, recorded and not, by batch and length?
+"""Time the audio encoders of a published size, with and without graphs, by batch and length.
 
-Random weights. Milliseconds a call with the result on the device, features staged on the host
-included: `plain_ms` (unrecorded) and `recorded_ms` for pieces as long as their bucket; for pieces
-of unequal lengths in that bucket, unrecorded, `one_by_one_ms` (each in a pass of its own) and
-`together_ms` (all in one). With --kernels also which kernels the longest call spends them in.
+Random weights. Times are milliseconds per call, including staging of features on the host:
+`plain_ms` (without graphs) and `recorded_ms` for pieces as long as their bucket; for pieces of
+different lengths in that bucket, without graphs, `one_by_one_ms` (one pass each) and `together_ms`
+(one pass). --kernels also reports the kernels of the longest call.
 """
 
 from __future__ import annotations

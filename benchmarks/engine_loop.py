@@ -1,7 +1,7 @@
-"""How much audio does the engine alone make for c streams, and does batching change any of it?
+"""Measure the engine's throughput for c streams, and check that batching changes no output.
 
-The embedded voice without HTTP: codes of equal seeds are compared between the first level and the
-last. `closed_loop` asks a whole server.
+Uses the embedded voice without HTTP. Codes of equal seeds are compared between the first and the
+last level. `closed_loop` measures a whole server.
 """
 
 from __future__ import annotations

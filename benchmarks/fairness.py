@@ -1,10 +1,10 @@
-"""How soon do short requests speak beside callers who have long texts said?
+"""What is the time to first audio of short requests beside long texts?
 
-The server is a process of its own: a published size with random weights on a GPU, the embedded
-voice elsewhere. Each level keeps so many long texts going, each followed by another when it ends,
-and reads them as fast as they come. Once all of them speak, short requests arrive by Poisson at a
-fixed rate, the same times at every level. Texts are drawn from a seed and none comes twice, so that
-no prefix of a text is known.
+The server runs in its own process: a published size with random weights on a GPU, the embedded
+voice elsewhere. Each level keeps a number of long texts in flight, replaces each when it ends, and
+reads them as fast as they arrive. Once all of them stream, short requests arrive by a Poisson
+process at a fixed rate, at the same times in each level. Texts are generated from a seed and never
+repeat, so that the prefix cache does not help.
 """
 
 from __future__ import annotations

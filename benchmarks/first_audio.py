@@ -1,4 +1,4 @@
-"""How long is the time to first audio of one stream, and is playback free of gaps?"""
+"""What is the time to first audio of one stream, and is playback free of gaps?"""
 
 from __future__ import annotations
 

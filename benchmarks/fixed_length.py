@@ -1,4 +1,4 @@
-"""Speech and text of one length, so that what a step costs is all that differs."""
+"""Speech and text of a fixed length, so that runs differ only in the cost of a step."""
 
 from __future__ import annotations
 

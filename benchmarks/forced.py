@@ -1,4 +1,4 @@
-"""What a model finds likely along a log that is given."""
+"""Compute a model's probabilities along a given log."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What does a frame cost, and where does the time go: talker, predictor, codec, host?
+"""How long does a frame take, by talker, code predictor, codec and host?
 
-A published size with random weights on a GPU: recorded steps alone by device events, then the
-engine's loop with that many streams. The embedded voice on a CPU: the loop alone.
+On a GPU it uses a published size with random weights: first recorded steps alone by device events,
+then the engine's loop with that many streams. On a CPU it times the loop with the embedded voice.
 """
 
 from __future__ import annotations

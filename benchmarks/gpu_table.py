@@ -1,6 +1,6 @@
-"""Gather the headline figures of one GPU from the results of the other benchmarks, and draw them.
+"""Collect the main figures of one GPU from the results of other benchmarks, and plot them.
 
-A row without a result is left out; which ones is printed.
+Rows without a result are left out and listed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Which grammar library: time to start a schema, and time a step for 64 rows. Prints JSON.
+"""Compare grammar libraries: time to compile a schema, and time per step for 64 rows.
 
     python -m benchmarks.grammar_libraries
 
-Needs xgrammar and llguidance. The vocabulary has as many tokens as Qwen3's: all bytes, and pieces
-of the text of the installed packages. Every row follows the schema by drawing among the allowed
-tokens at random, so that rows are at different places.
+Prints JSON. Needs xgrammar and llguidance. The vocabulary has as many tokens as Qwen3's: all bytes,
+and pieces of the text of the installed packages. Every row samples allowed tokens at random, so
+that rows are at different positions of the schema.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The engine's process of `benchmarks.http_server`: weights of no checkpoint."""
+"""The engine process of `benchmarks.http_server`, with random weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serve a published size with random weights over HTTP, for what measures a whole server."""
+"""Serve a published size with random weights over HTTP, for benchmarks of a whole server."""
 
 from __future__ import annotations
 

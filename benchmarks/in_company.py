@@ -1,11 +1,11 @@
-"""Many transcriptions from the first second on, and speech beside them.
+"""Measure many transcriptions from the server's start on, and speech beside them.
 
     python -m benchmarks.in_company
 
-One server with a voice and a transcriber. First 32 clients transcribe clips of 8 s as soon as it
-is ready, then once more; then short texts arrive at random, alone and beside 8 and 32 such clients.
-Run it with an empty TRITON_CACHE_DIR for what a new machine's first users meet. Each row says how
-many kernels were compiled and how many graphs were recorded during it.
+One server has a voice and a transcriber. As soon as it is ready, 32 clients transcribe clips of
+8 s, then again. Then short texts arrive at random, alone and beside 8 and 32 such clients. Use an
+empty TRITON_CACHE_DIR to measure the first requests on a new machine. Each row reports how many
+kernels were compiled and how many graphs were recorded.
 """
 
 from __future__ import annotations

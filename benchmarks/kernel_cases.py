@@ -1,4 +1,4 @@
-"""What `benchmarks.kernels` runs: random numbers at the sizes of the published models."""
+"""Test cases of `benchmarks.kernels`: random inputs at the sizes of the published models."""
 
 from __future__ import annotations
 

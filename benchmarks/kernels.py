@@ -1,8 +1,8 @@
-"""The decode kernels at the sizes of the published models: are they right, and how fast.
+"""Check and time the decode kernels at the sizes of the published models.
 
-Everything is timed inside CUDA graphs of many calls, over as many copies of the weights as do not
-stay in the cache between calls, since in a model other layers come between. `--tune` tries other
-cuts of the products and prints the fastest, ready for `TILES` in
+Kernels are timed inside CUDA graphs of many calls, over so many copies of the weights that they do
+not stay in the cache between calls, because in a model other layers run in between. `--tune` tries
+other tile sizes of the matrix products and prints the fastest, for `TILES` in
 izwi/backends/torch/triton/linear.py.
 """
 

@@ -1,7 +1,7 @@
 """What do 8-bit keys and values save, and what do they cost in accuracy and time?
 
-The embedded models speak and listen with each kind of pages; beside them stand the bytes that one
-position of Qwen3-TTS 1.7B takes.
+The embedded models speak and transcribe with each kind of pages. Also reports the bytes of one
+position of Qwen3-TTS 1.7B.
 """
 
 from __future__ import annotations

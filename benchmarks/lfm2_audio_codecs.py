@@ -1,9 +1,9 @@
-"""What do LFM2-Audio's features, encoder and codecs take for a second of audio, at published sizes?
+"""Time LFM2-Audio's features, encoder and codecs per second of audio, at published sizes.
 
-Random weights. Milliseconds of computing for each second of audio, `ms_per_audio_s`, of all rows
-of a batch together: features of one segment, encoder and adapter of segments of some seconds, and
-either codec in chunks of some frames (80 ms each) with its state carried on. On CUDA encoder and
-codecs are recorded as graphs, as the engine does.
+Random weights. Reports `ms_per_audio_s`, milliseconds per second of audio over all rows of a batch:
+features of one segment, encoder and adapter of segments of a few seconds, and both codecs in chunks
+of a few frames (80 ms each) with carried state. On CUDA, encoder and codecs are recorded as graphs,
+like in the engine.
 """
 
 from __future__ import annotations

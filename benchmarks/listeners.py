@@ -1,7 +1,7 @@
-"""Listeners of a server under measurement: what they ask for, and what they hear when.
+"""Clients of a server under test: send speech requests and time the audio.
 
-They read 16-bit PCM over loopback. Sound counts from the first sample above -50 dBFS; a stream
-underruns if a sample comes later than its place in the playback that started there.
+They read 16-bit PCM over loopback. Audio starts at the first sample above -50 dBFS; a stream
+underruns if a sample arrives after its time in a playback that started there.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How soon does a live session answer, and how soon does it fall silent when it is interrupted?
+"""How fast does a live session answer, and how fast does it stop when interrupted?
 
     python -m benchmarks.live --size embedded --sessions 1 2
     python -m benchmarks.live --size 1.7b --device cuda --sessions 1 16 50
 
-The server is a process of its own (`benchmarks.live_server`), or any at `--url`. Clients speak at
-the speed of speech and do not speak the same twice. Of each turn, in milliseconds since the last
+The server runs in its own process (`benchmarks.live_server`), or is given by `--url`. Clients send
+audio in real time and never repeat an utterance. For each turn, in milliseconds since the last
 audible sample of the user was sent:
 
     endpointing   input_audio_buffer.speech_stopped
@@ -12,10 +12,10 @@ audible sample of the user was sent:
     token         + until the first words of the answer
     frame         + until its first sound
     lead_in       + until that sound is audible: quiet samples before it
-    network       round trip of an event, measured on the idle session; a part of all of the above
+    network       round trip of an event, measured on the idle session; included in all of the above
 
-Of each interruption: from its first audible sample to the last sound that was sent, and to the end
-of the response. The lead over playback (250 ms) plays on at clients that do not flush.
+For each interruption: time from its first audible sample to the last audio sent, and to the end of
+the response. Clients that do not flush their buffer play up to 250 ms longer.
 """
 
 from __future__ import annotations

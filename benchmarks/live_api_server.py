@@ -1,4 +1,4 @@
-"""The API-server process of `benchmarks.live_server`: models without training say what is given."""
+"""The API-server process of `benchmarks.live_server`: untrained models output given text."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The models of `benchmarks.live`, and what those with random weights hear, write and say.
+"""The models of `benchmarks.live`; those with random weights output given texts.
 
-Weights without training write and say nothing useful, so with a published size the transcriber
-hears a given sentence and the chat model writes a given answer, a token a word, while both models
-run for every token of it.
+Random weights produce nothing useful, so with a published size the transcriber outputs a given
+sentence and the chat model a given answer, one token per word. Both models still run for each
+token.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Serve live voice for `benchmarks.live`: embedded models, or published sizes at random weights.
 
-The engine has a process of its own, and so has each API server, as with `izwi serve`.
+The engine and each API server run in their own processes, like with `izwi serve`.
 """
 
 from __future__ import annotations

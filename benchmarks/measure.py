@@ -1,4 +1,4 @@
-"""What benchmarks share: texts, one timed request, and results that say where they ran."""
+"""Shared by benchmarks: texts, a timed request, and results with a description of the machine."""
 
 from __future__ import annotations
 

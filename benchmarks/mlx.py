@@ -1,8 +1,8 @@
-"""Is speech on MLX faster than with mlx-audio? One run, the same weights, rounds in turns.
+"""Compare speech on MLX with mlx-audio: one run, the same weights, alternating rounds.
 
-Random weights in float32 at the embedded voice's shape and at a published one. Both make as many
-frames, and the sound of them; mlx-audio by its paths without streaming. It runs in an environment
-of its own:
+Random weights in float32 at the embedded voice's shape and at a published one. Both generate the
+same number of frames and decode them; mlx-audio without streaming. mlx-audio needs its own
+environment:
     python -m venv PEER && PEER/bin/pip install mlx-audio 'mlx[cpu]'
     python -m benchmarks.mlx --peer PEER/bin/python --sizes tiny tts-0.6b
 """

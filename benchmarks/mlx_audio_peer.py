@@ -1,7 +1,7 @@
-"""The peer of `benchmarks.mlx`: mlx-audio in a process and an environment of its own.
+"""The peer of `benchmarks.mlx`: mlx-audio in its own process and environment.
 
-Imports nothing of ours. Reads a JSON object a line, {"texts": [...], "frames": n}, and answers with
-{"seconds": ..., "samples": ...}; its first line says what it is.
+Imports nothing of izwi. Reads one JSON object per line, {"texts": [...], "frames": n}, and answers
+{"seconds": ..., "samples": ...}; its first output line is its description.
     PEER/bin/python -I benchmarks/mlx_audio_peer.py FOLDER
 """
 

@@ -1,10 +1,9 @@
 """What are time to first audio and gaps of streams with Poisson arrivals?
 
-The server is a process of its own: a published size with random weights on a GPU, the embedded
-voice elsewhere. Requests arrive by Poisson at a fixed rate for a fixed time, whether or not those
-before them have ended; texts and lengths are drawn from a seeded list, the same for every rate.
-With `--clone-s` each comes with a clip of about that length to clone, and no two clips
-are alike.
+The server runs in its own process: a published size with random weights on a GPU, the embedded
+voice elsewhere. Requests arrive by a Poisson process at a fixed rate for a fixed time, whether or
+not earlier ones have ended. Texts and lengths are from a seeded list, the same for every rate.
+With `--clone-s` each request has a different clip of about that length to clone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Are new requests served in time at twice the load that the machine can carry?
 
-Long texts that nobody listens to are offered at twice the rate that the engine can work off, and
-short streams come in between. Each setting runs in an engine of its own: first the streams alone
-(idle), then long work alone with a full queue (its throughput), then both. The embedded checkpoint
-was made for single sentences, so long work is kept from stopping before it has 10 s of speech.
+Long texts without playback are submitted at twice the engine's throughput, with short streams in
+between. Each setting runs in a separate engine: first the streams alone (idle), then long texts
+alone with a full queue (throughput), then both. The embedded checkpoint was trained on single
+sentences, so long texts are forced to last at least 10 s.
 """
 
 from __future__ import annotations

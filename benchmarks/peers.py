@@ -1,7 +1,7 @@
-"""How long is a frame beside the other engines of the same model: one GPU, one run, one stream?
+"""Compare frame time with other engines of the same model: one GPU, one run, one stream.
 
-Random weights at a published size, no codec, every run as long as the others. A peer is measured
-with its own package; one that is not installed is left out, and its row says why.
+Random weights at a published size, no codec, runs of equal length. Each peer is measured with its
+own package; the row of a peer that is not installed says why it is empty.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Curves for people to look at, beside the JSON for machines."""
+"""Plot results of benchmarks."""
 
 from __future__ import annotations
 

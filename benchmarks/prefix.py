@@ -1,7 +1,7 @@
-"""What do known prefixes save? 64 transcriptions with one context of 500 positions.
+"""How much time do prefix-cache hits save? 64 transcriptions with one context of 500 positions.
 
-A miss computes the context; a hit finds its keys and values in the pages of somebody else. Both
-are timed as the steps that run the prompt, audio encoder left out, over several contexts.
+A miss computes the context; a hit finds its keys and values in cached pages. Timed are the steps
+that run the prompt, without the audio encoder, over several contexts.
 """
 
 from __future__ import annotations

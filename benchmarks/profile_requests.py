@@ -2,10 +2,10 @@
 
     python -m benchmarks.profile_requests --device cuda --folder build/profile
 
-Each kind is run once to warm up and once under `torch.profiler`. The engine is stepped here, so its
-Python functions, operations and kernels stand in one trace a kind. Chat runs a tiny checkpoint of
-random weights where `--chat` names none: its operations are those of the published ones, its sizes
-are not.
+Each kind runs once to warm up and once under `torch.profiler`. The engine is stepped in this
+thread, so that one trace per kind has its Python functions, operations and kernels. Without
+`--chat`, chat runs a tiny checkpoint with random weights: the operations are those of the published
+checkpoints, the sizes are not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Attention of a long prompt's last chunk: our kernel over pages by cut, and torch's beside it.
+"""Time attention of a long prompt's last chunk: our paged kernel by tile size, and torch.
 
     python -m benchmarks.prompt_kernel --behind 6144 30720
 
-Torch attends over keys that lie side by side, so its time lacks what gathering pages would take.
+Torch attends over contiguous keys, so its time does not include gathering pages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Do the embedded checkpoints speak, listen, time words and follow a voice? Held-out, on the CPU.
+"""Score the embedded checkpoints on held-out data: speech, transcripts, word times, cloning.
 
-Needs espeak-ng's library. The judge of the speech is izwi-tiny-asr, which never heard it in
-training, that of the times is espeak-ng, which tells them as it speaks, and a second one of the
-named voices is pocketsphinx where it is installed.
+Runs on the CPU; needs espeak-ng's library. izwi-tiny-asr, which was not trained on this speech,
+scores it. Word times are compared with those of espeak-ng. If pocketsphinx is installed, it also
+scores the named voices.
 """
 
 from __future__ import annotations

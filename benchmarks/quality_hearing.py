@@ -1,4 +1,4 @@
-"""What the transcriber hears in noise and rooms, where nothing is said, and of two sentences."""
+"""Score the transcriber on noise, reverberation, audio without speech, and two sentences."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How well each named voice is understood, and how it sounds beside espeak-ng saying the same.
+"""Score each named voice for intelligibility, and compare it with espeak-ng on the same text.
 
-Two judges: izwi-tiny-asr, and pocketsphinx with a closed list of words where it is installed.
+Two judges: izwi-tiny-asr, and, if installed, pocketsphinx with a closed list of words.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The published checkpoints' sizes with random weights: speed does not depend on their values.
+"""Models of the published sizes with random weights: speed does not depend on the values.
 
-The embedded checkpoints, with the weights that they have, stand for them on machines without a GPU.
+On machines without a GPU, the embedded checkpoints with their own weights are used instead.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Speech to speech: first audio, sessions in real time, and what a step costs.
+"""Measure speech to speech: first audio, real-time sessions, and the cost of a step.
 
     python -m benchmarks.s2s                                    # a tiny checkpoint on a CPU
     python -m benchmarks.s2s --device cuda --size 1.5b          # the published size, random weights
 
-Tiny: sessions that one engine holds on one thread, interleaved answers of a fixed length that all
-start together; time is that of the processor, so that other work on the machine does not count.
+Tiny: how many sessions one engine sustains on one thread, with interleaved answers of a fixed
+length that start together. Times are processor time, so that other load does not count.
 
-1.5b: first audio after a query of 4 s alone; sessions in which a question of 4 s follows when the
-answer's sound has been played; text and frame steps alone by device events, beside the time in
-which the memory can read what they read. No two questions are alike.
+1.5b: first audio of a single query of 4 s; sessions in which a question of 4 s follows once the
+answer was played; and text and frame steps by device events, beside the time to read their data
+from memory. Questions never repeat.
 """
 
 from __future__ import annotations

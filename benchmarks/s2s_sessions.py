@@ -1,4 +1,4 @@
-"""Sessions of speech to speech against one engine: who hears what, and when."""
+"""Run speech-to-speech sessions on one engine, and time their audio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LFM2-Audio of the published size with random weights, which never say that they have ended."""
+"""LFM2-Audio of the published size with random weights; its answers never end by themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded steps of a model of two tracks alone, by device events."""
+"""Time recorded steps of a model with two tracks by device events."""
 
 from __future__ import annotations
 

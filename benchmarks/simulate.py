@@ -1,9 +1,9 @@
 """Simulate time to first audio and gaps of many streams on many devices, by policy.
 
-The engine's own scheduling code runs on paper devices whose steps cost what steps cost on this
-machine. First the machine is measured; then the same arrivals are played to the real engine and on
-paper, and both are compared; then each policy gets thousands of streams on many devices at growing
-rates. Of the requests some are long and nobody listens to them while they are made.
+The engine's own scheduling code runs on simulated devices with step costs of this machine. First
+the machine is measured. Then the same arrivals are run on the real engine and in simulation, and
+compared. Then each policy gets thousands of streams on many devices at increasing rates. Some
+requests are long and have no playback deadline.
 """
 
 from __future__ import annotations

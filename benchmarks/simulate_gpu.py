@@ -1,9 +1,9 @@
 """What does batching delay gain on a device whose passes are expensive?
 
-On a GPU a pass with prompts costs nearly the same for one prompt as for eight, and so does a call
-of an encoder. Paper devices with such prices run the engine's own scheduling code under streams in
-a closed loop (each followed by another when it ends), clips to transcribe in a closed loop, and
-streams that come at random times; for each number of steps that new requests may wait at most.
+On a GPU, a pass or an encoder call costs nearly the same for one prompt as for eight. Simulated
+devices with such costs run the engine's own scheduling code with speech in a closed loop,
+transcriptions in a closed loop, and streams at random times, for each maximum number of steps that
+new requests may be delayed.
 """
 
 from __future__ import annotations

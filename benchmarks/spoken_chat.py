@@ -1,8 +1,8 @@
 """When does the first sound of a spoken answer come? A spoken question over HTTP, on the CPU.
 
-`izwi serve` has the embedded transcriber, chat model and voice. Each question is another one, said
-by the embedded voice; the answer is streamed. Times count from the request to what is received:
-the first text, the first sound, and the first sample of it that can be heard.
+`izwi serve` runs the embedded transcriber, chat model and voice. Questions never repeat and are
+spoken by the embedded voice; answers are streamed. Times are from the request to the first text,
+the first audio, and the first audible sample.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How long until a server is ready, with an empty kernel cache and with one that it has filled?
+"""How long until a server is ready, with an empty and with a filled kernel cache?
 
     python -m benchmarks.start_time --sizes tts-1.7b asr-1.7b --device cuda
 
-Each row starts one server, of one model or of all together, twice: "cold" as a new machine does,
-and "warm" as after `izwi warm`.
+Each row starts a server with one model, or with all of them, twice: "cold" as on a new machine, and
+"warm" as after `izwi warm`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What does the loop itself cost? Host time of a step, the model's own time left out.
+"""What does the engine's loop cost? Host time per step without the model.
 
-The model here answers at once with fixed ids, so that what is left is planning, building the
-batch (block tables, what the sampler needs), and processing the results (logs, chunks, pages).
-Sequences arrive, decode, make sound and end all the time.
+The model returns fixed ids at once. What remains is planning, building the batch (block tables,
+sampler inputs), and processing the results (logs, chunks, pages). Sequences arrive, decode, vocode
+and end all the time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Do all sampled answers of a model of random weights follow a schema? Prints JSON.
+"""Do all sampled answers of a model with random weights follow a schema? Prints JSON.
 
     python -m benchmarks.structured [--answers 1000] [--folder CHECKPOINT]
 
-Every answer is drawn at temperature 1 from the whole vocabulary, 64 at a time, beside 8 answers
-that are free; each is parsed and validated, and the free ones are compared with what they are
-alone.
+Answers are sampled at temperature 1 from the whole vocabulary, 64 at a time, beside 8 unconstrained
+answers. Each is parsed and validated; the unconstrained ones are compared with the same requests
+run alone.
 """
 
 from __future__ import annotations

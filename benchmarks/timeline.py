@@ -1,8 +1,8 @@
-"""What a server's processes do, and when, for benchmarks that ask where the time goes.
+"""Log what a server's processes do and when, for benchmarks that break down latency.
 
-Where the environment names a folder (BENCHMARK_TIMELINE), each process appends lines to a file of
-its own there: what was called, when (seconds since the epoch, the same clock as a client's), for
-how long, and what was compiled, loaded or recorded and why. Without it nothing is touched.
+If the environment variable BENCHMARK_TIMELINE names a folder, each process appends lines to its own
+file there: what was called, when (seconds since the epoch, the clients' clock), for how long, and
+what was compiled, loaded or recorded and why. Otherwise nothing is changed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Clients of a server under measurement that upload clips and read what they say.
+"""Clients of a server under test that upload clips and read their transcripts.
 
-They run in the benchmark's process, so that they do not share Python's lock with the server's. The
-bodies are made before the clock runs: what is measured is the server.
+They run in the benchmark's process, so that they do not share Python's lock with the server. Bodies
+are built before timing starts, so that only the server is measured.
 """
 
 from __future__ import annotations

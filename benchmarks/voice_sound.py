@@ -1,8 +1,8 @@
-"""How the named voices sound beside espeak-ng's, which they were trained on: figures and pictures.
+"""Compare the sound of the named voices with espeak-ng, their training data: figures and plots.
 
-Needs espeak-ng's library. Words that are understood are `benchmarks.quality`'s; here is what a
-listener hears beside them: noise between harmonics and in gaps, and tones that nobody speaks. Real
-time and first audio are those of one stream; they need an idle machine.
+Needs espeak-ng's library. `benchmarks.quality` measures intelligibility; this measures artefacts:
+noise between harmonics and in gaps, and spurious tones. Real-time factor and first audio are of one
+stream and need an idle machine.
 """
 
 from __future__ import annotations

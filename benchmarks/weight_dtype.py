@@ -1,7 +1,7 @@
 """What do the decoders' weights in 8 or 4 bits save, and what do they cost in accuracy and time?
 
-The embedded models speak and listen with each kind, and are asked how likely they find what the
-full weights said. So is a published size with random weights; on CUDA its frame is timed as well.
+The embedded models speak and transcribe with each kind, and score the output of the unquantized
+weights. The same is done for a published size with random weights; on CUDA its frame is also timed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What does it cost to pass a request to another process, and its output back?
 
 Processor time of encoding and decoding, without the socket: a request of the embedded voice, and
-the output of a step for streams that get tokens, and for streams that get 80 ms of audio.
+the output of one step for streams of tokens and for streams of 80 ms of audio.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Sound that holds no speech, drawn anew: silence, noise, music, hum and clicks of any length.
+"""Generate audio without speech: silence, noise, music, hum and clicks of any length.
 
-Nothing here is shared with what the transcriber was trained on (`recipes/augment.py`).
+It shares no code with the transcriber's training data (`recipes/augment.py`).
 """
 
 from __future__ import annotations

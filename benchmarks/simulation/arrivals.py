@@ -1,4 +1,4 @@
-"""Arrivals, and what each listener got when; shared by real and simulated runs."""
+"""Arrivals, and what each listener received when; shared by real and simulated runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure what the simulator must know of this machine: steps, scripts, and the way to the ear."""
+"""Measure the simulator's parameters on this machine: step costs, scripts, delivery delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many devices on paper, one list of arrivals, events in order of time."""
+"""Simulate many devices with one list of arrivals, with events in order of time."""
 
 from __future__ import annotations
 

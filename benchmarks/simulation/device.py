@@ -1,7 +1,7 @@
 """A simulated device: the engine's own model worker over a runner that computes nothing.
 
-Views, slack, chunks, pages, prefix tree, logs and the learning of costs are the engine's code.
-The runner only moves the device's clock on and reads entries from a script.
+Views, slack, chunks, pages, prefix tree, logs and the measurement of costs are the engine's code.
+The runner only advances the device's clock and reads entries from a script.
 """
 
 from __future__ import annotations

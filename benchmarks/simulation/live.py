@@ -1,4 +1,4 @@
-"""Submit a list of requests to a real engine, each at its time."""
+"""Submit a list of requests to a real engine, each at its arrival time."""
 
 from __future__ import annotations
 

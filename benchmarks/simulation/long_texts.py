@@ -1,7 +1,7 @@
-"""Short requests beside long texts on one paper device.
+"""Simulate short requests beside long texts on one device.
 
-A long text is a list of requests. Its caller reads as fast as sound comes and has so many of them
-with the engine at a time, as `izwi_api.services.speech` does.
+A long text is a list of requests. Its caller reads as fast as audio arrives and has a limited
+number of requests in flight, as `izwi_api.services.speech` does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a step costs on a machine, fitted to steps that were measured on it."""
+"""A model of step costs on a machine, fitted to measured steps."""
 
 from __future__ import annotations
 

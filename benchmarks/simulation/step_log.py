@@ -1,4 +1,4 @@
-"""Keep what every step of a real engine ran and how long it took."""
+"""Record what each step of a real engine ran and how long it took."""
 
 from __future__ import annotations
 
