@@ -10,10 +10,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.tiny.recipes import augment
 from izwi_models.tiny.recipes.asr import AsrTrainer
-from izwi_models.tiny.recipes.data import Corpus
-from tests.models.test_voice_run import write_corpus
+from izwi_models.tiny.recipes.cut_off import Beginnings, Cuts, heard_words
+from izwi_models.tiny.recipes.data import Corpus, read_words
+from izwi_models.tiny.recipes.speech import SpokenWord
+from tests.models.test_voice_run import TEXTS, write_corpus
 
 EMBEDDED = Path(augment.__file__).parents[1] / "izwi-tiny-asr"
 
@@ -24,6 +27,8 @@ def test_only_the_named_tensors_are_trained(tmp_path: Path) -> None:
     shutil.copytree(EMBEDDED, out)
     options = argparse.Namespace(
         out=out,
+        data=tmp_path / "data",
+        jobs=None,
         layers=None,
         seed=0,
         own=re.compile(r"text|thinker\.model\.layers\.3\.mlp|phone_head"),
@@ -52,3 +57,83 @@ def test_beeps_are_switched_on_and_off() -> None:
     changes = ((windows[:, 1:] < 0.05) != (windows[:, :-1] < 0.05)).sum(1)
     assert (quiet < 0.95).all()
     assert ((quiet > 0.1) & (changes >= 2)).float().mean() > 0.5
+
+
+def test_bursts_like_coughs_come_and_go() -> None:
+    torch.manual_seed(2)
+    sound = augment._coughs(64, 4 * augment.RATE, torch.device("cpu"))
+    assert sound.isfinite().all()
+    windows = augment.level(sound.view(-1, 320)).view(64, -1)
+    loud = windows > 0.1
+    begins = (loud[:, 1:] & ~loud[:, :-1]).sum(1)
+    assert (loud.float().mean(1) < 0.7).float().mean() > 0.8
+    assert (begins >= 1).float().mean() > 0.8
+    assert (begins >= 3).any()
+
+
+def test_a_word_is_heard_from_most_of_its_duration_on() -> None:
+    spoken = [
+        SpokenWord(0, 100.0, 500.0),
+        SpokenWord(6, 600.0, 800.0),
+        SpokenWord(10, 800.0, 1200.0),
+    ]
+    rows = heard_words("Well, the dog.", [4, 1, 4, 4, 1], spoken)
+    # the comma comes only with the next word, the full stop with the last
+    assert rows == [(19, 1), (37, 3), (54, 5)]
+
+
+def test_words_whose_ids_cross_their_border_come_with_the_next() -> None:
+    spoken = [SpokenWord(0, 100.0, 300.0), SpokenWord(3, 300.0, 500.0)]
+    assert heard_words("I'd go", [2, 4], spoken) == [(22, 2)]
+
+
+def test_an_utterance_that_is_cut_off_keeps_the_words_before_the_cut(tmp_path: Path) -> None:
+    write_corpus(tmp_path, "train-0")
+    device = torch.device("cpu")
+    corpus = Corpus(tmp_path, "train", device)
+    tokenizer = QwenTokenizer(EMBEDDED)
+    beginnings = Beginnings(corpus, read_words(tmp_path, "train", None), tokenizer)
+    torch.manual_seed(3)
+    items = torch.arange(3).repeat(200)
+    cuts = beginnings.draw(items, 0.5)
+    assert 0.4 < cuts.is_cut.float().mean() < 0.6
+    whole = corpus.device_frames[items] * 4
+    assert torch.equal(cuts.labels[~cuts.is_cut], whole[~cuts.is_cut])
+    heard = {
+        (item, tokenizer.decode(tokenizer.encode(corpus.texts[item])[:count])): label
+        for item, label, count in zip(
+            *(x[cuts.is_cut].tolist() for x in (items, cuts.labels, cuts.tokens)), strict=True
+        )
+    }
+    texts = {text for _, text in heard}
+    assert texts == {"The house is near the", *TEXTS, "Call"}
+    assert (cuts.labels[cuts.is_cut] <= whole[cuts.is_cut]).all()
+    assert heard[2, "Call"] < 40  # 780 ms, from which on "me" is heard
+    first = {0: 35, 1: 31, 2: 21}
+    assert all(label >= first[item] for (item, _), label in heard.items())
+
+
+def test_the_answer_to_a_cut_utterance_ends_with_its_last_word(tmp_path: Path) -> None:
+    write_corpus(tmp_path, "train-0")
+    device = torch.device("cpu")
+    options = argparse.Namespace(
+        out=EMBEDDED, data=tmp_path, jobs=None, layers=None, seed=0, own=re.compile("phone_head")
+    )
+    trainer = AsrTrainer(options, Corpus(tmp_path, "train", device), device)
+    items = torch.zeros(16, dtype=torch.long)
+    cuts = Cuts(
+        torch.tensor([False, True] * 8), torch.tensor([136, 50] * 8), torch.tensor([0, 5] * 8)
+    )
+    answers, lengths = trainer._wanted(items, cuts, trainer.answers.shape[1])
+    sound, labels, frames = trainer._heard(items, cuts, 40)
+    end = trainer.template.end
+    whole, cut = answers[2, : lengths[2]].tolist(), answers[3, : lengths[3]].tolist()
+    assert whole[-1] == cut[-1] == end
+    assert whole[: len(cut) - 1] == cut[:-1]
+    assert len(cut) == len(trainer.template.opening) + 5 + 1 < len(whole)
+    assert (frames[1::2] >= 13).all()
+    assert (frames[1::2] <= 13 + 5).all()
+    assert (frames[2::2] >= 34).all()
+    spoken = (labels != trainer._silence).flatten(1).sum(1)
+    assert (spoken[3::2] == 50).all()
+    assert sound.shape[0] == 16

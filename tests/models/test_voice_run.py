@@ -112,6 +112,9 @@ def write_corpus(folder: Path, stem: str, frames: int = 34) -> None:
     np.save(folder / f"{stem}.phones.npy", np.ones(len(samples) // 480, np.uint8))
     rows = [(voice, text, frames * FRAME) for voice, text in enumerate(TEXTS)]
     (folder / f"{stem}.json").write_text(json.dumps(rows))
+    words = [[0, 200.0, 900.0], [len(TEXTS[0]) - 6, 900.0, 1500.0]]
+    spoken = [words, [[0, 200.0, 800.0]], [[0, 200.0, 500.0], [5, 500.0, 900.0]]]
+    (folder / f"{stem}.words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in spoken))
 
 
 def test_a_few_steps_go_on_from_the_committed_checkpoints(tmp_path: Path, monkeypatch) -> None:

@@ -7,7 +7,6 @@ where they begin and where they end; the borders between them are left out.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +29,7 @@ from izwi_models.qwen3_asr.encoder import Windows, chunk_positions, encode_windo
 from izwi_models.tiny.recipes.aligner_folder import OWN, WHOLE, complete
 from izwi_models.tiny.recipes.asr import augmented_mel, token_counts
 from izwi_models.tiny.recipes.augment import disturbed
-from izwi_models.tiny.recipes.data import Corpus, Int64, bucket_batches, text_table
+from izwi_models.tiny.recipes.data import Corpus, Int64, bucket_batches, read_words, text_table
 from izwi_models.tiny.recipes.harness import (
     Clock,
     FlatWeights,
@@ -295,16 +294,6 @@ class AlignerTrainer:
         own = self.weights.views(torch.float32, self.optimizer.averaged)
         save_tensors(own, args.out / (OWN if self._shared else WHOLE), torch.float16)
         complete(args.out, args.asr)
-
-
-def read_words(folder: Path, part: str, limit: int | None) -> list[list[SpokenWord]]:
-    """Words of each utterance, in the order of `Corpus`."""
-    stems = sorted(path.with_suffix("") for path in folder.glob(f"{part}*.json"))[:limit]
-    return [
-        [SpokenWord(*word) for word in json.loads(line)]
-        for stem in stems
-        for line in stem.with_suffix(".words.jsonl").read_text().splitlines()
-    ]
 
 
 def train(trainer: AlignerTrainer, args: argparse.Namespace) -> None:

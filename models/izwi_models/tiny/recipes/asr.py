@@ -23,7 +23,14 @@ from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr.config import EMBEDDING, TEXT_PREFIX, AsrConfig, tensor_shapes
 from izwi_models.qwen3_asr.encoder import Windows, chunk_positions, encode_windows
 from izwi_models.tiny.recipes.augment import disturbed, no_speech
-from izwi_models.tiny.recipes.data import Corpus, Int64, bucket_batches, text_table
+from izwi_models.tiny.recipes.cut_off import Beginnings, Cuts
+from izwi_models.tiny.recipes.data import (
+    Corpus,
+    Int64,
+    bucket_batches,
+    read_words,
+    text_table,
+)
 from izwi_models.tiny.recipes.harness import (
     Clock,
     FlatWeights,
@@ -48,6 +55,8 @@ _SMOOTHING = 0.05
 _SILENT_MEL = -0.5
 _SILENT_ROWS = 8  # one in so many holds no speech, and its answer no words
 _MOVED_ROWS = 0.3  # share with silence before and after
+_CUT_ROWS = 0.15  # share that is cut off, as live sessions hear it
+_MOST_LEAD = 5  # codec frames of silence before those
 _PAUSED_ROWS = 0.5  # share, of those that pause at all, that pause for longer
 _LEAST_PAUSE = 2  # labels of silence
 _MOST_SILENCE = 25  # codec frames that an utterance gets for that, at times
@@ -83,6 +92,8 @@ class AsrTrainer:
             for text in corpus.texts
         ]
         self.answers, self.answer_lengths = text_table(answers, device)
+        spoken = read_words(args.data, "train", args.jobs)
+        self._beginnings = Beginnings(corpus, spoken, tokenizer)
         self._before = torch.tensor(self.template.before, device=device)
         self._after = torch.tensor(self.template.after, device=device)
         width = self.config.audio.output_dim
@@ -109,7 +120,8 @@ class AsrTrainer:
     def loss(self, items: Tensor, frames: int, text_length: int) -> Tensor:
         """Loss of utterances padded to `frames` codec frames and `text_length` answer ids."""
         weights = self._shared | self.weights.views(self.dtype)
-        sound, labels, lengths = self._heard(items, frames)
+        cuts = self._beginnings.draw(items, _CUT_ROWS)
+        sound, labels, lengths = self._heard(items, cuts, frames)
         mel = augmented_mel(sound, lengths)
         tokens = token_counts(lengths * _MELS_A_FRAME)
         audio = encode_windows(
@@ -120,7 +132,7 @@ class AsrTrainer:
             windows=Windows(self._positions, tokens),
         )
         phone_loss = self._phone_loss(weights, audio, labels, lengths)
-        answers, answer_lengths = self._wanted(items, text_length)
+        answers, answer_lengths = self._wanted(items, cuts, text_length)
         logits = self._answer(weights, answers, audio, tokens)
         targets = answers
         counted = torch.arange(text_length, device=self.device) < answer_lengths[:, None]
@@ -134,28 +146,30 @@ class AsrTrainer:
         self.metrics.copy_(values.detach())
         return text_loss + 0.2 * phone_loss
 
-    def _heard(self, items: Tensor, frames: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _heard(self, items: Tensor, cuts: Cuts, frames: int) -> tuple[Tensor, Tensor, Tensor]:
         """Sound at 16 kHz, phonemes (rows, frames, 4), and how many frames of each row count.
 
         The first rows hold no speech; some of the others stand amid silence, or pause in the
-        middle, so that what comes after a long pause is heard, too.
+        middle, so that what comes after a long pause is heard, too. Nothing comes after those that
+        are cut off.
         """
         rows, device = len(items), self.device
-        spoken, starts = self.corpus.device_frames[items], self.corpus.device_starts[items]
+        spoken, starts = -(-cuts.labels // _LABELS), self.corpus.device_starts[items]
         cut = self._pauses[items]
-        paused = (cut > 0) & (torch.rand(rows, device=device) < _PAUSED_ROWS)
+        paused = (cut > 0) & ~cuts.is_cut & (torch.rand(rows, device=device) < _PAUSED_ROWS)
         gap = (torch.rand(rows, device=device) * (frames - spoken + 1)).long() * paused
         filled = spoken + gap
         moved = torch.rand(rows, device=device) < _MOVED_ROWS
-        room = (frames - filled) * moved
+        room = (frames - filled) * (moved | cuts.is_cut)
+        room = torch.where(cuts.is_cut, room.clamp_max(_MOST_LEAD), room)
         lead = (torch.rand(rows, device=device) * (room + 1)).long()
         lengths = filled + lead
-        lengths = (
-            lengths + (torch.rand(rows, device=device) * (frames - lengths + 1)).long() * moved
-        )
+        tail = (torch.rand(rows, device=device) * (frames - lengths + 1)).long()
+        lengths = lengths + tail * (moved & ~cuts.is_cut)
         at = torch.arange(frames * _LABELS, device=device) - _LABELS * lead[:, None]
         cut, pause = cut[:, None], _LABELS * gap[:, None]
-        inside = (at >= 0) & (at < _LABELS * filled[:, None]) & ((at < cut) | (at >= cut + pause))
+        inside = (at >= 0) & (at < cuts.labels[:, None] + pause)
+        inside = inside & ((at < cut) | (at >= cut + pause))
         at = torch.where(at < cut, at, at - pause) + _LABELS * starts[:, None]
         at = at.clamp(0, len(self.corpus.phones) - 1)
         labels = self.corpus.phones[at].long().masked_fill(~inside, self._silence)
@@ -169,11 +183,14 @@ class AsrTrainer:
         empty = no_speech(silent, disturbing.shape[1], device)
         return torch.cat([empty, disturbing[silent:]]), labels, lengths
 
-    def _wanted(self, items: Tensor, text_length: int) -> tuple[Tensor, Tensor]:
+    def _wanted(self, items: Tensor, cuts: Cuts, text_length: int) -> tuple[Tensor, Tensor]:
         """Answers (rows, text_length) and their lengths: no words for rows without speech."""
         silent = -(-len(items) // _SILENT_ROWS)
-        answers, lengths = self.answers[items][:, :text_length], self.answer_lengths[items]
+        answers, lengths = self.answers[items], self.answer_lengths[items]
         opening = len(self.template.opening)
+        last = torch.where(cuts.is_cut, opening + cuts.tokens, lengths - 1)[:, None]
+        answers = answers.scatter(1, last, self.template.end)[:, :text_length]
+        lengths = last[:, 0] + 1
         answers[:silent, opening] = self.template.end
         lengths[:silent] = opening + 1
         return answers, lengths

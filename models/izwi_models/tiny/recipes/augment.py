@@ -150,18 +150,44 @@ def _clicks(rows: int, samples: int, device: torch.device) -> Tensor:
     return made[:, :samples] / (made.abs().amax(1, keepdim=True) + 1e-3)
 
 
+def _coughs(rows: int, samples: int, device: torch.device) -> Tensor:
+    """Bursts of resonant noise, alone or in a row: coughs, breaths, a throat that is cleared."""
+    time = torch.arange(samples, device=device) / RATE
+    period = 10 ** draw(-0.7, 0.5, rows, 1, device=device)  # seconds
+    place = time / period + draw(0, 1, rows, 1, device=device)
+    burst = place.floor().long().remainder(64)
+    since = place.frac() * period
+    comes = (torch.rand(rows, 64, device=device) < draw(0.2, 1, rows, 1, device=device)).float()
+    lasting = draw(0.04, 0.45, rows, 1, device=device) * (
+        0.6 + 0.8 * torch.rand(rows, 64, device=device)
+    )
+    attack = 10 ** draw(-2.7, -1.2, rows, 1, device=device)
+    rest = since / lasting.gather(1, burst)
+    shape = (since / attack).clamp_max(1) * (1 - rest).clamp_min(0)
+    shape = shape ** draw(0.5, 2.5, rows, 1, device=device) * comes.gather(1, burst)
+    frequencies = torch.fft.rfftfreq(samples, 1 / RATE, device=device)
+    band = torch.full((rows, len(frequencies)), 0.02, device=device)
+    for low, high in ((2.4, 3.2), (2.9, 3.5), (3.3, 3.8)):
+        hertz, width = (10 ** draw(a, b, rows, 1, device=device) for a, b in ((low, high), (2, 3)))
+        strength = draw(0, 1, rows, 1, device=device)
+        band = band + strength / (1 + ((frequencies - hertz) / width) ** 2)
+    noise = torch.fft.rfft(coloured_noise(rows, samples, device)) * band
+    made = torch.fft.irfft(noise, samples)
+    return made / level(made) * shape
+
+
 def no_speech(rows: int, samples: int, device: torch.device) -> Tensor:
-    """(rows, samples) at 16 kHz of silence, noise, music, hum, beeps, clicks, or several."""
+    """(rows, samples) at 16 kHz: silence, noise, music, hum, beeps, clicks, coughs, or several."""
     time = torch.arange(samples, device=device) / RATE
     pace = 10 ** draw(-0.7, 0.9, rows, 1, device=device)
     waving = 0.5 + 0.5 * torch.sin(2 * math.pi * pace * time)
     steady = draw(0, 1, rows, 1, device=device) < 0.5
     noise = coloured_noise(rows, samples, device)
     noise = noise * torch.where(steady, torch.ones_like(waving), waving**2)
-    makers = (_music, _hum, _beeps, _clicks)
+    makers = (_music, _hum, _beeps, _clicks, _coughs)
     kinds = [noise, *(make(rows, samples, device) for make in makers)]
     made = torch.zeros(rows, samples, device=device)
     for kind in kinds:
-        heard = draw(0, 1, rows, 1, device=device) < 0.35
+        heard = draw(0, 1, rows, 1, device=device) < 0.3
         made = made + kind * heard * 10 ** (-draw(0, 30, rows, 1, device=device) / 20)
     return made * 10 ** draw(-4, -0.7, rows, 1, device=device)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from izwi_models.tiny.recipes.speech import FRAME, LABEL
+from izwi_models.tiny.recipes.speech import FRAME, LABEL, SpokenWord
 
 Int64 = npt.NDArray[np.int64]
 
@@ -80,6 +80,16 @@ class Corpus:
         offsets = torch.arange(count * parts, device=self.device)
         index = (first_frame[:, None] * parts + offsets).clamp_max(len(self.phones) - 1)
         return self.phones[index].long().unflatten(1, (count, parts))
+
+
+def read_words(folder: Path, part: str, limit: int | None) -> list[list[SpokenWord]]:
+    """Words of each utterance, in the order of `Corpus`."""
+    stems = sorted(path.with_suffix("") for path in folder.glob(f"{part}*.json"))[:limit]
+    return [
+        [SpokenWord(*word) for word in json.loads(line)]
+        for stem in stems
+        for line in stem.with_suffix(".words.jsonl").read_text().splitlines()
+    ]
 
 
 def bucket_batches(
