@@ -240,10 +240,10 @@ def test_stops_do_not_depend_on_how_the_text_is_cut(text, stops, cuts):
     expected = text[: min(ends) - max(map(len, ended))] if ends else text
     finder, out, at = StopText(stops), "", 0
     for cut in [*sorted(min(cut, len(text)) for cut in cuts), len(text)]:
-        if not finder.found:
+        if not finder.matched:
             out += finder.write(text[at:cut])
         at = cut
-    assert finder.found is bool(ends)
+    assert bool(finder.matched) is bool(ends)
     assert out + finder.close() == expected
 
 

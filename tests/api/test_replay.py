@@ -49,7 +49,7 @@ def change(path, **fields):
     return line
 
 
-def test_what_differs_exits_with_1_and_is_named(recording):
+def test_a_difference_exits_with_1_and_is_reported(recording):
     line = change(recording, reason=Reason.LENGTH)
     result = izwi("replay", recording, "--json", code=1)
     reported = json.loads(result.stdout)
@@ -70,7 +70,7 @@ def test_replay_with_another_checkpoint_is_reported(recording):
     assert "checkpoint" in table
 
 
-def test_what_is_no_trace_is_bad_input(tmp_path):
+def test_a_file_that_is_not_a_recording_is_rejected(tmp_path):
     path = tmp_path / "no.jsonl"
     path.write_text("hello\n")
     assert "line 1 is not a request" in izwi("replay", path, code=2).stderr
@@ -101,13 +101,19 @@ def test_serve_gives_the_engine_a_recorder(tmp_path, fake_world):
     assert "cpu float32" in line.platform
 
 
-async def test_what_a_running_engine_records_is_replayed(tmp_path):
+def started(path):
+    """A running engine over the embedded checkpoints, its recorder and its registry."""
     backend, registry = loaded()
-    path = tmp_path / "t.jsonl"
     recorder = RequestRecorder(path, registry, platform_of(backend))
     engine = AsyncEngine(Engine(registry.models, backend, EngineConfig()))
     engine.observe(recorder)
     engine.start()
+    return engine, recorder, registry
+
+
+async def test_the_recording_of_a_running_engine_replays_identically(tmp_path):
+    path = tmp_path / "t.jsonl"
+    engine, recorder, registry = started(path)
     speech = await open_speech(engine, registry, SPEAKER, SpeechInput("It is warm.", seed=3))
     num_frames = sum([len(chunk.entries) async for chunk in speech.chunks()])
     left = await open_speech(engine, registry, SPEAKER, SpeechInput("It is cold."))
@@ -119,27 +125,23 @@ async def test_what_a_running_engine_records_is_replayed(tmp_path):
     whole, cut = read_recording(path)
     assert (len(whole.entries), whole.reason) == (num_frames, Reason.STOP)
     assert cut.reason is Reason.ABORTED
-    # recorded here: another processor may round the last bit of the sound otherwise
+    # Recorded on this machine: other processors may round the last bit of the audio differently.
     result = izwi("replay", path, "--alone", "--dtype", "float32", code=0)
     assert "same" in result.stdout
     assert SPEAKER in result.stdout
 
 
-async def test_speech_that_was_written_while_it_was_spoken_is_replayed(tmp_path):
-    backend, registry = loaded()
+async def test_speech_from_streamed_text_replays_identically(tmp_path):
     path = tmp_path / "t.jsonl"
-    recorder = RequestRecorder(path, registry, platform_of(backend))
-    engine = AsyncEngine(Engine(registry.models, backend, EngineConfig()))
-    engine.observe(recorder)
-    engine.start()
+    engine, recorder, registry = started(path)
     whole = await open_speech_writer(engine, registry, SPEAKER, SpeechInput("", seed=5))
     chunks = whole.chunks()
     await whole.write("It is warm in the")
-    heard = [await anext(chunks)]  # sound leaves before the rest is written
+    received = [await anext(chunks)]  # sound leaves before the rest is written
     await whole.write(" house. The next")
     await whole.write(" train leaves at seven.")
     await whole.close()
-    heard += [chunk async for chunk in chunks]
+    received += [chunk async for chunk in chunks]
     left = await open_speech_writer(engine, registry, SPEAKER, SpeechInput("", seed=6))
     await left.write("It is cold in the garden, but")
     async for chunk in left.chunks():
@@ -149,7 +151,7 @@ async def test_speech_that_was_written_while_it_was_spoken_is_replayed(tmp_path)
     await engine.stop()
     recorder.close()
     *written, cut = read_recording(path)
-    assert sum(len(line.entries) for line in written) == sum(len(c.entries) for c in heard)
+    assert sum(len(line.entries) for line in written) == sum(len(c.entries) for c in received)
     assert {line.reason for line in written} == {Reason.STOP}
     assert cut.reason is Reason.ABORTED
     assert cut.num_samples > 0

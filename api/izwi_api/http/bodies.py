@@ -14,6 +14,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from izwi.errors import InvalidRequest, RequestTimeout, TooLarge, UnsupportedMediaType
+from izwi_api.schemas.json_text import check_unicode, refuse_constant
 
 # Room for the other fields of a form and its boundaries, in addition to the file.
 _FORM_OVERHEAD_BYTES = 256 * 1024
@@ -84,14 +85,14 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, object]:
     content = await read_raw(request, limit_bytes)
     try:
         value = json.loads(
-            content.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_number
+            content.decode("utf-8"), parse_constant=refuse_constant, parse_float=_number
         )
     except (ValueError, RecursionError) as error:
         raise InvalidRequest("the body is not valid JSON") from error
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object")
     if _SURROGATE.search(content):
-        _check_unicode(value)
+        check_unicode(value)
     return {key: item for key, item in value.items() if item is not None}
 
 
@@ -165,28 +166,9 @@ async def _capped(request: Request, limit_bytes: int) -> AsyncGenerator[bytes]:
         raise _Gone(error) from error
 
 
-def _check_unicode(values: dict[str, object]) -> None:
-    """Check that all text can be encoded: an escape may name half a surrogate pair."""
-    for key, value in values.items():
-        try:
-            json.dumps((key, value), ensure_ascii=False).encode()
-        except RecursionError as error:
-            raise InvalidRequest("the body is nested too deeply") from error
-        except UnicodeEncodeError as error:
-            raise InvalidRequest(
-                f"{key!r} has an unpaired surrogate ({error.object[error.start]!r}), which no text "
-                "can contain",
-                param=key if key.isprintable() else None,
-            ) from error
-
-
 def _number(text: str) -> float:
     """Parse a number with a point or an exponent. JSON has one kind of number: 3.0 is 3."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError("the number is too large")
     return int(value) if value.is_integer() else value
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")

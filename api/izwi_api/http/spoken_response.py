@@ -13,6 +13,7 @@ from izwi.errors import IzwiError
 from izwi_api.http.errors import error_line
 from izwi_api.http.live_response import live_response
 from izwi_api.http.sse import DONE, MEDIA_TYPE, event, obfuscated_event
+from izwi_api.schemas.stream_options import StreamOptions, includes_usage, obfuscates
 from izwi_api.services.converse import SoundPiece
 
 Text = TypeVar("Text")
@@ -30,13 +31,8 @@ class AskedFor(Protocol):
         ...
 
     @property
-    def tells_usage(self) -> bool:
-        """Whether the stream ends with usage."""
-        ...
-
-    @property
-    def obfuscates(self) -> bool:
-        """Whether the size of the stream's pieces is hidden."""
+    def stream_options(self) -> StreamOptions | None:
+        """What the stream contains besides the answer."""
         ...
 
 
@@ -146,8 +142,8 @@ async def _events(
     keep: Keep,
     body: AskedFor,
 ) -> AsyncGenerator[bytes]:
-    blank: dict[str, object] = {"usage": None} if body.tells_usage else {}
-    sent = obfuscated_event if body.obfuscates else event
+    blank: dict[str, object] = {"usage": None} if includes_usage(body.stream_options) else {}
+    sent = obfuscated_event if obfuscates(body.stream_options) else event
     begun = False
     try:
         async with aclosing(answer.pieces()) as pieces:
@@ -172,6 +168,6 @@ async def _events(
     if (expires_at := await keep()) is not None:
         yield sent(completion.expiry(expires_at) | blank)
     yield sent(completion.closing() | blank)
-    if body.tells_usage:
+    if includes_usage(body.stream_options):
         yield event(completion.bill())
     yield DONE

@@ -18,20 +18,23 @@ OBFUSCATED_BYTES = 256
 _CHARACTERS = string.ascii_letters + string.digits
 
 
-def event(fields: Mapping[str, object]) -> bytes:
-    """Return an event with an object as its data."""
-    return format_sse_event(data_str=_encoder.encode(fields).decode())
+def event(fields: Mapping[str, object], name: str | None = None) -> bytes:
+    """Return an event with an object as its data.
+
+    Args:
+        fields: The object.
+        name: Of the event; without it, clients call it `message`.
+    """
+    return format_sse_event(data_str=_encoder.encode(fields).decode(), event=name)
 
 
-def obfuscated_event(fields: Mapping[str, object]) -> bytes:
+def obfuscated_event(fields: Mapping[str, object], name: str | None = None) -> bytes:
     """Return an event like `event`, with random characters that hide the size of its text.
 
-    They are in the key `obfuscation`, and make the JSON a multiple of `OBFUSCATED_BYTES` long.
+    They are in the last key, `obfuscation`, and make the JSON a multiple of `OBFUSCATED_BYTES`
+    long.
     """
-    size = len(_encoder.encode({**fields, "obfuscation": ""}))
-    return event({**fields, "obfuscation": obfuscation(size)})
-
-
-def obfuscation(size: int) -> str:
-    """Return the random characters that fill up an event whose JSON has so many bytes."""
-    return "".join(secrets.choice(_CHARACTERS) for _ in range(-size % OBFUSCATED_BYTES))
+    data = _encoder.encode({**fields, "obfuscation": ""})
+    filler = "".join(secrets.choice(_CHARACTERS) for _ in range(-len(data) % OBFUSCATED_BYTES))
+    end = '"}'
+    return format_sse_event(data_str=data.decode().removesuffix(end) + filler + end, event=name)

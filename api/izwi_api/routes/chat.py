@@ -24,6 +24,7 @@ from izwi_api.schemas.chat import ChatBody, chat_input
 from izwi_api.schemas.chat_completion import Completion
 from izwi_api.schemas.openapi import answers, json_body
 from izwi_api.schemas.spoken_chat import asks_for_sound, has_sound
+from izwi_api.schemas.stream_options import includes_usage, obfuscates
 from izwi_api.services.chat import Answer, finish_all, merged_deltas, open_answers
 from izwi_api.services.context import Services
 
@@ -107,8 +108,8 @@ async def _events(
     store: Callable[[], Awaitable[None]],
     body: ChatBody,
 ) -> AsyncGenerator[bytes]:
-    blank: dict[str, object] = {"usage": None} if body.tells_usage else {}
-    sent = obfuscated_event if body.obfuscates else event
+    blank: dict[str, object] = {"usage": None} if includes_usage(body.stream_options) else {}
+    sent = obfuscated_event if obfuscates(body.stream_options) else event
     begun: set[int] = set()
     try:
         async with aclosing(merged_deltas(answers)) as deltas:
@@ -127,6 +128,6 @@ async def _events(
         yield error_line(error)
         return
     await store()
-    if body.tells_usage:
+    if includes_usage(body.stream_options):
         yield event(completion.bill(answers))
     yield DONE

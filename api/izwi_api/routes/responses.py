@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -16,11 +15,12 @@ from izwi.errors import IzwiError
 from izwi_api.http.app_state import services_of
 from izwi_api.http.bodies import read_json
 from izwi_api.http.live_response import live_response, unless_left
-from izwi_api.http.sse import MEDIA_TYPE, obfuscation
+from izwi_api.http.sse import MEDIA_TYPE, event, obfuscated_event
 from izwi_api.http.usage import key_name
 from izwi_api.schemas.openapi import answers, json_body
 from izwi_api.schemas.response_events import Event, ResponseWriter
 from izwi_api.schemas.responses import ResponseBody, messages_of, response_input
+from izwi_api.schemas.stream_options import obfuscates
 from izwi_api.services.chat import Answer, open_answer
 from izwi_api.services.context import Services
 from izwi_api.services.kept_responses import KeptResponses
@@ -55,10 +55,10 @@ async def _respond(services: Services, body: ResponseBody) -> Response:
     )
     try:
         if body.stream:
-            return await live_response(_lines(events, body.obfuscates), MEDIA_TYPE)
+            return await live_response(_lines(events, obfuscates(body.stream_options)), MEDIA_TYPE)
         async with aclosing(events):
-            async for event in events:
-                if event["type"] == "response.failed":
+            async for fields in events:
+                if fields["type"] == "response.failed":
                     raise IzwiError("the engine failed on this request")
     except BaseException:
         answer.abort()  # a generator that was never started does not run its `finally`
@@ -76,33 +76,31 @@ async def _events(
     try:
         async with aclosing(answer.deltas()) as deltas:
             async for delta in deltas:
-                for event in () if begun else writer.begin():
-                    yield event
+                for fields in () if begun else writer.begin():
+                    yield fields
                 begun = True
-                for event in writer.grow(delta):
-                    yield event
+                for fields in writer.grow(delta):
+                    yield fields
     except IzwiError:
         # Before the first event the error can still be an HTTP status.
         if not begun:
             raise
         yield writer.fail("the answer could not be completed")
         return
-    for event in () if begun else writer.begin():
-        yield event
+    for fields in () if begun else writer.begin():
+        yield fields
     if kept is not None:
         said = ChatMessage(
             Role.ASSISTANT, answer.content, answer.reasoning or None, tuple(answer.calls)
         )
         given = messages_of(writer.body.input)
         await kept.keep(key_name(), writer.response["id"], (*before, *given, said))
-    for event in writer.end(answer):
-        yield event
+    for fields in writer.end(answer):
+        yield fields
 
 
-async def _lines(events: AsyncGenerator[Event], obfuscates: bool) -> AsyncGenerator[bytes]:
+async def _lines(events: AsyncGenerator[Event], obfuscated: bool) -> AsyncGenerator[bytes]:
     async with aclosing(events):
-        async for event in events:
-            if obfuscates and event["type"].endswith(".delta"):
-                size = len(json.dumps(event | {"obfuscation": ""}))
-                event["obfuscation"] = obfuscation(size)
-            yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+        async for fields in events:
+            hides = obfuscated and fields["type"].endswith(".delta")
+            yield (obfuscated_event if hides else event)(fields, fields["type"])

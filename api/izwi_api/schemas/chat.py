@@ -21,24 +21,13 @@ from izwi_api.schemas.chat_messages import (
     Tool,
     tools_json,
 )
+from izwi_api.schemas.stream_options import StreamOptions
 
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 _MAX_STOPS, _MAX_STOP_CHARS = 4, 256
 _MAX_BIASES = 1024
 MAX_TOP_LOGPROBS = 20
 MAX_CHOICES = 8
-
-
-class StreamOptions(Strict):
-    """Additional contents of a stream.
-
-    Attributes:
-        include_obfuscation: Whether random characters hide the size of each piece; OpenAI's default
-            is true, ours is false.
-    """
-
-    include_usage: bool | None = None
-    include_obfuscation: bool | None = None
 
 
 class TemplateOptions(Strict):
@@ -193,16 +182,6 @@ class ChatBody(Strict):
     repetition_penalty: float | None = Field(default=None, ge=0.01, le=100.0)
     enable_thinking: bool | None = None
     chat_template_kwargs: TemplateOptions | None = None
-
-    @property
-    def tells_usage(self) -> bool:
-        """Return whether a stream ends with its usage."""
-        return bool(self.stream_options and self.stream_options.include_usage)
-
-    @property
-    def obfuscates(self) -> bool:
-        """Whether the size of a stream's pieces is hidden."""
-        return bool(self.stream_options and self.stream_options.include_obfuscation)
 
 
 def _check_together(body: ChatBody) -> None:

@@ -12,6 +12,7 @@ from izwi.chat import ChatInput, ChatMessage, Role, ToolCall, ToolChoice
 from izwi.errors import InvalidRequest
 from izwi_api.schemas.chat import INT32_MAX, JsonFormat, TextFormat
 from izwi_api.schemas.chat_messages import MAX_TOOLS, Strict
+from izwi_api.schemas.stream_options import ResponseStreamOptions
 
 _ROLES = {
     "system": Role.SYSTEM,
@@ -56,12 +57,6 @@ class TextOptions(Strict):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class ResponseStreamOptions(Strict):
-    """What a stream has beside the response; see `izwi_api.schemas.chat.StreamOptions`."""
-
-    include_obfuscation: bool | None = None
-
-
 class ResponseBody(Strict):
     """The request body."""
 
@@ -93,11 +88,6 @@ class ResponseBody(Strict):
 
     # Extension.
     enable_thinking: bool | None = None
-
-    @property
-    def obfuscates(self) -> bool:
-        """Whether the size of a stream's deltas is hidden."""
-        return bool(self.stream_options and self.stream_options.include_obfuscation)
 
 
 def response_input(body: ResponseBody, before: Sequence[ChatMessage], seed: int) -> ChatInput:

@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from izwi.errors import InvalidRequest, TooLarge
+from izwi_api.schemas.json_text import check_unicode, refuse_constant
 from izwi_api.schemas.speech import SpeechBody
 from izwi_api.sessions.errors import POLICY
 from izwi_api.sessions.limits import SessionLimits
@@ -144,7 +145,7 @@ def parse_message(text: str | None, limits: StreamLimits) -> ClientMessage:
     if size > limits.config_bytes:
         raise TooLarge(f"the message is larger than {limits.config_bytes} bytes")
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest("the message is not valid JSON") from error
     if not isinstance(value, dict):
@@ -155,8 +156,8 @@ def parse_message(text: str | None, limits: StreamLimits) -> ClientMessage:
         raise InvalidRequest(f"type must be one of {known}", param="type")
     if kind != "session.config" and size > limits.message_bytes:
         raise TooLarge(f"the message is larger than {limits.message_bytes} bytes", param="text")
-    if "\\u" in text:
-        _check_characters(value)
+    if "\\u" in text:  # a client may split its text within a character
+        check_unicode(value)
     given = {key: item for key, item in value.items() if item is not None}
     return _MESSAGES[kind].model_validate(given)
 
@@ -188,15 +189,3 @@ def unit_end(text: str, granularity: Granularity, max_chars: int) -> int:
 def has_word(text: str) -> bool:
     """Return whether a text contains a letter or a digit."""
     return any(map(str.isalnum, text))
-
-
-def _check_characters(value: dict[str, object]) -> None:
-    """Reject lone surrogates, which come from text that was split within a character."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest("the text has an unpaired surrogate", param="text") from error
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")

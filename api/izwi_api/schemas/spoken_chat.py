@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from izwi.errors import InvalidRequest
-from izwi_api.schemas.chat import INT32_MAX, INT64_MAX, StreamOptions
+from izwi_api.schemas.chat import INT32_MAX, INT64_MAX
 from izwi_api.schemas.chat_messages import Strict
+from izwi_api.schemas.stream_options import StreamOptions
 
 _MAX_ID_CHARS = 128
 # OpenAI's names of formats, by the encoders' names.
@@ -146,16 +147,6 @@ class SpokenChatBody(Strict):
     def speaks(self) -> bool:
         """Return whether audio output is requested."""
         return "audio" in (self.modalities or ())
-
-    @property
-    def tells_usage(self) -> bool:
-        """Return whether a stream ends with its usage."""
-        return bool(self.stream_options and self.stream_options.include_usage)
-
-    @property
-    def obfuscates(self) -> bool:
-        """Whether the size of a stream's pieces is hidden."""
-        return bool(self.stream_options and self.stream_options.include_obfuscation)
 
 
 def has_sound(values: object) -> bool:

@@ -25,13 +25,11 @@ class StopText:
     """Ends a text before the first complete stop string, however the text is split.
 
     Attributes:
-        found: A stop string was found.
         matched: The stop string that was found; empty before.
     """
 
     def __init__(self, stops: Sequence[str]):
         """Search for these strings, none of which is empty."""
-        self.found = False
         self.matched = ""
         self._stops = tuple(stops)
         self._buffered = ""  # may begin a stop string
@@ -42,7 +40,7 @@ class StopText:
         places = [(text.find(stop), stop) for stop in self._stops]
         complete = [(start + len(stop), start, stop) for start, stop in places if start >= 0]
         if complete:
-            self.found, self._buffered = True, ""
+            self._buffered = ""
             _, start, self.matched = min(complete)
             return text[:start]
         size = self._num_begun(text)
@@ -176,18 +174,18 @@ class Answer:
 
     def _grow(self, text: AnswerText, reason: Reason | None) -> AnswerText:
         reasoning, content, calls = text.reasoning, self._stops.write(text.content), text.calls
-        if reason is not None and not self._stops.found:
+        if reason is not None and not self._stops.matched:
             rest = self._reader.close()
             reasoning += rest.reasoning
             calls += rest.calls
             content += self._stops.write(rest.content)
-        if (reason is not None or self._reader.ended) and not self._stops.found:
+        if (reason is not None or self._reader.ended) and not self._stops.matched:
             content += self._stops.close()
-        ended = self._stops.found or self._reader.ended
+        ended = self._stops.matched or self._reader.ended
         self.reason = Reason.STOP if ended else reason
         self.reasoning += reasoning
         self.content += content
-        return AnswerText(reasoning, content, () if self._stops.found else calls)
+        return AnswerText(reasoning, content, () if self._stops.matched else calls)
 
     def _called(self, text: AnswerText) -> tuple[CallDelta, ...]:
         """Return new text of calls, one delta each: some clients read only one call of a delta."""
