@@ -12,4 +12,4 @@ class Capability(StrEnum):
     TRANSCRIBE = "transcription"
     ALIGN = "alignment"
     CHAT = "chat"
-    CONVERSE = "conversation"  # hears and speaks
+    CONVERSE = "conversation"  # speech to speech

@@ -40,7 +40,7 @@ class SpokenTurn(Struct, frozen=True, eq=False):
 
 
 class ConversationInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="conversation"):
-    """What an API server asks of a model that hears and speaks. None takes its default.
+    """What an API server asks of a speech-to-speech model. None requests its default.
 
     Attributes:
         turns: The conversation so far; the answer is the assistant's next turn. Without a system

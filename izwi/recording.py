@@ -59,7 +59,7 @@ class Models(Protocol):
         ...
 
     def conversation(self, name: str) -> ConversationModel:
-        """Return a model that hears and speaks. Raises ModelNotFound and InvalidRequest."""
+        """Return a speech-to-speech model. Raises ModelNotFound and InvalidRequest."""
         ...
 
     def fingerprint(self, name: str) -> str:

@@ -176,7 +176,7 @@ class Registry:
         return cast(ChatModel, self._able(name, Capability.CHAT))
 
     def conversation(self, name: str) -> ConversationModel:
-        """A model that hears and speaks; raises as `speech` does."""
+        """Return a speech-to-speech model; raises as `speech` does."""
         return cast(ConversationModel, self._able(name, Capability.CONVERSE))
 
     def default(self, capability: Capability) -> str:

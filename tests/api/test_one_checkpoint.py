@@ -1,4 +1,4 @@
-"""Speech, transcription and chat by a checkpoint that hears and speaks, before the real engine."""
+"""Speech, transcription and chat by one speech-to-speech checkpoint, with the real engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live sessions with a model that hears and speaks itself, over random weights."""
+"""Live sessions with a speech-to-speech model, over random weights."""
 
 from __future__ import annotations
 

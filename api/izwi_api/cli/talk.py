@@ -38,7 +38,7 @@ File = Annotated[Path, typer.Argument(help="Audio file to answer; - is stdin.")]
 ModelSource = Annotated[
     str | None,
     typer.Option(
-        help=f"Folder or hub id of a model that hears and speaks, such as {EXAMPLE_MODEL}, or of a "
+        help=f"Folder or hub id of a speech-to-speech model, such as {EXAMPLE_MODEL}, or of a "
         "chat model, which the embedded voice speaks for; with --server its name there, by default "
         "the first.",
         show_default=False,

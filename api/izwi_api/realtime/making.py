@@ -163,7 +163,7 @@ async def check_settings(services: Services, settings: Settings) -> None:
         return
     if hears_itself(services, settings.model):
         if settings.tools:
-            message = f"{settings.model!r} hears and speaks itself, and calls no functions"
+            message = f"{settings.model!r} is a speech-to-speech model and cannot call functions"
             raise InvalidRequest(message, param="session.tools")
     elif settings.audio.output.voice is not None:
         name = _voice_model(services)

@@ -132,14 +132,14 @@ class SpokenChatBody(Strict):
             raise InvalidRequest(message, param="audio")
         if self.stop not in (None, []):
             raise InvalidRequest(
-                "`stop` is not supported by a model that hears and speaks itself: it says a text "
-                "after it wrote it, so cutting the text would cut sound that belongs to the answer",
+                "`stop` is not supported by a speech-to-speech model: it speaks text after writing "
+                "it, so cutting the text would also cut audio that belongs to the answer",
                 param="stop",
             )
         if self.response_format not in (None, {"type": "text"}):
             raise InvalidRequest(
-                "`response_format` is not supported by a model that hears and speaks itself: it "
-                "speaks what it writes",
+                "`response_format` is not supported by a speech-to-speech model: it would speak "
+                "the JSON",
                 param="response_format",
             )
 
