@@ -1,7 +1,7 @@
 """The peer of `benchmarks.mlx`: mlx-audio in its own process and environment.
 
 Imports nothing of izwi. Reads one JSON object per line, {"texts": [...], "frames": n}, and answers
-{"seconds": ..., "samples": ...}; its first output line is its description.
+{"seconds": ..., "cpu_s": ..., "samples": ...}; its first output line is its description.
     PEER/bin/python -I benchmarks/mlx_audio_peer.py FOLDER
 """
 
@@ -59,9 +59,10 @@ def main() -> None:
         print(json.dumps(versions), file=answers, flush=True)
         for line in sys.stdin:
             asked = json.loads(line)
-            began = time.perf_counter()
+            began, cpu_began_s = time.perf_counter(), time.process_time()
             samples = speak(model, asked["texts"], asked["frames"])
             took = {"seconds": time.perf_counter() - began, "samples": samples}
+            took["cpu_s"] = time.process_time() - cpu_began_s
             print(json.dumps(took), file=answers, flush=True)
 
 

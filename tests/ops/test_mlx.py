@@ -35,3 +35,23 @@ def test_a_weight_that_no_group_divides_stays_as_it_is() -> None:
     weight = mx.zeros((12, 48))
     assert MlxOps(weight_bits=4).quantize(weight) is weight
     assert MlxOps().quantize(mx.zeros((12, 64))).dtype == mx.float32
+
+
+@pytest.mark.skipif(mx.default_device().type != mx.cpu, reason="only a CPU keeps them transposed")
+def test_on_a_cpu_weights_lie_transposed_and_give_the_same_bits_in_any_batch() -> None:
+    ops = MlxOps()
+    weight, x = ops.array(normal(96, 40, seed=0)), ops.array(normal(8, 40, seed=1))
+    kept: Any = ops.quantize(weight)
+    np.testing.assert_array_equal(ops.numpy(kept), ops.numpy(weight))
+    assert np.array(kept, copy=False).strides == (4, 4 * 96)
+    found = ops.numpy(ops.linear(x, kept))
+    np.testing.assert_array_equal(found, ops.numpy(ops.linear(x, weight)))
+    for row in range(8):
+        np.testing.assert_array_equal(
+            found[row : row + 1], ops.numpy(ops.linear(x[row][None], kept))
+        )
+
+
+def test_only_float32_lies_transposed() -> None:
+    narrow = mx.zeros((12, 64), dtype=mx.bfloat16)
+    assert MlxOps(mx.bfloat16).quantize(narrow) is narrow

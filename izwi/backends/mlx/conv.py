@@ -17,29 +17,32 @@ def conv1d(
     """Plain convolution without padding; weight is (out, in / groups, kernel)."""
     if weight.shape[-1] == 1 and stride == 1 and groups == 1:
         out = weight[:, :, 0] @ x
+    elif groups == 1 and mx.default_device().type == mx.cpu:
+        out = _as_product(x, weight, stride, dilation)
     else:
         last, taps = x.swapaxes(1, 2), weight.swapaxes(1, 2)
-        if groups == 1 and mx.default_device().type == mx.cpu:
-            out = _as_product(last, taps, stride, dilation).swapaxes(1, 2)
-        else:
-            out = mx.conv1d(last, taps, stride, 0, dilation, groups).swapaxes(1, 2)
+        out = mx.conv1d(last, taps, stride, 0, dilation, groups).swapaxes(1, 2)
     return out if bias is None else out + bias[:, None]
 
 
 def _as_product(x: mx.array, weight: mx.array, stride: int, dilation: int) -> mx.array:
-    """One product over a copy of the windows: on a CPU a dilated convolution takes five times that.
+    """One product over a copy of the windows, for a CPU.
+
+    `mx.conv1d` takes five times as long with a dilation. The weight is on the left because the
+    reference BLAS is two to three times as fast where neither side is transposed.
 
     Args:
-        x: (batch, columns, channels).
-        weight: (out, kernel, channels).
+        x: (batch, channels, columns).
+        weight: (out, channels, kernel).
         stride: Of the windows.
         dilation: Of their columns.
     """
-    outputs, kernel, channels = weight.shape
-    count = (x.shape[1] - (kernel - 1) * dilation - 1) // stride + 1
+    outputs, channels, kernel = weight.shape
+    count = (x.shape[2] - (kernel - 1) * dilation - 1) // stride + 1
     starts = [tap * dilation for tap in range(kernel)]
-    parts = [x[:, start : start + (count - 1) * stride + 1 : stride] for start in starts]
-    return mx.concatenate(parts, axis=-1) @ weight.reshape(outputs, kernel * channels).T
+    parts = [x[:, :, start : start + (count - 1) * stride + 1 : stride] for start in starts]
+    taps_first = weight.swapaxes(1, 2).reshape(outputs, kernel * channels)
+    return taps_first @ mx.concatenate(parts, axis=1)
 
 
 def conv_transpose1d(x: mx.array, weight: mx.array, bias: mx.array | None, stride: int) -> mx.array:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from izwi.backends.mlx.attention import MlxAttention, MlxContext
 from izwi.backends.mlx.audio import MlxAudioOps
 from izwi.backends.mlx.conv import conv1d, conv_transpose1d
-from izwi.backends.mlx.quantized import MlxWeight, product, quantized_weight
+from izwi.backends.mlx.quantized import MlxWeight, product, quantized_weight, ready_weight
 from izwi.ops.arithmetic import padded_columns
 from izwi.ops.protocol import AttentionContext, Ops, Snake
 
@@ -89,7 +89,9 @@ class MlxOps(MlxAttention, MlxAudioOps, Ops):
         return mx.take(x, mx.array(padded_columns(x.shape[-1], left, right, mode)), axis=-1)
 
     def quantize(self, weight: mx.array) -> MlxWeight:
-        return weight if self._weight_bits is None else quantized_weight(weight, self._weight_bits)
+        if self._weight_bits is None:
+            return ready_weight(weight)
+        return quantized_weight(weight, self._weight_bits)
 
     # -- arithmetic --------------------------------------------------------------------------
     def linear(self, x: mx.array, weight: MlxWeight, bias: mx.array | None = None) -> mx.array:

@@ -47,6 +47,19 @@ def quantized_weight(weight: mx.array, bits: int) -> MlxWeight:
     return QuantizedMatrix(packed, scales, offsets, group, bits)
 
 
+def ready_weight(weight: mx.array) -> mx.array:
+    """Keep a (out, in) weight as products want it; its numbers and shape stay the same.
+
+    On a CPU, `x @ weight.T` is two to three times as fast in float32 if the memory holds the
+    transposed weight: the reference BLAS then adds up many columns at once, each in the same order.
+    """
+    if mx.default_device().type != mx.cpu or weight.dtype != mx.float32:
+        return weight
+    transposed = mx.contiguous(weight.T)
+    mx.eval(transposed)  # one after the other, so that both layouts are never held of all
+    return transposed.T
+
+
 def product(x: mx.array, weight: MlxWeight, bias: mx.array | None) -> mx.array:
     """X @ weight.T + bias over the last axis."""
     if isinstance(weight, QuantizedMatrix):
