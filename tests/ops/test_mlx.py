@@ -55,3 +55,13 @@ def test_on_a_cpu_weights_lie_transposed_and_give_the_same_bits_in_any_batch() -
 def test_only_float32_lies_transposed() -> None:
     narrow = mx.zeros((12, 64), dtype=mx.bfloat16)
     assert MlxOps(mx.bfloat16).quantize(narrow) is narrow
+
+
+def test_snake_is_exact_far_from_zero_and_at_half_turns() -> None:
+    angles = np.concatenate([np.linspace(-20, 20, 999), np.arange(-6, 7) * np.pi / 2])
+    alpha, beta = np.array([0.0, 0.7]), np.array([0.0, -0.4])
+    x = np.stack([angles / np.exp(one) for one in alpha])
+    exact = x + np.sin(angles) ** 2 / np.exp(beta)[:, None]
+    ops = MlxOps()
+    found = ops.numpy(ops.snake(ops.array(x[None]), ops.array(alpha), ops.array(beta)))
+    np.testing.assert_allclose(found[0], exact, rtol=0, atol=1e-5)

