@@ -23,6 +23,8 @@ from izwi.runner.noise import StepNoise
 from izwi.sequence import Sequence as RequestSequence
 from izwi.tracks import Track
 
+_ALL = 1_000_000_000  # top-k of a row that keeps all: more than any vocabulary has
+
 
 class MlxSampling:
     """How entries of one model are drawn. Implements `izwi.backends.protocol.Sampling`."""
@@ -139,7 +141,7 @@ class _Table(NamedTuple):
         scale: (rows, 1) divides the logits.
         keep: (rows, 1) so many of the likeliest stay.
         top_p: (rows, 1), or None where all rows have 1.
-        most: The largest `keep`; 0 stands for all.
+        most: The largest `keep`; above any vocabulary if a row keeps all.
     """
 
     greedy: mx.array
@@ -153,19 +155,17 @@ class _Table(NamedTuple):
 @lru_cache(maxsize=1024)
 def _table(params: tuple[SamplingParams, ...], precision: mx.Dtype) -> _Table:
     greedy = np.array([is_greedy(p) for p in params], dtype=bool)
-    everything = 1 << 30
     scale = [1.0 if g else p.temperature for g, p in zip(greedy, params, strict=True)]
-    keep = np.array([p.top_k if p.top_k > 0 else everything for p in params], dtype=np.int64)
+    keep = np.array([p.top_k if p.top_k > 0 else _ALL for p in params], dtype=np.int64)
     limited = any(p.top_p < 1.0 for p in params)
     # as torch has it: a float32, whatever it is compared with
     top_p = np.array([p.top_p for p in params], dtype=np.float32)[:, None]
-    most = int(keep.max(initial=0))
     return _Table(
         greedy=mx.array(greedy)[:, None],
         scale=mx.array(np.array(scale, dtype=np.float32))[:, None],
         keep=mx.array(keep)[:, None],
         top_p=mx.array(top_p, dtype=precision) if limited else None,
-        most=0 if most == everything else most,
+        most=int(keep.max()),
         all_greedy=bool(greedy.all()),
     )
 
@@ -192,7 +192,7 @@ def draw(
 
 def _draw(logits: mx.array, table: _Table, noise: mx.array) -> mx.array:
     vocabulary = logits.shape[-1]
-    values, ids = _largest(logits, min(table.most or vocabulary, vocabulary))
+    values, ids = _largest(logits, min(table.most, vocabulary))
     rank = mx.arange(values.shape[-1])
     nothing = mx.array(-np.inf, dtype=mx.float32)
     values = mx.where(rank >= table.keep, nothing, values / table.scale)

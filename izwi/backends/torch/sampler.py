@@ -23,6 +23,8 @@ from izwi.runner.noise import StepNoise
 from izwi.sequence import Sequence as RequestSequence
 from izwi.tracks import Track
 
+_ALL = 1_000_000_000  # top-k of a row that keeps all: more than any vocabulary has
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Suppressed:
@@ -179,7 +181,7 @@ class _Table:
         scale: (rows, 1) divides the logits.
         keep: (rows, 1) top-k: how many of the likeliest ids to keep.
         top_p: (rows, 1), or None if it is 1 for all rows.
-        most: The largest `keep`; 0 keeps all.
+        most: The largest `keep`; above any vocabulary if a row keeps all.
     """
 
     greedy: Tensor
@@ -193,18 +195,16 @@ class _Table:
 @lru_cache(maxsize=1024)
 def _table(params: tuple[SamplingParams, ...], device: torch.device) -> _Table:
     greedy = [is_greedy(p) for p in params]
-    everything = 1 << 30
     scale = [1.0 if g else p.temperature for g, p in zip(greedy, params, strict=True)]
-    keep = [p.top_k if p.top_k > 0 else everything for p in params]
+    keep = [p.top_k if p.top_k > 0 else _ALL for p in params]
     limited = any(p.top_p < 1.0 for p in params)
     top_p = torch.tensor([p.top_p for p in params])[:, None].to(device) if limited else None
-    most = max(keep, default=0)
     return _Table(
         greedy=torch.tensor(greedy)[:, None].to(device),
         scale=torch.tensor(scale)[:, None].to(device),
         keep=torch.tensor(keep)[:, None].to(device),
         top_p=top_p,
-        most=0 if most == everything else most,
+        most=max(keep),
         all_greedy=all(greedy),
     )
 
@@ -225,7 +225,7 @@ def draw(logits: Tensor, params: Sequence[SamplingParams], noise: Tensor) -> Ten
 
 def _draw(logits: Tensor, table: _Table, noise: Tensor) -> Tensor:
     vocabulary = logits.shape[-1]
-    values, ids = logits.topk(min(table.most or vocabulary, vocabulary), dim=-1)  # descending
+    values, ids = logits.topk(min(table.most, vocabulary), dim=-1)  # descending
     rank = torch.arange(values.shape[-1], device=logits.device)
     values = (values / table.scale).masked_fill(rank >= table.keep, -torch.inf)
     weights = torch.softmax(values, dim=-1).to(noise.dtype)

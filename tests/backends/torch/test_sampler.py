@@ -234,3 +234,26 @@ def test_processing_leaves_the_raw_logits_as_they_are() -> None:
     processed = Sampler([sequence([], SamplingParams())], None).process(raw)
     assert processed[0, STOP] == -torch.inf, "its minimum of entries is not there"
     assert torch.equal(raw, before)
+
+
+class _Quantiles:
+    """Noise that a test chooses, in the place of `StepNoise`."""
+
+    def __init__(self, noise: list[float]):
+        self._noise = np.array(noise)
+
+    def of(self, codebook: int) -> np.ndarray:
+        return self._noise
+
+
+def test_noise_is_compared_in_float64_where_the_device_has_it() -> None:
+    sampler = Sampler([sequence([1, 2], SamplingParams(1.0)) for _ in range(2)], None)
+    sampler._noise = _Quantiles([0.5 - 2.0**-50, 0.5])  # the same float32
+    assert sampler.pick(torch.zeros(2, 2), 1).tolist() == [0, 1]
+
+
+def test_noise_that_rounds_to_one_draws_the_last_id_that_is_left() -> None:
+    logits = torch.tensor([[0.0, 1.0, 2.0, 3.0]]).expand(3, 4)
+    params = [SamplingParams(1.0), SamplingParams(1.0, 2), SamplingParams(1.0, 0, 0.9)]
+    noise = torch.full((3,), 1.0 - 1e-12, dtype=torch.float64).float()  # a device without float64
+    assert draw(logits, params, noise).tolist() == [0, 2, 1]
