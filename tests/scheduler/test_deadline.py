@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from izwi.scheduler.cost import StepCost
 from izwi.scheduler.deadline import (
     AHEAD_STRETCH,
@@ -9,9 +11,12 @@ from izwi.scheduler.deadline import (
     FIRST_SOUND_STRETCH,
     LEAST_CHUNK_TOKENS,
     PATIENCE_STEPS,
+    PRIORITY_S,
     rank_deadline,
+    text_slack_s,
 )
-from izwi.scheduler.playback import underrun_s
+from izwi.scheduler.plan import Urgency
+from izwi.scheduler.playback import FAR_S, underrun_s
 from izwi.scheduler.policy import POLICIES, Budgets, Forward, View
 from tests.scheduler.toy import Timeline, Toy
 from tests.scheduler.views import changed, view_of
@@ -253,3 +258,135 @@ def test_streams_are_heard_early_and_without_gaps_beside_background_work() -> No
     assert late_s < 0.03
     assert silence_s == 0.0
     assert first_sound_after_s("fcfs", step_s=0.02)[0] > 1.0
+
+
+# -- limits of a step, worked out by hand --------------------------------------------------------
+U = 1 / 1024  # a power of two, so that sums of prices are exact
+EXACT = SPEND._replace(
+    running=100,
+    vocodes=100,
+    step_s=8 * U,
+    cost=StepCost(base_s=4 * U, decode_row_s=U, prefill_token_s=U / 32, vocode_call_s=U),
+)
+
+
+def rows(*views: View, **budgets: object) -> list[int]:
+    """Keys of the rows of a step."""
+    return [row.key for row in plan(views, [], EXACT._replace(**budgets)).forward]
+
+
+def many(slack_s: float = float("inf"), first: int = 10, **rest: int) -> list[View]:
+    return [decode(key, slack_s, **rest) for key in range(first, first + 40)]
+
+
+def test_background_work_alone_may_take_half_as_long_again() -> None:
+    assert len(rows(*many())) == 8  # 4 + 8 = 1.5 * 8
+    assert len(rows(*many(FAR_S))) == 8, "nor does a stream that is far ahead count"
+    assert rows(decode(1, FAR_S), *many()) == [1, *range(10, 17)]
+    assert rows(decode(1, FAR_S - 0.01), *many()) == [1, 10, 11, 12]  # 4 + 4 = 8
+    urgent = decode(1, 0.01)
+    assert rows(urgent, *many()) == [1, 10, 11, 12]
+
+
+def test_a_waiting_stream_that_is_not_far_ahead_ends_the_longer_step() -> None:
+    for slack_s, alone in ((FAR_S, True), (FAR_S - 0.01, False)):
+        waiting = changed(decode(1, slack_s), num_computed=0, num_pages=0)
+        step = plan(many(), [waiting], EXACT._replace(running=40))
+        assert len(step.forward) == (8 if alone else 4)
+
+
+def test_streams_that_are_not_far_ahead_may_take_four_times_as_long() -> None:
+    assert len(rows(*many(FAR_S - 0.01))) == 28  # 4 + 28 = 4 * 8
+    # but not beside a first sound: a quarter of an hour's share of the time until it is late
+    new = view_of(1, 33, 32, num_pages=3, slack_s=0.1, chunk=12)
+    assert len(rows(new, *many(FAR_S - 0.01))) == 4
+    late = changed(new, slack_s=0.0)
+    assert rows(late, *many(FAR_S - 0.01)) == [1], "5 and a tenth"
+
+
+def test_a_step_may_always_take_a_quarter_more_than_one_row() -> None:
+    slow = StepCost(base_s=4 * U, decode_row_s=U / 4)
+    # 1.25 * (4 + 1/4) = 4 + 5.25 / 4
+    assert len(rows(*many(), step_s=0.0, cost=slow)) == 5
+    assert len(rows(decode(1, 0.01), *many(), step_s=0.0, cost=slow)) == 1
+
+
+def test_rows_go_before_prompts_where_there_are_fewer_pages_than_sequences() -> None:
+    prompt = view_of(1, 600, num_pages=40)
+    crowd = [prompt, decode(2), decode(3)]
+    for pages, order in ((3, [1, 2, 3]), (2, [2, 3, 1])):
+        assert rows(*crowd, free_pages=pages, step_s=100 * U) == order
+    # there they leave a prompt that time which rows do not take, and elsewhere it leaves none
+    assert rows(*crowd, free_pages=3) == [1]
+    few = plan(crowd, [], EXACT._replace(free_pages=2))
+    assert few.forward[-1] == Forward(1, 0, 192)  # 12 - 4 - 2, at a 32nd a position
+
+
+def test_one_urgent_prompt_makes_progress_whatever_the_time_and_a_second_does_not() -> None:
+    prompts = [view_of(key, 600, num_pages=40, slack_s=0.1, chunk=1) for key in (1, 2)]
+    step = plan(prompts, [], EXACT._replace(step_s=0.0))
+    assert step.forward == (Forward(1, 0, 600), Forward(2, 0, 600)), "nobody would hear a gap"
+    listener = decode(3, 0.0)
+    step = plan([*prompts, listener], [], EXACT._replace(step_s=0.0))
+    assert step.forward == (Forward(3, 32, 33), Forward(1, 0, LEAST_CHUNK_TOKENS))
+    new = [changed(prompt, num_pages=0) for prompt in prompts]
+    step = plan([listener], new, EXACT._replace(step_s=0.0))
+    assert step.admit == (1,)
+    assert step.forward == (Forward(3, 32, 33), Forward(1, 0, LEAST_CHUNK_TOKENS))
+
+
+def test_idle_background_sounds_before_streams_where_the_codec_is_short() -> None:
+    idle = decode(1, idle_steps=BACKGROUND_STEPS, frames=11)
+    near = decode(2, 0.01, frames=11)
+    assert plan([idle, near], [], EXACT._replace(vocodes=1)).vocode == ((1, 12),)
+    fresh = changed(idle, idle_steps=BACKGROUND_STEPS - 1)
+    assert plan([fresh, near], [], EXACT._replace(vocodes=1)).vocode == ((2, 12),)
+
+
+def test_text_without_a_deadline_never_becomes_urgent() -> None:
+    idle = Urgency(slack_s=float("inf"), started=True, idle_steps=BACKGROUND_STEPS)
+    assert text_slack_s(idle) == float("inf")
+    read = Urgency(slack_s=0.5, started=True, idle_steps=BACKGROUND_STEPS, priority=2)
+    assert text_slack_s(read) == -BACKGROUND_STEPS
+    assert text_slack_s(replace(read, idle_steps=BACKGROUND_STEPS - 1)) == 0.5 - 2 * PRIORITY_S
+    assert text_slack_s(replace(read, started=False)) == 0.5 - 2 * PRIORITY_S
+
+
+def test_priority_decides_between_texts_of_equal_slack_and_not_between_streams() -> None:
+    texts = [view_of(key, 20, slack_s=0.1, priority=key) for key in range(3)]
+    assert plan([], texts, SPEND._replace(running=1)).admit == (2,)
+    streams = [changed(text, chunk=1) for text in texts]
+    assert plan([], streams, SPEND._replace(running=1)).admit == (0,)
+
+
+def test_the_listener_with_the_least_slack_limits_a_long_prompt() -> None:
+    new = view_of(7, 1500, slack_s=0.1, chunk=1)
+    for slacks in ((0.03, 0.18), (0.18, 0.03)):
+        step = plan([decode(key, slack_s) for key, slack_s in enumerate(slacks)], [new], SPEND)
+        assert step.forward[-1].stop <= 200
+    # who may not emit cannot hear a gap sooner
+    away = decode(1, 0.03, backpressured=True)
+    assert plan([decode(0, 0.18), away], [new], SPEND).forward[-1].stop > 1000
+
+
+def test_the_first_sound_of_a_stream_that_can_wait_is_left_to_the_next_step() -> None:
+    patient = view_of(7, 20, slack_s=4.0, started=True, chunk=1)
+    step = plan([], [patient], SPEND)
+    assert (step.admit, step.forward, step.vocode) == ((7,), (Forward(7, 0, 20),), ())
+    assert plan([], [changed(patient, slack_s=0.1)], SPEND).vocode == ((7, 1),)
+
+
+def test_new_requests_leave_the_pages_that_prompts_in_flight_need() -> None:
+    prompt = view_of(1, 100, num_encodes=8, slack_s=4.0, started=True)  # 7 pages to come
+    new = view_of(9, 15, slack_s=4.0, started=True)
+    for pages, admitted in ((7, ()), (8, (9,))):
+        step = plan([prompt], [new], SPEND._replace(free_pages=pages, step_s=1.0))
+        assert step.encode == ((1, 4),)
+        assert step.admit == admitted
+
+
+def test_due_sound_that_can_wait_has_no_time_beside_urgent_rows() -> None:
+    due = decode(10, 4.0, frames=14)
+    assert plan([due], [], EXACT._replace(step_s=0.0)).vocode == ((10, 12),), "a step has something"
+    assert plan([due, decode(1, 0.01)], [], EXACT._replace(step_s=0.0)).vocode == ()
+    assert plan([due, decode(1, 0.01)], [], EXACT).vocode == ((10, 12),)
