@@ -1,4 +1,4 @@
-"""Model families: how each kind of checkpoint computes, over the operations table."""
+"""Model families: how each kind of checkpoint computes, over `izwi.ops`."""
 
 from izwi.model import Family
 from izwi_models import lfm2_audio, qwen3_aligner, qwen3_asr, qwen3_chat, qwen3_tts

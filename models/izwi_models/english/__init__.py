@@ -1,1 +1,1 @@
-"""English text as it is said: for checkpoints that were trained on plain words alone."""
+"""English text normalization for speech, for checkpoints that were trained on plain words."""

@@ -30,7 +30,7 @@ _YEAR = r"(\d{4})\b(?![,.:]\d)"
 _ISO = re.compile(r"\b(\d{4})([-/])(\d{2})\2(\d{2})\b(?![-/])")
 _SLASHED = re.compile(r"\b(\d{1,2})/(\d{1,2})/(\d{4}|\d{2})\b")
 _DOTTED = re.compile(r"\b(\d{1,2})\.(\d{1,2})\.(\d{4})\b")
-# powers and fractions (with U+2044) are written so before dates are looked for
+# powers and fractions (with U+2044) are in this form before dates are searched
 _NO_POWER = "(?! to the power| squared| cubed)"
 _MONTH_FIRST = re.compile(rf"\b({_MONTH}) {_DAY}\b(?![:/%\u2044]){_NO_POWER}(?:,? {_YEAR})?")
 _DAY_FIRST = re.compile(rf"\b{_DAY} (?:of )?({_MONTH})(?!\w)(?:,? {_YEAR})?")
@@ -54,7 +54,7 @@ _AFTER_WORD = re.compile(
     r"|[Cc]irca|[Ss]pring|[Ss]ummer|[Aa]utumn|[Ff]all|[Ww]inter|[Ee]arly|[Ll]ate)"
     r"(?: of)? )(1[0-9]\d{2}|20\d{2})\b(?![,.:-]?\d|%)"
 )
-# Of this time a number of four digits is mostly a year, wherever it stands.
+# In this range, a number of four digits is usually a year.
 _MODERN = re.compile(
     rf"(?<![\d.,:/$£€¥#+-])\b(19\d{{2}}|20[0-3]\d)\b(?![.,:/-]?\d|[%°]| ?(?:{UNIT})\b)"
 )
@@ -62,7 +62,7 @@ _HALF_DAY = re.compile(r"(?<![A-Za-z.])([AaPp])\.[Mm]\.(?:( ?[-–] ?)(?=\d)|(?=
 _CLOCK = re.compile(r"(?<![\d:.])(\d{1,2}):(\d{2})(?::(\d{2}))?(?: ?([AaPp]) ?[Mm]\b)?(?![\d:])")
 _HOUR = re.compile(r"(?<![\d:.,])(\d{1,2}) ?([AaPp]) ?[Mm]\b")
 
-# Words that the next one may change the reading of, or that change that of the next one.
+# Words whose reading depends on the next word, or that change the reading of the next word.
 DATE_WORDS = frozenset(
     (
         *(*_MONTHS, *_SHORT_MONTHS, "am", "pm", "AM", "PM", "a.m", "p.m", "A.M", "P.M", "of"),
@@ -78,7 +78,7 @@ def say_dates(text: str) -> str:
     text = _MONTH_SPAN.sub(lambda m: f"{_SHORT_MONTHS[m[1]]} to {_SHORT_MONTHS[m[2]]}", text)
     text = _WEEKEND.sub(lambda m: _DAYS[m[1]], _SHORT_DAY.sub(_weekday, text))
     text = _DOTTED_CLOCK.sub(r"\1:\2", text)
-    # where a sentence begins behind it, its last point ended one
+    # if a sentence begins after it, its last point ended the previous one
     text = _HALF_DAY.sub(lambda m: f"{m[1]} m" + (" to " if m[2] else "." if m[3] else ""), text)
     if not any(character.isdigit() for character in text):
         return text

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _DENOMINATORS = {2: ("half", "halves"), 4: ("quarter", "quarters")}
-# Longer runs of digits are no quantities any more: they are said digit by digit.
+# Longer runs of digits are not quantities: they are read digit by digit.
 _LONGEST_CARDINAL = 15
 
 

@@ -43,7 +43,7 @@ _MAGNITUDES = {
     "tn": "trillion",
     "t": "trillion",
 }
-# What follows a number: one, several.
+# Units after a number: singular, plural.
 _UNITS = {
     "%": ("percent", "percent"),
     "km": ("kilometer", "kilometers"),
@@ -126,7 +126,7 @@ _UNITS = {
     "km2": ("square kilometer", "square kilometers"),
     "m3": ("cubic meter", "cubic meters"),
 }
-# Behind a space these are more often something else: "grade 5 A".
+# After a space these are usually something else: "grade 5 A".
 _GLUED_UNITS = frozenset(("A", "in", "us"))
 _RATES = {"hr": "hour", "h": "hour", "min": "minute", "mo": "month", "yr": "year", "lb": "pound"}
 _DIRECTIONS = {"N": "north", "S": "south", "E": "east", "W": "west"}
@@ -164,7 +164,7 @@ _PRICE_TO = re.compile(rf"(?<=[\dkKmMbB]) ?[-–] ?(?={_SIGN}\d)")
 _SHARE_TO = re.compile(r"(?<=%)(?: to | ?[-–] ?)(?=\d)")
 _WORD_TO = re.compile(r"(?<=[A-Za-z%°])–(?=[\w$£€])|(?<=\d)–(?=[A-Za-z])")
 _DIRECTION = re.compile(r"(?<=\d) ?° ?([NSEW])\b")
-# "1,5" may be two numbers; where money or a share is counted it is one
+# "1,5" may be two numbers; in amounts of money and percentages it is one
 _COMMA = re.compile(
     rf"(?<![\d,.])(\d+),(\d{{1,2}})(?![\d,]|\.\d)(?= ?(?:%|{_SIGN}|(?:{_CODE})\b))"
     rf"|(?<={_SIGN})(\d+),(\d{{1,2}})(?![\d,]|\.\d)"
@@ -181,7 +181,7 @@ _RANGE = re.compile(rf"(?<![\w.-])({_NUMBER}) ?[-–] ?({_NUMBER})(?![\w-]|\.\d)
 _PRODUCT = re.compile(r"(?<=\d) ?[x×] ?(?=\d)")
 _DOTTED = re.compile(r"\bv?(\d+(?:\.\d+){2,})\b|\bv(\d+(?:\.\d+)?)\b")
 _ORDINAL = re.compile(r"\b(\d{1,3}(?:,\d{3})+|\d+)(?:st|nd|rd|th|ST|ND|RD|TH)\b")
-# "4K" is a size of pictures
+# "4K" is a picture resolution
 _THOUSANDS = re.compile(r"\b(\d+(?:\.\d+)?)k\b|\b(\d{2,}(?:\.\d+)?)K\b")
 _TIMES = re.compile(r"(?<=\d)x\b")
 _HEIGHT = re.compile(r"(?<![\w.])(\d)' ?(\d{1,2})(?:\"|''|(?![\w.:/%]))")
@@ -195,7 +195,7 @@ _ANY = re.compile(_NUMBER)
 
 
 def say_quantities(text: str) -> str:
-    """Write all digits that are left in a text as words."""
+    """Write all remaining digits of a text as words."""
     text = _say_signs_of_money(text)
     text = _CENTS.sub(lambda m: _counted(m[1], "cent", "cents"), text)
     text = _PRICE_RANGE.sub(
@@ -234,7 +234,7 @@ def say_quantities(text: str) -> str:
 
 
 def _say_signs_of_money(text: str) -> str:
-    """Write minus, to and per as words where amounts stand beside them, and commas as points."""
+    """Write minus, to and per next to amounts as words, and decimal commas as points."""
     text = _SHARE_TO.sub(" to ", _PRICE_TO.sub(" to ", _LOSS.sub("minus ", text)))
     text = _WORD_TO.sub(" to ", text)
     text = _PRICE_PER.sub(

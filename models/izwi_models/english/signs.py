@@ -1,4 +1,4 @@
-"""What is written with signs of its own: entities of HTML, powers, letters of other alphabets."""
+"""Special characters: HTML entities, powers, letters of other alphabets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import html
 import re
 from re import Match
 
-# Letters that are no base letter with an accent, so that no normal form takes them apart.
+# Letters that Unicode does not decompose into a base letter and an accent.
 _LETTERS = str.maketrans(
     {
         "ß": "ss",
@@ -24,7 +24,7 @@ _LETTERS = str.maketrans(
         "ð": "th",
         "þ": "th",
         "ı": "i",
-        "≠": " is not equal to ",  # the normal form takes its stroke away
+        "≠": " is not equal to ",  # normalization removes its stroke
         "\u00b5": "u",  # the sign
         "\u03bc": "u",  # the letter
         "\u2126": "ohm",  # the sign
@@ -34,7 +34,7 @@ _LETTERS = str.maketrans(
 _ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#39|#x27);")
 _MIXED = re.compile(r"(?<=\d)(?=[¼½¾⅐-⅞])")
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
-# "20 m²" is an area and "m/s²" a unit; both are no powers
+# "20 m²" is an area and "m/s²" a unit; neither is a power
 _POWER = re.compile(rf"(?<![\d/])(?<!\d )(?<!\w)([A-Za-z]|\d+)([{_RAISED}]+)")
 _CARET = re.compile(r"(?<=[A-Za-z\d])\^(-?\d+)")
 _NAMED_POWERS = {"2": " squared", "3": " cubed"}
@@ -48,7 +48,7 @@ _CAMEL = re.compile(r"(?<=[a-z]{2})(?=[A-Z])|(?<=[a-z])(?=[A-Z]{2,}\b)")
 
 
 def say_signs(text: str) -> str:
-    """Write signs as words that the normal form of the text would take apart or lose."""
+    """Write characters as words that Unicode normalization would decompose or lose."""
     text = _ENTITY.sub(lambda m: html.unescape(m[0]), text)
     text = _MIXED.sub(" ", text)
     text = _POWER.sub(lambda m: m[1] + _power(_lowered(m[2])), text)
@@ -57,7 +57,7 @@ def say_signs(text: str) -> str:
 
 
 def say_code(text: str) -> str:
-    """Write operators, numbers and names of programs as words."""
+    """Write operators, numbers and names in program code as words."""
     text = _HEX.sub(_hex, text)
     text = _TIMES.sub(" times ", _EXPONENT.sub(" e minus ", text))
     for sign, words in _OPERATORS.items():
@@ -66,7 +66,7 @@ def say_code(text: str) -> str:
 
 
 def part_names(text: str) -> str:
-    """Part names that are written in one: "OpenAI" is "Open AI"."""
+    """Split names that are written as one word: "OpenAI" is "Open AI"."""
     return _CAMEL.sub(" ", text)
 
 

@@ -1,7 +1,7 @@
-"""English text as it is said: no digits, abbreviations, addresses or marks of a text editor.
+"""English text as it is spoken: without digits, abbreviations, addresses or markup.
 
-What is written is ambiguous where only meaning decides ("9/11", "St."): the rules take the more
-common reading, and prefer one that is always understood over one that is sometimes elegant.
+Some text is ambiguous without its meaning ("9/11", "St."). The rules choose the more common
+reading, and prefer a reading that is always understood over one that is sometimes more elegant.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from izwi_models.english.numbers import cardinal, ordinal
 from izwi_models.english.quantities import say_quantities
 from izwi_models.english.signs import part_names, say_code, say_signs
 
-# Their point ends no sentence.
+# A point after these does not end a sentence.
 _TITLES = {
     "Mr": "Mister",
     "Mrs": "Missus",
@@ -46,7 +46,7 @@ _TITLES = {
     "Fig": "Figure",
     "fig": "figure",
 }
-# Their point ends one where a capital follows, or the line ends.
+# A point after these ends a sentence if a capital or the end of the line follows.
 _ENDINGS = {
     "Bros": "Brothers",
     "Esq": "Esquire",
@@ -70,7 +70,7 @@ _DOTTED_WORDS = {
     "a.k.a.": "also known as",
     "Ph.D.": "P H D",
 }
-# As written without a point, and short ones whose point belongs to the number behind.
+# Without a point, and short ones whose point belongs to the following number.
 _BARE = {
     "Mr": "Mister",
     "Mrs": "Missus",
@@ -132,7 +132,7 @@ _NUMBERED = re.compile(r"^[ \t]*(\d{1,3})[.)][ \t]+", re.MULTILINE)
 _SPACED_RANGE = re.compile(r"(?<=[\d%]) [-–] (?=\d)")
 _DASH = re.compile(r"(?:(?<=\s)|^)-+(?=\s)|-{2,}")
 _LINK = re.compile(r"!?\[([^\[\]\n]{0,80})\]\([^)\s]{0,200}\)")
-# a link, or the beginning of one, whose last word is not written yet
+# a link, or the beginning of one whose last word has not arrived yet
 _OPEN_LINK = re.compile(r"!?\[[^\[\]\n]{0,80}(?:\](?:\([^)\s]{0,200}(?:\)\S*)?)?)?$")
 _ATTRIBUTE = r"[\w-]{1,40}=(?:\"[^\"<>]{0,200}\"|'[^'<>]{0,200}')"
 _TAG = re.compile(rf"</?[A-Za-z][\w-]{{0,20}}(?:\s+{_ATTRIBUTE}){{0,20}}\s*/?>")
@@ -167,35 +167,35 @@ _CAPITALS = re.compile(r"\b([A-Z]{2,})(s)?\b")
 _COMPARED = re.compile(r"(?:(?<=\s)|^)([<>])(=?)(?=\s)")
 _HASHTAG = re.compile(r"#(?=[A-Za-z])")
 
-# Words of which, or beside which, the next word may be read differently: "5 km", "(555) 123-4567".
+# Words that are read differently, or make the next word so, depending on their neighbour: "5 km",
+# "(555) 123-4567".
 _OPEN = re.compile(
     r"[\d$£€¥₹₩₿~№]|[-–+<>=(]$|^[B-HJ-Z]\.$|^[^\w\s]{1,3}$|^x$"
-    rf"|<[A-Za-z][\w-]*$|^{_ATTRIBUTE}$"  # a tag that goes on
+    rf"|<[A-Za-z][\w-]*$|^{_ATTRIBUTE}$"  # a tag that continues
 )
 _OPENERS = (
     DATE_WORDS
     | frozenset(_ENDINGS)
     | frozenset(("No", "no", "St", "USD", "EUR", "GBP", "JPY", "w/", "w/o"))
     | {"Chapter", "chapter", "Part", "part", "Section", "section", "Act", "act", "Volume", "volume"}
-    | {"ft", "lb", "lbs", "oz", "hr", "hrs", "min", "sec"}  # with a point behind
+    | {"ft", "lb", "lbs", "oz", "hr", "hrs", "min", "sec"}  # with a point after it
     | {"sq", "fl"}
     | {"c", *_BEFORE_NUMBER, *map(str.title, _BEFORE_NUMBER), *_RULERS.split()}
     | {"CHF", "INR", "CAD", "AUD"}
     | {"World", "world", "War", "war", "Phase", "phase", "Level", "level"}
 )
-# A run of such words longer than this is read in parts.
+# A longer run of these words is processed in parts.
 _LONGEST_OPEN = 400
 
 
 def say_english(text: str, *, begins_line: bool = True) -> str:
-    """Write text in words and marks of punctuation.
+    """Return text as words and punctuation.
 
     Args:
-        text: Any; all of it, or cut where `settled` says.
-        begins_line: Nothing but white space is before it in its line.
+        text: Any text: the whole, or cut at an index from `settled`.
+        begins_line: Only white space is before it on its line.
 
-    Returns:
-        Letters, white space and marks. What is no English stays, without its accents.
+    Returns: Letters, white space and punctuation. Text that is not English stays, without accents.
     """
     text = text.replace("’", "'").replace("‘", "'").replace("№", "No. ")
     text = say_signs(_UNSEEN.sub("", text))
@@ -217,9 +217,9 @@ def say_english(text: str, *, begins_line: bool = True) -> str:
 
 
 def settled(text: str) -> int:
-    """Up to where `say_english` says a text the same whatever is written after it.
+    """Return the length of the part that `say_english` reads the same whatever follows it.
 
-    That is behind the white space before the last words that could belong to what follows.
+    It ends after the white space before the last words whose reading may depend on what follows.
     """
     link = text.rfind("[")
     if link > 0 and text[link - 1] == "!":
@@ -246,13 +246,13 @@ def settled(text: str) -> int:
 def _is_open(word: str) -> bool:
     plain = unicodedata.normalize("NFKD", word)
     name = plain.rstrip(".,")
-    last = re.split("[-–]", name)[-1]  # a day may follow "Jan-Feb" as it may follow "Feb"
+    last = re.split("[-–]", name)[-1]  # a day may follow "Jan-Feb", as it may follow "Feb"
     opens = name in _OPENERS or last in _OPENERS or last.lower() in DATE_WORDS
     return bool(_OPEN.search(plain)) or opens
 
 
 def _without_markup(text: str, begins_line: bool) -> str:
-    first = "" if begins_line else "\0 "  # so that what is cut there does not begin a line
+    first = "" if begins_line else "\0 "  # so that the text cut there does not begin a line
     text = _BULLETS.sub("", _FENCE.sub("", first + text))
     text = _NUMBERED.sub(r"\1, ", text)
     text = _TAG.sub(" ", _LINK.sub(r"\1", text))

@@ -1,4 +1,4 @@
-"""LFM2-Audio and LFM2.5-Audio: speech in, text and speech out, in turns."""
+"""LFM2-Audio and LFM2.5-Audio: speech in, interleaved text and speech out."""
 
 from izwi_models.lfm2_audio.loader import FAMILY
 

@@ -1,4 +1,4 @@
-"""What config files say of features, encoder and codecs of LFM2-Audio. Knows no tensor."""
+"""Configuration of LFM2-Audio's features, encoder and codecs. Knows no tensors."""
 
 from __future__ import annotations
 
@@ -55,27 +55,27 @@ class EncoderConfig:
 
     @property
     def num_bands(self) -> int:
-        """Rows of mel bands that subsampling leaves."""
+        """Return the number of rows of mel bands after subsampling."""
         return -(-self.feat_in // self.subsampling_factor)
 
     def num_tokens(self, frames: int) -> int:
-        """Tokens that so many mel frames become."""
+        """Return the number of tokens for this number of mel frames."""
         return -(-frames // self.subsampling_factor)
 
 
 @dataclass(frozen=True, slots=True)
 class MimiConfig:
-    """Sizes of Mimi, which its weight file comes without: the defaults are those of Kyutai's.
+    """Sizes of Mimi. Its weight file has none; the defaults are Kyutai's.
 
     Attributes:
         num_codebooks: Codes of a frame; the file has `num_file_codebooks`.
         codebook_size: Entries of a codebook.
         codebook_dim: Their width.
         hidden_size: Width of the latents and of the transformer.
-        num_layers: Of the transformer.
-        num_heads: Its heads.
+        num_layers: Layers of the transformer.
+        num_heads: Attention heads of the transformer.
         intermediate_size: Width of its feed-forward layers.
-        window: Positions at 25 Hz that one of them sees, itself included.
+        window: Positions at 25 Hz that each position attends to, including itself.
         rope_theta: Base of its rotation.
         num_filters: Channels before the last convolution.
         ratios: Upsampling of each block of the convolutional decoder.
@@ -107,7 +107,7 @@ class DetokenizerConfig:
 
     Attributes:
         layer_types: "conv", or either name of windowed attention.
-        intermediate_size: Of the feed-forward layers before it is adjusted.
+        intermediate_size: Width of the feed-forward layers before adjustment.
         sliding_window: Positions at 75 Hz that one of them sees, itself included.
     """
 

@@ -64,12 +64,12 @@ def _conformer_layer(layer: str, config: EncoderConfig) -> Shapes:
 
 
 def mimi_shapes(config: MimiConfig, names: Container[str] = ()) -> Shapes:
-    """Tensors of tokenizer-e351c8d8-checkpoint125.safetensors, the unread encoder included.
+    """Tensors of tokenizer-e351c8d8-checkpoint125.safetensors, including the unused encoder.
 
     Args:
         config: Sizes of Mimi.
         names: Of the tensors in the file. Attention's projections are called `in_proj_weight` in
-            Kyutai's files and `in_projs.0.weight` in what newer code saves; both are taken.
+            Kyutai's files and `in_projs.0.weight` in files of newer code; both are supported.
     """
     hidden = config.hidden_size
     shapes: Shapes = {
@@ -98,7 +98,7 @@ def _mimi_encoder(config: MimiConfig) -> Shapes:
     shapes = _affine("encoder.model.0.conv.conv", width, 1, MIMI_KERNEL)
     for ratio in reversed(config.ratios):
         shapes |= _mimi_unit(f"encoder.model.{layer}", width)
-        conv = f"encoder.model.{layer + 2}.conv.conv"  # an ELU lies before
+        conv = f"encoder.model.{layer + 2}.conv.conv"  # after an ELU
         shapes |= _affine(conv, 2 * width, width, 2 * ratio)
         width, layer = 2 * width, layer + 3
     conv = f"encoder.model.{layer + 1}.conv.conv"
@@ -140,7 +140,7 @@ def _mimi_quantizer(config: MimiConfig) -> Shapes:
 
 
 def detokenizer_shapes(config: DetokenizerConfig) -> Shapes:
-    """Tensors of audio_detokenizer/model.safetensors, its unread text embedding included."""
+    """Tensors of audio_detokenizer/model.safetensors, including its unused text embedding."""
     hidden, head = config.hidden_size, config.head_dim
     keys = config.num_key_value_heads * head
     shapes: Shapes = {

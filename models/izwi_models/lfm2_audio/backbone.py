@@ -2,8 +2,8 @@
 
 A layer adds `operator(operator_norm(x))` to x and then the MLP of `ffn_norm`. The operator is
 grouped-query attention with an RMS norm over each head, or a gated short convolution: three
-projections B, C and u of the input, out_proj(C * conv(B * u)), where conv looks `conv_width - 1`
-positions back. Source: transformers 4.57.6, models/lfm2.
+projections B, C and u of the input, out_proj(C * conv(B * u)), where conv reads the last
+`conv_width - 1` positions. Source: transformers 4.57.6, models/lfm2.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from izwi_models.lfm2_audio.config import BackboneConfig
 PREFIX = "lfm."
 EMBEDDING = f"{PREFIX}embed_tokens.weight"
 
-# What `pack` joins, under which name. No checkpoint has these.
+# Names of the tensors that `pack` concatenates. No checkpoint has these.
 _QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
 _CONV_IN = ("conv.in_proj", ("conv.in_proj",))
 _GATE_UP = ("feed_forward.gate_up", ("feed_forward.w1", "feed_forward.w3"))
@@ -24,15 +24,14 @@ _NORM, _MLP_NORM = "operator_norm.weight", "ffn_norm.weight"
 
 
 def pack(ops: Ops, weights: Weights, config: BackboneConfig) -> dict[str, Array]:
-    """Join what is multiplied with the same input, and make it ready for products.
+    """Concatenate weights that share an input, and prepare them for products.
 
     Args:
         ops: The backend's operations.
         weights: Tensors by checkpoint name; those outside the backbone stay as they are.
         config: Sizes.
 
-    Returns:
-        What `hidden_states` takes.
+    Returns: The weights for `hidden_states`.
     """
     packed = dict(weights)
     for n in range(config.num_hidden_layers):
@@ -62,10 +61,10 @@ def hidden_states(
 
     Args:
         ops: The backend's operations.
-        weights: What `pack` made.
+        weights: From `pack`.
         config: Sizes.
         x: (positions, hidden) input embeddings of packed sequences.
-        context: Which positions each one sees, and what they have kept.
+        context: Which positions each one attends to, and their cached state.
 
     Returns:
         (positions, hidden) hidden states after the final norm.
@@ -87,7 +86,7 @@ def hidden_states(
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer's weights, by their names in it, and what they are computed with."""
+    """One layer's weights, by their names within the layer, and its context."""
 
     ops: Ops
     weights: Weights
@@ -98,12 +97,12 @@ class _Layer:
         return self.weights[self.prefix + name]
 
     def norm(self, name: str) -> Array | None:
-        """The weight of a norm, or None where it was folded into the product behind it."""
+        """Return the weight of a norm, or None if it was folded into the following product."""
         return self.weights.get(self.prefix + name)
 
 
 def _attend(layer: _Layer, x: Array, context: AttentionContext, number: int) -> Array:
-    """The operator of an attention layer; `number` counts those before it."""
+    """Run the operator of an attention layer; `number` is the number of those before it."""
     attended = layer.ops.normed_attention(
         x,
         layer.norm(_NORM),
@@ -119,7 +118,7 @@ def _attend(layer: _Layer, x: Array, context: AttentionContext, number: int) -> 
 
 
 def _short_conv(layer: _Layer, x: Array, context: AttentionContext, number: int) -> Array:
-    """The operator of a convolution layer; `number` counts those before it."""
+    """Run the operator of a convolution layer; `number` is the number of those before it."""
     ops, eps = layer.ops, layer.config.norm_eps
     projected = ops.normed_linear(x, layer.norm(_NORM), eps, layer["conv.in_proj.weight"])
     taps = layer["conv.conv.weight"]

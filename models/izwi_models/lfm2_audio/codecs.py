@@ -1,4 +1,4 @@
-"""LFM2-Audio's two codecs as the engine runs them; see `izwi.tracks.Codec`."""
+"""LFM2-Audio's two codecs for the engine; see `izwi.tracks.Codec`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from izwi_models.lfm2_audio.audio_config import DetokenizerConfig, MimiConfig
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameCodec:
-    """Frames of eight codes to 24 kHz sound. Implements `izwi.tracks.Codec`."""
+    """Decodes frames of eight codes to 24 kHz audio. Implements `izwi.tracks.Codec`."""
 
     sample_rate: int
     frame_samples: int
@@ -25,7 +25,7 @@ class FrameCodec:
     warms_up = False
 
     def warm_codes(self, sequence: Sequence) -> Array | None:  # noqa: ARG002
-        """Nothing: no voice is cloned."""
+        """Return nothing: the model does not clone voices."""
         return None
 
     def decode(self, codes: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
@@ -34,7 +34,7 @@ class FrameCodec:
 
 
 def mimi_codec(ops: Ops, weights: Weights, config: MimiConfig) -> FrameCodec:
-    """Mimi, LFM2-Audio's codec.
+    """Return Mimi, LFM2-Audio's codec.
 
     Args:
         ops: The backend's operations.
@@ -52,7 +52,7 @@ def mimi_codec(ops: Ops, weights: Weights, config: MimiConfig) -> FrameCodec:
 
 
 def detokenizer_codec(ops: Ops, weights: Weights, config: DetokenizerConfig) -> FrameCodec:
-    """The LFM2 detokenizer, LFM2.5-Audio's codec.
+    """Return the LFM2 detokenizer, LFM2.5-Audio's codec.
 
     Args:
         ops: The backend's operations.

@@ -1,4 +1,4 @@
-"""Sizes of an LFM2-Audio checkpoint, and the tensors of its language side.
+"""Sizes of an LFM2-Audio checkpoint, and the tensors of its language model.
 
 Source: liquid-audio 1.3.0, model/lfm2_audio.py and model/transformer.py; transformers, models/lfm2.
 The encoder and the codecs read their own parts of the configuration, in files of their own.
@@ -18,7 +18,7 @@ from izwi.ops import AttentionSpec
 
 ARCHITECTURE = "Lfm2AudioForConditionalGeneration"
 
-# Ids that the published code has built in.
+# Ids that are constants in the published code.
 END_ID = 7  # <|im_end|>
 AUDIO_START_ID = 128  # <|audio_start|>
 TEXT_END_ID = 130  # <|text_end|>
@@ -26,7 +26,7 @@ END_OF_AUDIO = 2048  # the last code of every codebook
 CODES = END_OF_AUDIO + 1
 
 _CONV, _ATTENTION = "conv", "full_attention"
-# The depthformer's, built in likewise.
+# Constants of the depthformer in the published code.
 _DEPTH_HEADS, _DEPTH_KV_HEADS, _DEPTH_ROPE_THETA, _DEPTH_NORM_EPS = 32, 8, 1e6, 1e-5
 _DEPTH_MULTIPLE_OF = 256
 
@@ -35,7 +35,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class BackboneConfig:
-    """The LFM2 backbone (`lfm` in config.json), derived values worked out.
+    """The LFM2 backbone (`lfm` in config.json), with derived values.
 
     Attributes:
         ffn_size: Inner width of the gated MLP.
@@ -58,7 +58,7 @@ class BackboneConfig:
 
     @property
     def attention(self) -> AttentionSpec:
-        """What one attention layer computes."""
+        """Sizes of one attention layer."""
         return AttentionSpec(
             num_heads=self.num_attention_heads,
             num_kv_heads=self.num_key_value_heads,
@@ -69,13 +69,13 @@ class BackboneConfig:
 
     @property
     def layers(self) -> tuple[CacheSpec, ...]:
-        """What each layer keeps of a sequence."""
+        """What each layer caches of a sequence."""
         attention = PagedAttention(self.num_key_value_heads, self.head_dim, self.rope_theta)
         conv = ShortConv(self.hidden_size, self.conv_width)
         return tuple(conv if kind == _CONV else attention for kind in self.layer_types)
 
     def is_conv(self, layer: int) -> bool:
-        """Whether a layer mixes positions by a short convolution, not by attention."""
+        """Return whether a layer mixes positions by a short convolution instead of attention."""
         return self.layer_types[layer] == _CONV
 
 
@@ -99,7 +99,7 @@ class DepthformerConfig:
 
     @property
     def attention(self) -> AttentionSpec:
-        """What one layer's attention computes, its heads in the half-rotation layout."""
+        """Sizes of one layer's attention, with heads in the half-rotation layout."""
         return AttentionSpec(
             num_heads=_DEPTH_HEADS,
             num_kv_heads=_DEPTH_KV_HEADS,
@@ -114,10 +114,10 @@ class LFM2AudioConfig:
     """One checkpoint.
 
     Attributes:
-        codebooks: Ids of one frame of sound.
+        codebooks: Number of ids in one audio frame.
         interleaved_n_text: Text tokens before each block of frames, in interleaved generation.
         interleaved_n_audio: Frames of each block.
-        tie_audio_embeddings: Whether the file has no output head beside the frames' embedding.
+        tie_audio_embeddings: Whether the output head is the embedding of the frames.
         preprocessor: As in config.json, for the audio encoder's features.
         encoder: As in config.json, for the audio encoder.
         lfm: The backbone.
@@ -138,8 +138,8 @@ def read_config(folder: Path) -> LFM2AudioConfig:
     """Read config.json.
 
     Raises:
-        CheckpointError: The file is broken, a key is missing, or a value is one that this code
-            does not compute; it is named.
+        CheckpointError: The file is broken, a key is missing, or a value is not supported; the
+            message names it.
     """
     path = folder / "config.json"
     return checked_config(read_json(path), str(path))
@@ -171,7 +171,7 @@ def checked_config(values: Mapping[str, Any], where: str) -> LFM2AudioConfig:
 
 
 def _backbone_values(lfm: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Our names for what the published files say, older and newer spellings alike.
+    """Return values under our names, from older and newer spellings of the published files.
 
     Source: transformers 4.57.6, Lfm2Config and Lfm2MLP.
     """
@@ -194,7 +194,7 @@ def _backbone_values(lfm: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _ffn_size(lfm: Mapping[str, Any], where: str) -> int:
-    """Inner width of the MLP: as the file says, or two thirds of that, rounded up."""
+    """Return the inner width of the MLP: the value in the file, or two thirds of it, rounded up."""
     size = lfm.get("block_ff_dim", lfm.get("intermediate_size"))
     if not isinstance(size, int):
         raise CheckpointError(f"{where} lacks the key 'block_ff_dim'")
@@ -221,7 +221,7 @@ def _rounded_up(size: int, multiple_of: int) -> int:
 
 
 def tensor_shapes(config: LFM2AudioConfig) -> Shapes:
-    """Names and shapes of the language side: backbone, frames' embedding, depthformer."""
+    """Return names and shapes of backbone, embedding of frames, and depthformer."""
     hidden, dim = config.lfm.hidden_size, config.depthformer.dim
     shapes = _backbone_shapes(config.lfm)
     shapes["audio_embedding.embedding.weight"] = (config.codebooks * CODES, hidden)
@@ -237,7 +237,7 @@ def tensor_shapes(config: LFM2AudioConfig) -> Shapes:
 
 
 def unused_shapes(config: LFM2AudioConfig) -> Shapes:
-    """Tensors that a file may have and generation does without: training's, and tied copies."""
+    """Return tensors that a file may have and generation ignores: training's, and tied copies."""
     hidden, dim = config.lfm.hidden_size, config.depthformer.dim
     shapes: Shapes = {
         "audio_embedding.embedding_norm.weight": (hidden,),

@@ -1,9 +1,9 @@
-"""The depthformer: the codes of one frame, codebook by codebook, from one state of the backbone.
+"""The depthformer: draws the codes of one frame, codebook by codebook, from a backbone state.
 
-Codebook i's input is the i-th slice of a projection of the state plus the embedding of the code
-before; each codebook has its own norm and output head. Source: liquid-audio 1.3.0,
-model/lfm2_audio.py and model/transformer.py, whose rotation pairs neighbours: `pack` sorts the
-rows of queries and keys so that the usual half-rotation does the same.
+The input of codebook i is the i-th slice of a projection of the state plus the embedding of the
+previous code; each codebook has its own norm and output head. Source: liquid-audio 1.3.0,
+model/lfm2_audio.py and model/transformer.py, whose rotation pairs neighbouring elements: `pack`
+reorders the rows of queries and keys so that the usual half-rotation gives the same result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NORM, _MLP_NORM = "operator_norm.weight", "ffn_norm.weight"
 
 
 def pack(ops: Ops, weights: Weights, config: LFM2AudioConfig) -> dict[str, Array]:
-    """Make the depthformer's weights ready for `draw_frames`; others stay as they are."""
+    """Prepare the depthformer's weights for `draw_frames`; others are not changed."""
     packed, depth = dict(weights), config.depthformer
     rows, in_head = _half_rotation_rows(depth)
     for n in range(depth.layers):
@@ -60,13 +60,13 @@ def draw_frames(
 
     Args:
         ops: The backend's operations.
-        weights: What `pack` made.
+        weights: From `pack`.
         config: Sizes.
         hidden: (rows, hidden) states of the backbone.
         pick: Draws the ids of a codebook from its logits.
 
-    Returns:
-        (rows, codebooks) int64. A frame that begins with END_OF_AUDIO is that throughout.
+    Returns: (rows, codebooks) int64. A frame that begins with END_OF_AUDIO has END_OF_AUDIO in
+        every codebook.
     """
     depth = config.depthformer
     inputs = ops.linear(hidden, weights["depth_linear.weight"], weights["depth_linear.bias"])
@@ -87,7 +87,7 @@ def draw_frames(
 def _decode(
     ops: Ops, weights: Weights, config: DepthformerConfig, x: Array, context: AttentionContext
 ) -> Array:
-    """Run the layers on one position of each row: (rows, 1, dim), no norm behind them."""
+    """Run the layers on one position of each row: (rows, 1, dim), without a final norm."""
     eps = config.norm_eps
     q_name, k_name = _HEAD_NORMS
     for n in range(config.layers):
@@ -118,7 +118,7 @@ def _logits(
 
 
 def _half_rotation_rows(config: DepthformerConfig) -> tuple[list[int], list[int]]:
-    """Rows of qkv_proj, and places within a head, in the order of the half-rotation layout.
+    """Return the order of qkv_proj's rows, and of elements of a head, for the half-rotation layout.
 
     Neighbours 2i and 2i + 1 of a query or key head go to i and i + head_dim / 2; values stay.
     """

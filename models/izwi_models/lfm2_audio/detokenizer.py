@@ -1,10 +1,10 @@
-"""The codec of LFM2.5-Audio: frames of codes through a small LFM2 to spectra, and to 24 kHz sound.
+"""The codec of LFM2.5-Audio: a small LFM2 turns frames of codes into spectra and 24 kHz audio.
 
 A frame's embedding is repeated for six spectra (75 Hz). Short convolutions and attention over the
-last 30 of them look back only, but each spectrum gives 1,280 samples of which the next ones begin
-320 later: a sample is final once the spectra that reach over it are there. So sound lags codes by
-480 samples (20 ms), the first 480 of a stream are silence to be dropped, and its last 480 come
-with a frame behind the end, whose codes are all END.
+last 30 of them are causal. But each spectrum gives 1,280 samples, and the next one begins 320
+samples later, so a sample is final only when all spectra that cover it are computed. Audio
+therefore lags codes by 480 samples (20 ms): the first 480 of a stream are silence, to be dropped,
+and its last 480 come with an extra frame after the end, whose codes are all END.
 
 Source: liquid_audio 1.3.0, detokenizer.py; transformers, models/lfm2.
 """
@@ -28,24 +28,24 @@ from izwi_models.lfm2_audio.audio_tensors import (
 SAMPLE_RATE = 24_000  # Hz
 FRAME_SAMPLES = 1920  # 80 ms
 LOOKAHEAD_SAMPLES = 480
-END = -1  # a code of frames behind the end of a stream
+END = -1  # a code of frames after the end of a stream
 
 _SPECTRA = 6  # of each frame
 _HOP = FRAME_SAMPLES // _SPECTRA
-_REACH = DETOKENIZER_FFT // _HOP  # spectra that give each sample
+_REACH = DETOKENIZER_FFT // _HOP  # spectra that contribute to each sample
 # Squared periodic Hann windows a quarter apart add up to this.
 _ENVELOPE = 1.5
-_MIN_ENVELOPE = 1e-3  # only samples that are dropped have less
+_MIN_ENVELOPE = 1e-3  # only dropped samples have less
 
 # Names of derived tensors and of state. No checkpoint has these.
 _OFFSETS = "offsets"  # (codebooks,) int64, first row of each codebook in the table
 _WINDOW = "squared_window"  # (_REACH, _HOP)
 _START = "start"  # spectra so far
-_COLUMNS = "columns"  # what the last spectra are made from
+_COLUMNS = "columns"  # inputs of the last spectra
 
 
 def prepare(ops: Ops, weights: Weights, config: DetokenizerConfig) -> dict[str, Array]:
-    """Derive what decoding reads, and leave the rest behind.
+    """Derive the tensors that decoding reads, and drop the others.
 
     Args:
         ops: The backend's operations.
@@ -67,12 +67,12 @@ def prepare(ops: Ops, weights: Weights, config: DetokenizerConfig) -> dict[str, 
 
 
 def state_shapes(config: DetokenizerConfig) -> dict[str, StateSpec]:
-    """What a stream keeps between chunks, without the batch axis. Zeros start a stream.
+    """Return the shapes of a stream's state, without the batch axis. Zeros start a stream.
 
-    "start" counts the spectra so far, "columns" is what the last three are made from: their
-    samples are computed again rather than kept, which would need float32 in any dtype. The others
-    are named after their layer: input columns of convolutions (channels, columns), keys and
-    values of attention (window - 1, heads, head_dim).
+    "start" counts the spectra so far, "columns" has the inputs of the last three: their samples are
+    computed again, because storing them would need float32. The others are named after their layer:
+    input columns of convolutions (channels, columns), keys and values of attention (window - 1,
+    heads, head_dim).
     """
     state = {_START: StateSpec((), "int64")}
     for index, kind in enumerate(config.layer_types):
@@ -94,15 +94,14 @@ def decode(
         ops: The backend's operations.
         weights: From `prepare`.
         config: Sizes.
-        codes: (batch, frames, codebooks) int64. A frame whose first code is END or is no code is
-            behind the end of its stream, like all that follow in the row.
-        state: One array (batch, ...) for each name of `state_shapes`. Rows may stand at different
+        codes: (batch, frames, codebooks) int64. A frame whose first code is END, or not a code, is
+            after the end of its stream, as are all later ones of the row.
+        state: One array (batch, ...) for each name of `state_shapes`. Rows may be at different
             frames.
 
-    Returns:
-        (batch, frames * 1920) float32 in [-1, 1] at 24 kHz, and the state for the next frames.
-        Sample i of a stream belongs at i - 480 of its sound. The reference does not bound its
-        samples; what is beyond is clipped here.
+    Returns: (batch, frames * 1920) float32 in [-1, 1] at 24 kHz, and the state for the next frames.
+        Sample i of a stream is sample i - 480 of its audio. Samples are clipped; the reference does
+        not clip.
     """
     stream = _Stream(ops, weights, config, state)
     known = ops.clip(codes, 0, DETOKENIZER_CODEBOOK_SIZE - 1)
@@ -126,7 +125,7 @@ def decode(
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """Layers by name, each taking its past from `before` and leaving its next in `after`."""
+    """Layers by name; each reads its state from `before` and writes the next to `after`."""
 
     ops: Ops
     weights: Weights
@@ -189,12 +188,12 @@ def _normed_heads(stream: _Stream, norm: str, x: Array) -> Array:
 
 
 def _overlap(stream: _Stream, x: Array, is_sound: Array) -> Array:
-    """Add up the samples of overlapping spectra and divide by what their windows add up to.
+    """Add up the samples of overlapping spectra and divide by the sum of their windows.
 
     Args:
-        stream: Of the last spectra.
-        x: (batch, spectra, hidden) what they are made from.
-        is_sound: (batch, spectra) bool, false behind the end.
+        stream: State with the last spectra.
+        x: (batch, spectra, hidden) inputs of the spectra.
+        is_sound: (batch, spectra) bool, false after the end.
 
     Returns:
         (batch, spectra * 320) float32.
@@ -209,7 +208,7 @@ def _overlap(stream: _Stream, x: Array, is_sound: Array) -> Array:
     frames = ops.spectral_frames(joined, weights["lin.weight"], weights["lin.bias"])
     frames = ops.where(there[..., None], frames, 0.0)
     parts = frames.reshape(batch, past + spectra, _REACH, _HOP)
-    # part n of a spectrum falls on the first part of the nth after it
+    # part n of a spectrum overlaps the first part of the nth spectrum after it
     sound = sum(parts[:, past - n : past - n + spectra, n] for n in range(_REACH))
     lacking = sum(
         ops.where(~there[:, past - n : past - n + spectra, None], weights[_WINDOW][n], 0.0)

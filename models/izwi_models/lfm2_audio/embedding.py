@@ -1,4 +1,4 @@
-"""Inputs of the backbone: text tokens, frames of sound, and sound that was encoded.
+"""Inputs of the backbone: text tokens, audio frames, and encoded audio.
 
 A position holds a token or a frame; a frame's input is the sum of its codes' embeddings.
 """
@@ -11,7 +11,7 @@ from izwi.ops import Array, Ops, Weights
 from izwi_models.lfm2_audio.backbone import EMBEDDING
 from izwi_models.lfm2_audio.config import CODES, LFM2AudioConfig
 
-# In a row of inputs, a column that the position does not use: a row of zeros is added for it.
+# Marks a column of an input row that the position does not use: its embedding is zeros.
 NOTHING = -1
 
 _FRAMES = "audio_embedding.embedding.weight"
@@ -21,10 +21,9 @@ _OFFSETS = "input_offsets"  # (1 + codebooks,) int64: row of the first id of eac
 
 
 def pack(ops: Ops, weights: Weights, config: LFM2AudioConfig) -> dict[str, Array]:
-    """Join the embeddings of text and frames to one table, so that one look-up makes an input.
+    """Concatenate the embeddings of text and frames to one table, for one look-up per input.
 
-    Returns:
-        The weights, where the text embedding is a view of the table and the other is gone.
+    Returns: The weights. The text embedding is a view of the table; the other is removed.
     """
     packed = dict(weights)
     text, frames = packed[EMBEDDING], packed.pop(_FRAMES)
@@ -46,7 +45,7 @@ def embed_inputs(ops: Ops, weights: Weights, inputs: Array) -> Array:
 
     Args:
         ops: The backend's operations.
-        weights: What `pack` made.
+        weights: From `pack`.
         inputs: (positions, 1 + codebooks) int64: a token and NOTHINGs, or NOTHING and a frame.
 
     Returns:

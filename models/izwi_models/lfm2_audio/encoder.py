@@ -1,8 +1,8 @@
 """The audio encoder of LFM2-Audio: mel frames to rows of the backbone's width.
 
-A FastConformer: convolutions that leave one token of eight frames (80 ms), conformer layers that
-attend over the whole segment both ways with relative positions, and a small adapter. Segments are
-encoded on their own; in a batch what pads the shorter ones is masked.
+A FastConformer: convolutions reduce eight frames (80 ms) to one token, conformer layers attend in
+both directions over the whole segment with relative positions, and a small adapter follows.
+Segments are encoded independently; in a batch, padding is masked.
 
 Source: liquid_audio 1.3.0, model/conformer (NeMo's ConformerEncoder) and model/mlp.py.
 """
@@ -18,18 +18,19 @@ import numpy.typing as npt
 from izwi.ops import Array, AttentionSpec, Ops, Weights
 from izwi_models.lfm2_audio.audio_config import EncoderConfig
 
-_NORM_EPS = 1e-5  # of layer and batch norms alike
+_NORM_EPS = 1e-5  # of layer norms and batch norms
 _MAX_TIMESCALE = 10_000.0
-# Numbers that the first convolution makes at once, at most: it makes its input 64 times larger.
+# Maximum number of values that the first convolution computes in one pass: its output is 64 times
+# larger than its input.
 _MOST_NUMBERS = 256 * 64 * 2048
 
-# What `pack_encoder` joins, under which name. No checkpoint has these.
+# Names of the tensors that `pack_encoder` concatenates. No checkpoint has these.
 _QKV = ("self_attn.linear_qkv", ("self_attn.linear_q", "self_attn.linear_k", "self_attn.linear_v"))
 _FOLDED = "conv.folded"
 
 
 class Sound(NamedTuple):
-    """Which positions of padded segments come from sound, after each convolution.
+    """Which positions of padded segments are audio, after each convolution.
 
     Attributes:
         columns: (batch, 1, positions, 1) bool for the input and for the outputs of the first two
@@ -44,9 +45,9 @@ class Sound(NamedTuple):
 
 
 def pack_encoder(ops: Ops, weights: Weights, config: EncoderConfig) -> dict[str, Array]:
-    """Join what is multiplied with the same input, and fold batch norms into convolutions.
+    """Concatenate weights that share an input, and fold batch norms into convolutions.
 
-    `encode` takes plain weights as well and then does so on each call, so that gradients reach
+    `encode` also accepts unpacked weights and then packs them on each call, so that gradients reach
     them. Serving packs once.
 
     Args:
@@ -70,12 +71,11 @@ def pack_encoder(ops: Ops, weights: Weights, config: EncoderConfig) -> dict[str,
 
 
 def distance_table(config: EncoderConfig, tokens: int) -> npt.NDArray[np.float32]:
-    """Sinusoids of the distances tokens - 1 down to 1 - tokens, sines and cosines by turns.
+    """Return sinusoids of distances tokens - 1 down to 1 - tokens, sines and cosines alternating.
 
-    Angles are float32 products, as in the reference: far distances have few digits left of them.
+    Angles are float32 products, as in the reference; they are imprecise for large distances.
 
-    Returns:
-        (2 * tokens - 1, d_model). Those of fewer tokens are in its middle.
+    Returns: (2 * tokens - 1, d_model). The table of fewer tokens is its middle part.
     """
     even = np.arange(0, config.d_model, 2, dtype=np.float32)
     rates = np.exp(even * np.float32(-math.log(_MAX_TIMESCALE) / config.d_model))
@@ -92,19 +92,18 @@ def encode(
     num_frames: Array | None = None,
     table: Array | None = None,
 ) -> Array:
-    """Encode segments of equal length, or padded to it.
+    """Encode segments of equal length, or padded to equal length.
 
     Args:
         ops: The backend's operations.
         weights: Plain or packed.
         config: Sizes of the encoder.
-        mel: (batch, feat_in, frames), see `features.log_mel`; anything finite behind a segment.
+        mel: (batch, feat_in, frames), see `features.log_mel`; any finite values after a segment.
         num_frames: (batch,) int64 on the device, at least 1: frames of each segment. None: all.
         table: `distance_table` on the device, of at least as many tokens; made here where None.
 
-    Returns:
-        (batch, config.num_tokens(frames), d_model). From arrays on the device alone, given both
-        of the last.
+    Returns: (batch, config.num_tokens(frames), d_model). With the last two arguments, all inputs
+        are on the device.
     """
     tokens = config.num_tokens(mel.shape[-1])
     if table is None:
@@ -119,7 +118,7 @@ def encode(
 
 
 def adapt(ops: Ops, weights: Weights, x: Array) -> Array:
-    """Bring encoded tokens, (..., d_model), to the backbone's width."""
+    """Project encoded tokens, (..., d_model), to the backbone's width."""
     x = _affine(
         ops, weights, "audio_adapter.model.1", _norm(ops, weights, "audio_adapter.model.0", x)
     )
@@ -138,10 +137,10 @@ def _sound(ops: Ops, frames: int, num_frames: Array) -> Sound:
 def _subsample(
     ops: Ops, weights: Weights, config: EncoderConfig, x: Array, sound: Sound | None
 ) -> Array:
-    """(batch, frames, bands) -> (batch, tokens, d_model), so many frames at once as memory takes.
+    """(batch, frames, bands) -> (batch, tokens, d_model), in parts that fit into memory.
 
-    A part that begins inside a segment begins a token early: to the convolutions what is before
-    it is zeros, which reaches the first token alone.
+    A part that begins inside a segment begins one token early, because the convolutions read zeros
+    before a part, which affects only its first token.
     """
     batch, frames, bands = x.shape
     factor = config.subsampling_factor
@@ -161,7 +160,7 @@ def _subsample(
 
 
 def _convolve(ops: Ops, weights: Weights, x: Array, columns: tuple[Array, ...]) -> Array:
-    """All frames at once; a convolution reads zeros where there is no sound."""
+    """Convolve all frames together; padding reads as zeros."""
     x = x[:, None]  # (batch, channels, positions, bands)
     for n, layer in enumerate((0, 2, 5)):
         if columns:
@@ -178,11 +177,11 @@ def _convolve(ops: Ops, weights: Weights, x: Array, columns: tuple[Array, ...]) 
 
 
 class _Segments(NamedTuple):
-    """What the layers read of the segments beside their tokens.
+    """Inputs of the layers besides the tokens.
 
     Attributes:
         distances: (2 * tokens - 1, d_model); see `distance_table`.
-        sound: None where nothing is padded.
+        sound: None if no segment is padded.
     """
 
     distances: Array
@@ -227,7 +226,7 @@ def _attend(
 
 
 def _mix(ops: Ops, weights: Weights, layer: str, x: Array, sound: Sound | None) -> Array:
-    """The convolution module: gate, mix each channel over nearby tokens, project."""
+    """Run the convolution module: gate, mix each channel over nearby tokens, project."""
     weight, bias = _pair(weights, f"{layer}conv.pointwise_conv1")
     x = ops.linear(_norm(ops, weights, f"{layer}norm_conv", x), weight[:, :, 0], bias)
     width = x.shape[-1] // 2
@@ -251,7 +250,7 @@ def _joined(ops: Ops, weights: Weights, layer: str, kind: str) -> Array:
 
 
 def _folded(ops: Ops, weights: Weights, layer: str) -> tuple[Array, Array]:
-    """Weight and bias of the depthwise convolution with the batch norm behind it."""
+    """Return weight and bias of the depthwise convolution with the batch norm folded in."""
     if f"{layer}{_FOLDED}.weight" in weights:
         return _pair(weights, f"{layer}{_FOLDED}")
     weight, bias = _pair(weights, f"{layer}conv.depthwise_conv")

@@ -1,4 +1,4 @@
-"""Sound on its way into a prompt: checked, and turned into the features that the encoder reads."""
+"""Validation of audio for a prompt, and its features for the encoder."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from izwi_models.lfm2_audio.prompt import Sound
 from izwi_models.lfm2_audio.segments import SEGMENT
 
 RATE_HZ = 16_000
-# The encoder attends over a whole segment: twice as long takes four times the memory.
+# The encoder attends over a whole segment, so twice the length takes four times the memory.
 MAX_SEGMENT_S = 120.0
 
 
 def heard(preprocessor: PreprocessorConfig, encoder: EncoderConfig, samples: Float32) -> Sound:
-    """Check 16 kHz samples and compute what the encoder reads.
+    """Check 16 kHz samples and compute the encoder's features.
 
     Raises:
-        InvalidAudio: They are not mono or not numbers, or there are less than 10 ms of them.
-        TooLarge: There are more than MAX_SEGMENT_S.
+        InvalidAudio: They are not mono, not finite, or shorter than 10 ms.
+        TooLarge: They are longer than MAX_SEGMENT_S.
     """
     seconds = len(samples) / RATE_HZ
     if seconds > MAX_SEGMENT_S:

@@ -1,8 +1,8 @@
 """Load an LFM2-Audio checkpoint folder in the published layouts.
 
 config.json, model.safetensors, tokenizer.json, and the codec:
-tokenizer-e351c8d8-checkpoint125.safetensors    Mimi, of LFM2-Audio-1.5B
-audio_detokenizer/                              of LFM2.5-Audio-1.5B, where it is there
+tokenizer-e351c8d8-checkpoint125.safetensors    Mimi, of LFM2-Audio-1.5B audio_detokenizer/
+of LFM2.5-Audio-1.5B, if present
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def load(folder: Path, backend: Backend) -> LFM2Audio:
     """Read configuration, tokenizer, weights and the codec.
 
     Raises:
-        CheckpointError: Something is missing or does not fit; the file, key or tensor is named.
+        CheckpointError: Something is missing or does not match; the message names the file, key or
+            tensor.
     """
     config, where = read_config(folder), str(folder / "config.json")
     encoder = encoder_config(config.encoder, f"{where}.encoder")

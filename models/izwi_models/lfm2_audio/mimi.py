@@ -1,8 +1,9 @@
-"""Mimi's decoder, the codec of LFM2-Audio-1.5B: frames of codes to 24 kHz sound, as a stream.
+"""Mimi's decoder, the codec of LFM2-Audio-1.5B: frames of codes to a stream of 24 kHz audio.
 
 Two residual quantizers, the first of one codebook, give latents at 12.5 Hz; a transposed
-convolution of each channel brings them to 25 Hz, a transformer looks 10 s back, and convolutions
-upsample by 960. It is strictly causal: a stream that keeps its state is the one-shot decode.
+convolution of each channel upsamples them to 25 Hz, a transformer attends to the last 10 s, and
+convolutions upsample by 960. The decoder is strictly causal, so decoding in chunks with state
+equals decoding everything in one pass.
 
 Source: liquid_audio 1.3.0, moshi/ (Kyutai's Mimi), whose names the weights have.
 """
@@ -23,21 +24,21 @@ SAMPLE_RATE = 24_000  # Hz
 FRAME_SAMPLES = 1920  # 80 ms
 
 _NORM_EPS = 1e-5
-_MIN_USAGE = 1e-5  # an entry that training never used must not divide by zero
+_MIN_USAGE = 1e-5  # an entry that training never used must not cause a division by zero
 _UPSAMPLING = 2  # from frames to positions of the transformer
 
 # Names of derived tensors and of state. No checkpoint has these.
-_TABLE = "table"  # (codebooks * size, dim), the codebooks end to end
+_TABLE = "table"  # (codebooks * size, dim), all codebooks concatenated
 _OFFSETS = "offsets"  # (codebooks,) int64, first row of each in the table
 _START = "start"  # positions so far
 _UPSAMPLE = "upsample"
 
 
 def prepare(ops: Ops, weights: Weights, config: MimiConfig) -> dict[str, Array]:
-    """Derive what decoding reads, and leave the rest behind.
+    """Derive the tensors that decoding reads, and drop the others.
 
     Codebooks are divided by their usage. Rows of query and key projections are reordered from
-    rotation of neighbouring pairs to that of halves, which the operations compute.
+    rotation of neighbouring pairs to half-rotation, which the operations compute.
 
     Args:
         ops: The backend's operations.
@@ -69,7 +70,7 @@ def prepare(ops: Ops, weights: Weights, config: MimiConfig) -> dict[str, Array]:
 
 
 def _half_rotation_order(config: MimiConfig) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Rows of (queries, keys, values): within a query or key head the even ones come first."""
+    """Return the row order of (queries, keys, values): even rows of query and key heads first."""
     hidden, head_dim = config.hidden_size, config.head_dim
     rows = np.arange(2 * hidden, dtype=np.int64).reshape(-1, head_dim // 2, 2)
     turned = rows.transpose(0, 2, 1).reshape(-1)
@@ -77,7 +78,7 @@ def _half_rotation_order(config: MimiConfig) -> np.ndarray[tuple[int], np.dtype[
 
 
 def state_shapes(config: MimiConfig) -> dict[str, StateSpec]:
-    """What a stream keeps between chunks, without the batch axis. Zeros start a stream.
+    """Return the shapes of a stream's state, without the batch axis. Zeros start a stream.
 
     "start" counts the transformer's positions so far. The others are named after the layer whose
     past they hold: input columns of convolutions (channels, columns), keys and values of
@@ -109,14 +110,13 @@ def decode(
         ops: The backend's operations.
         weights: From `prepare`.
         config: Sizes.
-        codes: (batch, frames, codebooks) int64. What is no code, as in frames that pad short
-            rows, counts as the nearest one.
-        state: One array (batch, ...) for each name of `state_shapes`. Rows may stand at different
+        codes: (batch, frames, codebooks) int64. Invalid codes, as in the padding of short rows, are
+            replaced by the nearest valid one.
+        state: One array (batch, ...) for each name of `state_shapes`. Rows may be at different
             frames.
 
-    Returns:
-        (batch, frames * 1920) floats in [-1, 1] at 24 kHz, and the state for the next frames. The
-        reference does not bound its samples; what is beyond is clipped here.
+    Returns: (batch, frames * 1920) floats in [-1, 1] at 24 kHz, and the state for the next frames.
+        Samples are clipped; the reference does not clip.
     """
     stream = _Stream(ops, weights, state)
     x = _dequantize(ops, weights, config, codes)  # (batch, hidden, frames)
@@ -135,7 +135,7 @@ def decode(
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """Layers by name, each taking its past from `before` and leaving its next in `after`."""
+    """Layers by name; each reads its state from `before` and writes the next to `after`."""
 
     ops: Ops
     weights: Weights
@@ -168,7 +168,7 @@ def _dequantize(ops: Ops, weights: Weights, config: MimiConfig, codes: Array) ->
 
 
 def _upsample(stream: _Stream, x: Array) -> Array:
-    """Two positions from each frame and the one before it; (batch, hidden, frames) in."""
+    """Compute two positions from each frame and the previous one; x is (batch, hidden, frames)."""
     weight = stream.weights["upsample.convtr.convtr.convtr.weight"]  # (hidden, 1, 4)
     joined = stream.ops.concat([stream.before[_UPSAMPLE], x], 2)
     stream.after[_UPSAMPLE] = joined[..., -1:]

@@ -32,7 +32,7 @@ from izwi_models.lfm2_audio.prompt import LFM2Prompt, entry_key, input_row
 from izwi_models.lfm2_audio.segments import SEGMENT, SegmentEncoder
 from izwi_models.lfm2_audio.tokenizer import TextReader
 
-# A longer sound is transcribed in pieces of this length; a cut is looked for this far before.
+# Longer audio is transcribed in pieces of this length; a cut is searched this far before its end.
 _PIECE_S, _SEARCH_S = 30.0, 5.0
 _ENGLISH = "English"
 
@@ -145,7 +145,7 @@ class LFM2Audio:
             parts.append(known[start:stop])
             first, last = max(0, start - len(known)), max(0, stop - len(known))
             logged = [input_row(e, self._config.codebooks) for e in sequence.emitted[first:last]]
-            unknown = last - first - len(logged)  # that a step in flight draws
+            unknown = last - first - len(logged)  # drawn by a step in flight
             logged += [[UNKNOWN] * self.num_inputs] * unknown
             if logged:
                 parts.append(np.array(logged, np.int64))

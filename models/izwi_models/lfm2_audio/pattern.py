@@ -1,4 +1,4 @@
-"""Which track follows an entry of the log: text and frames in turn, as a pure function.
+"""Which track follows an entry of the log, as a pure function: text and frames alternate.
 
 Source: liquid-audio 1.3.0, LFM2AudioModel.generate_interleaved and generate_sequential.
 """
@@ -23,9 +23,9 @@ class TrackIndex(IntEnum):
 class Mode(Enum):
     """How text and frames take turns.
 
-    INTERLEAVED: blocks of text and of frames by count, until the text says that it is done; then
-        frames until they say so.
-    SEQUENTIAL: text until it asks for sound; sound until it ends; text again.
+    INTERLEAVED: fixed blocks of text and of frames, until a token ends the text; then frames until
+        one ends the audio. SEQUENTIAL: text until a token starts audio; audio until it ends; text
+        again.
     """
 
     INTERLEAVED = "interleaved"
@@ -44,9 +44,9 @@ class Turn(NamedTuple):
 
     Attributes:
         track: Track of the next entry; None once the answer has ended.
-        left: Entries left of its block. After the end of the sound it goes on counting, below
-            zero too, as in the published code.
-        text_done: <|text_end|> was said.
+        left: Entries left of its block. It continues counting after the end of the audio, even
+            below zero, as in the published code.
+        text_done: Whether <|text_end|> was emitted.
     """
 
     track: TrackIndex | None
@@ -65,9 +65,9 @@ def next_turn(mode: Mode, blocks: Blocks, turn: Turn, ids: Ids | None) -> Turn:
     Args:
         mode: How the tracks take turns.
         blocks: Sizes of the blocks.
-        turn: Where the answer stood before the entry.
-        ids: The entry on the track of `turn`; None if it is not known yet and nothing special is
-            expected of it: no end, no beginning of sound.
+        turn: State before the entry.
+        ids: The entry on the track of `turn`; None if it is not known yet; it is then assumed
+            neither to end nor to begin audio.
     """
     if turn.track is None:
         return turn

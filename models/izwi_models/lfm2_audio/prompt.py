@@ -27,7 +27,7 @@ from izwi_models.lfm2_audio.tokenizer import LFM2Tokenizer
 CHAT = "Respond with interleaved text and audio."
 TRANSCRIBE = "Perform ASR."
 SPEAK = "Perform TTS."
-# LFM2.5: a voice is chosen by name.
+# LFM2.5 selects a voice by name.
 VOICES = {
     "us_male": "US male",
     "us_female": "US female",
@@ -35,9 +35,9 @@ VOICES = {
     "uk_female": "UK female",
 }
 
-# Keys have 63 bits. The top one keeps what is no token apart from those that are.
+# Keys have 63 bits. The top bit separates audio from tokens.
 _DIGEST_BIT, _KEY_MASK = 1 << 62, (1 << 62) - 1
-# An odd factor spreads the places of a sound over all keys, so that no two are alike.
+# An odd factor spreads the positions of a clip over all keys, so that no two are equal.
 _PLACE_FACTOR = 0x9E3779B97F4A7C15
 
 

@@ -33,11 +33,11 @@ class SegmentEncoder:
         self.shapes = tuple((config.feat_in, frames) for frames in _PADDED_FRAMES)
 
     def num_tokens(self, frames: int) -> int:
-        """Rows that a segment of so many frames takes in a prompt."""
+        """Return the number of prompt rows of a segment with this number of frames."""
         return self._config.num_tokens(frames)
 
     def max_pieces(self, shape: tuple[int, ...]) -> int:
-        """Segments of one batch of a shape, at most."""
+        """Return the maximum number of segments in a batch of this shape."""
         return max(1, _MOST_BATCH_FRAMES // shape[self.axis])
 
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
@@ -59,7 +59,7 @@ class SegmentEncoder:
         return self._run(values, lengths)
 
     def unpadded(self, row: Array, length: int) -> Array:
-        """Rows that come from a segment of so many frames."""
+        """Return the number of rows of a segment with this number of frames, without padding."""
         return row[: self._config.num_tokens(length)]
 
     def _run(self, mel: Array, lengths: Array | None) -> Array:

@@ -1,4 +1,4 @@
-"""The tokenizer of LFM2: whatever its tokenizer.json says, by the library that wrote it.
+"""The tokenizer of LFM2: its tokenizer.json, read with the library that wrote it.
 
 A user's text is never parsed for control tokens: `<|im_end|>` typed by a user is text. Prompts put
 control tokens in by id.
@@ -33,10 +33,10 @@ class LFM2Tokenizer:
             raise CheckpointError(f"{self._path} is missing")
         try:
             self._tokenizer = Tokenizer.from_file(str(self._path))
-        except Exception as error:  # the library raises nothing narrower
+        except Exception as error:  # the library raises no narrower exception
             reason = str(error).partition("\n")[0]
             raise CheckpointError(f"{self._path} is not a tokenizer: {reason}") from error
-        self._tokenizer.encode_special_tokens = True  # those in a text are spelled out
+        self._tokenizer.encode_special_tokens = True  # those in a text are encoded as plain text
         added: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
         self._added = added
         names = sorted((token.content for token in added.values()), key=len, reverse=True)
@@ -44,7 +44,7 @@ class LFM2Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Ids, those of control tokens included."""
+        """Return the number of ids, including those of control tokens."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
     def id_of(self, control: str) -> int:
@@ -77,12 +77,12 @@ class LFM2Tokenizer:
         return sorted(index for index, token in self._added.items() if token.special)
 
     def name(self, index: int) -> bytes:
-        """Bytes of one token; of a control token its name."""
+        """Return the bytes of one token; for a control token its name."""
         added = self._added.get(index)
         return self.spell(index) if added is None else added.content.encode()
 
     def spell(self, index: int) -> bytes:
-        """Bytes of one token; none of a control token, nor of an unknown id."""
+        """Return the bytes of one token; empty for a control token or an unknown id."""
         added = self._added.get(index)
         if added is not None:
             return b"" if added.special else added.content.encode()
@@ -92,14 +92,14 @@ class LFM2Tokenizer:
         return letters.encode()
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids without control tokens; bytes that are not UTF-8 come out as U+FFFD."""
+        """Return the text of ids without control tokens; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(map(self.spell, ids)).decode("utf-8", "replace")
 
 
 class TextReader:
-    """Reads the text of an answer while it is made. Implements `izwi.chat.AnswerReader`."""
+    """Reads the text of an answer while it is generated. Implements `izwi.chat.AnswerReader`."""
 
-    num_reasoning_tokens = 0  # it does not think aloud
+    num_reasoning_tokens = 0  # it does not think
     num_calls = 0  # nor call functions
     ended = False
 

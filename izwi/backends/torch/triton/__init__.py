@@ -1,1 +1,1 @@
-"""Operations on CUDA, in Triton. Imported only where the package triton is."""
+"""Operations on CUDA, in Triton. Imported only if the package triton is installed."""

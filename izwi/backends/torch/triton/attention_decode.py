@@ -1,7 +1,7 @@
 """Attention of decode steps in one kernel: head norms, rotation, cache write and attention.
 
-All that changes from step to step (positions, tables) is read on the device, so that a CUDA graph
-of the step can be replayed.
+Everything that changes from step to step (positions, tables) is read on the device, so that a CUDA
+graph of the step can be replayed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_SCRATCH_POSITIONS = 32
 MAX_SCRATCH_TOKENS = 2  # of one call
 
 _SMALLEST_KEYS = 16  # of a tile that a matrix unit takes; its other sides are padded
-# Above so many keys, a row's keys are cut into parts that run side by side.
+# Above this number of keys, a row's keys are split into parts that run in parallel.
 _UNDIVIDED_KEYS = 512
 _KEYS_OF_PART = 256
 _MAX_PARTS = 16
@@ -35,13 +35,13 @@ _WANTED_PROGRAMS = 512  # about four a multiprocessor
 
 @dataclass(frozen=True, slots=True)
 class DecodeTiles:
-    """How the kernels are cut.
+    """Tile sizes of the kernels.
 
     Attributes:
-        keys: Of one pass of the paged kernel's loop, a power of two, at least 16.
-        warps: Of one program of the paged kernel.
-        stages: Passes of the loop whose keys are in flight at once.
-        scratch_warps: Of one program of the scratch kernel.
+        keys: Keys of one pass of the paged kernel's loop, a power of two, at least 16.
+        warps: Warps of one program of the paged kernel.
+        stages: Passes of the loop whose keys are in flight at the same time.
+        scratch_warps: Warps of one program of the scratch kernel.
     """
 
     keys: int
@@ -50,7 +50,7 @@ class DecodeTiles:
     scratch_warps: int
 
 
-# `python -m benchmarks.kernels --tune` prints what is the fastest.
+# `python -m benchmarks.kernels --tune` prints the fastest tiles.
 tiles = DecodeTiles(keys=64, warps=4, stages=2, scratch_warps=4)
 
 
@@ -75,7 +75,7 @@ def rope_tables(
 ) -> tuple[Tensor, Tensor]:
     """Cosine and sine of positions 0..length-1, (length, head_dim / 2) each.
 
-    They are kept, so the first call must not be inside the capture of a graph.
+    They are cached, so the first call must not happen during the capture of a graph.
     """
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("rope tables must be made before a graph is captured")
@@ -98,17 +98,17 @@ class PagedDecode:
         rope: tuple[Tensor, Tensor] | None,
         max_keys: int,
     ):
-        """Prepare a step; reads no values, so it can stand inside the capture of a graph.
+        """Prepare a step; reads no values, so it may run during the capture of a graph.
 
         Args:
-            cache: What is read and written.
+            cache: The cache to read and write.
             positions: (rows,) int64 of each row's new token; -1 marks an empty row, for which
                 nothing is written and the output is zeros.
             tables: Flat int32; the page of row r at place p is tables[r * table_width[0] + p].
             table_width: (1,) int32.
             rope: Cosine and sine, (max_positions, head_dim / 2), of the model's dtype; None for
                 no rotation.
-            max_keys: Keys that a row can come to have; decides into how many parts they are cut.
+            max_keys: Maximum number of keys of a row; determines the number of parts.
         """
         self._cache, self._positions = cache, positions
         self._tables, self._table_width, self._rope = tables, table_width, rope
@@ -118,7 +118,7 @@ class PagedDecode:
 
     @cached_property
     def in_torch(self) -> StagedContext:
-        """The same step for torch, laid out once for all layers."""
+        """Return the same step for torch, laid out once for all layers."""
         return StagedContext(
             (self._cache.keys, self._cache.values),
             self._cache.page_size,
@@ -146,17 +146,17 @@ class PagedDecode:
         k_norm: Tensor | None,
         pending: PendingNorm | None = None,
     ) -> Tensor:
-        """Normalise, rotate, keep the new key and value, and attend.
+        """Normalise, rotate, store the new key and value, and attend.
 
         Args:
-            layer: Whose cache.
+            layer: Index of the layer whose cache is used.
             q: (rows, num_heads * head_dim); the last axis contiguous, as of `k` and `v`.
             k: (rows, num_kv_heads * head_dim).
             v: The same shape as `k`.
             spec: Heads, widths and rotation.
             q_norm: (head_dim,) or None for no norm of the heads.
             k_norm: The same for keys.
-            pending: Of the rows that `q`, `k` and `v` are products of, if it is.
+            pending: Pending norm of the rows that `q`, `k` and `v` were computed from, if any.
 
         Returns:
             (rows, num_heads * head_dim), contiguous.
@@ -215,12 +215,12 @@ class ScratchDecode:
         """Allocate.
 
         Args:
-            rows: Of every call.
+            rows: Number of rows of every call.
             capacity: Positions, at most MAX_SCRATCH_POSITIONS.
             num_layers: Layers that share the positions.
             spec: Heads, widths and rotation.
-            device: Where.
-            dtype: Of the model.
+            device: Device of the cache.
+            dtype: The model's dtype.
         """
         if capacity > MAX_SCRATCH_POSITIONS:
             raise ValueError(f"no kernel for {capacity} positions")
@@ -235,7 +235,7 @@ class ScratchDecode:
         self._start = 0
 
     def advance(self, num_tokens: int) -> None:
-        """Say that the next call of attention starts `num_tokens` later."""
+        """Move the start of the next call of attention by `num_tokens`."""
         self._start += num_tokens
 
     def attend_fused(
@@ -251,10 +251,10 @@ class ScratchDecode:
     ) -> Tensor:
         """As `PagedDecode.attend_fused`, for arrays of shape (rows, tokens, width).
 
-        The rows of `pending` are tokens after tokens.
+        The rows of `pending` are the tokens in order.
 
         Raises:
-            ValueError: More than MAX_SCRATCH_TOKENS tokens, or past the capacity.
+            ValueError: There are more than MAX_SCRATCH_TOKENS tokens, or they exceed the capacity.
         """
         rows, tokens, _ = q.shape
         if tokens > MAX_SCRATCH_TOKENS or self._start + tokens > self._capacity:
@@ -278,7 +278,7 @@ class ScratchDecode:
 
 
 def _sizes(spec: AttentionSpec, tokens: int) -> dict[str, int]:
-    """Sizes that both kernels are compiled for."""
+    """Return the sizes that both kernels are compiled for."""
     group = spec.num_heads // spec.num_kv_heads
     return {
         "KV_HEADS": spec.num_kv_heads,
@@ -289,13 +289,13 @@ def _sizes(spec: AttentionSpec, tokens: int) -> dict[str, int]:
 
 
 def takes_heads(head_dim: int) -> bool:
-    """Whether the kernels take heads of this width."""
+    """Return whether the kernels support heads of this width."""
     half = head_dim // 2
     return head_dim >= _SMALLEST_KEYS and 2 * half == head_dim and half & (half - 1) == 0
 
 
 def num_parts(rows: int, kv_heads: int, max_keys: int) -> int:
-    """Parts that each row's keys are cut into: a power of two, from sizes alone."""
+    """Return the number of parts of each row's keys: a power of two, from sizes alone."""
     if max_keys <= _UNDIVIDED_KEYS:
         return 1
     by_length = triton.next_power_of_2(triton.cdiv(max_keys, _KEYS_OF_PART))

@@ -1,8 +1,8 @@
 """The kernels of `attention_decode`.
 
 A program takes one row and one head of keys with the queries that share it. It never reads back
-what it writes: the new key and value stay in registers, the earlier ones come from the cache. So
-programs of one launch need not wait for each other.
+what it writes: the new key and value stay in registers, and earlier ones come from the cache.
+Therefore the programs of one launch need not wait for each other.
 
 Heads are kept as two halves, (n, head_dim / 2), until they are normalised and rotated, because a
 rotation pairs the first half with the second. Softmaxes are taken in base 2 and float32.
@@ -23,10 +23,10 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def halves(heads, inside, angle, cos, sin, norm, eps, root, HALF: tl.constexpr):
-    """Both halves of some heads, normalised and rotated, in float32.
+    """Return both halves of some heads, normalised and rotated, in float32.
 
     `heads` are (n, 1) pointers to the first number of each head, `angle` (n, 1) or scalar offsets
-    into the rotation tables, `root` (n, 1) or a scalar that the heads still have to be scaled by.
+    into the rotation tables, `root` (n, 1) or a scalar by which the heads have not been scaled yet.
     """
     d = tl.arange(0, HALF)[None, :]
     first = tl.load(heads + d, mask=inside, other=0.0).to(tl.float32) * root
@@ -47,7 +47,7 @@ def halves(heads, inside, angle, cos, sin, norm, eps, root, HALF: tl.constexpr):
 
 @triton.jit
 def whole_heads(first, second, HALF: tl.constexpr):
-    """Heads (n, 2 * HALF) of their halves."""
+    """Return heads (n, 2 * HALF) from their halves."""
     joined = tl.permute(tl.join(first, second), (0, 2, 1))
     return tl.reshape(joined, (first.shape[0], 2 * HALF))
 
@@ -56,10 +56,10 @@ def whole_heads(first, second, HALF: tl.constexpr):
 def keep_row(
     k, v, keys, values, place, inside, angle, cos, sin, norm, eps, root, HALF: tl.constexpr
 ):
-    """Write one head of a new key and value to the cache, and return them as they are kept.
+    """Write one head of a new key and value to the cache, and return them as stored.
 
-    `k` and `v` point to the head as it was projected, which is still to be scaled by `root`;
-    `place` is where it goes in the cache.
+    `k` and `v` point to the projected head, not yet scaled by `root`; `place` is its position in
+    the cache.
     """
     half = tl.arange(0, HALF)[None, :]
     whole = tl.arange(0, 2 * HALF)
@@ -76,14 +76,14 @@ def keep_row(
 
 @triton.jit
 def _scores(queries, k_tile, scale, visible):
-    """Scores (n, keys), in base 2, of the keys that are visible."""
+    """Return scores (n, keys), in base 2, of the visible keys."""
     scores = tl.dot(queries, k_tile, input_precision="ieee") * (scale * LOG2_E)
     return tl.where(visible[None, :], scores, -float("inf"))
 
 
 @triton.jit
 def _score_of_one(first, second, k_first, k_second, scale):
-    """Scores (n,), in base 2, of one key."""
+    """Return scores (n,), in base 2, of one key."""
     return tl.sum(first * k_first + second * k_second, 1) * (scale * LOG2_E)
 
 
@@ -98,7 +98,7 @@ def paged(
     """Attend to one part of the keys of one row, with the queries of one head of keys.
 
     Arguments as in `PagedDecode`; `partial` (rows, heads, parts, head_dim) and `stats` (2, rows,
-    heads, parts) take what is known of a part, where there are several.
+    heads, parts) receive the partial results if there are several parts.
     """
     start_next(OVERLAPPED)
     row, head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
@@ -108,7 +108,7 @@ def paged(
     g = tl.arange(0, QUERIES)
     wait_for_previous(OVERLAPPED)
     position = tl.load(positions + row)
-    count = tl.maximum(position, 0).to(tl.int32)  # of earlier keys; the new one stands after them
+    count = tl.maximum(position, 0).to(tl.int32)  # of earlier keys; the new one follows them
     table = tables + row * tl.load(table_width)
     angle = count * HALF
     root = root_of(x, row, x_stride, x_eps, WIDTH, WIDTH_BLOCK)
@@ -135,7 +135,7 @@ def paged(
         j = start + tl.arange(0, BLOCK)
         pages = tl.load(table + j // PAGE, mask=j < stop, other=0).to(tl.int64)
         places = ((pages * PAGE + j % PAGE) * KV_HEADS + head) * HEAD_DIM
-        # a slot that was never written may hold a NaN, which a weight of 0 would not undo
+        # a slot that was never written may hold a NaN, which a weight of 0 would not cancel
         k_tile = tl.load(keys + places[None, :] + whole[:, None], (j < stop)[None, :], other=0.0)
         v_tile = tl.load(values + places[:, None] + whole[None, :], (j < stop)[:, None], other=0.0)
         scores = _scores(queries, k_tile, scale, j < stop)
@@ -151,7 +151,7 @@ def paged(
 
 @triton.jit
 def _write(out, partial, stats, index, size, acc, largest, total, inside, PARTS: tl.constexpr):
-    """Write the output, or what is known of a part; of an empty row `total` is 0."""
+    """Write the output, or the partial result of a part; `total` is 0 for an empty row."""
     place = index[:, None] * acc.shape[1] + tl.arange(0, acc.shape[1])[None, :]
     if PARTS == 1:
         acc = acc / tl.where(total > 0, total, 1.0)[:, None]
@@ -166,7 +166,7 @@ def _write(out, partial, stats, index, size, acc, largest, total, inside, PARTS:
 def join_parts(
     partial, stats, out, size, HEAD_DIM: tl.constexpr, PARTS: tl.constexpr, OVERLAPPED: tl.constexpr
 ):
-    """Weigh the parts of one row's one head of queries by their sums; `size` is half of stats."""
+    """Combine the parts of one row's head of queries by their sums; `size` is half of stats."""
     start_next(OVERLAPPED)
     wait_for_previous(OVERLAPPED)
     index = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
@@ -174,7 +174,7 @@ def join_parts(
     d = tl.arange(0, HEAD_DIM)
     largest = tl.load(stats + p)
     top = tl.max(largest, 0)
-    # of an empty row every part is empty
+    # all parts of an empty row are empty
     weights = tl.exp2(largest - tl.where(top == -float("inf"), 0.0, top))
     total = tl.sum(weights * tl.load(stats + size + p), 0)
     parts = tl.load(partial + p[:, None] * HEAD_DIM + d[None, :])
@@ -190,7 +190,7 @@ def scratch(
     TOKENS: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
     WIDTH_BLOCK: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
-    """Attend with the new queries of one row, for one head of keys; `start` keys are earlier.
+    """Attend with the new queries of one row, for one head of keys, after `start` earlier keys.
 
     Arguments as in `ScratchDecode`, with the strides of rows and of tokens.
     """
@@ -223,7 +223,7 @@ def scratch(
     weights = tl.exp2(scores - largest[:, None])
     total = tl.sum(weights, 1)
     acc = tl.dot(weights.to(kept), v_tile, input_precision="ieee")
-    for t in tl.static_range(TOKENS):  # the new keys, each seen by its own query and later ones
+    for t in tl.static_range(TOKENS):  # each is visible to its own query and later ones
         k_head = k + row * k_row + t * k_token + head * HEAD_DIM
         v_head = v + row * v_row + t * v_token + head * HEAD_DIM
         place = ((row * CAPACITY + start + t) * KV_HEADS + head) * HEAD_DIM

@@ -1,8 +1,8 @@
-"""Attention of prompts: every position is a row, as in a decode step; tiles of rows share keys.
+"""Attention of prompts: each position is a row, as in a decode step; tiles of rows share keys.
 
-The rows' keys and values are written by a launch before, so that a position sees those before it
-which run in the same step. Then a program takes some rows that stand together and one head of keys.
-Where they belong to several sequences, it goes through the keys of one after the other.
+An earlier launch writes the rows' keys and values, so that a position sees the earlier positions of
+the same step. Then each program takes some adjacent rows and one head of keys. If the rows belong
+to several sequences, it processes the keys of these sequences in order.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from izwi.ops.protocol import AttentionSpec
 
 
 class PromptTile(NamedTuple):
-    """How the kernel is cut.
+    """Tile sizes of the kernel.
 
     Attributes:
-        queries: Of one program: positions, times the heads that share one head of keys.
-        keys: Of one pass of its loop.
-        warps: Of one program.
-        stages: Passes whose keys are in flight at once.
+        queries: Queries of one program: positions, times the heads that share one head of keys.
+        keys: Keys of one pass of its loop.
+        warps: Warps of one program.
+        stages: Passes whose keys are in flight at the same time.
     """
 
     queries: int
@@ -39,25 +39,25 @@ class PromptTile(NamedTuple):
     stages: int
 
 
-# `python -m benchmarks.prompt_kernel` prints what is the fastest: on an H200, of 2,048 positions
-# behind 30,720, these make 138, 334 and 373 TFLOP/s, and torch's attention 346.
+# `python -m benchmarks.prompt_kernel` prints the fastest tiles: on an H200, for 2,048 positions
+# after 30,720, these reach 138, 334 and 373 TFLOP/s, and torch's attention 346.
 SMALL = PromptTile(queries=32, keys=64, warps=4, stages=2)
 MIDDLE = PromptTile(queries=64, keys=64, warps=4, stages=2)
-# A tile reads all keys before it, so the time behind many positions is that of reading them, and
-# larger tiles read them less often. Of fewer positions there would be too few such tiles.
+# A tile reads all keys before it, so after many positions the time is that of reading them, and
+# larger tiles read them less often. Fewer positions would give too few such tiles.
 LARGE = PromptTile(queries=128, keys=128, warps=8, stages=2)
 _MIDDLE_FROM, _LARGE_FROM = 256, 1024  # positions
 
 
 def tile_for(positions: int, dtype: torch.dtype) -> PromptTile:
-    """How the attention of so many positions of a step is cut, over keys of a dtype."""
-    if dtype.itemsize > 2 or positions < _MIDDLE_FROM:  # wider numbers would not fit
+    """Return the tile for the attention of this many positions of a step, over keys of a dtype."""
+    if dtype.itemsize > 2 or positions < _MIDDLE_FROM:  # wider dtypes would not fit
         return SMALL
     return LARGE if positions >= _LARGE_FROM else MIDDLE
 
 
 class PagedPrompt(PagedDecode):
-    """As `PagedDecode`, of rows that may be positions of the same sequences."""
+    """As `PagedDecode`, for rows that may be positions of the same sequence."""
 
     takes_pending = False
 
@@ -74,14 +74,14 @@ class PagedPrompt(PagedDecode):
         """Prepare a step.
 
         Args:
-            cache: As in `PagedDecode`, like what else is said no more of.
+            cache: As in `PagedDecode`, as are the arguments without a description.
             positions: (rows,) int64.
-            tables: Flat int32, a table a sequence, so that a long prompt's is there once; the page
-                of run r at place p is tables[r * table_width[0] + p].
+            tables: Flat int32, one table for each sequence, so that a long prompt needs only one;
+                the page of run r at place p is tables[r * table_width[0] + p].
             table_width: (1,) int32.
             rope: Cosine and sine.
-            max_keys: Keys that a row can come to have.
-            runs: (rows,) int32, ascending: rows of one number are positions of one sequence.
+            max_keys: Maximum number of keys of a row.
+            runs: (rows,) int32, ascending: rows with the same number are positions of one sequence.
         """
         super().__init__(cache, positions, tables, table_width, rope, max_keys)
         self._runs = runs
@@ -101,7 +101,7 @@ class PagedPrompt(PagedDecode):
         k_norm: Tensor | None,
         pending: PendingNorm | None = None,
     ) -> Tensor:
-        """Keep all keys and values, then attend; see `PagedDecode.attend_fused`.
+        """Store all keys and values, then attend; see `PagedDecode.attend_fused`.
 
         Raises:
             ValueError: A norm is pending.
@@ -136,7 +136,7 @@ class PagedPrompt(PagedDecode):
     def _keep(
         self, layer: int, k: Tensor, v: Tensor, spec: AttentionSpec, k_norm: Tensor | None
     ) -> None:
-        """Normalise and rotate the keys, and keep them and the values."""
+        """Normalise and rotate the keys, and store them and the values."""
         cos, sin = self._rope if self._rope is not None else (None, None)
         options = overlap_option(k.device)
         keep_prompt[(k.shape[0], spec.num_kv_heads)](
@@ -169,7 +169,7 @@ def keep_prompt(
     k_stride, v_stride,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
-    """Normalise, rotate and keep one head of one row; arguments as in `PagedDecode`."""
+    """Normalise, rotate and store one head of one row; arguments as in `PagedDecode`."""
     start_next(OVERLAPPED)
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     HALF: tl.constexpr = HEAD_DIM // 2  # noqa: N806
@@ -191,7 +191,7 @@ def _attended(
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Go on with one block of keys; those from `stop` on are not there."""
+    """Continue with one block of keys; keys from `stop` on are masked."""
     kept = keys.dtype.element_ty
     d, j = tl.arange(0, HEAD_DIM), start + tl.arange(0, BLOCK)
     there = j < stop
@@ -200,7 +200,7 @@ def _attended(
     )
     places = ((pages.to(tl.int64) * PAGE + j % PAGE) * KV_HEADS + head) * HEAD_DIM
     if MASKED:
-        # a slot that was never written may hold a NaN, which a weight of 0 would not undo
+        # a slot that was never written may hold a NaN, which a weight of 0 would not cancel
         k_tile = tl.load(keys + places[None, :] + d[:, None], there[None, :], other=0.0)
         v_tile = tl.load(values + places[:, None] + d[None, :], there[:, None], other=0.0)
     else:
@@ -225,9 +225,9 @@ def attend_tile(
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
-    """Attend with the queries of `ROWS` rows and one head of keys, all of which are kept.
+    """Attend with the queries of `ROWS` rows and one head of keys, all of which are stored.
 
-    Arguments as in `PagedPrompt`; a row whose position is -1 sees nothing and gives zeros.
+    Arguments as in `PagedPrompt`; the output of a row whose position is -1 is zeros.
     """
     start_next(OVERLAPPED)
     head = tl.program_id(1)

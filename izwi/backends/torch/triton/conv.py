@@ -1,8 +1,8 @@
-"""Convolutions of streams, in Triton, with what stands before and behind them folded in.
+"""Convolutions of streams, in Triton, fused with the operations before and after them.
 
-Arrays are (batch, channels, time) by shape, as everywhere, but the results lie channels-last in
-memory: a transposed contiguous (batch, time, channels). So a tap of a convolution is a shift by
-whole rows, and a convolution is a matrix product that reads its rows where they lie.
+Arrays are (batch, channels, time) by shape, as everywhere, but the results are channels-last in
+memory: a transposed contiguous (batch, time, channels). A tap of a convolution is then a shift by
+whole rows, and a convolution is a matrix product that reads its rows in place.
 
 Everything is summed in float32 and rounded once.
 """
@@ -33,7 +33,7 @@ Conv: TypeAlias = tuple[Tensor, Tensor | None]
 
 
 _MAX_SINGLE_TAPS = 16
-# Numbers that one program of the kernels without a product has.
+# Values that one program of the kernels without a product processes.
 _BLOCK = 2048
 
 
@@ -48,7 +48,7 @@ def takes(x: Tensor, weight: Tensor, groups: int = 1) -> bool:
 
 
 def takes_transposed(x: Tensor, weight: Tensor, stride: int) -> bool:
-    """Whether `causal_conv_transpose1d` can."""
+    """Return whether `causal_conv_transpose1d` supports these shapes."""
     inputs, _, taps = weight.shape
     return inputs % 16 == 0 and inputs == x.shape[1] and taps in (stride, 2 * stride)
 
@@ -69,8 +69,8 @@ def causal_conv1d(
         x: (batch, channels, time), of any strides; channels-last is the fastest.
         weight: (out, channels / groups, taps), of the dtype of `x`; see `takes`.
         bias: (out,).
-        state: (batch, channels, (taps - 1) * dilation), of any strides: what was convolved
-            before, so behind the Snake.
+        state: (batch, channels, (taps - 1) * dilation), of any strides: the columns that were
+            convolved before, that is, after Snake.
         dilation: Columns between two taps.
         groups: 1, or as many as channels and outputs.
         snake: Its alpha and beta, (channels,) each.
@@ -140,7 +140,7 @@ def residual_unit(
     *,
     dilation: int,
 ) -> tuple[Tensor, Tensor]:
-    """Residual unit: x + second(snake(first(snake(x)))), where `second` has a kernel of 1.
+    """Compute x + second(snake(first(snake(x)))), where `second` has a kernel of 1.
 
     Args:
         x: (batch, channels, time), of any strides; channels-last is the fastest.
@@ -186,9 +186,9 @@ _arranged: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def _keep(weight: Tensor, arranged: Tensor) -> Tensor:
-    """Keep what was made of a weight for as long as the weight lives.
+    """Cache an array derived from a weight for as long as the weight exists.
 
-    What is made while a graph is recorded has no numbers before its replay: it is not kept.
+    An array made while a graph is recorded has no values before its replay, so it is not cached.
     """
     if not (weight.is_cuda and torch.cuda.is_current_stream_capturing()):
         _arranged[weight] = arranged
@@ -222,7 +222,7 @@ def _transposed_by_output(weight: Tensor, stride: int) -> Tensor:
 
 # -- launches --------------------------------------------------------------------------------
 def _last(x: Tensor) -> Tensor:
-    """(batch, channels, time) as contiguous (batch, time, channels), copied where it must be."""
+    """Return (batch, channels, time) as contiguous (batch, time, channels), copied if necessary."""
     return x.transpose(1, 2).contiguous()
 
 
@@ -268,7 +268,7 @@ def _convolve(
     # a transposed convolution has `stride` outputs to each bias
     shape = {"OUTPUTS": outputs, "CHANNELS_OUT": outputs if bias is None else len(bias)}
     sums, now = out, behind
-    if tiles.slices > 1:  # what stands behind has to wait for all of them
+    if tiles.slices > 1:  # the next operation has to wait for all of them
         sums = out.new_empty((tiles.slices, rows, outputs), dtype=torch.float32)
         now = (None, None, None, None)
     _launch(
@@ -305,7 +305,7 @@ def _single(
     dilation: int,
     snake: Snake | None,
 ) -> tuple[Tensor, Tensor]:
-    """A causal convolution to one output: every column is read once, by all taps."""
+    """Compute a causal convolution to one output: each column is read once, by all taps."""
     batch, channels, time = x.shape
     past, taps = state.shape[2], weight.shape[2]
     length = past + time

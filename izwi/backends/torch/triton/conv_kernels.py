@@ -1,8 +1,8 @@
 """The kernels of `conv`; arrays are contiguous (batch, time, channels) here.
 
-A causal convolution is two passes. `join` lays what a stream has kept in front of its new columns,
-through Snake if that is what comes before; `convolve` is then one product whose depth is all taps
-of all channels, and needs no borders: tap k of row t is simply row t + k * spacing.
+A causal convolution is two passes. `join` writes a stream's state in front of its new columns,
+applying Snake to these if requested. `convolve` is then one product over all taps of all channels
+without borders: tap k of row t is row t + k * spacing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import triton.language as tl
 from izwi.backends.torch.triton.launch import start_next, wait_for_previous
 from izwi.backends.torch.triton.rows import snake_of
 
-# Compiling again for a size that happens to be a multiple of 16 gains nothing.
+# Specializing on a size that happens to be a multiple of 16 gains nothing.
 _SIZES = ["rows", "time", "length", "spacing"]
 
 
 @triton.jit
 def _snaked(value, alpha, beta, channel, inside):
-    """Snake of float32 numbers whose channels are `channel`."""
+    """Apply Snake to float32 values of the channels `channel`."""
     a = tl.load(alpha + channel, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(beta + channel, mask=inside, other=0.0).to(tl.float32)
     return snake_of(value, a, b)
@@ -33,7 +33,7 @@ def _joined(
     state_batch, state_channel, state_time,
     CHANNELS: tl.constexpr, PAST: tl.constexpr, BORDER: tl.constexpr,
 ):  # fmt: skip
-    """Channels c of rows of state and x together; at a border, writes what is the next state."""
+    """Load channels c of rows of state and x together; at a border, write the next state."""
     inside = (row < rows) & (c < CHANNELS)
     batch = (row // length).to(tl.int64)
     t = row % length - PAST
@@ -52,7 +52,7 @@ def _joined(
 
 @triton.jit
 def _has_border(first, time, length, PAST: tl.constexpr, ROWS: tl.constexpr):
-    """Whether some of these rows are state, old or new."""
+    """Return whether some of these rows are state, old or new."""
     return (first % length < PAST) | (first % length + ROWS > time)
 
 
@@ -82,7 +82,7 @@ def join(
     row = first + tl.arange(0, ROWS)[:, None]
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
     wait_for_previous(OVERLAPPED)
-    # twice, so that the state's order of numbers in memory does not slow down all else
+    # two branches, so that the layout of the state does not slow down the other rows
     if _has_border(first, time, length, PAST, ROWS):
         _join(
             x, state, alpha, beta, out, after, row, c, rows, time, length, x_batch, x_time,
@@ -149,7 +149,7 @@ def add_taps(
     x, bias, out, rows, time, length, spacing,
     TAPS: tl.constexpr, ROWS: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
-    """Add up what `join_product` left: tap k of output t stands in row t + k * spacing."""
+    """Add up the results of `join_product`: tap k of output t is in row t + k * spacing."""
     start_next(OVERLAPPED)
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     wait_for_previous(OVERLAPPED)
@@ -167,7 +167,7 @@ def by_channel(
     x, weight, bias, out, rows, time, length, spacing, CHANNELS: tl.constexpr, TAPS: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
-    """Convolve each channel of joined rows with taps of its own; weight is (TAPS, CHANNELS)."""
+    """Convolve each channel of joined rows with its own taps; weight is (TAPS, CHANNELS)."""
     start_next(OVERLAPPED)
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
@@ -210,10 +210,10 @@ def convolve(
     CHANNELS_OUT: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr,
     DEPTH: tl.constexpr, SLICES: tl.constexpr, STAGES: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
-    """Joined rows (batch, length, CHANNELS) to (batch * time, OUTPUTS).
+    """Convolve joined rows (batch, length, CHANNELS) to (batch * time, OUTPUTS).
 
-    weight is (OUTPUTS, TAPS, CHANNELS). An output's channel is its number modulo CHANNELS_OUT.
-    With SLICES > 1 each slice of the depth writes sums of its own, (SLICES, rows, OUTPUTS).
+    weight is (OUTPUTS, TAPS, CHANNELS). An output's channel is its number modulo CHANNELS_OUT. With
+    SLICES > 1 each slice of the depth writes its own sums, (SLICES, rows, OUTPUTS).
     """
     start_next(OVERLAPPED)
     COLUMNS: tl.constexpr = (OUTPUTS + BLOCK_OUTPUTS - 1) // BLOCK_OUTPUTS
@@ -222,7 +222,7 @@ def convolve(
     program = tl.program_id(0)  # neighbours share their rows
     m = (program // COLUMNS) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     n = (program % COLUMNS) * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
-    # what lies outside repeats the last row or output, so that loads need no mask
+    # indices past the end repeat the last row or output, so that loads need no mask
     inner_m, inner_n = tl.minimum(m, rows - 1), tl.minimum(n, OUTPUTS - 1)
     k = tl.arange(0, DEPTH)
     first = ((inner_m // time) * length + inner_m % time).to(tl.int64) * CHANNELS
@@ -268,7 +268,7 @@ def _second(
     y, rest, weight, bias, residual, out, m, rows, START: tl.constexpr, WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr, MAIN: tl.constexpr,
 ):  # fmt: skip
-    """Outputs START to START + WIDTH of the pointwise product in `unit`."""
+    """Compute outputs START to START + WIDTH of the pointwise product in `unit`."""
     n = START + tl.arange(0, WIDTH)[None, :]
     row = weight + n * CHANNELS
     acc = tl.dot(y, tl.load(row + tl.arange(0, MAIN)[:, None]), input_precision="ieee")
@@ -284,9 +284,9 @@ def unit(
     CHANNELS: tl.constexpr, MAIN: tl.constexpr, TAPS: tl.constexpr, BLOCK_ROWS: tl.constexpr,
     DEPTH: tl.constexpr, STAGES: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
-    """Residual unit: residual + weight_2 @ snake(convolve(x)), all channels in one program.
+    """Compute residual + weight_2 @ snake(convolve(x)), all channels in one program.
 
-    The channels are two powers of two, MAIN and what is left, which may be nothing.
+    The channels are split into two powers of two, MAIN and the rest, which may be 0.
     """
     start_next(OVERLAPPED)
     REST: tl.constexpr = CHANNELS - MAIN

@@ -1,4 +1,4 @@
-"""How the convolutions of `conv` are cut into programs; knows no kernel."""
+"""Tile sizes of the convolutions of `conv`. Knows no kernel."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How one convolution is cut.
+    """Tile sizes of one convolution.
 
     Attributes:
-        rows: Columns of time of one program, those of all streams counted through; a power of
-            two, at least 16.
-        outputs: Outputs of one program, a power of two, at least 16. A residual unit has all its
-            channels in one program, and this is not read.
-        depth: Input channels of one pass of the loop, a power of two; less where the channels are
-            no multiple of it.
-        warps: Of one program.
-        stages: Passes of the loop whose numbers are in flight at once.
-        slices: Parts of the depth that programs of their own take side by side. A second kernel
-            adds them up.
+        rows: Time columns of one program, counted over all streams; a power of two, at least 16.
+        outputs: Outputs of one program, a power of two, at least 16. Not used for a residual unit,
+            which has all its channels in one program.
+        depth: Input channels of one pass of the loop, a power of two; less if the channels are not
+            a multiple of it.
+        warps: Warps of one program.
+        stages: Passes of the loop whose inputs are in flight at the same time.
+        slices: Parts of the depth that separate programs compute in parallel. A second kernel adds
+            them up.
     """
 
     rows: int
@@ -30,15 +29,15 @@ class Tiles:
     slices: int = 1
 
 
-# What was measured to be the fastest: (rows, outputs, taps * channels) -> tiles, and for residual
+# The fastest tiles that were measured: (rows, outputs, taps * channels) -> tiles, and for residual
 # units (rows, channels) -> tiles, or None for two convolutions. The rows are rounded up to a power
-# of two; a transposed convolution has stride * channels outputs.
-# `python -m benchmarks.codec_kernels --tune` prints these lines.
+# of two; a transposed convolution has stride * channels outputs. `python -m
+# benchmarks.codec_kernels --tune` prints these lines.
 TILES: dict[tuple[int, int, int], Tiles] = {}
 UNIT_TILES: dict[tuple[int, int], Tiles | None] = {}
 
-# Where nothing was measured: the first with enough programs to fill a large GPU, if need be in
-# slices, and whose last program wastes no more than a part of the outputs.
+# For sizes that were not measured: the first with enough programs to fill a large GPU, in slices if
+# necessary, whose last program wastes only part of the outputs.
 _PROGRAMS = 128
 _WASTED_PART = 8
 _USUAL = (
@@ -54,14 +53,14 @@ _LARGE = 128 * 128
 _PASSES_OF_LARGE = 16
 _MAX_SLICES = 8
 _PASSES_OF_SLICE = 8  # fewer are not worth a second kernel
-_MAX_SLICED_NUMBERS = 1 << 20  # more outputs take longer to be added up than slices save
+_MAX_SLICED_NUMBERS = 1 << 20  # adding up more outputs takes longer than slices save
 
-# A residual unit is one kernel up to so many channels; more leave no room for its numbers.
+# A residual unit is one kernel up to this number of channels; more do not fit into registers.
 _MAX_UNIT_CHANNELS = 192
 
 
 def tiles_for(rows: int, outputs: int, channels: int, taps: int) -> Tiles:
-    """How a convolution of so many columns in all is cut."""
+    """Return the tiles of a convolution of this many columns in total."""
     measured = TILES.get((bucket_of(rows), outputs, channels * taps))
     if measured is not None:
         return measured
@@ -77,7 +76,7 @@ def tiles_for(rows: int, outputs: int, channels: int, taps: int) -> Tiles:
             most = 1
         if usual is small:
             return replace(small, slices=min(slices, most))
-        # a short loop does not hide a program's end: two small programs side by side do
+        # a short loop does not hide a program's end, but two small programs in parallel do
         too_large = usual.rows > bucket or (
             passes < _PASSES_OF_LARGE and usual.rows * usual.outputs > _LARGE
         )
@@ -87,7 +86,7 @@ def tiles_for(rows: int, outputs: int, channels: int, taps: int) -> Tiles:
 
 
 def unit_tiles_for(rows: int, channels: int) -> Tiles | None:
-    """How a residual unit is cut, or None where two convolutions are faster or the only way."""
+    """Return the tiles of a residual unit, or None if two convolutions are faster or necessary."""
     rest = channels - main_part(channels)
     two_powers = rest == 0 or (rest >= 16 and even_part(rest) == rest)
     if channels > _MAX_UNIT_CHANNELS or not two_powers:
@@ -100,17 +99,17 @@ def unit_tiles_for(rows: int, channels: int) -> Tiles | None:
 
 
 def even_part(channels: int) -> int:
-    """The largest power of two that divides the channels."""
+    """Return the largest power of two that divides the channels."""
     return channels & -channels
 
 
 def main_part(channels: int) -> int:
-    """The largest power of two that is not above the channels."""
+    """Return the largest power of two that is not above the channels."""
     return 1 << (channels.bit_length() - 1)
 
 
 def bucket_of(rows: int) -> int:
-    """Rows that share a cut: those up to a power of two."""
+    """Return the next power of two: rows up to it share tiles."""
     return 1 << (rows - 1).bit_length()
 
 

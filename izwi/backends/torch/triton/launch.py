@@ -1,9 +1,9 @@
-"""How the Triton kernels follow each other on the device.
+"""Overlap of consecutive Triton kernels on the device.
 
-With programmatic dependent launch a kernel's programs start while the kernel before it still
-runs. A kernel then may do whatever depends on no other kernel, such as asking for its weights,
-and waits before it reads or writes anything else. Every kernel here that is launched so waits:
-its successor's wait covers only the kernel right before it.
+With programmatic dependent launch a kernel's programs start while the kernel before it still runs.
+A kernel may then do what does not depend on other kernels, such as prefetching its weights, and
+must wait before it reads or writes anything else. Every kernel launched this way waits, because the
+wait of its successor covers only the kernel right before it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 # Set to False to launch each kernel after the end of the one before it.
 overlap_launches = True
 
-# Cache lines of each weight row that are asked for before the kernel before has ended.
+# Cache lines of each weight row that are prefetched before the previous kernel has ended.
 _PREFETCHED_LINES = 32
 _LINE_BYTES = 128
 
@@ -28,7 +28,7 @@ INTERPRETED: bool = triton.knobs.runtime.interpret
 
 
 def overlap_option(device: torch.device) -> dict[str, bool]:
-    """What a launch is given so that it starts before the end of its predecessor; {} for none.
+    """Return the launch option that lets a kernel start before its predecessor ends; may be {}.
 
     A kernel launched with it must call `wait_for_previous`, in every program.
     """
@@ -43,7 +43,7 @@ def _has_dependent_launch(device: torch.device) -> bool:
 
 
 def lines_of(num_bytes: int) -> int:
-    """Cache lines of a weight row to ask for, a power of two; the last may be asked for twice."""
+    """Return the cache lines of a weight row to prefetch, a power of two; the last may repeat."""
     lines = triton.next_power_of_2(triton.cdiv(num_bytes, _LINE_BYTES))
     return min(_PREFETCHED_LINES, int(lines))
 
@@ -64,7 +64,7 @@ def wait_for_previous(OVERLAPPED: tl.constexpr):
 
 @triton.jit
 def prefetch_lines(pointers):
-    """Ask for the cache lines that these pointers point into, to be brought to L2."""
+    """Prefetch the cache lines that these pointers point into, to L2."""
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; // dummy $0",
         "=r,l",

@@ -1,8 +1,8 @@
-"""Products of a few rows with large weights, and what stands around them, in one pass.
+"""Products of a few rows with large weights, fused with the operations around them.
 
-A decode step multiplies 1 to 64 rows with every weight of the model, so its time is that of reading
+A decode step multiplies 1 to 64 rows with every weight of the model, so it takes as long as reading
 the weights. The RMS norm before a product, the bias and residual after it, and the gate of the MLP
-are folded into the same kernel: as launches of their own they would take as long as the product.
+are fused into the same kernel: as separate launches they would take as long as the product.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from izwi.backends.torch.triton.packed import packed_product, takes_packed
 from izwi.backends.torch.triton.rows import rms_norm
 
 MAX_ROWS = 64
-# Up to so many rows are multiplied and added one by one; more go through matrix units.
+# Up to this number of rows, products are computed one by one; more use matrix units.
 _FEW_ROWS = 2
-# Up to so many rows the norm is folded into the product; with more, each program would spend
+# Up to this number of rows, the norm is fused into the product; with more, each program would spend
 # longer on the rows than on its weights.
 _FOLDED_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How one product is cut.
+    """Tile sizes of one product.
 
     Attributes:
         outputs: Output columns of one program, a power of two.
         depth: Input columns of one pass of the loop, in each slice; a power of two.
-        slices: Parts of the input that the warps of one program take side by side, a power of
-            two; 1 for one or two rows, and where all warps work on one product.
-        warps: Of one program.
-        stages: Passes of the loop whose weights are in flight at once, above two rows.
+        slices: Parts of the input that the warps of one program compute in parallel, a power of
+            two; 1 for one or two rows, and if all warps work on one product.
+        warps: Warps of one program.
+        stages: Passes of the loop whose weights are in flight at the same time, above two rows.
     """
 
     outputs: int
@@ -49,9 +49,9 @@ class Tiles:
     stages: int
 
 
-# What was measured to be the fastest on an H200: (rows, *weight.shape, gated) -> tiles. The rows
+# The fastest tiles that were measured on an H200: (rows, *weight.shape, gated) -> tiles. The rows
 # are the bucket's (see `bucket_of`); `python -m benchmarks.kernels --tune` prints these lines. Two
-# rows were not measured and are cut like one.
+# rows were not measured and use the tiles of one.
 TILES: dict[tuple[int, int, int, bool], Tiles] = {
     (1, 1024, 2048, False): Tiles(outputs=2, depth=2048, slices=1, warps=4, stages=1),  # 2.1 us
     (2, 1024, 2048, False): Tiles(outputs=2, depth=2048, slices=1, warps=4, stages=1),  # 2.1 us
@@ -91,7 +91,7 @@ TILES: dict[tuple[int, int, int, bool], Tiles] = {
     (32, 12288, 2048, True): Tiles(outputs=32, depth=128, slices=2, warps=4, stages=3),  # 25.0 us
 }
 
-# Of LFM2-Audio and its depthformer: not measured, as the nearest weights above.
+# LFM2-Audio and its depthformer: not measured; the tiles of the nearest weights above.
 _LIKE = {
     (6144, 2048): (4096, 2048),
     (3072, 2048): (4096, 2048),
@@ -104,7 +104,7 @@ _LIKE = {
     (65_536, 2048): (4096, 2048),
 }
 
-# Where nothing was measured, by bucket of rows.
+# For sizes that were not measured, by bucket of rows.
 _USUAL = {
     1: Tiles(outputs=4, depth=1024, slices=1, warps=4, stages=1),
     2: Tiles(outputs=4, depth=1024, slices=1, warps=4, stages=1),
@@ -113,8 +113,8 @@ _USUAL = {
     64: Tiles(outputs=32, depth=128, slices=1, warps=4, stages=4),
 }
 
-# Rows above which the library's product with separate kernels around it is faster:
-# weight.shape -> rows, and what holds for all others.
+# Rows above which the library's product with separate kernels is faster: weight.shape -> rows, and
+# the value for all others.
 _TORCH_ABOVE: dict[tuple[int, int], int] = {
     (4096, 2048): 2,
     (2048, 2048): 16,
@@ -132,7 +132,7 @@ _TORCH_ABOVE_USUAL = 32
 
 
 def takes(rows: int, weight: Weight) -> bool:
-    """Whether there is a kernel for so many rows and this weight."""
+    """Return whether there is a kernel for this number of rows and this weight."""
     if not 0 < rows <= MAX_ROWS:
         return False
     if isinstance(weight, PackedWeight):
@@ -141,7 +141,7 @@ def takes(rows: int, weight: Weight) -> bool:
 
 
 def prefers_torch(rows: int, weight_rows: int, inputs: int) -> bool:
-    """Whether the library's product with a (weight_rows, inputs) weight is the faster one."""
+    """Return whether the library's product with a (weight_rows, inputs) weight is faster."""
     shape = _LIKE.get((weight_rows, inputs), (weight_rows, inputs))
     return rows > _TORCH_ABOVE.get(shape, _TORCH_ABOVE_USUAL)
 
@@ -160,12 +160,12 @@ def linear(
 
     Args:
         x: (rows, inputs), at most MAX_ROWS rows; the last axis contiguous.
-        weight: (outputs, inputs), contiguous, of the dtype of `x` or narrow.
+        weight: (outputs, inputs), contiguous, of the dtype of `x` or quantized.
         bias: (outputs,).
         norm: (inputs,) weight of the RMS norm; None if `weight` has it, or for no norm.
         eps: Of the norm, or None for no norm.
         residual: (rows, outputs); the last axis contiguous.
-        tiles: How it is cut, if not by `tiles_for`; weights of 4 bits have one cut.
+        tiles: Tiles to use instead of those of `tiles_for`; 4-bit weights have fixed tiles.
 
     Returns:
         (rows, outputs), of the dtype of `x`.
@@ -187,11 +187,11 @@ def gated_linear(
 
     Args:
         x: (rows, inputs), at most MAX_ROWS rows; the last axis contiguous.
-        weight: (2 * outputs, inputs), contiguous, of the dtype of `x` or narrow; the rows of the
+        weight: (2 * outputs, inputs), contiguous, of the dtype of `x` or quantized; the rows of the
             gate come first.
         norm: (inputs,) weight of the RMS norm; None if `weight` has it, or for no norm.
         eps: Of the norm, or None for no norm.
-        tiles: How it is cut, if not by `tiles_for`.
+        tiles: Tiles to use instead of those of `tiles_for`.
 
     Returns:
         (rows, outputs), of the dtype of `x`.
@@ -202,7 +202,7 @@ def gated_linear(
 
 
 def tiles_for(rows: int, weight_rows: int, inputs: int, *, gated: bool) -> Tiles:
-    """How a product with a (weight_rows, inputs) weight is cut."""
+    """Return the tiles of a product with a (weight_rows, inputs) weight."""
     bucket = bucket_of(rows)
     measured = TILES.get((bucket, weight_rows, inputs, gated))
     if measured is None and (weight_rows, inputs) in _LIKE:
@@ -211,13 +211,13 @@ def tiles_for(rows: int, weight_rows: int, inputs: int, *, gated: bool) -> Tiles
         return measured
     usual = _USUAL[bucket]
     slices = usual.slices if inputs % (16 * usual.slices) == 0 else 1
-    smallest = 16 if bucket > _FEW_ROWS else 1  # what a matrix unit takes
+    smallest = 16 if bucket > _FEW_ROWS else 1  # minimum of a matrix unit
     depth = max(smallest, min(usual.depth, triton.next_power_of_2(inputs // slices)))
     return Tiles(usual.outputs, depth, slices, usual.warps, usual.stages)
 
 
 def bucket_of(rows: int) -> int:
-    """Rows that a kernel is compiled for."""
+    """Return the number of rows that the kernel for these is compiled for."""
     return rows if rows <= _FEW_ROWS else max(16, triton.next_power_of_2(rows))
 
 
@@ -245,7 +245,7 @@ def _launch(
     scale = weight.scale if isinstance(weight, QuantizedWeight) else None
     weight = weight.values if isinstance(weight, QuantizedWeight) else weight
     tiles = tiles or tiles_for(rows, weight.shape[0], inputs, gated=gated)
-    # x * norm, not yet scaled, may leave float16
+    # x * norm before scaling may exceed float16
     most = _FEW_ROWS if x.dtype == torch.float16 else _FOLDED_ROWS
     folded = bucket <= most and (bucket <= _FEW_ROWS or tiles.slices > 1)
     if eps is not None and not folded:

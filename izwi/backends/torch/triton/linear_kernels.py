@@ -1,15 +1,15 @@
 """The kernels of `linear`.
 
-x is (rows, INPUTS) and weight (OUTPUTS, INPUTS), or (2 * OUTPUTS, INPUTS) where GATED. A program
-makes BLOCK outputs of all rows. With OVERLAPPED it asks for its weights, which depend on no other
-kernel, before it waits for the kernel before it.
+x is (rows, INPUTS) and weight (OUTPUTS, INPUTS), or (2 * OUTPUTS, INPUTS) if GATED. A program
+computes BLOCK outputs of all rows. With OVERLAPPED it prefetches its weights, which depend on no
+other kernel, before it waits for the previous kernel.
 
-A quantized weight is widened where it is multiplied, and its outputs are scaled at the end;
-`scale`, (OUTPUTS,) or (2 * OUTPUTS,) float32, is None for others.
+A quantized weight is converted when it is multiplied, and its outputs are scaled at the end;
+`scale`, (OUTPUTS,) or (2 * OUTPUTS,) float32, is None for other weights.
 
-Where NORMED, the norm is folded by linearity: x * norm goes into the product, or x where the weight
-has the norm, the sum of squares is gathered on the way, and each row is scaled by its reciprocal
-root mean square at the end.
+If NORMED, the norm is fused, using linearity: x * norm goes into the product (or x if the weight
+contains the norm), the sum of squares is accumulated in the same pass, and each row is scaled by
+its reciprocal root mean square at the end.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from izwi.backends.torch.triton.launch import prefetch_lines, start_next, wait_f
 
 @triton.jit
 def _tile(pointers, inside, UNMASKED: tl.constexpr):
-    """Load a tile; what is outside is 0."""
+    """Load a tile; values outside are 0."""
     return tl.load(pointers) if UNMASKED else tl.load(pointers, mask=inside, other=0.0)
 
 
 @triton.jit
 def prefetch(weight_rows, INPUTS: tl.constexpr, LINES: tl.constexpr):
-    """Ask for the first LINES cache lines of each weight row, (BLOCK, 1) pointers."""
+    """Prefetch the first LINES cache lines of each weight row, (BLOCK, 1) pointers."""
     LINE: tl.constexpr = 1024 // weight_rows.dtype.element_ty.primitive_bitwidth
     k = tl.minimum(tl.arange(0, LINES) * LINE, INPUTS - 1)
     prefetch_lines(weight_rows + k[None, :])
@@ -38,7 +38,7 @@ def prefetch(weight_rows, INPUTS: tl.constexpr, LINES: tl.constexpr):
 
 @triton.jit
 def addend(bias, residual, n, m, rows, residual_stride, OUTPUTS: tl.constexpr):
-    """What is added to outputs n of rows m in the end, asked for before the long loop."""
+    """Load what is added to outputs n of rows m at the end; called before the long loop."""
     added = tl.zeros([1, 1], tl.float32)
     if bias is not None:
         added += tl.load(bias + n, mask=n < OUTPUTS, other=0.0).to(tl.float32)
@@ -50,9 +50,9 @@ def addend(bias, residual, n, m, rows, residual_stride, OUTPUTS: tl.constexpr):
 
 @triton.jit
 def _scales(scale, BLOCK: tl.constexpr, OUTPUTS: tl.constexpr, GATED: tl.constexpr):
-    """(BLOCK,) what this program's sums over quantized weights are scaled by, asked for with these.
+    """Load the (BLOCK,) scales of this program's sums over quantized weights.
 
-    One axis: as a column each thread would load its number once for every input that it holds.
+    One axis: as a column, each thread would load its scale once for every input that it holds.
     """
     by = tl.zeros([1], tl.float32)
     by_up = by
@@ -81,17 +81,17 @@ def few_rows(
     DEPTH: tl.constexpr, GATED: tl.constexpr, LINES: tl.constexpr, OVERLAPPED: tl.constexpr,
     NORMED: tl.constexpr,
 ):  # fmt: skip
-    """Multiply and add in registers, for one or two rows; the sums over columns are taken once."""
+    """Multiply and add in registers, for one or two rows; columns are summed once, at the end."""
     start_next(OVERLAPPED)
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
     # outputs past the last one repeat it, so that loads need no mask; they are not written
     weight_rows = weight + tl.minimum(n, OUTPUTS - 1).to(tl.int64) * INPUTS
     up_rows = weight_rows + OUTPUTS * INPUTS
     k = tl.arange(0, DEPTH)[None, :]
-    if scale is not None:  # loaded as many at a time as x: else products change threads in between
+    if scale is not None:  # same count as x: values stay in their threads
         k = tl.max_contiguous(k, [1, 8])
     EVEN: tl.constexpr = INPUTS % DEPTH == 0
-    # weights depend on no other kernel: they are asked for before the wait, one pass ahead
+    # weights depend on no other kernel: they are loaded before the wait, one pass ahead
     w = _tile(weight_rows + k, k < INPUTS, EVEN)
     w_up = _tile(up_rows + k, k < INPUTS, EVEN) if GATED else w
     if OVERLAPPED:
@@ -145,10 +145,10 @@ def many_rows(
     DEPTH: tl.constexpr, GATED: tl.constexpr, LINES: tl.constexpr, OVERLAPPED: tl.constexpr,
     NORMED: tl.constexpr, SLICES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Matrix products (ROWS, DEPTH) by (DEPTH, BLOCK), a batch of SLICES of them at once.
+    """Compute matrix products (ROWS, DEPTH) by (DEPTH, BLOCK) in batches of SLICES.
 
-    Each warp has a slice of the inputs: with one quantized product after the other in all warps,
-    the sums would be one long chain, and every warp would read every weight.
+    Each warp has a slice of the inputs. If all warps computed one quantized product after the
+    other, the sums would form one long chain, and every warp would read every weight.
     """
     start_next(OVERLAPPED)
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -209,7 +209,7 @@ def all_rows(
     DEPTH: tl.constexpr, GATED: tl.constexpr, LINES: tl.constexpr, OVERLAPPED: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Matrix products (ROWS, DEPTH) by (DEPTH, BLOCK), all warps on one; rows are normalised."""
+    """Compute products (ROWS, DEPTH) by (DEPTH, BLOCK), all warps on one; rows are normalised."""
     start_next(OVERLAPPED)
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
     m = tl.arange(0, ROWS)[:, None]

@@ -1,4 +1,4 @@
-"""The operations on CUDA, with Triton kernels where torch would take many small ones."""
+"""The operations on CUDA, with Triton kernels where torch would launch many small ones."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 class TritonOps(TorchOps):
     """Implements `izwi.ops.protocol.Ops` on one CUDA device.
 
-    What the kernels do not take (many rows, other dtypes, other contexts, anything that is to be
-    differentiated) goes to torch.
+    Inputs that the kernels do not support (many rows, other dtypes or contexts, anything to be
+    differentiated) go to torch.
     """
 
     records = True
@@ -52,7 +52,7 @@ class TritonOps(TorchOps):
         return super()._wide(weight, dtype)
 
     def fold_norm(self, norm: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
-        # what was not normalised may leave float16; quantized weights keep their own kernels
+        # values before the norm may exceed float16; quantized weights keep their own kernels
         fits = weight.dtype in (torch.bfloat16, torch.float32) and self._quantized_dtype is None
         if not fits or not triton_rows.takes_row(weight.shape[1]):
             return super().fold_norm(norm, weight)
@@ -257,7 +257,7 @@ class TritonOps(TorchOps):
 
 
 def _takes(x: Tensor, weight: Tensor) -> bool:
-    """Whether a kernel may run on these; none of them has a gradient."""
+    """Return whether a kernel may run on these: none requires a gradient."""
     differentiated = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     return x.dtype == weight.dtype and x.dtype in _DTYPES and x.numel() > 0 and not differentiated
 
@@ -272,6 +272,6 @@ def _takes_product(x: Tensor, weight: Weight) -> bool:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """(..., width) as (rows, width), copied only where a row's numbers are not side by side."""
+    """Return (..., width) as (rows, width), copied only if a row is not contiguous."""
     rows = x.reshape(-1, x.shape[-1])
     return rows if rows.stride(-1) == 1 else rows.contiguous()

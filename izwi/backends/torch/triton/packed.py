@@ -1,11 +1,11 @@
-"""Products of a few rows with weights of 4 bits, two a byte.
+"""Products of a few rows with 4-bit weights, two in a byte.
 
-As in `linear`, but that a byte is multiplied with two inputs, which lie half a row apart,
-and that each group of inputs has a scale. Whole numbers from -8 to 7 are exact in every dtype, so
-a group is summed as it is and then scaled, in float32.
+As in `linear`, except that a byte is multiplied with two inputs, which are half a row apart, and
+each group of inputs has a scale. Integers from -8 to 7 are exact in every dtype, so a group is
+summed unscaled and then scaled, in float32.
 
 x is (rows, 2 * HALF), weight (OUTPUTS, HALF) bytes and scale (OUTPUTS, 2 * HALF / GROUP), or twice
-as many rows where GATED. A program makes BLOCK outputs of all rows.
+as many rows if GATED. A program computes BLOCK outputs of all rows.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from izwi.backends.torch.triton.launch import (
 from izwi.backends.torch.triton.linear_kernels import addend, prefetch, write
 from izwi.backends.torch.triton.rows import rms_norm
 
-# A matrix unit takes no fewer inputs at once.
+# Minimum number of inputs of a matrix unit.
 _SMALLEST_GROUP = 16
-# Up to so many rows are multiplied and added one by one; more go through matrix units.
+# Up to this number of rows, products are computed one by one; more use matrix units.
 _FEW_ROWS = 2
-# Outputs of one program, bytes of a row that it takes at once, and its warps: not yet measured.
+# Outputs of one program, bytes of a row in one pass, and its warps: not tuned yet.
 _FEW_OUTPUTS, _FEW_BYTES, _MANY_OUTPUTS, _WARPS, _STAGES = 2, 1024, 32, 4, 4
 _WIDENED_BYTES = 512
 
 
 def takes_packed(weight: PackedWeight) -> bool:
-    """Whether the kernels take groups of this size."""
+    """Return whether the kernels support groups of this size."""
     return weight.group >= _SMALLEST_GROUP
 
 
@@ -55,13 +55,13 @@ def packed_product(
     residual: Tensor | None,
     gated: bool,
 ) -> None:
-    """Fill `out` as `linear.linear` or `gated_linear` does; see there.
+    """Compute into `out` what `linear.linear` or `gated_linear` returns.
 
     Args:
         x: (rows, inputs).
-        weight: That `takes_packed`.
+        weight: A weight that `takes_packed` accepts.
         out: (rows, outputs).
-        bucket: Rows that a kernel is compiled for.
+        bucket: Number of rows that the kernel is compiled for.
         bias: (outputs,).
         norm: (inputs,), or None.
         eps: Of the norm, or None for no norm.
@@ -70,7 +70,7 @@ def packed_product(
     """
     outputs, half = out.shape[1], weight.values.shape[1]
     few = bucket <= _FEW_ROWS
-    # a program of many rows would spend longer on these
+    # a program of many rows would spend longer on the norm
     if eps is not None and (norm is None or not few):
         x, norm = rms_norm(x, norm, eps), None
     options = overlap_option(x.device)
@@ -101,7 +101,7 @@ def packed_product(
 
 
 def widen_packed(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
-    """The weight in another dtype, (out, in), as `PackedWeight.wide` has it, in one pass."""
+    """Return the weight in another dtype, (out, in), as `PackedWeight.wide` does, in one pass."""
     outputs, half = weight.values.shape
     out = torch.empty((outputs, 2 * half), dtype=dtype, device=weight.values.device)
     options = overlap_option(out.device)
@@ -121,15 +121,15 @@ def widen_packed(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
 
 @triton.jit
 def _numbers(packed):
-    """The whole numbers of the lower and the upper halves of bytes, int8."""
+    """Return the integers in the lower and upper halves of bytes, int8."""
     return (packed & 15).to(tl.int8) - 8, (packed >> 4).to(tl.int8) - 8
 
 
 @triton.jit
 def _scaled(weight_rows, scale_rows, j, group, GROUPS: tl.constexpr):
-    """The float32 numbers that bytes j of some groups stand for: lower and upper ones.
+    """Return the float32 values of bytes j of some groups, lower and upper halves.
 
-    The scales have two axes: with three, each thread would load one for every byte that it holds.
+    The scales have two axes: with three, each thread would load a scale for every byte.
     """
     lower, upper = _numbers(tl.load(weight_rows + j))
     by, by_upper = tl.load(scale_rows + group), tl.load(scale_rows + GROUPS // 2 + group)
@@ -149,7 +149,7 @@ def few_rows_packed(
     GROUPS: tl.constexpr = 2 * HALF // GROUP
     # outputs past the last one repeat it, so that loads need no mask; they are not written
     last = tl.minimum(n, OUTPUTS - 1).to(tl.int64)
-    if OVERLAPPED:  # weights depend on no other kernel: they are asked for before the wait
+    if OVERLAPPED:  # weights depend on no other kernel: they are loaded before the wait
         prefetch(weight + last * HALF, HALF, LINES)
         if GATED:
             prefetch(weight + (OUTPUTS + last) * HALF, HALF, LINES)
@@ -197,7 +197,7 @@ def few_rows_packed(
 
 @triton.jit
 def _summed(x_lower, x_upper, weight_rows, scale_rows, j, group, GROUPS: tl.constexpr):
-    """(ROWS, BLOCK) what the bytes j of one group add to the sums; the scales have one axis."""
+    """Return the part of bytes j of one group in the sums, (ROWS, BLOCK); scales have one axis."""
     lower, upper = _numbers(tl.load(weight_rows + j[:, None]))
     by, by_upper = tl.load(scale_rows + group), tl.load(scale_rows + GROUPS // 2 + group)
     below = tl.dot(x_lower, lower.to(x_lower.dtype), input_precision="ieee")
@@ -212,7 +212,7 @@ def many_rows_packed(
     BLOCK: tl.constexpr, GATED: tl.constexpr, LINES: tl.constexpr, OVERLAPPED: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Matrix products (ROWS, GROUP) by (GROUP, BLOCK), all warps on one; rows are normalised."""
+    """Compute products (ROWS, GROUP) by (GROUP, BLOCK), all warps on one; rows are normalised."""
     start_next(OVERLAPPED)
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     m = tl.arange(0, ROWS)[:, None]

@@ -1,4 +1,4 @@
-"""Norms and activations in one pass each, where torch takes a pass for every operation."""
+"""Norms and activations in one pass each; torch takes a pass for each operation."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from torch import Tensor
 from izwi.backends.torch.quantized import QuantizedWeight
 from izwi.backends.torch.triton.launch import overlap_option, start_next, wait_for_previous
 
-_MAX_WIDTH = 16384  # of a row that one program holds
+_MAX_WIDTH = 16384  # values of a row that one program holds
 _BLOCK = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingNorm:
-    """What products of rows that were not normalised still lack: their norm's division.
+    """The division of a norm that is still to be applied to products of unnormalised rows.
 
-    The weight of the norm is in that of the product; its reader divides each row by the root mean
-    square of what was multiplied.
+    The norm's weight is part of the product's weight. The reader of the product divides each row by
+    the root mean square of the row that was multiplied.
 
     Attributes:
-        x: (rows, width), what was multiplied; a row's numbers lie side by side.
+        x: (rows, width), the rows that were multiplied; each row is contiguous.
         eps: Of the norm.
     """
 
@@ -36,7 +36,7 @@ class PendingNorm:
 
 
 def pending_options(pending: PendingNorm | None) -> dict[str, Any]:
-    """What a kernel that calls `root_of` is given of it; its x is None where nothing is pending."""
+    """Return a kernel's arguments for `root_of`; x is None if no norm is pending."""
     if pending is None:
         return {"x": None, "x_eps": 0.0, "x_stride": 0, "WIDTH": 1, "WIDTH_BLOCK": 1}
     width = pending.x.shape[1]
@@ -46,7 +46,7 @@ def pending_options(pending: PendingNorm | None) -> dict[str, Any]:
 
 
 def takes_row(width: int) -> bool:
-    """Whether rows of this width fit one program of `rms_norm`, and `PendingNorm`."""
+    """Return whether rows of this width fit into one program of `rms_norm` and `PendingNorm`."""
     return width <= _MAX_WIDTH
 
 
@@ -54,7 +54,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Normalise by the root mean square in float32, cast back, then scale.
 
     Args:
-        x: (..., width); a row's numbers lie side by side.
+        x: (..., width); each row is contiguous.
         weight: (width,), or None for all ones.
         eps: Added to the mean square.
     """
@@ -79,7 +79,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 
 def swiglu(gate: Tensor, up: Tensor, pending: PendingNorm | None = None) -> Tensor:
-    """silu(gate) * up of (rows, width) arrays whose rows may lie in one packed array."""
+    """Return silu(gate) * up of (rows, width) arrays, which may be parts of one packed array."""
     rows, width = gate.shape
     out = gate.new_empty((rows, width))
     options = overlap_option(gate.device)
@@ -100,7 +100,7 @@ def swiglu(gate: Tensor, up: Tensor, pending: PendingNorm | None = None) -> Tens
 
 
 def widen(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
-    """The weight in another dtype, (out, in), as `QuantizedWeight.wide` has it, in one pass."""
+    """Return the weight in another dtype, (out, in), as `QuantizedWeight.wide`, in one pass."""
     rows, width = weight.shape
     out = torch.empty((rows, width), dtype=dtype, device=weight.values.device)
     options = overlap_option(out.device)
@@ -121,8 +121,8 @@ def snake(x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     """SnakeBeta: x + sin(x * exp(alpha)) ** 2 / (exp(beta) + 1e-9).
 
     Args:
-        x: (batch, channels, time), contiguous, or channels-last: a transposed contiguous
-            (batch, time, channels). The result lies the same way.
+        x: (batch, channels, time), contiguous, or channels-last: a transposed contiguous (batch,
+            time, channels). The result has the same layout.
         alpha: (channels,).
         beta: (channels,).
     """
@@ -169,7 +169,7 @@ def _rms_norm(
 
 @triton.jit
 def root_of(x, row, x_stride, eps, WIDTH: tl.constexpr, WIDTH_BLOCK: tl.constexpr):
-    """What a `PendingNorm` scales a row by, a scalar; 1 where nothing is pending."""
+    """Return the scalar by which a `PendingNorm` scales a row; 1 if no norm is pending."""
     root = 1.0
     if x is not None:
         k = tl.arange(0, WIDTH_BLOCK)
@@ -209,8 +209,8 @@ def _widen(values, scale, out, width, BLOCK: tl.constexpr, OVERLAPPED: tl.conste
 def snake_of(x, alpha, beta):
     """SnakeBeta of float32 numbers.
 
-    The square of the sine has period pi, so half a period either side of 0 is all that a
-    polynomial has to know; it is as near as float32 is, and several times as fast as a sine.
+    The square of the sine has period pi, so a polynomial over half a period on either side of 0 is
+    sufficient. It is accurate to float32, and several times as fast as a sine.
     """
     turns = x * (tl.exp(alpha) * 0.3183098861837907)
     turns -= tl.floor(turns + 0.5)
@@ -227,7 +227,7 @@ def _snake(
     x, alpha, beta, out, rows, width, channels,
     LAST: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
-    """Rows are (batch, time) where the channels lie LAST, else (batch, channels)."""
+    """Rows are (batch, time) if the channels are LAST, otherwise (batch, channels)."""
     start_next(OVERLAPPED)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]

@@ -1,10 +1,10 @@
-"""Draw ids from logits on the device: the numbers of `izwi.backends.torch.sampler`, in one kernel.
+"""Draw ids from logits on the device, as `izwi.backends.torch.sampler` does, in one kernel.
 
-A program draws for one row. All that differs between rows or steps is read from device tensors, so
-that a graph with draws in it can be replayed for other requests.
+A program draws for one row. Everything that differs between rows or steps is read from device
+tensors, so that a graph that contains draws can be replayed for other requests.
 
-Logits are sorted as whole numbers: the bits of the number, made to order as numbers do, then the
-id, smaller first. So equal logits have one order, and one number carries both through the sort.
+Logits are sorted as integers: the bits of the logit, mapped so that they sort like floats, then the
+id, smaller first. This orders equal logits, and one integer carries both through the sort.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from izwi.backends.torch.triton.sampling_kernels import (
 MAX_STOP_IDS = 4
 MAX_VOCABULARY = 8192  # of one program
 _CHUNK = 1024  # of a larger vocabulary
-# Candidates of chunks among which one program looks for the largest. A sort of few is far shorter.
+# Candidates of chunks among which one program finds the largest. A sort of few is much faster.
 _MERGED = 1024
-# `python -m benchmarks.kernels --tune` prints what is the fastest.
+# `python -m benchmarks.kernels --tune` prints the fastest tiles.
 logits_per_warp = 512
-_SORTED_ROWS = 8  # at once: a sort of all logits takes some 40 bytes for each
+_SORTED_ROWS = 8  # in one pass: a sort of all logits takes about 40 bytes for each
 _SHORT_VOCABULARY = 1 << 16  # ids that fit beside 16 bits of a logit
-# Logits divided by less than this leave float32; such a row takes the largest.
+# Logits divided by less than this overflow float32; below it the largest logit is taken.
 GREEDY_BELOW = 1e-5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplingColumns:
-    """How one kind of token is drawn, a row each.
+    """Sampling parameters of one kind of token, one value for each row.
 
     Attributes:
         scale: (rows,) float32 temperature; below 1e-5 the most likely token is taken.
         top_k: (rows,) int32 tokens kept; 0 or less keeps all.
         top_p: (rows,) float32; 1 keeps all.
-        penalty: (rows,) float32 repetition penalty, for codebook 0 only; 1 is none.
+        penalty: (rows,) float32 repetition penalty, for codebook 0 only; 1 for none.
     """
 
     scale: Tensor
@@ -58,7 +58,7 @@ class SamplingColumns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowSampling:
-    """What the draws of one step depend on besides the logits; device tensors.
+    """Inputs of one step's draws besides the logits; device tensors.
 
     Attributes:
         seed: (rows,) int64.
@@ -66,10 +66,10 @@ class RowSampling:
         first: For codebook 0.
         rest: For the other codebooks.
         stop_ids: (rows, MAX_STOP_IDS) int32 ids of codebook 0 that end a row; -1 for none.
-        stop_allowed: (rows,) int32; 0 while the row has less than its minimum of entries.
+        stop_allowed: (rows,) int32; 0 while the row has fewer entries than its minimum.
         seen: (rows, words) int32; bit b of word w says that codebook 0 emitted id 32 w + b.
-        suppressed: (vocabulary,) bool, ids of codebook 0 that are never drawn, a row's stop ids
-            excepted; or None.
+        suppressed: (vocabulary,) bool, ids of codebook 0 that are never drawn, except a row's stop
+            ids; or None.
     """
 
     seed: Tensor
@@ -83,15 +83,15 @@ class RowSampling:
 
 
 def draw(logits: Tensor, rows: RowSampling, codebook: int, few_candidates: bool) -> Tensor:
-    """Draw one id a row; equal logits give the ids of `izwi.backends.torch.sampler.Sampler`.
+    """Draw one id for each row, as `izwi.backends.torch.sampler.Sampler` does for equal logits.
 
-    Vocabularies above MAX_VOCABULARY take two kernels where `few_candidates` is true; where it is
-    not, they take a sort of all logits by torch, which is slow but can be captured as well.
+    Vocabularies above MAX_VOCABULARY take two kernels if `few_candidates` is true. Otherwise torch
+    sorts all logits, which is slow but can be captured as well.
 
     Args:
-        logits: (rows, vocabulary) of any float dtype; a row's numbers lie side by side.
+        logits: (rows, vocabulary) of any float dtype; each row is contiguous.
         rows: Parameters of the rows.
-        codebook: Which one; 0 has the penalty, the stop ids and the suppressed ids.
+        codebook: Index of the codebook; 0 has the penalty, the stop ids and the suppressed ids.
         few_candidates: Every row of this codebook is greedy or has a top_k of 1 to 64.
 
     Returns:
@@ -110,10 +110,10 @@ def draw(logits: Tensor, rows: RowSampling, codebook: int, few_candidates: bool)
 
 
 def log_probabilities(logits: Tensor, ids: Tensor) -> Tensor:
-    """Natural log of the probability of one id a row, of the raw logits in float32.
+    """Return the natural log of the probability of one id for each row, from raw float32 logits.
 
     Args:
-        logits: (rows, vocabulary) of any float dtype, as they were before any draw.
+        logits: (rows, vocabulary) of any float dtype, before any processing.
         ids: (rows,) int64.
 
     Returns:
@@ -126,14 +126,14 @@ def log_probabilities(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def take_last(last: Tensor, source: Tensor, inputs: Tensor, seen: Tensor | None) -> None:
-    """Put entries that the device has drawn where the next step reads them, in place.
+    """Copy entries that the device has drawn to the inputs of the next step, in place.
 
     Args:
-        last: (entries, codebooks) int64, what was drawn.
-        source: (rows,) int32 which of them is a row's last entry; -1 for none.
+        last: (entries, codebooks) int64, the drawn entries.
+        source: (rows,) int32 index of each row's last entry in `last`; -1 for none.
         inputs: (rows, inputs) int64; the first `codebooks` of a row become its entry.
-        seen: (rows, words) int32 as in `RowSampling`; the entry's first id is added. None: no
-            draw looks at it.
+        seen: (rows, words) int32 as in `RowSampling`; the entry's first id is added. None if no
+            draw reads it.
     """
     codebooks = last.shape[1]
     take_last_row[(len(source),)](
@@ -153,7 +153,7 @@ def _draw_small(logits: Tensor, rows: RowSampling, codebook: int, few_candidates
     count, vocabulary = logits.shape
     ids = torch.empty(count, dtype=torch.int64, device=logits.device)
     block = max(CANDIDATES, triton.next_power_of_2(vocabulary))
-    # 2,048 ids and the end of sound are not to cost a sort of 4,096
+    # 2,048 ids and the end of audio must not cost a sort of 4,096
     rest = few_candidates and CANDIDATES <= block // 2 < vocabulary <= block // 2 + CANDIDATES
     block = block // 2 if rest else block
     first = codebook == 0
@@ -219,7 +219,7 @@ def _draw_large(logits: Tensor, rows: RowSampling, codebook: int) -> Tensor:
 
 
 def _merge(keys: Tensor) -> Tensor:
-    """The largest of each few lists of candidates, (rows, lists, CANDIDATES)."""
+    """Merge groups of candidate lists, (rows, lists, CANDIDATES), to the largest of each group."""
     count, lists, _ = keys.shape
     parts = triton.cdiv(lists * CANDIDATES, _MERGED)
     merged = keys.new_empty((count, parts, CANDIDATES))
@@ -241,7 +241,7 @@ def _warps(logits: int) -> int:
 
 
 def _processing(rows: RowSampling, first: bool) -> tuple[Tensor | None, ...]:
-    """What the logits of codebook 0 are changed by; the others' stay as they are."""
+    """Return the arguments that process the logits of codebook 0; others are not processed."""
     if not first:
         return (None,) * 5
     suppressed = None if rows.suppressed is None else rows.suppressed.view(torch.uint8)
@@ -307,7 +307,7 @@ def _processed(logits: Tensor, rows: RowSampling) -> Tensor:
 
 
 def _uniforms(seed: Tensor, step: Tensor, codebook: int) -> Tensor:
-    """As `izwi.backends.torch.sampler.uniforms`; torch has no uint64, but int64 wraps the same."""
+    """As `izwi.backends.torch.sampler.uniforms`; torch has no uint64, but int64 wraps alike."""
     bits = _mix(_mix(seed + _signed(0x9E3779B97F4A7C15)) ^ (step * 64 + codebook))
     return _shifted(bits, 11).double() * 2.0**-53
 

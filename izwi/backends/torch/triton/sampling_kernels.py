@@ -1,4 +1,4 @@
-"""The kernels of `sampling`; their arguments are named as in its `RowSampling`."""
+"""The kernels of `sampling`; their arguments have the names of `RowSampling`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import triton.language as tl
 
 from izwi.backends.torch.triton.launch import start_next, wait_for_previous
 
-CANDIDATES = 64  # of a narrow draw
+CANDIDATES = 64  # of a draw among few candidates
 _CANDIDATES = tl.constexpr(CANDIDATES)
 _GREEDY_BELOW = tl.constexpr(1e-5)
 
 
 @triton.jit
 def _mix(x):
-    """The finaliser of SplitMix64, of a uint64."""
+    """Apply the finaliser of SplitMix64 to a uint64."""
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB
     return x ^ (x >> 31)
@@ -24,7 +24,7 @@ def _mix(x):
 
 @triton.jit
 def _uniform(seed, step, codebook):
-    """A float64 in [0, 1), as `izwi.backends.torch.sampler.uniforms` makes it."""
+    """Return a float64 in [0, 1), as `izwi.backends.torch.sampler.uniforms` does."""
     start = seed.to(tl.uint64, bitcast=True) + 0x9E3779B97F4A7C15
     counter = (step * 64 + codebook).to(tl.uint64, bitcast=True)
     bits = _mix(_mix(start) ^ counter)
@@ -36,7 +36,7 @@ def _processed(
     logits, penalty, seen, stop_ids, stop_allowed, suppressed, row, ids,
     VOCABULARY: tl.constexpr, WORDS: tl.constexpr, STOPS: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
-    """Logits of some ids of one row as they are drawn from, float32; -inf past the vocabulary.
+    """Return the processed logits of some ids of one row, float32; -inf past the vocabulary.
 
     `logits` points to the row.
     """
@@ -59,8 +59,8 @@ def _processed(
 
 @triton.jit
 def _keys(x, ids, SHORT: tl.constexpr):
-    """Whole numbers that order as (x, -id); SHORT ones have 32 bits and take bfloat16 numbers."""
-    bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)  # there are two zeros
+    """Return integers that sort like (x, -id); SHORT ones have 32 bits and hold bfloat16 values."""
+    bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)  # zero has two bit patterns
     if SHORT:
         bits = bits >> 16
         keys = ((bits ^ ((bits >> 31) & 0x7FFF)) << 16) | (0xFFFF - ids)
@@ -72,7 +72,7 @@ def _keys(x, ids, SHORT: tl.constexpr):
 
 @triton.jit
 def _of_keys(keys, SHORT: tl.constexpr):
-    """Numbers and ids that `_keys` were made of."""
+    """Return the values and ids that `_keys` encoded."""
     if SHORT:
         ordered = keys >> 16
         bits = (ordered ^ ((ordered >> 31) & 0x7FFF)) << 16
@@ -86,7 +86,7 @@ def _of_keys(keys, SHORT: tl.constexpr):
 
 @triton.jit
 def _chosen(keys, seed, step, scale, top_k, top_p, row, codebook, SHORT: tl.constexpr):
-    """The id drawn among sorted keys: the distribution is inverted at the row's uniform number."""
+    """Return the id drawn among sorted keys: the distribution inverted at a uniform number."""
     values, ids = _of_keys(keys, SHORT)
     rank = tl.arange(0, keys.shape[0])
     temperature, kept, nucleus = tl.load(scale + row), tl.load(top_k + row), tl.load(top_p + row)
@@ -97,7 +97,7 @@ def _chosen(keys, seed, step, scale, top_k, top_p, row, codebook, SHORT: tl.cons
     total = tl.zeros_like(weights) + tl.sum(weights, 0)
     wide = tl.div_rn(weights, total).to(tl.float64)
     before = tl.cumsum(wide, 0) - wide
-    nucleus = tl.where(nucleus < 1.0, nucleus, 2.0)  # 1 drops nothing, however sums are rounded
+    nucleus = tl.where(nucleus < 1.0, nucleus, 2.0)  # 1 drops nothing, regardless of rounding
     outside = (before >= nucleus.to(tl.float64)) & (rank > 0)
     wide = tl.where(outside, 0.0, wide)
     reached = tl.cumsum(wide, 0)
@@ -117,7 +117,7 @@ def draw_row(
     FIRST: tl.constexpr, FEW: tl.constexpr, SHORT: tl.constexpr, REST: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
-    """Draw for one row. With REST, some ids of a few candidates are behind the BLOCK."""
+    """Draw for one row. With REST, some candidates have ids beyond the BLOCK."""
     start_next(OVERLAPPED)
     row = tl.program_id(0).to(tl.int64)
     ids = tl.arange(0, BLOCK)
@@ -146,7 +146,7 @@ def find_candidates(
     VOCABULARY: tl.constexpr, WORDS: tl.constexpr, STOPS: tl.constexpr, BLOCK: tl.constexpr,
     FIRST: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
-    """Keys of the 64 largest logits of one chunk of one row's vocabulary."""
+    """Find the keys of the 64 largest logits of one chunk of one row's vocabulary."""
     start_next(OVERLAPPED)
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ids = chunk * BLOCK + tl.arange(0, BLOCK)
@@ -164,7 +164,7 @@ def find_candidates(
 def merge_candidates(
     keys, merged, KEYS: tl.constexpr, BLOCK: tl.constexpr, OVERLAPPED: tl.constexpr
 ):
-    """The 64 largest of each BLOCK of one row's KEYS keys."""
+    """Find the 64 largest of each BLOCK of one row's KEYS keys."""
     start_next(OVERLAPPED)
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i = part * BLOCK + tl.arange(0, BLOCK)
@@ -184,7 +184,7 @@ def choose(
     row = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, BLOCK)
     wait_for_previous(OVERLAPPED)
-    # nothing is smaller than what fills up
+    # padding is smaller than everything else
     found = tl.load(keys + row * KEYS + i, mask=i < KEYS, other=-0x8000000000000000)
     drawn = _chosen(
         tl.topk(found, _CANDIDATES), seed, step, scale, top_k, top_p, row, codebook, False
@@ -197,7 +197,7 @@ def take_last_row(
     last, source, inputs, seen,
     CODEBOOKS: tl.constexpr, INPUTS: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Put one row's last entry, if the device has it, among its inputs and what it has emitted."""
+    """Copy one row's last entry, if the device has it, to its inputs and its emitted ids."""
     row = tl.program_id(0).to(tl.int64)
     place = tl.load(source + row)
     if place >= 0:

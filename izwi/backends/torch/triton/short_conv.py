@@ -1,7 +1,7 @@
 """Short convolutions of recorded steps: positions and pages are read on the device.
 
-A row's earlier inputs lie in the trailers of its pages (`izwi.backends.torch.conv_trailers`) or, in
-a prompt, in the rows before it. The gates around the convolution of LFM2 are multiplied on the way.
+A row's earlier inputs are in the trailers of its pages (`izwi.backends.torch.conv_trailers`) or, in
+a prompt, in the rows before it. The gates around LFM2's convolution are applied in the same pass.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _BLOCK = 512  # channels of one program
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedConv:
-    """Where the rows of a recorded step have their earlier inputs.
+    """Where the rows of a recorded step find their earlier inputs.
 
     Attributes:
         trailers: Of the model's pages.
-        positions: (rows,) int64; -1 marks an empty row, which keeps nothing.
+        positions: (rows,) int64; -1 marks an empty row, which stores nothing.
         tables: Flat int32; the page of run r at place p is tables[r * table_width[0] + p].
         table_width: (1,) int32.
-        runs: (rows,) int32, the table of each row: rows of one number that stand together are
-            positions of one sequence, one after the other. None: row r is alone, with table r.
+        runs: (rows,) int32, the table of each row: adjacent rows with the same number are
+            consecutive positions of one sequence. None: row r is alone, with table r.
     """
 
     trailers: ConvTrailers
@@ -43,13 +43,13 @@ class StagedConv:
     def convolve(
         self, layer: int, x: Tensor, weight: Tensor, gates: tuple[Tensor, Tensor] | None = None
     ) -> Tensor:
-        """Convolve, and keep the inputs; see `Ops.short_conv`.
+        """Convolve, and store the inputs; see `Ops.short_conv`.
 
         Args:
-            layer: Which of the short convolutions.
-            x: (rows, channels); a row's numbers lie side by side, as in the gates.
+            layer: Index among the short convolutions.
+            x: (rows, channels); each row is contiguous, as in the gates.
             weight: (channels, width), contiguous.
-            gates: What the input and what the output is multiplied by, (rows, channels) each.
+            gates: Factors of the input and of the output, (rows, channels) each.
 
         Returns:
             (rows, channels), contiguous.
@@ -77,14 +77,14 @@ class StagedConv:
             TOGETHER=self.runs is not None,
             **sizes,
         )
-        if self.runs is not None:  # a row may read what another one overwrites
+        if self.runs is not None:  # a row may read what another row overwrites
             _keep[grid](x, gate_in, plane, *places, rows, *strides, **sizes)
         return out
 
 
 @triton.jit
 def _input(x, gate, row, stride, gate_stride, c, mask):
-    """Inputs of a row's channels as they are kept, float32."""
+    """Return the inputs of a row's channels as stored, float32."""
     value = tl.load(x + row * stride + c, mask=mask, other=0.0)
     if gate is not None:
         by = tl.load(gate + row * gate_stride + c, mask=mask, other=0.0)
@@ -94,7 +94,7 @@ def _input(x, gate, row, stride, gate_stride, c, mask):
 
 @triton.jit
 def _column(table, position, there, WIDTH: tl.constexpr, PAGE: tl.constexpr):
-    """Column of the trailers in which the input of a position lies."""
+    """Return the column of the trailers that has the input of a position."""
     position = tl.maximum(position, 0)
     page = tl.load(table + position // PAGE, mask=there, other=0).to(tl.int64)
     return page * WIDTH + position % PAGE % WIDTH
@@ -107,7 +107,7 @@ def _convolve(
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
     TOGETHER: tl.constexpr, OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
-    """Some channels of one row; where rows stand alone their inputs are kept, too."""
+    """Convolve some channels of one row; if rows are alone, store their inputs, too."""
     start_next(OVERLAPPED)
     row = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -152,7 +152,7 @@ def _keep(
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):  # fmt: skip
-    """Keep what no later row of the same page overwrites: the last inputs of each run and page."""
+    """Store what no later row of the same page overwrites: the last inputs of each run and page."""
     start_next(OVERLAPPED)
     row = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
