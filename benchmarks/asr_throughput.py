@@ -207,7 +207,9 @@ async def measure_server(url: str, options: argparse.Namespace) -> list[dict[str
 
 def main() -> None:
     on_gpu = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--size", choices=LISTENING, default="asr-1.7b" if on_gpu else EMBEDDED_LISTENER
     )

@@ -205,7 +205,9 @@ _SIZES = {
 
 def main() -> None:
     on_gpu = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kind", choices=_SIZES)
     parser.add_argument("--size", choices=NAMES, help="of the model; a usual one for the kind")
     parser.add_argument("--frames", type=int, default=52, help="of an utterance")

@@ -95,7 +95,9 @@ def profile(engine: Engine, rows: list[int], prompt: int) -> list[dict[str, Any]
 
 def main() -> None:
     """Measure one size."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="auto")

@@ -172,7 +172,9 @@ async def _ask_all(conversations: Sequence[Asked], at_once: int) -> list[Answere
 
 def main() -> None:
     """Ask, print what was answered wrong, and write the scores."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--number", type=int, default=130, help="conversations of each kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=4)

@@ -311,7 +311,9 @@ def tune(layers: list[Layer], frame_counts: list[int]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true", help="only compare with torch")
     parser.add_argument("--tune", action="store_true", help="try other cuts instead of timing")
     parser.add_argument("--frames", type=int, nargs="*", default=[1, 8, 64, 512], help="to tune")

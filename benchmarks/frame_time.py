@@ -106,7 +106,9 @@ def profile(engine: Engine, size: int, most: int = 18) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     on_gpu = torch.cuda.is_available()
     size = "tts-1.7b" if on_gpu else EMBEDDED
     parser.add_argument("--size", choices=SPEAKING, default=size)

@@ -72,7 +72,9 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", choices=NAMES, nargs="+", default=["tts-1.7b"])
     parser.add_argument("--frames", type=int, default=52)
     parser.add_argument("--streams", type=int, default=64)

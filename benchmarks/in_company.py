@@ -115,7 +115,9 @@ def _transcribed(
 def main() -> None:
     """Start a server of both models, and ask."""
     on_gpu = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--voice", choices=NAMES, default="tts-1.7b" if on_gpu else EMBEDDED)
     parser.add_argument(
         "--transcriber", choices=NAMES, default="asr-1.7b" if on_gpu else EMBEDDED_LISTENER

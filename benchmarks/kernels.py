@@ -243,7 +243,9 @@ def tune_sampling() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true", help="only compare with torch")
     parser.add_argument("--tune", action="store_true", help="try other cuts instead of timing")
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 2, 8, 32, 64], help="to tune")

@@ -51,7 +51,9 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     Without a GPU the embedded voice is the one to measure.
     """
     on_gpu = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description=doc)
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", choices=SPEAKING, default="tts-1.7b" if on_gpu else EMBEDDED)
     parser.add_argument("--frames", type=int, default=52, help="of an utterance")
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")

@@ -313,7 +313,9 @@ def served(options: argparse.Namespace) -> Iterator[str]:
 
 def main() -> None:
     """Measure every level, after a turn that warms the server up."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", choices=SIZES, default="embedded")
     parser.add_argument("--chat", help="folder or name of a chat model, for embedded")
     parser.add_argument("--url", help="of a server that runs already")

@@ -27,7 +27,9 @@ _PROGRAMS = ("benchmarks.http_engine", "benchmarks.live_api_server")
 
 def main() -> None:
     """Serve until it is told to stop."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", choices=SIZES, default="embedded")
     parser.add_argument("--chat", help="folder or name of another chat model, for embedded")
     parser.add_argument("--port", type=int, default=8100)

@@ -43,7 +43,9 @@ TEXTS = (
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
     """A parser with what every benchmark takes."""
-    parser = argparse.ArgumentParser(description=doc)
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="izwi-tiny-tts", help="folder, embedded name or hub id")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="auto")

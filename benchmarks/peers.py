@@ -269,7 +269,9 @@ def _versions() -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     on_gpu = torch.cuda.is_available()
     parser.add_argument("--size", choices=SIZES, default="tts-1.7b" if on_gpu else "tiny")
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")

@@ -81,7 +81,9 @@ def cases(spec: AttentionSpec, rows: int, behind: int) -> list[tuple[str, Callab
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--behind", type=int, nargs="*", default=[0, 6144, 30_720])
     parser.add_argument("--rows", type=int, default=2048)
     parser.add_argument("--of", nargs="*", choices=SPECS, default=["qwen3"])

@@ -255,7 +255,9 @@ async def main(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tts", default="izwi-tiny-tts")
     parser.add_argument("--asr", default="izwi-tiny-asr")
     parser.add_argument("--aligner", default="izwi-tiny-aligner")

@@ -82,7 +82,9 @@ def published(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", choices=("tiny", "1.5b"), default="tiny")
     parser.add_argument("--codec", choices=CODECS, default="mimi", help="of the size 1.5b")
     parser.add_argument("--device", default="cpu")

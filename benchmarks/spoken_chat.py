@@ -88,7 +88,9 @@ def _audio_parts(answer: httpx.Response) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Ask, and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--number", type=int, default=40)
     parser.add_argument("--warm-up", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)

@@ -43,7 +43,9 @@ def main() -> None:
     """Start a server of all models together."""
     on_gpu = torch.cuda.is_available()
     usual = ["tts-1.7b", "asr-1.7b"] if on_gpu else [EMBEDDED, EMBEDDED_LISTENER]
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", choices=NAMES, nargs="+", default=usual)
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--port", type=int, default=8100)

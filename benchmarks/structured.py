@@ -65,7 +65,9 @@ def answers(model: Qwen3Chat, engine: Engine, asks: dict[str, ChatInput]) -> dic
 
 def main() -> None:
     """Draw and validate."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--answers", type=int, default=1000)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--device", default="cpu")

@@ -171,7 +171,9 @@ def _correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 def main() -> None:
     """Measure every named voice over held-out sentences; draw one sentence of each."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sentences", type=int, default=20, help="a voice")
     parser.add_argument("--draw", action="store_true", help="write docs/images/voice-*.png")
     options = parser.parse_args()

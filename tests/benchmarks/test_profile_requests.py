@@ -1,4 +1,4 @@
-"""`make profile` writes a trace a kind of request, and says what opens it."""
+"""`make profile` writes a trace for each kind of request, and says what opens them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.profile_requests import main
 
-KINDS = ("speech", "transcription", "alignment", "chat")
+KINDS = ("speech", "transcription", "alignment", "chat", "conversation")
 
 
 @pytest.mark.slow
