@@ -82,7 +82,7 @@ class _Run:
             if here != line.fingerprint:
                 message = (
                     f"the checkpoint's fingerprint differs: {line.fingerprint} was recorded, {here}"
-                    " is loaded; record the trace anew"
+                    " is loaded; record the requests again"
                 )
                 run.fail("checkpoint", message)
                 return run
@@ -152,7 +152,7 @@ class _Run:
             message = f"{line.num_samples} samples recorded, {len(self.sound) // 2} now"
             self.fail("sound", message)
         elif self.sound and hashlib.sha256(self.sound).hexdigest() != line.pcm_sha256:
-            message = "the entries are equal, their sound is not"
+            message = "the entries are equal, but their audio is not"
             if line.platform:
                 message += f"; recorded on {line.platform}"
             self.fail("sound", message)

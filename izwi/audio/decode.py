@@ -299,12 +299,12 @@ def _reject_cut_wav(content: bytes) -> None:
             is_open = _is_unknown(size) and _is_unknown(riff_size)
             if there < size and not is_open:
                 raise InvalidAudio(
-                    f"the file is cut off: {there} of {size} bytes of sound are there",
+                    f"the file is cut off: {there} of {size} bytes of audio are there",
                     param="file",
                 )
             return
         position += size + size % 2  # chunks are padded to even lengths
-    raise InvalidAudio("the WAV file is cut off before its sound", param="file")
+    raise InvalidAudio("the WAV file is cut off before its audio", param="file")
 
 
 def _is_unknown(size: int) -> bool:

@@ -121,10 +121,10 @@ class DecodedAudio:
             if error.errno in _NO_ROOM:
                 # others who are at work give their room back
                 raise Overloaded(
-                    "there is no room on the disk for so long a sound", retry_after_s=30
+                    "the disk has no room for audio of this length", retry_after_s=30
                 ) from error
             where = self._folder or "the system's folder for temporary files"
-            raise IzwiError(f"a long sound cannot be kept in {where}: {error.strerror}") from error
+            raise IzwiError(f"long audio cannot be kept in {where}: {error.strerror}") from error
 
 
 class _TurnedDown:

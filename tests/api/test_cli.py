@@ -22,7 +22,7 @@ def test_help_needs_no_torch():
 
 def test_say_writes_a_file_without_a_terminal(cli):
     result = cli("say", "hello")
-    assert "0.40 s of sound" in result.stderr
+    assert "0.40 s of audio" in result.stderr
     assert sf.info(cli.folder / "speech.wav").duration == pytest.approx(0.4)
     assert [path.name for path in cli.folder.iterdir()] == ["speech.wav"]
 

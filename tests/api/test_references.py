@@ -187,7 +187,7 @@ MISCHIEF = {  # path -> what the operator's log says
     "/inside": "it answered 302",
     "/missing": "it answered 404",
     "/part": "it answered 206",
-    "/packed": "the answer is packed",
+    "/packed": "the response is compressed",
     "/says-10-GB": TOO_LARGE,
     "/says-too-many-digits": "",  # h11 or Python refuses, depending on their age
     "/10-GB": TOO_LARGE,
@@ -195,7 +195,7 @@ MISCHIEF = {  # path -> what the operator's log says
     "/drops": SLOW,
     "/drops-of-a-head": SLOW,
     "/crumbs": "the response arrived in too many small pieces",
-    "/interim-for-ever": "it keeps promising",
+    "/interim-for-ever": "it sent too many interim",
     "/a-large-head": BROKEN,
     "/two-lengths": BROKEN,
     "/no-http": BROKEN,

@@ -136,7 +136,7 @@ def test_pipes(talk, served):
     samples, rate = soundfile.read(io.BytesIO(result.stdout_bytes))
     assert rate == 24_000
     assert len(samples)
-    assert "s of sound" in result.stderr
+    assert "s of audio" in result.stderr
     assert "stdout" in talk("q.wav", "--json", *options, code=2).stderr
 
 

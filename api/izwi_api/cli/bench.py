@@ -142,7 +142,7 @@ async def _bench(client: AsyncClient, asked: _Asked, rounds: int, streams: int) 
                 elif tasks[name] == "transcription":
                     figures.append(await _time_transcription(client, name, voice, rounds))
                 else:
-                    messages().print(f"{name} does {tasks[name]}, which has no figures here")
+                    messages().print(f"{name} is skipped: bench does not measure {tasks[name]}")
     return figures
 
 
@@ -233,7 +233,7 @@ async def _speak(client: AsyncClient, name: str, text: str, seed: int) -> _Spoke
                 first_s = first_s or time.perf_counter() - began
                 pieces.append(audio)
     if not pieces:
-        raise IzwiError(f"model {name!r} made no sound")
+        raise IzwiError(f"model {name!r} produced no audio")
     samples = np.concatenate([piece.samples for piece in pieces])
     total_s = time.perf_counter() - began
     return _Spoken(first_s, total_s, Audio(samples, pieces[0].sample_rate))
@@ -263,10 +263,10 @@ def _show(figures: Sequence[Figures]) -> None:
         if isinstance(row, SpeechFigures):
             typer.echo(
                 f"{row.model}: first audio {row.first_audio_ms:.0f} ms, real-time factor"
-                f" {row.rtf:.2f}, {row.throughput:.1f} s of sound a second, {row.streams} at a time"
+                f" {row.rtf:.2f}, {row.throughput:.1f} s of audio a second, {row.streams} at a time"
             )
         else:
             typer.echo(
                 f"{row.model}: transcription at a real-time factor of {row.rtf:.3f},"
-                f" {row.audio_s:.1f} s of sound"
+                f" {row.audio_s:.1f} s of audio"
             )

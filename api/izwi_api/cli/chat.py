@@ -106,7 +106,7 @@ def chat(
         no_model = (
             f"{server} serves no model for chat; start it with: {_START}"
             if server
-            else f"model {model!r} does something else"
+            else f"model {model!r} is not a chat model"
         )
         talk = _Talk(client, options, system, no_model, as_json=as_json)
         if text is None and _at_terminal():
@@ -155,7 +155,9 @@ class _Talk:
             try:
                 runner.run(stack.enter_async_context(self._client))
                 runner.run(self._choose_model())
-                self._console.print("Ctrl-C stops an answer, Ctrl-D ends the talk.", style="dim")
+                self._console.print(
+                    "Ctrl-C stops an answer, Ctrl-D ends the conversation.", style="dim"
+                )
                 while (text := self._next_line()) is not None:
                     if text.strip():
                         self._turn(runner, text)

@@ -75,7 +75,7 @@ def doctor(
         if address := running_server(server, api_key):
             findings.append(_server(address, api_key))
         elif server != NONE:
-            detail = "none runs there: izwi serve starts one"
+            detail = "none is running there; izwi serve starts one"
             findings.append(Finding("server", DEFAULT_URL, Status.NOTE, detail))
     broken = any(finding.status is Status.FAILED for finding in findings)
     if as_json:
@@ -277,7 +277,7 @@ def _tried(address: str) -> Finding:
         httpx.head(address, timeout=_ONLINE_TIMEOUT_S, follow_redirects=True).raise_for_status()
         return Finding("hub", address, Status.OK, "answers")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return Finding("hub", address, Status.FAILED, f"does not answer: {error}")
+        return Finding("hub", address, Status.FAILED, f"no response: {error}")
 
 
 def _server(url: str, api_key: str | None) -> Finding:

@@ -177,7 +177,7 @@ def _tell(saved: Saved, target: Target, save_codes: Path | None) -> None:
     if "instructions" in saved.details.ignored:
         messages().print("this model does not follow instructions; --instruct changed nothing")
     replaced = ", in place of the file that was there" if target.replaces else ""
-    messages().print(f"{saved.place}: {saved.seconds:.2f} s of sound{replaced}", markup=False)
+    messages().print(f"{saved.place}: {saved.seconds:.2f} s of audio{replaced}", markup=False)
 
 
 def _pronunciations(pairs: list[str]) -> dict[str, str] | None:
@@ -212,7 +212,7 @@ def _check_timing(words: Path | None, aligner: str | None, server: str | None) -
 
     if words is None:
         if aligner is not None:
-            raise InvalidRequest("--aligner goes with --words")
+            raise InvalidRequest("--aligner needs --words")
         return
     check_file(words, "--words")
     if server is not None and aligner is not None:
@@ -227,7 +227,7 @@ def _clip(
 
     if ref_audio is None:
         if ref_text is not None or x_vector_only:
-            raise InvalidRequest("--ref-text and --x-vector-only go with --ref-audio")
+            raise InvalidRequest("--ref-text and --x-vector-only need --ref-audio")
         return {}
     if voice is not None:
         raise InvalidRequest("--voice and --ref-audio name two voices; give one")

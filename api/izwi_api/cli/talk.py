@@ -89,7 +89,7 @@ def talk(
         is_piped = str(file) == "-"
         target = choose_target(out, audio_format, piped_text=is_piped)
         if as_json and _is_stdout(target):
-            raise InvalidRequest("--json and the sound cannot both go to stdout; give --out FILE")
+            raise InvalidRequest("--json and the audio cannot both go to stdout; give --out FILE")
         sound = SoundFile(None if is_piped else file, file)
         content = sound.read()
         runtime = RuntimeOptions(device, dtype, offline)
@@ -164,7 +164,7 @@ def _tell(saved: Saved, answer: SpokenAnswer, target: Target, *, as_json: bool) 
     else:
         typer.echo(answer.text, err=_is_stdout(target))
     replaced = ", in place of the file that was there" if target.replaces else ""
-    messages().print(f"{saved.place}: {saved.seconds:.2f} s of sound{replaced}", markup=False)
+    messages().print(f"{saved.place}: {saved.seconds:.2f} s of audio{replaced}", markup=False)
 
 
 def _is_stdout(target: Target) -> bool:

@@ -56,7 +56,7 @@ ModelSource = Annotated[
 Language = Annotated[str | None, typer.Option(help="Spoken language. Default: detect it.")]
 Prompt = Annotated[str, typer.Option(help="Preceding text, or words to expect.")]
 MaxNewTokens = Annotated[
-    int | None, typer.Option(min=1, help="At most this many tokens for each piece of sound.")
+    int | None, typer.Option(min=1, help="At most this many tokens for each piece of audio.")
 ]
 TextFormat = Annotated[
     Format | None, typer.Option("--format", help="Output format. Default: text.")
@@ -171,7 +171,7 @@ def _paper(
         return _Paper(text_format, False, text_paths(sounds, out_dir, _ENDINGS[text_format]))
     if len(sounds) > 1 and text_format in (Format.SRT, Format.VTT):
         raise InvalidRequest(
-            f"{text_format} needs a file for each sound; give --out-dir or --beside"
+            f"{text_format} writes one file for each recording; give --out-dir or --beside"
         )
     return _Paper(text_format, len(sounds) > 1, None)
 

@@ -141,7 +141,7 @@ def _decoded(audio: str) -> bytes:
     try:
         return base64.b64decode(audio, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise EngineStopped("the server sent no sound") from error
+        raise EngineStopped("the server sent no audio") from error
 
 
 # -- a text that is still being written ----------------------------------------------------------

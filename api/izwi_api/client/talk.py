@@ -154,7 +154,7 @@ async def answered_aloud(
             try:
                 delta = _delta(event, answer, reader)
             except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-                raise EngineStopped(f"{requests.shown} gave no spoken answer") from error
+                raise EngineStopped(f"{requests.shown} returned no spoken answer") from error
             answer.add(delta)
             if delta.text or delta.audio is not None:
                 yield delta
@@ -181,7 +181,7 @@ def _delta(event: Mapping[str, Any], answer: SpokenAnswer, reader: PcmReader) ->
     try:
         audio = reader.read(base64.b64decode(sound["data"], validate=True))
     except binascii.Error as error:
-        raise ValueError("the sound is not base64") from error
+        raise ValueError("the audio is not base64") from error
     return SpokenDelta(text, audio if audio.samples.size else None)
 
 

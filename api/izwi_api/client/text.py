@@ -107,7 +107,7 @@ async def transcribed(
     try:
         _finish(transcript, last)
     except (KeyError, TypeError, ValueError) as error:
-        raise EngineStopped(f"{requests.shown} gave no transcription") from error
+        raise EngineStopped(f"{requests.shown} returned no transcription") from error
 
 
 def _finish(transcript: Transcript, last: Mapping[str, Any]) -> None:
@@ -151,7 +151,7 @@ async def aligned(requests: Requests, fields: Fields, upload: Upload) -> list[Al
             for word in answer["words"]
         ]
     except (KeyError, TypeError, ValueError) as error:
-        raise EngineStopped(f"{requests.shown} gave no alignment") from error
+        raise EngineStopped(f"{requests.shown} returned no alignment") from error
 
 
 async def answered(requests: Requests, fields: Fields, answer: Answer) -> AsyncGenerator[ChatDelta]:
@@ -171,7 +171,7 @@ async def answered(requests: Requests, fields: Fields, answer: Answer) -> AsyncG
             try:
                 delta = _delta(event, answer)
             except (KeyError, TypeError, ValueError, IndexError) as error:
-                raise EngineStopped(f"{requests.shown} gave no answer") from error
+                raise EngineStopped(f"{requests.shown} returned no answer") from error
             answer.reasoning += delta.reasoning
             answer.content += delta.content
             if any(delta):

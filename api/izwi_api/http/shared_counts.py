@@ -141,7 +141,7 @@ class CountsFile:
         try:
             return _parse(content, now_s)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            logger.warning("%s is damaged (%s): it begins anew", self.path, error)
+            logger.warning("%s is damaged (%s) and is replaced", self.path, error)
             return None
 
     def _fail(self, error: Exception) -> None:

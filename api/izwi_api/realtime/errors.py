@@ -30,7 +30,7 @@ class EventError(InvalidRequest):
 
 # Refusals of the turn state machine, by code.
 REFUSALS = {
-    "input_audio_buffer_commit_empty": "the input buffer holds less than 100 ms of sound",
+    "input_audio_buffer_commit_empty": "the input buffer holds less than 100 ms of audio",
     "conversation_already_has_active_response": "the conversation has a response in progress",
     "response_cancel_not_active": "Cancellation failed: no response is in progress",
 }

@@ -231,7 +231,7 @@ class Conversation:
         content = item.content[content_index]
         if content.kind != "output_audio":
             raise EventError(
-                "only sound of an assistant's message can be truncated",
+                "only the audio of an assistant's message can be truncated",
                 "invalid_value",
                 param="item_id",
             )

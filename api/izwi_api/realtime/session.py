@@ -144,7 +144,7 @@ class RealtimeSession:
         dialogue = self._dialogue
         match event:
             case InputAudioAppend() if self._tracks is not None:
-                raise EventError("sound comes over the track", "invalid_event", param="type")
+                raise EventError("audio comes over the WebRTC track", "invalid_event", param="type")
             case InputAudioAppend(audio=audio):
                 dialogue.append(audio)
             case InputAudioCommit():
@@ -227,7 +227,7 @@ class RealtimeSession:
             code = error.code if error.code != "invalid_request" else "invalid_value"
             self._emit_error(str(error), code, param=error.param, event_id=event_id)
             return
-        logger.error("a realtime session goes on after a failure", exc_info=error)
+        logger.error("a realtime session continues after a failure", exc_info=error)
         message = str(error) if isinstance(error, IzwiError) else "internal error"
         code = error.code if isinstance(error, IzwiError) else "internal_error"
         self._emit_error(message, code, event_id=event_id, kind="server_error")

@@ -233,7 +233,7 @@ def check_formats(settings: Settings) -> None:
         part = getattr(settings.audio, place, None)
         if part is not None and not isinstance(part.format, PcmFormat):
             raise InvalidRequest(
-                "over WebRTC, sound is sent in Opus", param=f"session.audio.{place}.format"
+                "over WebRTC, audio is sent in Opus", param=f"session.audio.{place}.format"
             )
 
 

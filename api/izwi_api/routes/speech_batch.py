@@ -151,7 +151,7 @@ class _Batch:
         self._num_bytes += num_bytes
         if self._num_bytes > MAX_BATCH_BYTES:
             raise TooLarge(
-                f"the sound of the batch is larger than {MAX_BATCH_BYTES} bytes; ask for fewer "
+                f"the audio of the batch is larger than {MAX_BATCH_BYTES} bytes; ask for fewer "
                 "items at a time, or for a compressed format",
                 param="items",
             )

@@ -330,7 +330,7 @@ class _SpeechSession:
             raise SessionOver("no session.config came", "config_timeout", POLICY)
         if self._open is not None and now_s - self._useful_s >= limits.text_s:
             raise SessionOver(
-                f"no text but white space was written for {limits.text_s:g} s; send "
+                f"no text except white space arrived for {limits.text_s:g} s; send "
                 "input.done where an utterance is complete",
                 "text_timeout",
                 POLICY,
@@ -352,7 +352,7 @@ def _error_of(error: Exception) -> dict[str, object]:
     if isinstance(error, ValidationError):
         return invalid_body(list(error.errors()))
     if is_internal(error):
-        logger.error("a speech session goes on after a failure", exc_info=error)
+        logger.error("a speech session continues after a failure", exc_info=error)
     if not isinstance(error, IzwiError):
         return error_body("internal error", "server_error", code="internal_error")
     reported = body_of(error)

@@ -121,7 +121,7 @@ class _TranscriptionSession:
         else:
             reported = error_body("internal error", "server_error", code="internal_error")
         if is_internal(error) and not isinstance(error, SessionOver):
-            logger.error("a transcription session goes on after a failure", exc_info=error)
+            logger.error("a transcription session continues after a failure", exc_info=error)
         self._session.put(json.dumps({"type": "error", **reported}))
 
     # -- input -----------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class _TranscriptionSession:
 
     async def _configure(self, config: SessionConfig) -> None:
         if self._sound is not None:
-            raise InvalidRequest("a sound is still open; send input.done first", param="type")
+            raise InvalidRequest("a recording is still open; send input.done first", param="type")
         # the model's refusal is reported now, not after the first sound
         await (await self._open(config)).__aexit__()
         self._config = config

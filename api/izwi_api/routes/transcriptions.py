@@ -59,9 +59,7 @@ async def create_transcription(request: Request) -> Response:
         services.registry.transcription(name)
     fields = parse_form(form)
     if fields.stream and fields.response_format not in ("json", "verbose_json"):
-        raise InvalidRequest(
-            "stream goes with response_format json or verbose_json", param="stream"
-        )
+        raise InvalidRequest("stream needs response_format json or verbose_json", param="stream")
     return await unless_left(request.receive, _answer(services, form, fields))
 
 

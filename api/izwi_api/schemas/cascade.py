@@ -86,9 +86,9 @@ class CascadeBody(BaseModel):
             message = "`audio` and the modality 'audio' belong together: give both or neither"
             raise InvalidRequest(message, param="audio")
         if self.audio is not None and self.n not in (None, 1):
-            raise InvalidRequest("'n' must be 1 for an answer with sound", param="n")
+            raise InvalidRequest("'n' must be 1 for an answer with audio", param="n")
         if self.audio is not None and self.logprobs:
-            message = "logprobs are not supported for an answer with sound"
+            message = "logprobs are not supported for an answer with audio"
             raise InvalidRequest(message, param="logprobs")
 
 

@@ -41,7 +41,7 @@ def _plain_text(value: object) -> object:
         if kind == "refusal" and part.keys() == {"type", "refusal"}:
             part, kind = {"type": "text", "text": part["refusal"]}, "text"
         if isinstance(kind, str) and kind != "text":
-            raise ValueError(f"parts of the type {kind[:32]!r} are not taken, text alone is")
+            raise ValueError(f"parts of the type {kind[:32]!r} are not supported; only text is")
         if kind != "text" or part.keys() != {"type", "text"} or not isinstance(part["text"], str):
             raise ValueError("a part must be an object of the type 'text' with a text")
         texts.append(part["text"])

@@ -24,8 +24,8 @@ class ErrorAnswer(BaseModel):
 
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"description": "What was asked cannot be done", "model": ErrorAnswer},
-    "5XX": {"description": "It cannot be done now", "model": ErrorAnswer},
+    "4XX": {"description": "The request cannot be fulfilled as sent", "model": ErrorAnswer},
+    "5XX": {"description": "The server cannot fulfil the request now", "model": ErrorAnswer},
 }
 
 

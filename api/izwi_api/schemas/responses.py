@@ -156,7 +156,8 @@ def messages_of(given: str | Sequence[Mapping[str, Any]]) -> tuple[ChatMessage, 
                 )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidRequest(
-                f"input[{place}] is no item of the type {str(kind)[:32]!r}: {error}", param="input"
+                f"input[{place}] is not a valid item of the type {str(kind)[:32]!r}: {error}",
+                param="input",
             ) from error
     return tuple(messages)
 
@@ -177,7 +178,7 @@ def _text(content: object) -> str:
     texts = []
     for part in content:
         if not isinstance(part, dict) or part.get("type") not in _TEXTS:
-            raise TypeError("parts of text alone are taken")
+            raise TypeError("only text parts are supported")
         texts.append(_string(part, "text"))
     return "\n".join(texts)
 

@@ -121,7 +121,7 @@ class LiveTranscription(AsyncIterator[Event]):
             IzwiError: The transcription has failed.
         """
         if self._is_fed:
-            raise InvalidRequest("this transcription has ended and takes no more audio")
+            raise InvalidRequest("this transcription has ended and accepts no more audio")
         if samples.ndim != 1:
             raise InvalidAudio(f"audio must be mono, got an array of shape {samples.shape}")
         size = _PIECE_S * SAMPLE_RATE
@@ -300,7 +300,7 @@ def default_streaming_model(registry: Registry) -> str:
             registry.transcription(name), StreamingTranscriptionModel
         ):
             return name
-    raise ModelNotFound("no model that transcribes live sound is served", param="model")
+    raise ModelNotFound("no model that transcribes live audio is served", param="model")
 
 
 async def open_live_transcription(

@@ -54,7 +54,7 @@ class PausingText:
         made = [*self._parts(self._spoken.close()), *self._end()]
         if self._num_pieces == 0:
             raise self._unsayable or InvalidRequest(
-                "there is no text that can be said", param="input"
+                "the text contains nothing that can be spoken", param="input"
             )
         return made
 

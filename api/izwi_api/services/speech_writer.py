@@ -187,7 +187,7 @@ class SpeechWriter:
                 else:
                     self._submit(part)
         except asyncio.CancelledError:
-            self._fail(EngineStopped("writing to the speech was given up"))
+            self._fail(EngineStopped("writing to the speech was abandoned"))
             raise
         except Exception as error:
             self._fail(error)
@@ -232,9 +232,7 @@ def default_writable_model(registry: Registry) -> str:
         model = registry.model(name)
         if Capability.SPEAK in model.capabilities and isinstance(model, WritableModel):
             return name
-    raise ModelNotFound(
-        "no model for speech is served here that speaks while its text is written", param="model"
-    )
+    raise ModelNotFound("no served model can speak a text while it is being written", param="model")
 
 
 async def open_speech_writer(
@@ -248,7 +246,7 @@ async def open_speech_writer(
     """
     model = registry.speech(model_name)
     if not isinstance(model, WritableModel):
-        raise InvalidRequest(f"{model_name!r} needs its text at once", param="model")
+        raise InvalidRequest(f"{model_name!r} needs the complete text", param="model")
     speech_id = new_speech_id()
     plain = replace(ask, pronunciations=None)
 

@@ -42,10 +42,10 @@ class Pronunciations:
     def __init__(self, spellings: Mapping[str, str] | None = None):
         self._spellings = {word.lower(): spelling for word, spelling in (spellings or {}).items()}
         if len(self._spellings) > MAX_PRONUNCIATIONS:
-            raise _refused(f"at most {MAX_PRONUNCIATIONS} are taken")
+            raise _refused(f"at most {MAX_PRONUNCIATIONS} are allowed")
         for word, spelling in self._spellings.items():
             if not word.strip() or not spelling.strip():
-                raise _refused(f"{word!r}: {spelling!r} has an empty side")
+                raise _refused(f"{word!r}: {spelling!r} has an empty word or spelling")
             if len(word) > MAX_WORD_CHARS or len(spelling) > MAX_SPELLING_CHARS:
                 raise _refused(
                     f"a word has at most {MAX_WORD_CHARS} characters and what is spoken for it "

@@ -67,7 +67,8 @@ async def decode_sound(services: Services, model_name: str, audio: InputAudio) -
         raise InvalidAudio("input_audio.data is not base64", param="messages") from error
     if not _is_format(content, audio.format):
         raise InvalidAudio(
-            f"input_audio.data is no {audio.format} file, as its format says", param="messages"
+            f"input_audio.data is not a {audio.format} file, although its format says so",
+            param="messages",
         )
     limits = services.settings.upload_limits
     resampling = resampling_of(services.registry.model(model_name))

@@ -83,5 +83,5 @@ def _member(archive: zipfile.ZipFile, name: str, limit_bytes: int) -> bytes:
 
 def _words(value: object) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise TypeError("a text is none")
+        raise TypeError("a field is not text")
     return value

@@ -103,7 +103,7 @@ def clip_faults(figures: ClipFigures) -> list[ClipFault]:
     if figures.speech_s < MIN_SPEECH_S:
         add(
             "length",
-            f"it holds {figures.speech_s:.1f} s of speech; give at least {MIN_SPEECH_S:.0f} s",
+            f"it has {figures.speech_s:.1f} s of speech; give at least {MIN_SPEECH_S:.0f} s",
         )
     elif figures.duration_s > MAX_CLIP_S:
         add(
@@ -112,7 +112,10 @@ def clip_faults(figures: ClipFigures) -> list[ClipFault]:
             " sentence down and help no more",
         )
     if figures.level_dbfs < MIN_LEVEL_DBFS:
-        add("level", f"the speech is faint ({figures.level_dbfs:.0f} dBFS); record nearer")
+        add(
+            "level",
+            f"the speech is faint ({figures.level_dbfs:.0f} dBFS); record closer to the microphone",
+        )
     elif figures.level_dbfs > MAX_LEVEL_DBFS:
         add("level", f"the speech is too loud ({figures.level_dbfs:.0f} dBFS); turn it down")
     if figures.clipped_share > MAX_CLIPPED_SHARE:

@@ -156,7 +156,7 @@ class VoiceIndex:
             try:
                 self._take_in()
             except StorageFull as error:  # existing rows can be read
-                logger.warning("folders of voices are not taken in yet: %s", error)
+                logger.warning("folders of voices are not indexed yet: %s", error)
                 return
             self._is_settled = True
 
@@ -207,7 +207,7 @@ class VoiceIndex:
                 folder.rename(place)
             except (OSError, ValueError, KeyError, TypeError, sqlite3.IntegrityError) as error:
                 # It remains where it is.
-                logger.warning("%s is not taken in: %s", folder, error)
+                logger.warning("%s is not indexed: %s", folder, error)
             return
 
 

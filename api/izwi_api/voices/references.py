@@ -175,8 +175,8 @@ class References:
         for address in addresses:
             if not is_public(address):
                 raise _Refused(
-                    f"the name means {address}, which is not public; {OPTION} with the address "
-                    "itself would let it be reached"
+                    f"the name resolves to {address}, which is not public; {OPTION} with that "
+                    "address itself allows it"
                 )
         return addresses[:_MAX_ADDRESSES]
 
@@ -217,7 +217,7 @@ class _Clip:
         if isinstance(event, h11.InformationalResponse):
             self._num_interim += 1
             if self._num_interim > _MAX_INTERIM:
-                raise _Refused("it keeps promising an answer")
+                raise _Refused("it sent too many interim responses")
         elif isinstance(event, h11.Response):
             self._check_head(event)
         elif isinstance(event, h11.Data):
@@ -233,7 +233,7 @@ class _Clip:
         for name, value in head.headers:
             # A compressed body could expand to any size.
             if name == b"content-encoding" and value.strip().lower() != b"identity":
-                raise _Refused("the answer is packed")
+                raise _Refused("the response is compressed")
             if name == b"content-length" and int(value) > self._max_bytes:
                 raise _Refused(f"it has more than {self._max_bytes} bytes")
 

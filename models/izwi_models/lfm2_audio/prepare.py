@@ -25,17 +25,17 @@ from izwi_models.lfm2_audio.config import AUDIO_START_ID, CODES, END_ID, LFM2Aud
 from izwi_models.lfm2_audio.prompt import LFM2Prompt, Part, Sound
 from izwi_models.lfm2_audio.tokenizer import LFM2Tokenizer
 
-# How the published recipes sample frames: of a conversation, and of speech.
+# Sampling of frames in the published recipes: for a conversation, and for speech.
 _CHAT_FRAMES = SamplingParams(temperature=1.0, top_k=4)
 _SPEECH_FRAMES = SamplingParams(temperature=0.8, top_k=64)
 _GREEDY = SamplingParams()
-# Entries after which an answer ends, unless the caller says otherwise: 82 s of sound.
+# Default maximum number of entries of an answer: 82 s of audio.
 _MAX_ENTRIES = 1024
-# Speech is limited by its text: nobody takes a quarter of a second for a letter.
+# Limits speech by its text: no speaker needs a quarter of a second for a letter.
 _FRAMES_PER_LETTER = 3
-# Tokens of a transcription: nobody says twelve a second.
+# Limits the tokens of a transcription: no speaker says twelve in a second.
 _TOKENS_PER_SECOND, _SPARE_TOKENS = 12, 64
-# Text is refused before it is tokenised where it is surely too long.
+# Text that is certainly too long is rejected before it is tokenized.
 _MAX_CHARACTERS_PER_POSITION = 32
 _DEFAULT_VOICE = "us_female"
 _LANGUAGE = ("english", "en")
@@ -44,13 +44,14 @@ _RATE_HZ = 16_000
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What preparing needs to know of a loaded checkpoint.
+    """What `prepare` needs of a loaded checkpoint.
 
     Attributes:
         config: config.json.
         tokenizer: Of its text.
-        lists_voices: Voices are named (LFM2.5); else one may be described in words.
-        hear: Checks 16 kHz samples and computes what the encoder reads; raises InvalidAudio and
+        lists_voices: Whether voices have names (LFM2.5); otherwise a voice may be described in
+            words.
+        hear: Checks 16 kHz samples and computes the encoder's features; raises InvalidAudio and
             TooLarge.
     """
 
@@ -87,7 +88,7 @@ def conversation_request(
             turns.append((Role.SYSTEM, [instruction]))
     for turn in ask.turns:
         if turn.role is Role.TOOL:
-            raise InvalidRequest("this model takes no tools", param="messages")
+            raise InvalidRequest("this model does not support tools", param="messages")
         parts = [_part(checkpoint, turn.role, part) for part in turn.parts]
         turns.append((turn.role, parts))
     prompt = _build(checkpoint, turns, interleaved=ask.speaks)
@@ -108,7 +109,7 @@ def conversation_request(
         sampling=text,
         other_tracks=_frame_track(frames),
         max_entries=limit,
-        # in an answer without sound, the token that begins one ends it
+        # in an answer without audio, the token that begins audio ends the answer
         stop_ids=(END_ID,) if ask.speaks else (END_ID, AUDIO_START_ID),
         seed=ask.seed,
         ask=ask,
@@ -119,7 +120,7 @@ def chat_request(checkpoint: Checkpoint, request_id: str, model: str, ask: ChatI
     """Lay out the next answer of a conversation in text alone.
 
     Raises:
-        InvalidRequest: It brings tools, asks for a thought, or a number is out of range.
+        InvalidRequest: It has tools, requests thinking, or a number is out of range.
         ContextTooLong: The conversation leaves no room for an answer.
     """
     if not (ask.messages or ask.text or ask.token_ids):
@@ -127,7 +128,7 @@ def chat_request(checkpoint: Checkpoint, request_id: str, model: str, ask: ChatI
     if ask.thinking:
         raise InvalidRequest("this model does not think before it answers", param="enable_thinking")
     if ask.tools or any(message.role is Role.TOOL for message in ask.messages):
-        raise InvalidRequest("this model takes no tools", param="tools")
+        raise InvalidRequest("this model does not support tools", param="tools")
     _check_size(checkpoint, num_characters(ask), "messages")
     if len(ask.messages) > checkpoint.config.lfm.max_position_embeddings:
         raise _too_long(checkpoint, f"{len(ask.messages)} messages", "messages")
@@ -160,17 +161,17 @@ def chat_request(checkpoint: Checkpoint, request_id: str, model: str, ask: ChatI
 def speech_request(
     checkpoint: Checkpoint, request_id: str, model: str, ask: SpeechInput
 ) -> Request:
-    """Lay out a text that is to be said.
+    """Lay out a text to be spoken.
 
     Raises:
-        InvalidRequest: Something cannot be done as asked; `param` names it.
+        InvalidRequest: An option is not supported; `param` names it.
         VoiceNotFound: The checkpoint has no such voice.
         ContextTooLong: The text does not fit.
     """
     if not ask.text.strip():
         raise InvalidRequest("there is no text to say", param="input")
     if ask.text_mode is TextMode.STREAMING:
-        raise InvalidRequest("this model takes the whole text first", param="text_mode")
+        raise InvalidRequest("this model needs the complete text", param="text_mode")
     if ask.language is not None and ask.language.lower() not in _LANGUAGE:
         raise InvalidRequest(f"this model speaks English, not {ask.language!r}", param="language")
     instruction = _instruction(checkpoint, ask)
@@ -200,7 +201,7 @@ def speech_request(
 def transcription_request(
     checkpoint: Checkpoint, request_id: str, model: str, ask: TranscriptionInput
 ) -> Request:
-    """Lay out a sound that is to be written down.
+    """Lay out audio to be transcribed.
 
     Raises:
         InvalidRequest: The language is not English, or a number is out of range.
@@ -210,10 +211,10 @@ def transcription_request(
     """
     if ask.language is not None and ask.language.lower() not in _LANGUAGE:
         raise InvalidRequest(
-            f"this model writes down English, not {ask.language!r}", param="language"
+            f"this model transcribes English, not {ask.language!r}", param="language"
         )
     if ask.context.strip():
-        raise InvalidRequest("this model takes no prompt beside the sound", param="prompt")
+        raise InvalidRequest("this model accepts no prompt beside the audio", param="prompt")
     sound = checkpoint.hear(ask.samples[:])
     turns: list[tuple[str, list[Part]]] = [
         (Role.SYSTEM, [prompts.TRANSCRIBE]),
@@ -289,7 +290,7 @@ def _instruction(checkpoint: Checkpoint, ask: SpeechInput) -> str:
 
 def _text_of(message: ChatMessage) -> str:
     if message.tool_calls:
-        raise InvalidRequest("this model calls no tools", param="messages")
+        raise InvalidRequest("this model does not support tools", param="messages")
     return message.content
 
 
@@ -301,7 +302,7 @@ def _check_ids(checkpoint: Checkpoint, ids: Seq[int], param: str) -> None:
 
 def _grammar(ask: ChatInput) -> Grammar | None:
     if ask.tool_choice is ToolChoice.REQUIRED:
-        raise InvalidRequest("this model calls no tools", param="tool_choice")
+        raise InvalidRequest("this model does not support tools", param="tool_choice")
     if not ask.response_schema:
         return None
     rule = json_rule("answer", json.loads(ask.response_schema), "response_format")
@@ -349,7 +350,7 @@ def _sampling(
 def _limit(
     checkpoint: Checkpoint, prompt: LFM2Prompt, wanted: int | None, default: int, param: str
 ) -> int:
-    """Entries of an answer: as wanted, as far as there is room."""
+    """Return the limit of entries of an answer: as requested, but at most what fits."""
     if wanted is not None and wanted < 1:
         raise InvalidRequest(f"{param} must be at least 1", param=param)
     room = checkpoint.config.lfm.max_position_embeddings - prompt.num_positions

@@ -117,7 +117,7 @@ class Qwen3Aligner(TokenModel):
         prompt = build_prompt(self._tokenizer, self._config, windows, words)
         if prompt.num_positions > self.max_positions:
             raise TooLarge(
-                f"sound and text take {prompt.num_positions} positions; the model has "
+                f"audio and text take {prompt.num_positions} positions; the model has "
                 f"{self.max_positions}: shorten the text",
                 param="text",
             )

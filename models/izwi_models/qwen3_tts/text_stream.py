@@ -75,7 +75,7 @@ class TextStream:
         parts = self._spoken.close() if self._spoken else []
         made = self._pieces([*parts, Part("", ends=True)])
         if self._piece == 0:
-            raise InvalidRequest("there is no text that can be said", param="input")
+            raise InvalidRequest("the text contains nothing that can be spoken", param="input")
         return made
 
     def _pieces(self, sentences: Iterable[Part]) -> list[TextPart]:
