@@ -10,7 +10,9 @@ serve: $(VENV)/.runtime
 	$(BIN)/izwi serve $(ARGS)
 
 # Run what CI runs. Tests that fail in parallel, on a shared processor, run once more by themselves and are listed.
-test: check wheel
+# The checks use one core each, so two run at a time.
+test: $(VENV)/.dev
+	$(MAKE) --jobs 2 check wheel
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS) \
 		|| $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -rA $(ARGS)
 
