@@ -10,6 +10,7 @@ import asyncio
 import pytest
 
 from tests.api.served import served
+from tests.clients.installed import needs_livekit, needs_pipecat
 from tests.models.tiny_chat import write_tiny_chat
 
 ASKED = [{"role": "user", "content": "Hello there, who are you?"}]
@@ -33,9 +34,11 @@ def said(base_url):
     return answer.raise_for_status().json()["choices"][0]["message"]["content"]
 
 
+@needs_livekit
 async def test_livekit(base_url, said):
-    agents = pytest.importorskip("livekit.agents", reason="livekit is not installed")
-    openai = pytest.importorskip("livekit.plugins.openai", reason="livekit is not installed")
+    from livekit import agents
+    from livekit.plugins import openai
+
     llm = openai.LLM(
         model="chat", base_url=base_url, api_key="none", max_completion_tokens=40, user="ada"
     )
@@ -50,9 +53,11 @@ async def test_livekit(base_url, said):
     assert usage.prompt_tokens > len(ASKED[0]["content"]) / 4
 
 
+@needs_livekit
 async def test_livekit_tells_what_is_wrong(base_url):
-    agents = pytest.importorskip("livekit.agents", reason="livekit is not installed")
-    openai = pytest.importorskip("livekit.plugins.openai", reason="livekit is not installed")
+    from livekit import agents
+    from livekit.plugins import openai
+
     llm = openai.LLM(model="none", base_url=base_url, api_key="none")
     context = agents.ChatContext.empty()
     context.add_message(**ASKED[0])
@@ -64,8 +69,8 @@ async def test_livekit_tells_what_is_wrong(base_url):
     assert caught.value.status_code == 404
 
 
+@needs_pipecat
 async def test_pipecat(base_url, said):
-    pytest.importorskip("pipecat.services.openai.llm", reason="pipecat-ai is not installed")
     from pipecat.frames.frames import ErrorFrame, LLMContextFrame, LLMTextFrame
     from pipecat.processors.aggregators.llm_context import LLMContext
     from pipecat.services.openai.llm import OpenAILLMService

@@ -11,6 +11,7 @@ import json
 import pytest
 
 from tests.api.served import served
+from tests.clients.installed import needs_agents, needs_livekit, needs_pipecat
 
 MODEL = "izwi-tiny-chat"
 ASKED = "Please set a timer for five minutes."
@@ -28,8 +29,9 @@ def base_url(tmp_path_factory):
 # -- openai-agents ---------------------------------------------------------------------------
 @pytest.fixture(params=["OpenAIResponsesModel", "OpenAIChatCompletionsModel"])
 async def agent(request, base_url):
-    agents = pytest.importorskip("agents", reason="openai-agents is not installed")
-    openai = pytest.importorskip("openai")
+    import agents
+    import openai
+
     called = []
 
     @agents.function_tool
@@ -57,6 +59,7 @@ async def agent(request, base_url):
         yield made
 
 
+@needs_agents
 async def test_agents_text(agent):
     answer = await agent.run(agent, "What is the capital of France?", run_config=agent.quiet)
     assert answer.final_output == "The capital of France is Paris."
@@ -65,6 +68,7 @@ async def test_agents_text(agent):
     assert answer.final_output == "The capital of Spain is Madrid."
 
 
+@needs_agents
 async def test_agents_functions(agent):
     answer = await agent.run(agent, ASKED, run_config=agent.quiet)
     assert agent.called == [("set_timer", 300)]
@@ -75,6 +79,7 @@ async def test_agents_functions(agent):
     assert answer.final_output == "The light in the kitchen is on."
 
 
+@needs_agents
 async def test_agents_stream(agent):
     result = agent.run_streamed(agent, ASKED, run_config=agent.quiet)
     grown = [
@@ -88,9 +93,10 @@ async def test_agents_stream(agent):
 
 
 # -- livekit ---------------------------------------------------------------------------------
+@needs_livekit
 async def test_livekit_functions(base_url):
-    agents = pytest.importorskip("livekit.agents", reason="livekit is not installed")
-    openai = pytest.importorskip("livekit.plugins.openai", reason="livekit is not installed")
+    from livekit import agents
+    from livekit.plugins import openai
 
     @agents.function_tool
     async def set_timer(seconds: int) -> str:
@@ -116,8 +122,8 @@ async def test_livekit_functions(base_url):
 
 
 # -- pipecat ---------------------------------------------------------------------------------
+@needs_pipecat
 async def test_pipecat_functions(base_url):
-    pytest.importorskip("pipecat.services.openai.llm", reason="pipecat-ai is not installed")
     from pipecat.adapters.llm.schemas.function_schema import FunctionSchema
     from pipecat.adapters.llm.schemas.tools_schema import ToolsSchema
     from pipecat.frames.frames import ErrorFrame, LLMContextFrame, LLMTextFrame
