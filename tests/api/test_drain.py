@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
 import threading
+from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -87,42 +87,50 @@ def test_an_engine_that_dies_while_the_server_leaves_is_not_waited_for(talking):
     assert seen["whole"] is False
 
 
-@pytest.mark.parametrize("options", [(), ("--in-process",)])
-def test_an_answer_that_is_not_whole_in_time_leaves_no_traceback(tmp_path, options):
-    with served(tmp_path, "--drain-s", "0.3", *options) as server:
-        seen = {}
-        reader = threading.Thread(target=read_slowly, args=(server.url, seen))
-        reader.start()
-        wait_for(lambda: seen.get("bytes"))
-        server.signal()
-        assert server.process.wait(60) == 0
-        reader.join(60)
-        assert seen["whole"] is False
-        log = server.log.read_text()
-        assert "timeout graceful shutdown exceeded" in log
-        assert "Traceback" not in log
-
-
-async def test_open_sessions_are_closed_when_time_is_up(tmp_path):
-    def run():
-        with served(tmp_path, "--drain-s", "0.5") as server:
-            url = server.url.replace("http", "ws") + "/v1/audio/speech/stream"
-            with connect(url, proxy=None) as session:
-                figures = httpx.get(server.url + "/metrics").text
-                assert "izwi_websocket_sessions 1.0" in figures
-                server.signal()
-                wait_for(lambda: httpx.get(server.url + "/readyz").status_code == 503)
-                with pytest.raises(websockets.exceptions.InvalidStatus):
-                    connect(url, proxy=None).__enter__()
-                with pytest.raises(websockets.exceptions.ConnectionClosed) as closed:
-                    session.recv(timeout=60)
-            assert closed.value.rcvd.code == 1001
+def test_an_answer_that_is_not_whole_in_time_leaves_no_traceback(tmp_path):
+    with served(tmp_path, "--drain-s", "0.3", "--in-process") as server:
+        with reading(server) as seen:
+            server.signal()
             assert server.process.wait(60) == 0
+        assert_cut_off(server, seen)
 
-    await asyncio.to_thread(run)
+
+def test_answers_and_sessions_end_when_time_is_up(tmp_path):
+    with served(tmp_path, "--drain-s", "5") as server:
+        url = server.url.replace("http", "ws") + "/v1/audio/speech/stream"
+        with reading(server) as seen, connect(url, proxy=None) as session:
+            figures = httpx.get(server.url + "/metrics").text
+            assert "izwi_websocket_sessions 1.0" in figures
+            server.signal()
+            wait_for(lambda: httpx.get(server.url + "/readyz").status_code == 503)
+            with pytest.raises(websockets.exceptions.InvalidStatus):
+                connect(url, proxy=None).__enter__()
+            with pytest.raises(websockets.exceptions.ConnectionClosed) as closed:
+                session.recv(timeout=60)
+        assert closed.value.rcvd.code == 1001
+        assert server.process.wait(60) == 0
+        assert_cut_off(server, seen)
 
 
-def test_figures_of_sessions(server, tmp_path):
+@contextmanager
+def reading(server):
+    """A long answer is read in a thread; gives what was seen of it."""
+    seen = {}
+    reader = threading.Thread(target=read_slowly, args=(server.url, seen))
+    reader.start()
+    wait_for(lambda: seen.get("bytes"))
+    yield seen
+    reader.join(60)
+
+
+def assert_cut_off(server, seen):
+    assert seen["whole"] is False
+    log = server.log.read_text()
+    assert "timeout graceful shutdown exceeded" in log
+    assert "Traceback" not in log
+
+
+def test_figures_of_sessions(tmp_path):
     app = create_app(FakeEngine(), FakeRegistry(tts=FakeSpeech()), Settings(home=tmp_path))
     with listening(app, ws="auto") as port:
         with connect(f"ws://127.0.0.1:{port}/v1/audio/speech/stream", proxy=None) as session:
