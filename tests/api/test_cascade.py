@@ -258,10 +258,19 @@ async def test_stopping_an_answer_stops_chat_and_voice_within_two_steps(served, 
     assert passes["chat"] < len(LONG.split()) * 20
 
 
-async def test_leaving_while_the_question_is_written_down_stops_the_transcriber(served, question):
+async def test_leaving_while_the_question_is_written_down_stops_the_transcriber(
+    served, question, monkeypatch
+):
     services = served[1]
-    engine = services.engine
+    engine, steps_at_aborts = services.engine, []
     name = services.registry.default(Capability.TRANSCRIBE)
+    abort = engine.abort
+
+    def counted(request_id):
+        abort(request_id)  # the engine steps on until it is told, however long that takes us
+        steps_at_aborts.append(engine.load[name]["steps"])
+
+    monkeypatch.setattr(engine, "abort", counted)
     samples = np.random.default_rng(0).normal(0, 0.1, 16_000 * 20).astype(np.float32)
     speech = np.tile(decoded(question), 8)
     speech[: len(samples)] += 0.01 * samples[: len(speech)]
@@ -273,13 +282,14 @@ async def test_leaving_while_the_question_is_written_down_stops_the_transcriber(
         while not engine.load[name]["running"]:  # noqa: ASYNC110 -- the engine tells nobody
             await asyncio.sleep(0.001)
     writing.cancel()
-    before = engine.load[name]["steps"]
     with pytest.raises(asyncio.CancelledError):
         await writing
     async with asyncio.timeout(60):
         while engine.load[name]["running"]:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-    assert engine.load[name]["steps"] <= before + 4  # two, and those that ran before `before`
+    assert steps_at_aborts
+    # two, and those that the figures did not count yet
+    assert engine.load[name]["steps"] <= steps_at_aborts[0] + 4
 
 
 def decoded(part: dict) -> np.ndarray:
