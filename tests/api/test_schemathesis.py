@@ -44,7 +44,7 @@ schema = schemathesis.openapi.from_dict(app.openapi())
 
 
 @examples(
-    100,
+    40,
     derandomize=True,
     database=None,
     suppress_health_check=list(HealthCheck),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi_api.services.speakable import SpeakableText
+from tests.examples import examples
 
 
 def said(text: str, cuts=()) -> str:
@@ -50,7 +51,7 @@ MARKS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@examples(100)
 @given(st.lists(MARKS, max_size=25).map("".join), st.data())
 def test_cuts_change_nothing(text, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=10)))

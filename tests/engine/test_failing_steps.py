@@ -179,7 +179,7 @@ def test_every_point_is_there() -> None:
     assert [point for point in POINTS if not hasattr(*point)] == []
 
 
-@examples(60)
+@examples(25)
 @example((CodecGraphs, "_replay"), frozenset({1}), True, "recorded", 5)
 @example((HostCopy, "__init__"), frozenset({2}), True, "recorded", 2)
 @example((torch.Tensor, "index_copy_"), frozenset({7}), True, "plain", 2)

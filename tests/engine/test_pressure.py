@@ -113,6 +113,7 @@ CIRCUMSTANCES = {
 }
 
 
+@examples(40)
 @given(crowd=crowds(), circumstances=st.fixed_dictionaries(CIRCUMSTANCES))
 def test_every_log_is_the_undisturbed_one(
     crowd: list[Timeline], circumstances: dict[str, Any]

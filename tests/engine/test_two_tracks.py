@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -101,8 +101,10 @@ def surprises_of(request: Request, logged: list[Logged]) -> list[int]:
 
 def test_a_track_that_was_not_predicted_costs_one_row_more() -> None:
     """Where the ids change the track early, what was launched on the other one is drawn again."""
-    places = set()
+    places: set[int] = set()
     for seed in range(40):
+        if len(places) == 4:
+            break
         length = 5 + seed % 7
         request = replace(talk_request("a", length, seed, 60), stop_ids=())
         logged = alone(request).logged
@@ -160,7 +162,7 @@ def test_the_next_turn_computes_what_is_new() -> None:
 ACTIONS = ("step", "pause", "resume", "crash", "neighbour", "again")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_whatever_happens_the_log_and_the_sound_are_the_same(data: st.DataObject) -> None:
     live_through(data, "torch")

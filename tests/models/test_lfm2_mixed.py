@@ -138,7 +138,7 @@ def alone(models, requests) -> dict[str, Given]:
 
 
 @pytest.mark.timeout(3600)  # at night there are twenty times as many
-@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_each_output_is_that_of_its_single_run(models, requests, alone, data):
     """In any order, at any time, with little memory, and beside requests whose callers leave."""

@@ -108,7 +108,7 @@ def layout(request: Request, ids: tuple[int, ...] = ()) -> tuple[list[int], ...]
     return prompt.text.tolist(), prompt.codec.tolist(), track
 
 
-@examples(60)
+@examples(15)  # of each voice and limit, so 240
 @given(text=prose, data=st.data())
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("voice", VOICES)

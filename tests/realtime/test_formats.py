@@ -5,12 +5,13 @@ from __future__ import annotations
 import av
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi.audio.g711 import decode_g711, encode_g711
 from izwi.audio.pcm import to_s16le
 from izwi_api.realtime.formats import FORMATS, InputDecoder, OutputEncoder, RecentSound
+from tests.examples import examples
 
 LAWS = {"mu": "pcm_mulaw", "a": "pcm_alaw"}
 
@@ -44,7 +45,7 @@ SOUND = np.random.default_rng(5).uniform(-0.9, 0.9, 6000).astype(np.float32)
 CUTS = st.lists(st.integers(0, 12_000), max_size=12).map(sorted)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(st.sampled_from(sorted(FORMATS)), CUTS)
 def test_input_is_the_same_however_it_is_cut(name, cuts):
     wire = FORMATS[name]
@@ -60,7 +61,7 @@ def test_input_is_the_same_however_it_is_cut(name, cuts):
     np.testing.assert_allclose(joined[:count], whole[:count], atol=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(st.sampled_from(sorted(FORMATS)), CUTS)
 def test_output_is_the_same_however_it_is_cut(name, cuts):
     def encoded(cuts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi_api.realtime.turn_events import (
@@ -40,6 +40,7 @@ from izwi_api.realtime.turn_events import (
 )
 from izwi_api.realtime.turn_rules import Detection, Rules, SemanticVad, ServerVad
 from izwi_api.realtime.turns import State, advance
+from tests.examples import examples
 
 FRAME_MS = 20
 NO_SPECULATION = Rules(speculate_ms=None, hears_words=False)
@@ -545,7 +546,7 @@ class Played:
         self.tell(Playback(number, self.played[number], self.sent[number]))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100)
 @given(DETECTIONS, st.booleans(), st.lists(HAPPENS, max_size=40))
 def test_any_events(detection, answers_words, happens):
     world = Played(detection, answers_words)

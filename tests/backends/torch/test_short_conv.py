@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from izwi.backends.torch.attention.paged import PagedContext
@@ -17,6 +17,7 @@ from izwi.backends.torch.kv import PagedKV, bytes_per_page
 from izwi.backends.torch.ops import TorchOps
 from izwi.layers import ConvSpec, KVSpec, PagedAttention, ShortConv
 from izwi.ops.protocol import AttentionSpec
+from tests.examples import examples
 
 OPS, CPU = TorchOps(), torch.device("cpu")
 CHANNELS = 5
@@ -29,7 +30,7 @@ def reference(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.conv1d(padded, weight[:, None], groups=len(weight))[0].T
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(data=st.data())
 def test_chunks_of_any_length_give_what_the_whole_gives(data: st.DataObject) -> None:
     page, width = data.draw(st.integers(1, 7)), data.draw(st.integers(2, 5))
