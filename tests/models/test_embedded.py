@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -28,13 +29,35 @@ SENTENCES = (
 )
 
 
-class World:
+class Loaded:
+    """The checkpoints of speech and transcription, which all tests share."""
+
     def __init__(self) -> None:
-        backend = torch_backend("cpu", "float32")
-        self.registry = Registry(backend)
+        self.backend = torch_backend("cpu", "float32")
+        self.registry = Registry(self.backend)
         for name in ("izwi-tiny-tts", "izwi-tiny-asr"):
             self.registry.load(name)
-        self.engine = AsyncEngine(Engine(self.registry.models, backend, EngineConfig()))
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Loaded:
+    return Loaded()
+
+
+class World:
+    """An engine over loaded checkpoints.
+
+    Its clock advances a millisecond whenever it is read. So sound is made in the same chunks, and
+    rounded alike, however busy the machine is.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.registry = loaded.registry
+        clock = itertools.count()
+        engine = Engine(
+            self.registry.models, loaded.backend, EngineConfig(), lambda: next(clock) / 1000
+        )
+        self.engine = AsyncEngine(engine)
 
     async def say(self, text: str, **ask) -> tuple[Float32, list[list[int]]]:
         speech = await open_speech(
@@ -54,8 +77,8 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    made = World()
+async def world(loaded: Loaded) -> AsyncIterator[World]:
+    made = World(loaded)
     made.engine.start()
     yield made
     await made.engine.stop()
@@ -95,7 +118,7 @@ async def test_voices_differ_and_a_clip_is_followed(world: World) -> None:
 async def test_a_long_text_starts_long_before_it_is_done_and_is_the_same_twice(
     world: World,
 ) -> None:
-    text = " ".join(SENTENCES * 3)
+    text = " ".join(SENTENCES * 2)
     speech = await open_speech(
         world.engine, world.registry, "izwi-tiny-tts", SpeechInput(text, voice="basil", seed=5)
     )
@@ -106,7 +129,7 @@ async def test_a_long_text_starts_long_before_it_is_done_and_is_the_same_twice(
                 frames_at_first_sound = speech.num_frames
             pieces.append(chunk.pcm)
     once = np.concatenate(pieces)
-    assert len(once) > 24000 * 20
+    assert len(once) > 24000 * 15
     assert frames_at_first_sound is not None
     assert frames_at_first_sound <= speech.num_frames / 5
     twice, _ = await world.say(text, voice="basil", seed=5)
@@ -121,10 +144,17 @@ async def test_what_is_not_plain_english_is_spelled_out_or_refused(world: World)
         await world.say("世界", voice="clara")
 
 
-async def test_everyday_utterances_come_back_from_every_named_voice(world: World) -> None:
+EVERYDAY = ("Good morning.", "Hello there.", "Thank you very much.", "Yes.")
+
+
+@pytest.mark.parametrize("num_texts", [2, pytest.param(4, marks=pytest.mark.slow)])
+async def test_everyday_utterances_come_back_from_every_named_voice(
+    world: World, num_texts: int
+) -> None:
+    """Each voice says so many of them, and all of them are said."""
     wrong = []
-    for text in ("Good morning.", "Hello there.", "Thank you very much.", "Yes."):
-        for voice in world.registry.speech("izwi-tiny-tts").speakers:
+    for number, voice in enumerate(world.registry.speech("izwi-tiny-tts").speakers):
+        for text in (EVERYDAY * 2)[number % 2 :: 4 // num_texts][:num_texts]:
             pcm, _ = await world.say(text, voice=voice, seed=0)
             heard = await world.hear(pcm)
             if bag(heard) != bag(text):
