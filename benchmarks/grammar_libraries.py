@@ -9,6 +9,7 @@ that rows are at different positions of the schema.
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import re
@@ -180,6 +181,9 @@ def measure(library: Any, schema: dict[str, Any]) -> dict[str, float]:
 
 def main() -> None:
     """Measure both."""
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     tokens = pieces()
     report: dict[str, Any] = {"vocabulary": VOCABULARY, "rows": ROWS}
     for kind in (LLGuidance, XGrammar):

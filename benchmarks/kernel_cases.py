@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from izwi.backends.torch.ops import divide, rms_norm
+from izwi.backends.torch.ops import rms_norm
 from izwi.backends.torch.quantized import Weight, quantized_weight, widen
 from izwi.backends.torch.triton import linear as triton_linear
 from izwi.backends.torch.triton import rows as triton_rows
@@ -23,6 +23,7 @@ from izwi.backends.torch.triton.attention_decode import (
 from izwi.backends.torch.triton.linear import Tiles
 from izwi.backends.torch.triton.ops import TritonOps
 from izwi.backends.torch.triton.sampling import MAX_STOP_IDS, RowSampling, SamplingColumns, draw
+from izwi.ops.attention import divide
 from izwi.ops.protocol import AttentionSpec
 from izwi.request import SamplingParams
 

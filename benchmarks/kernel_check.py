@@ -22,11 +22,12 @@ from benchmarks.kernel_cases import (
 from izwi.backends.torch import sampler
 from izwi.backends.torch.attention.paged import PagedContext
 from izwi.backends.torch.attention.slots import PlainSlots
-from izwi.backends.torch.ops import TorchOps, divide
+from izwi.backends.torch.ops import TorchOps
 from izwi.backends.torch.quantized import FOUR_BITS
 from izwi.backends.torch.triton.attention_decode import ScratchDecode
 from izwi.backends.torch.triton.rows import rms_norm, snake, swiglu
 from izwi.backends.torch.triton.sampling import draw
+from izwi.ops.attention import divide
 from izwi.request import SamplingParams
 
 ROWS = (1, 2, 8, 32, 64)

@@ -1,8 +1,10 @@
-"""What the documents quote is what the code says."""
+"""The documents quote the code as it is, and name files that exist."""
 
 from __future__ import annotations
 
 import inspect
+import pkgutil
+import re
 import textwrap
 from pathlib import Path
 
@@ -37,3 +39,55 @@ def test_architecture_names_every_file_of_izwi_and_every_folder_of_the_api() -> 
     assert len(names) > 40
     missing = sorted(name for name in names if name not in page)
     assert not missing, "name them in a table of ARCHITECTURE.md"
+
+
+GUIDES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+# A file, or a folder in back quotes; not a part of a URL.
+PATH = re.compile(
+    r"(?<![\w/.:-])((?:[\w*-]+/)*[\w*-]+\.(?:py|md|toml|txt)|(?<=`)(?:[\w*-]+/)+(?=`))"
+)
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+# Names are relative to one of these, or to a folder that the same section names before.
+BASES = ("", "izwi", "api/izwi_api", "models/izwi_models")
+
+
+def stale_paths(page: str) -> list[str]:
+    """Return the paths in a page's text that do not exist."""
+    stale = []
+    for section in re.split(r"^#+ |^\*\*", FENCE.sub("", page), flags=re.MULTILINE):
+        folders = {ROOT / base for base in BASES}
+        for name in PATH.findall(section):
+            found = [path for folder in folders for path in folder.glob(name)]
+            if not found:
+                stale.append(name)
+            folders.update(path if path.is_dir() else path.parent for path in found)
+    return stale
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_every_path_in_a_guide_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert len(PATH.findall(FENCE.sub("", text))) > 20
+    assert not stale_paths(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "stale"),
+    [
+        ("`scheduler/deadline.py`, `ordered.py`, `cache/`", []),
+        ("`scheduler/deadline.py`, `radix.py`, `doors/`", ["radix.py", "doors/"]),
+        ("`cache/radix.py`\n## Next\n`tiers.py`", ["tiers.py"]),
+        ("docs/glossary.md and docs/words.md", ["docs/words.md"]),
+        ("`tests/golden/make_*.py`, `tests/golden/made_*.py`", ["tests/golden/made_*.py"]),
+        ("http://127.0.0.1:8000/none.md, `/v1/models/`\n```\nnone.py\n```", []),
+    ],
+)
+def test_a_path_that_does_not_exist_is_found(text: str, stale: list[str]) -> None:
+    assert stale_paths(text) == stale
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_every_name_of_ours_in_a_guide_can_be_imported(page: str) -> None:
+    text = FENCE.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    for name in re.findall(r"`(izwi(?:_\w+)?(?:\.\w+)+)`", text):
+        pkgutil.resolve_name(name)
