@@ -133,7 +133,7 @@ def resident_mib() -> float:
 if __name__ == "__main__":
     parser = arguments(__doc__)
     parser.set_defaults(model="izwi-tiny-asr")
-    parser.add_argument("--audio", help="a sound file; the embedded voice if none is given")
+    parser.add_argument("--audio", help="audio file; default: the embedded voice")
     parser.add_argument("--kv-mib", type=int, default=16, help="memory for keys and values")
     parser.add_argument("--minutes", type=int, default=10)
     parser.add_argument("--chunk-s", type=float, default=2.0)

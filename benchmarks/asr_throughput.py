@@ -216,16 +216,21 @@ def main() -> None:
     streams = [1, 32] if on_gpu else [1, 4]
     parser.add_argument("--streams", type=int, nargs="+", default=streams)
     clips = 256 if on_gpu else 32
-    parser.add_argument("--clips", type=int, default=clips, help="per level, at least")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each clip")
+    parser.add_argument(
+        "--clips", type=int, default=clips, help="least number of clips for each level"
+    )
+    parser.add_argument("--seconds", type=float, default=8.0, help="length of each clip")
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--profile", action="store_true", help="print where the time goes")
-    parser.add_argument("--http", action="store_true", help="ask a server, too")
+    parser.add_argument("--profile", action="store_true", help="report the time by kind of step")
+    parser.add_argument("--http", action="store_true", help="measure over HTTP, too")
     parser.add_argument("--port", type=int, default=8100)
     api_servers = 4 if on_gpu else 1
     parser.add_argument(
-        "--api-servers", type=int, default=api_servers, help="of the server; 0: one process"
+        "--api-servers",
+        type=int,
+        default=api_servers,
+        help="API-server processes; 0: one process in all",
     )
     options = parser.parse_args()
     rows = []

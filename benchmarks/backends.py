@@ -66,7 +66,7 @@ def main() -> None:
     """Measure, print and write."""
     parser = arguments(__doc__)
     parser.add_argument("--devices", nargs="+", default=["cpu", "mlx"])
-    parser.add_argument("--chat", help="folder of a chat checkpoint, measured too")
+    parser.add_argument("--chat", help="folder of a chat checkpoint to measure, too")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--entries", type=int, default=24)
     options = parser.parse_args()

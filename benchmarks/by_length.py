@@ -209,16 +209,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("kind", choices=_SIZES)
-    parser.add_argument("--size", choices=NAMES, help="of the model; a usual one for the kind")
-    parser.add_argument("--frames", type=int, default=52, help="of an utterance")
+    parser.add_argument(
+        "--size", choices=NAMES, help="size of the model; default: one for the kind"
+    )
+    parser.add_argument("--frames", type=int, default=52, help="frames of an utterance")
     parser.add_argument("--chars", type=int, nargs="+", default=TEXT_CHARS)
     parser.add_argument("--clip-s", type=float, nargs="+", default=CLIP_S)
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--file-s", type=float, nargs="+", default=FILE_S)
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--port", type=int, default=8100)
-    parser.add_argument("--api-servers", type=int, default=1, help="processes; 0: all in one")
-    parser.add_argument("--warm", action="store_true", help="the result of a second start")
+    parser.add_argument(
+        "--api-servers", type=int, default=1, help="API-server processes; 0: one in all"
+    )
+    parser.add_argument("--warm", action="store_true", help="store as the result of a second start")
     options = parser.parse_args()
     options.size = options.size or _SIZES[options.kind][0 if on_gpu else 1]
     began = time.perf_counter()

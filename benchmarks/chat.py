@@ -105,8 +105,10 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--long", type=int, nargs="*", default=[8192, 32768])
     parser.add_argument("--rows", type=int, nargs="*", default=list(ROWS))
-    parser.add_argument("--bandwidth", type=float, help="bytes a second of the device's memory")
-    parser.add_argument("--profile", action="store_true", help="also tell where the time goes")
+    parser.add_argument(
+        "--bandwidth", type=float, help="memory bandwidth of the device, bytes a second"
+    )
+    parser.add_argument("--profile", action="store_true", help="report the time by operation")
     options = parser.parse_args()
     backend = RandomBackend(torch_backend(options.device, options.dtype).ops)
     with tempfile.TemporaryDirectory() as place:

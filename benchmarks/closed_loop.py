@@ -65,7 +65,7 @@ def main() -> None:
     levels = [1, 8, 16, 32, 64, 128] if on_gpu else [1, 2, 4, 8]
     parser.add_argument("--streams", type=int, nargs="+", default=levels)
     rounds = 16 if on_gpu else 4
-    parser.add_argument("--rounds", type=int, default=rounds, help="utterances of each listener")
+    parser.add_argument("--rounds", type=int, default=rounds, help="utterances of each client")
     options = parser.parse_args()
     most = max(options.streams)
     measure_server("closed_loop", measure, options, most)

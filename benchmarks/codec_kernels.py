@@ -315,8 +315,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="only compare with torch")
-    parser.add_argument("--tune", action="store_true", help="try other cuts instead of timing")
-    parser.add_argument("--frames", type=int, nargs="*", default=[1, 8, 64, 512], help="to tune")
+    parser.add_argument(
+        "--tune", action="store_true", help="try other tile sizes instead of timing"
+    )
+    parser.add_argument(
+        "--frames", type=int, nargs="*", default=[1, 8, 64, 512], help="frames to tune"
+    )
     options = parser.parse_args()
     layers = decoder_layers()
     if options.tune:

@@ -69,5 +69,5 @@ async def main(options: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = arguments(__doc__)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--requests", type=int, default=16, help="per level")
+    parser.add_argument("--requests", type=int, default=16, help="requests per level")
     asyncio.run(main(parser.parse_args()))

@@ -173,9 +173,15 @@ def main() -> None:
     on_gpu = torch.cuda.is_available()
     parser = arguments(__doc__)
     parser.add_argument("--long", type=int, nargs="+", default=[0, 1, 4, 8, 16], metavar="TEXTS")
-    parser.add_argument("--rate", type=float, default=5.0 if on_gpu else 1.0, help="a second")
-    parser.add_argument("--requests", type=int, default=100 if on_gpu else 40, help="short ones")
-    parser.add_argument("--settle-s", type=float, default=5.0, help="between long and short ones")
+    parser.add_argument(
+        "--rate", type=float, default=5.0 if on_gpu else 1.0, help="short requests a second"
+    )
+    parser.add_argument(
+        "--requests", type=int, default=100 if on_gpu else 40, help="number of short requests"
+    )
+    parser.add_argument(
+        "--settle-s", type=float, default=5.0, help="wait before the short requests"
+    )
     parser.add_argument("--max-running", type=int, default=64)
     options = parser.parse_args()
     measure_server("fairness", measure, options, options.max_running, rate=options.rate)

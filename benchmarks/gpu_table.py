@@ -5,6 +5,7 @@ Rows without a result are left out and listed.
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable
 from typing import Any
@@ -130,6 +131,9 @@ def rows_of(result: str) -> Rows:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     rows, devices, commits = [], set(), set()
     for name, (unit, source, read) in TABLE.items():
         path = RESULTS / f"{source}.json"

@@ -80,7 +80,9 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--port", type=int, default=8100)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--api-servers", type=int, default=1, help="processes; 0: all in one")
+    parser.add_argument(
+        "--api-servers", type=int, default=1, help="API-server processes; 0: one in all"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         settings = read_settings({**os.environ, "IZWI_HOME": home})

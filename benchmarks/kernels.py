@@ -247,10 +247,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="only compare with torch")
-    parser.add_argument("--tune", action="store_true", help="try other cuts instead of timing")
-    parser.add_argument("--rows", type=int, nargs="*", default=[1, 2, 8, 32, 64], help="to tune")
-    parser.add_argument("--weights", choices=WEIGHTS, default="auto", help="of the products alone")
-    parser.add_argument("--of", nargs="*", choices=OTHERS, help="tune products of these alone")
+    parser.add_argument(
+        "--tune", action="store_true", help="try other tile sizes instead of timing"
+    )
+    parser.add_argument(
+        "--rows", type=int, nargs="*", default=[1, 2, 8, 32, 64], help="rows to tune"
+    )
+    parser.add_argument(
+        "--weights", choices=WEIGHTS, default="auto", help="dtype of the products' weights"
+    )
+    parser.add_argument("--of", nargs="*", choices=OTHERS, help="tune only products of these")
     options = parser.parse_args()
     if options.of:
         for name in options.of:

@@ -182,8 +182,10 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--seconds", type=int, nargs="+", default=[4, 16], help="of a segment")
-    parser.add_argument("--frames", type=int, nargs="+", default=[1, 12], help="of a chunk")
+    parser.add_argument(
+        "--seconds", type=int, nargs="+", default=[4, 16], help="lengths of a segment"
+    )
+    parser.add_argument("--frames", type=int, nargs="+", default=[1, 12], help="frames of a chunk")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()

@@ -55,10 +55,12 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--size", choices=SPEAKING, default="tts-1.7b" if on_gpu else EMBEDDED)
-    parser.add_argument("--frames", type=int, default=52, help="of an utterance")
+    parser.add_argument("--frames", type=int, default=52, help="frames of an utterance")
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--port", type=int, default=8100)
-    parser.add_argument("--api-servers", type=int, default=1, help="processes; 0: all in one")
+    parser.add_argument(
+        "--api-servers", type=int, default=1, help="API-server processes; 0: one in all"
+    )
     return parser
 
 

@@ -31,11 +31,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--size", choices=SIZES, default="embedded")
-    parser.add_argument("--chat", help="folder or name of another chat model, for embedded")
+    parser.add_argument("--chat", help="chat model, with --size embedded")
     parser.add_argument("--port", type=int, default=8100)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--streams", type=int, default=64)
-    parser.add_argument("--api-servers", type=int, default=1, help="processes")
+    parser.add_argument("--api-servers", type=int, default=1, help="API-server processes")
     options = parser.parse_args()
     # its processes find this package where this one found it
     os.environ |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -114,8 +114,10 @@ def main() -> None:
     parser = arguments(__doc__)
     rates = [1.0, 10.0, 20.0] if on_gpu else [0.5, 1.0, 2.0]
     parser.add_argument("--rates", type=float, nargs="+", default=rates, help="arrivals a second")
-    parser.add_argument("--seconds", type=float, default=15, help="of arrivals at each rate")
-    parser.add_argument("--clone-s", type=float, default=0.0, help="of clips to clone; 0: none")
+    parser.add_argument("--seconds", type=float, default=15, help="duration of each rate")
+    parser.add_argument(
+        "--clone-s", type=float, default=0.0, help="length of reference clips; 0: no cloning"
+    )
     parser.add_argument("--max-running", type=int, default=64)
     options = parser.parse_args()
     name = "open_loop_clones" if options.clone_s else "open_loop"

@@ -224,9 +224,9 @@ if __name__ == "__main__":
         default=[read_setting("deadline::4"), read_setting("deadline"), read_setting("fcfs")],
         metavar="POLICY[:MAX_STEP_S[:LONGEST_CHUNK]]",
     )
-    parser.add_argument("--streams", type=int, default=64, help="short ones, in each phase")
+    parser.add_argument("--streams", type=int, default=64, help="short streams in each phase")
     parser.add_argument("--rate", type=float, default=1.0, help="short streams a second")
-    parser.add_argument("--queue", type=int, default=64, help="long requests when saturated")
+    parser.add_argument("--queue", type=int, default=64, help="long requests under saturation")
     parser.add_argument("--settle-s", type=float, default=3.0)
     parser.add_argument("--capacity-s", type=float, default=10.0)
     asyncio.run(main(parser.parse_args()))

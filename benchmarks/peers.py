@@ -276,7 +276,7 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="tts-1.7b" if on_gpu else "tiny")
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--frames", type=int, default=52, help="at least 3")
+    parser.add_argument("--frames", type=int, default=52, help="frames of an utterance, at least 3")
     options = parser.parse_args()
     ours, case = izwi_row(options.size, options)
     gc.collect()

@@ -261,13 +261,15 @@ if __name__ == "__main__":
     parser.add_argument("--tts", default="izwi-tiny-tts")
     parser.add_argument("--asr", default="izwi-tiny-asr")
     parser.add_argument("--aligner", default="izwi-tiny-aligner")
-    parser.add_argument("--asr-sentences", type=int, default=300, help="aligned ones, too")
+    parser.add_argument("--asr-sentences", type=int, default=300, help="also for alignment")
     parser.add_argument("--tts-sentences", type=int, default=200)
-    parser.add_argument("--voice-sentences", type=int, default=24, help="by each named voice")
+    parser.add_argument(
+        "--voice-sentences", type=int, default=24, help="sentences of each named voice"
+    )
     parser.add_argument(
         "--only",
         nargs="+",
         choices=MEASURES,
-        help="measure these; the other rows of the results stay, each with its commit",
+        help="measure only these; other rows of the results keep their commit",
     )
     asyncio.run(main(parser.parse_args()))

@@ -86,13 +86,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--size", choices=("tiny", "1.5b"), default="tiny")
-    parser.add_argument("--codec", choices=CODECS, default="mimi", help="of the size 1.5b")
+    parser.add_argument("--codec", choices=CODECS, default="mimi", help="codec, with --size 1.5b")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--sessions", type=int, nargs="+")
-    parser.add_argument("--entries", type=int, default=72, help="text tokens and frames an answer")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each number of sessions")
-    parser.add_argument("--bandwidth", type=float, default=4.8e12, help="bytes a second")
+    parser.add_argument(
+        "--entries", type=int, default=72, help="text tokens and frames of an answer"
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of each level")
+    parser.add_argument(
+        "--bandwidth", type=float, default=4.8e12, help="memory bandwidth, bytes a second"
+    )
     options = parser.parse_args()
     if options.size == "tiny":
         options.sessions = options.sessions or [1, 2, 4, 8]

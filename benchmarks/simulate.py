@@ -239,7 +239,7 @@ async def main(options: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = arguments(__doc__)
     parser.add_argument("--calibration-streams", type=int, default=24)
-    parser.add_argument("--check-streams", type=int, default=80, help="at each load")
+    parser.add_argument("--check-streams", type=int, default=80, help="streams at each load")
     parser.add_argument("--devices", type=int, default=100)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--processes", type=int, default=2)

@@ -149,7 +149,9 @@ def main() -> None:
     """Play every scene for every number of steps; print and write."""
     parser = arguments(__doc__)
     parser.add_argument("--most-steps", type=int, nargs="+", default=[1, 2, 3, 4, 6])
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the requests")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="fraction of the requests to simulate"
+    )
     options = parser.parse_args()
     rows = []
     for name, play in scenes(options.scale).items():

@@ -59,6 +59,6 @@ async def main(options: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = arguments(__doc__)
     parser.set_defaults(model="izwi-tiny-asr")
-    parser.add_argument("--audio", help="a sound file; the embedded voice if none is given")
+    parser.add_argument("--audio", help="audio file; default: the embedded voice")
     parser.add_argument("--rounds", type=int, default=5)
     asyncio.run(main(parser.parse_args()))

@@ -174,7 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sentences", type=int, default=20, help="a voice")
+    parser.add_argument("--sentences", type=int, default=20, help="sentences of each voice")
     parser.add_argument("--draw", action="store_true", help="write docs/images/voice-*.png")
     options = parser.parse_args()
     lines = HELDOUT.read_text(encoding="utf-8").splitlines()

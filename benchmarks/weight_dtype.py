@@ -146,8 +146,8 @@ def large_rows(options: Any, size: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--size", choices=LARGE, help="default: on CUDA the first")
-    parser.add_argument("--size-alone", action="store_true", help="without the embedded models")
+    parser.add_argument("--size", choices=LARGE, help="default on CUDA: the first")
+    parser.add_argument("--size-alone", action="store_true", help="leave out the embedded models")
     options = parser.parse_args()
     on_cuda = torch.device(options.device).type == "cuda"
     size = options.size or (LARGE[0] if on_cuda or options.size_alone else None)
