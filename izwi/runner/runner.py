@@ -322,7 +322,7 @@ class Runner:
         """Run the codec over the reference clip that an in-context clone continues."""
         row = self._row(sequence)
         warm = self.codec.warm_codes(sequence)
-        if warm is not None and warm.shape[0]:
+        if warm is not None:
             self._arena.clear(row)  # a batch that failed may have warmed it already
             self._hear(row, warm)
 

@@ -65,6 +65,16 @@ def test_the_cache_is_no_user_of_a_page() -> None:
     assert memory.num_available == 8
 
 
+def test_a_look_at_a_prefix_does_not_count_as_a_start() -> None:
+    memory = PagedMemory(8, SIZE, Below())
+    keys = list(range(8))
+    known(memory, keys)
+    assert memory.find([*keys, 9]).num_positions == 8
+    assert (memory.positions_asked, memory.positions_hit) == (0, 0)
+    memory.claim([*keys, 9])
+    assert (memory.positions_asked, memory.positions_hit) == (9, 8)
+
+
 def test_users_are_counted_without_the_cache() -> None:
     pool = PagePool(2)
     pages = pool.allocate(1)

@@ -7,9 +7,15 @@ from math import inf
 import pytest
 
 from izwi.scheduler.batching_delay import should_delay_requests, should_delay_vocoding
-from izwi.scheduler.cost import OnlineCost, StepCost, StepWork, _weights
+from izwi.scheduler.cost import OnlineCost, StepCost, StepWork, _weights, fit
 from izwi.scheduler.plan import Budgets, View
-from izwi.scheduler.playback import chunk_frames, find_gaps, frames_to_vocode, short_chunk_frames
+from izwi.scheduler.playback import (
+    FAR_S,
+    chunk_frames,
+    find_gaps,
+    frames_to_vocode,
+    short_chunk_frames,
+)
 from tests.scheduler.views import changed, view_of
 
 # Powers of two, so that a border can be met exactly. A step of decodes takes 4/1024 s, prompts in
@@ -30,6 +36,21 @@ def test_what_a_step_runs_is_counted() -> None:
     assert StepWork.of([], 0, []) == StepWork(0, 0, 0, 0, 0)
 
 
+def test_a_step_pays_for_each_of_its_parts() -> None:
+    cost = StepCost(1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+    assert cost.seconds(StepWork(3, 5, 7, 11, 13)) == 1 + 6 + 20 + 56 + 176 + 416 + 64 + 128
+    assert cost.seconds(StepWork(decode_rows=3)) == 1 + 6
+    assert cost.seconds(StepWork(prefill_tokens=5)) == 1 + 20 + 64
+    assert cost.seconds(StepWork(encodes=7)) == 56 + 128
+    assert cost.seconds(StepWork(vocode_calls=11, vocode_frames=13)) == 176 + 416
+
+
+def test_no_price_is_negative() -> None:
+    cost = fit([(StepWork(decode_rows=rows), 1.0 - 0.1 * rows) for rows in range(1, 8)])
+    assert cost.decode_row_s == 0.0
+    assert cost.base_s == pytest.approx(0.6)
+
+
 def test_prices_are_learnt_soon_at_first_and_then_every_64_steps() -> None:
     online, learnt = OnlineCost(), []
     for step in range(1, 200):
@@ -39,6 +60,15 @@ def test_prices_are_learnt_soon_at_first_and_then_every_64_steps() -> None:
         if online.cost is not before:
             learnt.append(step)
     assert learnt == [8, 16, 32, 64, 128, 192]
+
+
+def test_three_steps_in_a_row_that_agree_change_the_prices_and_two_do_not() -> None:
+    online, work = OnlineCost(StepCost(base_s=0.25, decode_row_s=0.25)), StepWork(decode_rows=1)
+    for _ in range(2):
+        online.add(work, 2.0)
+        assert online.cost.seconds(work) == 0.5
+    online.add(work, 2.0)
+    assert online.cost.seconds(work) == pytest.approx(2.0)
 
 
 def test_a_row_far_off_pulls_no_harder_than_one_at_three_deviations() -> None:
@@ -65,6 +95,12 @@ def test_they_wait_only_where_enough_of_them_come() -> None:
     # 4 steps of 0.375 new requests are 1.5 of them
     assert waits(new_requests=0.375)
     assert not waits(new_requests=0.374)
+
+
+def test_a_request_that_is_needed_sooner_waits_for_none_that_is_far_ahead() -> None:
+    assert waits(changed(HEARD, slack_s=FAR_S), far_new_requests=1.0)
+    assert not waits(changed(HEARD, slack_s=FAR_S - UNIT_S), far_new_requests=1.0)
+    assert waits(changed(HEARD, slack_s=FAR_S - UNIT_S), far_new_requests=0.5)
 
 
 def test_they_wait_no_longer_than_pays() -> None:

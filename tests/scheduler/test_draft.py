@@ -86,6 +86,16 @@ def test_what_prompts_still_need_is_kept_for_them() -> None:
     assert not begun.admit(view_of(9, 10))
 
 
+def test_a_part_of_a_prompt_uses_what_was_kept_for_it() -> None:
+    prompt = view_of(1, 100)  # 7 pages, for 101 positions
+    for free, starts in ((7, False), (8, True)):
+        made = builder(prompt, free_pages=free)
+        made.set_aside(prompt)
+        assert made.take(prompt, limit_s=11 * U)  # 4 + 3 for the pass, so 64 positions: 4 pages
+        assert plan(made).forward == (Forward(1, 0, 64),)
+        assert made.admit(view_of(9, 15)) is starts
+
+
 @pytest.mark.parametrize(
     "view",
     [

@@ -25,7 +25,7 @@ from izwi.model import Row
 # One row per page: the exact bits of all of its contents.
 PageBytes = npt.NDArray[np.uint8]
 
-_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+_WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 
 class PagedKV:
@@ -189,5 +189,5 @@ def _words(plane: Tensor) -> Tensor:
     Copying integers preserves every bit of any dtype, and wide ones copy faster.
     """
     row_bytes = plane[0, 0].numel() * plane.dtype.itemsize
-    width = next(size for size in _WORDS if row_bytes % size == 0)
-    return plane.flatten(2).view(_WORDS[width])
+    word = next(word for word in _WORDS if row_bytes % word.itemsize == 0)
+    return plane.flatten(2).view(word)
