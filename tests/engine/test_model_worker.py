@@ -53,21 +53,21 @@ def test_frames_leave_with_their_sound_and_text_at_once() -> None:
 
 
 @pytest.mark.parametrize(("frame_s", "frames"), [(None, [0.0, 0.0]), (0.1, [1.0, 1.0])])
-def test_a_clock_is_told_the_frames_that_were_delivered(
+def test_a_clock_counts_the_frames_that_were_delivered(
     frame_s: float | None, frames: list[float]
 ) -> None:
     device = device_of(frame_s, (1,), (2,), (3,), chunk_ramp=(1,))
-    told: list[float] = []
+    reported: list[float] = []
 
     def delivered(sequence: Sequence, frames: float, now_s: float) -> None:
         assert (sequence.arrival, now_s > 0.0) == (0, True)
-        told.append(frames)
+        reported.append(frames)
 
     scheduler: Any = device.worker.scheduler
     scheduler.delivered = delivered
     device.step(0.0)
     device.step(1.0)
-    assert told == frames
+    assert reported == frames
 
 
 def test_sound_is_due_with_its_frames_unless_its_stream_has_failed() -> None:

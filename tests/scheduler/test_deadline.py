@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from izwi.scheduler.cost import StepCost
@@ -270,7 +272,7 @@ EXACT = SPEND._replace(
 )
 
 
-def rows(*views: View, **budgets: object) -> list[int]:
+def rows(*views: View, **budgets: Any) -> list[int]:
     """Keys of the rows of a step."""
     return [row.key for row in plan(views, [], EXACT._replace(**budgets)).forward]
 
@@ -390,3 +392,27 @@ def test_due_sound_that_can_wait_has_no_time_beside_urgent_rows() -> None:
     assert plan([due], [], EXACT._replace(step_s=0.0)).vocode == ((10, 12),), "a step has something"
     assert plan([due, decode(1, 0.01)], [], EXACT._replace(step_s=0.0)).vocode == ()
     assert plan([due, decode(1, 0.01)], [], EXACT).vocode == ((10, 12),)
+
+
+def test_who_may_not_emit_makes_way_first_and_of_those_the_furthest_ahead() -> None:
+    stuck = [decode(1, 1.0, backpressured=True), decode(2, 6.0, backpressured=True)]
+    for running in (stuck, stuck[::-1]):
+        step = plan([*running, decode(3, 9.0)], [view_of(9, 20)], SPEND._replace(running=3))
+        assert (step.preempt, step.admit) == ((2,), (9,))
+
+
+def test_of_requests_that_can_wait_none_overtakes_one_that_has_no_room() -> None:
+    small, smaller = view_of(7, 40), view_of(8, 20)
+    assert plan([], [small, smaller], SPEND).admit == (7, 8)
+    assert plan([], [small, smaller], SPEND._replace(free_pages=2)).admit == ()
+
+
+def test_late_background_takes_no_stream_its_place() -> None:
+    late = view_of(5, 20, idle_steps=PATIENCE_STEPS)
+    far = [decode(1, 9.0), decode(2, 8.0)]
+    assert plan(far, [late], SPEND._replace(running=2)).preempt == ()
+    new = view_of(7, 20, slack_s=0.1, chunk=1)
+    assert plan(far, [new], SPEND._replace(running=2)).preempt == (1,)
+    away = changed(far[0], backpressured=True)
+    step = plan([away, far[1]], [late], SPEND._replace(running=2))
+    assert (step.preempt, step.admit) == ((1,), (5,))

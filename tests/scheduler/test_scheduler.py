@@ -11,7 +11,7 @@ from izwi.cache.memory import PagedMemory
 from izwi.config import EngineConfig
 from izwi.errors import InvalidRequest, Overloaded
 from izwi.request import Reason, Request
-from izwi.scheduler.plan import Order, Plan, Policy
+from izwi.scheduler.plan import Order, Plan, Policy, View
 from izwi.scheduler.policy import POLICIES
 from izwi.scheduler.scheduler import Scheduler
 from izwi.scheduler.work import Work
@@ -445,3 +445,44 @@ def test_a_step_ahead_of_the_log_publishes_only_what_is_known() -> None:
     sequence.emitted.pop()
     scheduler.pause(sequence, 0.0)
     assert scheduler.memory.find(scheduler._keys(sequence, 8)).num_positions == 4
+
+
+def views_of(scheduler: Scheduler) -> list[View]:
+    """The running sequences as a policy is shown them."""
+    shown: list[View] = []
+
+    def plan(running: Any, waiting: Any, budgets: Any) -> Plan:
+        shown.extend(running)
+        return Plan()
+
+    before = scheduler._policy
+    scheduler._policy = Policy("spy", before.rank, plan, Order.ARRIVAL)
+    scheduler.schedule(0.0)
+    scheduler._policy = before
+    return shown
+
+
+def test_shared_pages_are_counted_where_pages_are_short() -> None:
+    scheduler = scheduler_of()
+    for arrival in range(2):
+        scheduler.add(sequence_of(arrival, 9, num_shared=8))
+        step(scheduler)
+    free = scheduler.memory.num_free
+    for left, shared in ((8, 0), (7, 2)):  # two for each that runs, and four
+        taken = scheduler.memory.allocate(free - left)
+        assert [view.num_shared for view in views_of(scheduler)] == [shared, shared]
+        scheduler.memory.release(taken)
+
+
+def test_a_stream_without_text_plays_what_it_has_before_its_listener_hears_a_gap() -> None:
+    scheduler = scheduler_of(frame_s=0.5, chunk_ramp=(2, 4))
+    sequence = sequence_of(0, open_input=True)
+    scheduler.add(sequence)
+    step(scheduler)
+    sequence.emitted += [(0,)] * 4
+    sequence.sound.num_vocoded, sequence.sound.chunks = 2, [2]
+    scheduler.delivered(sequence, 2, now_s=1.0)  # a second of sound
+    assert scheduler._view(sequence, 1.7).sound.chunk == 4
+    assert scheduler._view(sequence, 1.9).sound.chunk == 2
+    sequence.input.is_open = False
+    assert scheduler._view(sequence, 1.9).sound.chunk == 4, "its next frame comes soon"
