@@ -1,4 +1,4 @@
-"""The Qwen3 dense decoder stack: talker, code predictor, transcriber and chat are all this.
+"""The Qwen3 dense decoder stack, used by talker, code predictor, transcriber and chat.
 
 Pre-norm layers of grouped-query attention, with an RMS norm over each query and key head before
 the rotation, and a SwiGLU MLP. Source: transformers, models/qwen3 (4.57).
@@ -13,7 +13,8 @@ from functools import partial
 from izwi.layers import PagedAttention
 from izwi.ops import Array, AttentionContext, AttentionSpec, Ops, Weights
 
-# What `pack` joins, under which name. No checkpoint has these, so they tell packed weights.
+# Names of the tensors that `pack` concatenates. No checkpoint has these, so they identify packed
+# weights.
 _QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
 _GATE_UP = ("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj"))
 # The norms before these.
@@ -36,7 +37,7 @@ class DecoderConfig:
 
     @property
     def attention(self) -> AttentionSpec:
-        """What one layer's attention computes."""
+        """Sizes of one layer's attention."""
         return AttentionSpec(
             num_heads=self.num_attention_heads,
             num_kv_heads=self.num_key_value_heads,
@@ -47,13 +48,13 @@ class DecoderConfig:
 
     @property
     def layers(self) -> tuple[PagedAttention, ...]:
-        """What each layer keeps of a position."""
+        """What each layer caches of a position."""
         layer = PagedAttention(self.num_key_value_heads, self.head_dim, self.rope_theta)
         return (layer,) * self.num_hidden_layers
 
 
 def stack_of(config: object) -> DecoderConfig:
-    """The stack's sizes out of a larger configuration that has them under the same names."""
+    """Return the stack's sizes from a larger configuration with the same names."""
     return DecoderConfig(
         **{field.name: getattr(config, field.name) for field in fields(DecoderConfig)}
     )
@@ -63,7 +64,7 @@ def stack_of(config: object) -> DecoderConfig:
 class TextConfig:
     """A decoder of text and its vocabulary, named as in the published config.json.
 
-    Rotary sections, where a file has them, are inert: all rows are equal.
+    Rotary sections have no effect: all rows are equal.
     """
 
     vocab_size: int
@@ -113,9 +114,9 @@ def tensor_shapes(config: DecoderConfig, prefix: str) -> dict[str, tuple[int, ..
 
 
 def pack(ops: Ops, weights: Weights, config: DecoderConfig, prefix: str) -> dict[str, Array]:
-    """Join what is multiplied with the same input: fewer and longer products, ready for them.
+    """Concatenate weights that share an input, for fewer and longer products, and prepare them.
 
-    `decode` takes plain weights as well and then joins them on each call, so that gradients reach
+    `decode` also accepts unpacked weights and then packs them on each call, so that gradients reach
     them. Serving packs once.
 
     Args:
@@ -124,10 +125,9 @@ def pack(ops: Ops, weights: Weights, config: DecoderConfig, prefix: str) -> dict
         config: Sizes of the stack.
         prefix: See `decode`.
 
-    Returns:
-        The weights with `qkv_proj` and `gate_up_proj` in place of the parts of each layer, and all
-        that the layers multiply with as `Ops.fold_norm` and `Ops.quantize` made it. A norm that was
-        folded is not there any more.
+    Returns: The weights with `qkv_proj` and `gate_up_proj` in place of the parts of each layer, and
+        all factors of products processed by `Ops.fold_norm` and `Ops.quantize`. Folded norms are
+        removed.
     """
     packed = dict(weights)
     for n in range(config.num_hidden_layers):
@@ -157,9 +157,9 @@ def decode(
         ops: The backend's operations.
         weights: Tensors by checkpoint name.
         config: Sizes of the stack.
-        prefix: What comes before `layers.0...` in the names, such as "talker.model.".
+        prefix: Prefix of `layers.0...` in the names, such as "talker.model.".
         x: (..., tokens, hidden) input embeddings.
-        context: Which keys each token sees; it carries the positions and the cache.
+        context: Which keys each token attends to, with positions and cache.
 
     Returns:
         (..., tokens, hidden) hidden states after the final norm.

@@ -1,4 +1,4 @@
-"""Which tokens end an answer of the family's text models."""
+"""The tokens that end an answer of the family's text models."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 from izwi.checkpoint import read_json
 from izwi.errors import CheckpointError
 
-# what generate() of the reference falls back to: <|im_end|>, <|endoftext|>
+# defaults of the reference's generate(): <|im_end|>, <|endoftext|>
 _DEFAULT_STOP_IDS = (151645, 151643)
 
 
 def read_stop_ids(folder: Path, vocab_size: int) -> tuple[int, ...]:
     """Read the ids that end an answer from generation_config.json.
 
-    Ids past the vocabulary are never drawn and left out: small checkpoints carry the published
-    file, or none.
+    Ids past the vocabulary are left out, because they are never drawn: small checkpoints have the
+    published file, or none.
 
     Raises:
         CheckpointError: They are not ids.

@@ -1,4 +1,4 @@
-"""What models of one token a position share: Qwen3's decoder between an embedding and a head."""
+"""The common part of models with one token per position: Qwen3's decoder, embedding and head."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class TokenModel:
             ops: The backend's operations.
             weights: Tensors by checkpoint name.
             text: Sizes of the decoder.
-            prefix: Of the names of its tensors.
+            prefix: Prefix of the names of its tensors.
             head: (vocabulary, hidden); see `token_head`.
-            track: What is drawn, if not tokens of text.
+            track: The output track; default: text.
         """
         self._ops, self._weights, self._text = ops, weights, text
         self._decoder, self._prefix, self._head = text.decoder, prefix, head
@@ -45,12 +45,12 @@ class TokenModel:
 
     @property
     def layers(self) -> tuple[PagedAttention, ...]:
-        """What each layer keeps of a position."""
+        """What each layer caches of a position."""
         return self._decoder.layers
 
     @property
     def max_positions(self) -> int:
-        """Positions that the checkpoint was made for."""
+        """Maximum number of positions of the checkpoint."""
         return self._text.max_position_embeddings
 
     def embed_inputs(self, inputs: Array) -> Array:
@@ -63,13 +63,13 @@ class TokenModel:
 
     def draw(self, hidden: Array, pick: Pick, track: int = 0) -> Array:  # noqa: ARG002
         """Draw an id from each state: (rows, 1) int64."""
-        if not hidden.shape[0]:  # of an aligner, a chunk that ends before the first word
+        if not hidden.shape[0]:  # an aligner's chunk that ends before the first word
             return self._ops.array(np.zeros((0, 1), np.int64))
         return pick(self._ops.linear(hidden, self._head), 0).reshape(-1, 1)
 
 
 def logged_tokens(sequence: Sequence, start: int, stop: int) -> list[int]:
-    """Tokens at places [start, stop) of a log; `UNKNOWN` for one that a step in flight draws."""
+    """Return tokens [start, stop) of a log; `UNKNOWN` for one that a step in flight draws."""
     tokens = [entry[0] for entry in sequence.emitted[start:stop]]
     return tokens + [UNKNOWN] * (stop - start - len(tokens))
 
@@ -90,12 +90,12 @@ def last_tokens(rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
 
 
 def token_head(ops: Ops, weights: Weights, text: TextConfig, embedding: str, head: str) -> Array:
-    """The weight that gives logits of tokens, (vocab_size, hidden), narrow if weights are to be.
+    """Return the weight of the output head, (vocab_size, hidden), quantized if weights are.
 
     Args:
         ops: The backend's operations.
         weights: Tensors by checkpoint name.
-        text: Tells whether the embedding is the head, too; that is looked up as it is.
+        text: Says whether the embedding is tied; it is never quantized for look-ups.
         embedding: Name of the embedding.
         head: Name of the head, where there is one.
     """

@@ -106,7 +106,7 @@ class QwenTokenizer:
 
     @property
     def control_tokens(self) -> dict[str, int]:
-        """Those of them that are special: no part of what is written."""
+        """Return the special ones among them, which are not part of the text."""
         return {piece: entry.index for piece, entry in self._added.items() if entry.is_special}
 
     def encode(self, text: str) -> list[int]:
@@ -118,21 +118,21 @@ class QwenTokenizer:
         return str(self._tokenizer.normalizer.normalize_str(text))
 
     def split(self, normalized: str) -> list[tuple[str, int]]:
-        """Pieces of normalised text that no merge crosses, each with where it ends."""
+        """Return pieces of normalised text that no merge crosses, each with its end."""
         pieces = self._split.pre_tokenize_str(normalized)
         return [(piece, stop) for piece, (_, stop) in pieces]
 
     def encode_pieces(self, pieces: list[str]) -> list[int]:
-        """Ids of pieces that `split` gave, each on its own."""
+        """Return the ids of pieces from `split`, encoded separately."""
         encoded = self._tokenizer.encode(pieces, is_pretokenized=True, add_special_tokens=False)
         return list(encoded.ids)
 
     def decode(self, ids: Iterable[int], keep: Iterable[str] = ()) -> str:
-        """Text of ids without special tokens, but for those in `keep`.
+        """Return the text of ids, without special tokens except those in `keep`.
 
         Tokens that are added but not special, such as `<tool_call>`, are text.
 
-        Bytes that are not UTF-8 (yet) come out as U+FFFD.
+        Bytes that are not UTF-8 (yet) become U+FFFD.
         """
         kept = set(keep)
         out: list[str] = []
@@ -149,7 +149,7 @@ class QwenTokenizer:
         return "".join(out)
 
     def spell(self, index: int, keep: Iterable[str] = ()) -> bytes:
-        """Bytes of one token; none of a special one that is not in `keep`, nor of an unknown id."""
+        """Return the bytes of a token; empty for an unknown id or a special token not in `keep`."""
         added = self._pieces.get(index)
         if added is not None:
             is_text = added in keep or not self._added[added].is_special
@@ -166,26 +166,26 @@ class QwenTokenizer:
 
 
 class IncrementalTokenizer:
-    """Ids of a text that is still being written. An id that was given never changes.
+    """Ids of a text that is still being written. A returned id never changes.
 
-    What later text could still change is kept back: the last character with its accents (they may
-    compose), the last piece that merges act within, and white space at the end, whose split
-    depends on what follows. So a word comes out with the first character after it; writing
-    without spaces comes out at the next punctuation mark. The ids of all calls are
-    `QwenTokenizer.encode` of the whole text, however it was cut.
+    Text whose ids may still change is held back: the last character with its accents (they may
+    compose), the last piece that merges act within, and white space at the end, whose split depends
+    on what follows. A word is therefore returned with the first character after it, and text
+    without spaces at the next punctuation mark. The ids of all calls are `QwenTokenizer.encode` of
+    the whole text, however it was cut.
     """
 
     def __init__(self, tokenizer: QwenTokenizer):
         self._tokenizer = tokenizer
         self._raw = ""  # not normalised yet
-        self._text = ""  # normalised, its ids not given yet
+        self._text = ""  # normalised, its ids not returned yet
 
     def write(self, text: str, *, word_ends: bool = False) -> list[int]:
-        """Take more text and return the ids that are settled by it.
+        """Add text and return the ids that are now settled.
 
         Args:
             text: May be cut anywhere.
-            word_ends: Nothing follows but the end or a space, so nothing is kept back.
+            word_ends: Whether the end or a space follows, so that nothing is held back.
         """
         self._raw += text
         stop = len(self._raw) if word_ends else _normal_boundary(self._raw)
@@ -202,7 +202,7 @@ class IncrementalTokenizer:
         return ids
 
     def _encode_settled(self, word_ends: bool) -> list[int]:
-        # White space as Python counts it is more than the split's: keeping more back is safe.
+        # Python's white space includes more characters than the split's; holding back more is safe.
         solid = len(self._text.rstrip())
         settled: list[str] = []
         start = 0
@@ -216,7 +216,7 @@ class IncrementalTokenizer:
 
 
 def _normal_boundary(text: str) -> int:
-    """Up to where NFC of `text` is the same whatever follows: before its last base character."""
+    """Return the length whose NFC is the same whatever follows: up to the last base character."""
     for index in range(len(text) - 1, -1, -1):
         if not _joins(text[index]):
             return index
@@ -224,9 +224,9 @@ def _normal_boundary(text: str) -> int:
 
 
 def _joins(character: str) -> bool:
-    """Whether a character may compose with, or be sorted among, those before it.
+    """Return whether a character may compose with, or be reordered among, previous ones.
 
-    Marks and joining Hangul, and what this Unicode version does not know.
+    Marks and joining Hangul, and characters unknown to this Unicode version.
     """
     category = unicodedata.category(character)
     return category[0] == "M" or category == "Cn" or ord(character) in _HANGUL_JOINING
@@ -282,7 +282,7 @@ def _read_added(folder: Path, vocab: Vocabulary) -> dict[str, Added]:
 
 
 def _special_names(values: Mapping[str, Any]) -> set[str]:
-    """Special tokens that a file calls by their roles: eos_token, additional_special_tokens ..."""
+    """Special tokens that a file lists by role: eos_token, additional_special_tokens ..."""
     listed = [value for key, value in values.items() if key.endswith("_token")]
     listed += values.get("additional_special_tokens") or []
     # a token is spelled out, or an object with its flags

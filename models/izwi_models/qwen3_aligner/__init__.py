@@ -1,4 +1,4 @@
-"""Qwen3-ForcedAligner: when each word of a text is said in a sound."""
+"""Qwen3-ForcedAligner: when each word of a text is spoken in a recording."""
 
 from izwi_models.qwen3_aligner.model import FAMILY, Qwen3Aligner
 

@@ -23,7 +23,7 @@ from izwi_models.qwen3_asr.config import (
 )
 from izwi_models.qwen3_asr.config import tensor_shapes as asr_shapes
 
-_MAX_SECONDS = 300.0  # what the published checkpoint is said to take
+_MAX_SECONDS = 300.0  # the published checkpoint's stated limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class AlignerConfig:
     """One checkpoint.
 
     Attributes:
-        timestamp_token_id: Stands where a time is to be named.
+        timestamp_token_id: Token at positions where a time is drawn.
         timestamp_segment_time: Milliseconds from one class to the next.
         support_languages: Names of the languages it knows; None for all of Qwen3-ASR's.
-        max_audio_seconds: Longest sound it takes; None for the published five minutes, or less
-            where the classes end before. Our own key, as in `AsrConfig`.
+        max_audio_seconds: Longest audio that it accepts; None for the published five minutes, or
+            less if the classes end earlier. Our own key, as in `AsrConfig`.
     """
 
     thinker_config: AlignerThinker
@@ -70,13 +70,13 @@ class AlignerConfig:
 
     @property
     def limit_s(self) -> float:
-        """Longest sound that is taken, in seconds."""
+        """Return the longest accepted audio, in seconds."""
         own = _MAX_SECONDS if self.max_audio_seconds is None else self.max_audio_seconds
         return min(own, self.thinker_config.classify_num * self.timestamp_segment_time / 1000.0)
 
 
 def is_aligner(values: Mapping[str, Any]) -> bool:
-    """Whether a config.json whose `model_type` is Qwen3-ASR's is that of an aligner."""
+    """Return whether a config.json with Qwen3-ASR's `model_type` is that of an aligner."""
     thinker = values.get("thinker_config")
     if not isinstance(thinker, Mapping):
         return False
@@ -87,8 +87,8 @@ def read_config(folder: Path) -> AlignerConfig:
     """Read config.json and check the features of preprocessor_config.json, if there is one.
 
     Raises:
-        CheckpointError: A file is broken, a key is missing, or a value is one that this code
-            does not compute; it is named.
+        CheckpointError: A file is broken, a key is missing, or a value is not supported; the
+            message names it.
     """
     where = folder / "config.json"
     config = parse_config(AlignerConfig, _without_tie(read_json(where)), str(where))
@@ -112,9 +112,9 @@ def tensor_shapes(config: AlignerConfig) -> Shapes:
 
 
 def _without_tie(values: dict[str, Any]) -> dict[str, Any]:
-    """Say that the head is not the embedding, whatever the file says: it has another shape."""
+    """Return the configuration with an untied head: it has another shape than the embedding."""
     thinker = values.get("thinker_config")
     if not isinstance(thinker, dict) or not isinstance(thinker.get("text_config"), dict):
-        return values  # what is missing is named by who looks for it
+        return values  # missing keys are reported by their readers
     text = thinker["text_config"] | {"tie_word_embeddings": False}
     return values | {"thinker_config": thinker | {"text_config": text}}

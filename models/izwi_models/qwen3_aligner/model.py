@@ -1,8 +1,8 @@
-"""Qwen3-ForcedAligner as the engine runs it: one pass over a sound and its text names the times.
+"""Qwen3-ForcedAligner for the engine: one pass over audio and its text gives the times.
 
-Nothing is written after the prompt. The entries are drawn at its output positions, two a word: the
-class of the word's start and that of its end. So a prompt may run in chunks, beside other
-requests'.
+Nothing is generated after the prompt. The entries are drawn at its output positions, two for each
+word: the classes of its start and its end. A prompt may therefore run in chunks, beside other
+requests.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from izwi_models.qwen3_asr.prompt import CLIP, WINDOW, cut_windows
 from izwi_models.qwen3_asr.samples import checked_samples
 from izwi_models.qwen3_asr.text import LANGUAGES, language_name
 
-# Sound whose text is still to be written is cut to this before it is aligned, as in the reference.
+# Length of pieces of audio that is transcribed and then aligned, as in the reference.
 _PIECE_SECONDS, _SEARCH_SECONDS = 180.0, 5.0
-# The reference's list of Korean stems, which is no part of the checkpoint; looked for beside it.
+# The reference's list of Korean stems, which is not part of the checkpoint; searched in its folder.
 _KOREAN_STEMS = "korean_dict_jieba.dict"
 
 _NAMES = tuple(LANGUAGES.values())
@@ -69,19 +69,19 @@ class Qwen3Aligner(TokenModel):
 
     # -- what the engine runs ----------------------------------------------------------------
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
-        """Encode windows, equal ones as one batch: (tokens, hidden) each, in order."""
+        """Encode windows; those of equal length form one batch: (tokens, hidden) each, in order."""
         return self._windows.encode(inputs)
 
     def embed(self, rows: Seq[Row]) -> Array:
-        """Embeddings of the rows' positions end to end: tokens, with sound put in its place."""
+        """Return embeddings of the rows' positions, concatenated: tokens and encoded audio."""
         return embed(self._ops, self._weights, rows)
 
     def inputs(self, rows: Seq[Row]) -> npt.NDArray[np.int64] | None:
-        """(positions, 1): tokens; None where some of the positions are sound."""
+        """Return (positions, 1) token ids; None if some of the positions are audio."""
         return None if any(map(has_sound, rows)) else token_ids(rows)[:, None]
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Keys of positions [start, stop): token ids, and digests where there is sound."""
+        """Return content keys of positions [start, stop): token ids, or digests of audio."""
         keys: list[int] = _prompt(sequence.request).content_keys[start:stop].tolist()
         return keys
 
@@ -101,12 +101,12 @@ class Qwen3Aligner(TokenModel):
         )
 
     def prepare_alignment(self, request_id: str, model: str, ask: AlignmentInput) -> Request:
-        """Compute the features of a sound and put them before the words of its text.
+        """Compute the features of the audio and put them before the words of its text.
 
         Raises:
-            InvalidAudio: There are fewer than 201 samples, or they are not numbers.
-            InvalidRequest: The language is not supported, or there is no word in the text.
-            TooLarge: The sound or the text is too long.
+            InvalidAudio: There are fewer than 201 samples, or they are not finite.
+            InvalidRequest: The language is not supported, or the text has no word.
+            TooLarge: The audio or the text is too long.
         """
         language = language_name(ask.language, self.languages)
         words = split_words(ask.text, language, self._korean_stems)
@@ -131,11 +131,11 @@ class Qwen3Aligner(TokenModel):
         )
 
     def read_alignment(self, request: Request, classes: Seq[int]) -> list[AlignedWord]:
-        """Say when each word is said.
+        """Return the times of each word.
 
         Args:
-            request: As `prepare_alignment` made it.
-            classes: What was drawn at its output positions, all of them.
+            request: Request from `prepare_alignment`.
+            classes: The classes drawn at all its output positions.
         """
         step_ms = self._config.timestamp_segment_time
         times_s = [round(ms / 1000.0, 3) for ms in in_order([n * step_ms for n in classes])]
@@ -150,7 +150,7 @@ def load(folder: Path, backend: Backend) -> Qwen3Aligner:
     """Read a checkpoint in the published layout.
 
     Raises:
-        CheckpointError: A file, key or tensor is missing or wrong; it is named.
+        CheckpointError: A file, key or tensor is missing or wrong; the message names it.
     """
     config = read_config(folder)
     weights = backend.load_weights(folder, tensor_shapes(config))

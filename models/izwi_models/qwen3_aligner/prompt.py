@@ -1,8 +1,8 @@
-"""The prompt of Qwen3-ForcedAligner: a sound, then its words, each with two places for times.
+"""The prompt of Qwen3-ForcedAligner: audio, then its words, each with two positions for times.
 
     <|audio_start|><|audio_pad|>...<|audio_end|>word<timestamp><timestamp>word<timestamp>...
 
-Nothing stands between the words. Source: qwen_asr 0.0.6, inference/qwen3_forced_aligner.py
+There is nothing between the words. Source: qwen_asr 0.0.6, inference/qwen3_forced_aligner.py
 `encode_timestamp`.
 """
 
@@ -18,11 +18,11 @@ from izwi_models.qwen3_asr.prompt import AsrPrompt, around_sound
 
 
 class AlignerPrompt(AsrPrompt, frozen=True, eq=False, tag=True):
-    """A sound and its words.
+    """Audio and its words.
 
     Attributes:
         words: In order.
-        output_positions: Positions where times are named: start and end of each word.
+        output_positions: Positions where times are drawn: start and end of each word.
     """
 
     words: tuple[Word, ...]
@@ -35,12 +35,12 @@ def build_prompt(
     windows: tuple[EncodeInput, ...],
     words: Seq[Word],
 ) -> AlignerPrompt:
-    """Put a sound and its words into the template.
+    """Put audio and its words into the template.
 
     Args:
         tokenizer: The checkpoint's; special tokens go in by id.
-        config: Sizes, and the ids that stand for sound and times.
-        windows: Features of the sound, as `cut_windows` makes them.
+        config: Sizes, and the ids of audio and times.
+        windows: Features of the audio, from `cut_windows`.
         words: At least one.
     """
     after = [tokenizer.id_of("<|audio_end|>")]

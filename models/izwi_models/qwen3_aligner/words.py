@@ -1,7 +1,7 @@
-"""Cut a text into the words that are timed. Knows no tokens and no sound.
+"""Split a text into the words to be timed. Knows no tokens and no audio.
 
-Source: qwen_asr 0.0.6, inference/qwen3_forced_aligner.py `Qwen3ForceAlignProcessor`. Words keep
-letters, digits and apostrophes alone; where each stands in the text is kept beside it.
+Source: qwen_asr 0.0.6, inference/qwen3_forced_aligner.py `Qwen3ForceAlignProcessor`. Words have
+    only letters, digits and apostrophes; each has its position in the text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IDEOGRAPHS = (
     range(0x20000, 0x2A6E0),
     range(0x2A700, 0x2CEB0),
 )
-_SHORT_KOREAN = 2  # such words are never cut, and a stem has at least so many syllables
+_SHORT_KOREAN = 2  # shorter words are never split, and a stem has at least this many syllables
 
 
 class Word(Struct, frozen=True):
@@ -45,13 +45,13 @@ def split_words(
     """Cut a text into words.
 
     Args:
-        text: What is said, punctuation and all.
+        text: The spoken text, with punctuation.
         language: Name of its language, as "Japanese"; None for one that writes spaces, or Chinese.
-        korean_stems: Known stems; a Korean word is cut behind the longest that it begins with.
-            None known: it stays whole.
+        korean_stems: Known stems; a Korean word is split after its longest known stem. Without
+            stems it stays whole.
 
     Raises:
-        InvalidRequest: Words of the language are found by a package that is not installed.
+        InvalidRequest: Splitting the language needs a package that is not installed.
     """
     if language == "Japanese":
         return list(_japanese(text))
@@ -74,7 +74,7 @@ def _trimmed(text: str, kept: str, start: int, stop: int) -> Word:
 
 
 def _around_ideographs(text: str) -> Iterator[tuple[int, int]]:
-    """Runs between white space, every ideograph in them by itself."""
+    """Split at white space, with each ideograph by itself."""
     for start, stop in _between_spaces(text):
         begun = start
         for index in range(start, stop):

@@ -58,14 +58,14 @@ class AudioConfig:
         return _thrice_halved(self.chunk_frames)
 
     def num_tokens(self, frames: int) -> int:
-        """Tokens that `frames` mel frames become."""
+        """Return the number of tokens of `frames` mel frames."""
         chunks, rest = divmod(frames, self.chunk_frames)
         return chunks * self.chunk_tokens + _thrice_halved(rest)
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkerConfig:
-    """Encoder, decoder and the ids around the sound."""
+    """Encoder, decoder and the ids around the audio."""
 
     audio_config: AudioConfig
     text_config: TextConfig
@@ -75,7 +75,7 @@ class ThinkerConfig:
 
 
 class Parts(Protocol):
-    """A checkpoint of this encoder and this decoder, whatever its head."""
+    """A checkpoint of this encoder and this decoder, with any head."""
 
     @property
     def audio(self) -> AudioConfig:
@@ -94,8 +94,8 @@ class AsrConfig:
 
     Attributes:
         support_languages: Names of the languages it knows; None for all thirty.
-        max_audio_seconds: Longest piece it takes in one go; None for the published 1,200.
-            Our own key, for checkpoints trained on shorter sound.
+        max_audio_seconds: Longest piece that it accepts; None for the published 1,200. Our own key,
+            for checkpoints that were trained on shorter audio.
     """
 
     thinker_config: ThinkerConfig
@@ -117,8 +117,8 @@ def read_config(folder: Path) -> AsrConfig:
     """Read config.json and check the features of preprocessor_config.json, if there is one.
 
     Raises:
-        CheckpointError: A file is broken, a key is missing, or a value is one that this code
-            does not compute; it is named.
+        CheckpointError: A file is broken, a key is missing, or a value is not supported; the
+            message names it.
     """
     where = folder / "config.json"
     config = parse_config(AsrConfig, read_json(where), str(where))
@@ -136,17 +136,17 @@ def read_config(folder: Path) -> AsrConfig:
 
 
 def refuse_wrong(where: Path, wrong: Mapping[str, bool]) -> None:
-    """Raise CheckpointError for the first value, by name, that is not one that we compute."""
+    """Raise CheckpointError for the first value that is not supported, with its name."""
     for name, is_wrong in wrong.items():
         if is_wrong:
             raise CheckpointError(f"{where}: {name} has a value not supported")
 
 
 def check_features(folder: Path) -> None:
-    """Check that preprocessor_config.json, if there is one, asks for the features that we make.
+    """Check that preprocessor_config.json, if there is one, has the features that we compute.
 
     Raises:
-        CheckpointError: It asks for others.
+        CheckpointError: Its features differ.
     """
     path = folder / "preprocessor_config.json"
     if not path.is_file():
@@ -168,8 +168,8 @@ def tensor_shapes(config: Parts, *, with_head: bool | None = None) -> Shapes:
 
     Args:
         config: Sizes.
-        with_head: Whether the output head is there beside the embedding. A tied checkpoint may
-            carry it or not; None takes what the configuration implies.
+        with_head: Whether there is an output head besides the embedding. A tied checkpoint may have
+            one or not; None decides by the configuration.
     """
     text = config.text
     if with_head is None:

@@ -1,4 +1,4 @@
-"""Sound as the decoder reads it: windows encoded, and put among the embeddings of tokens."""
+"""Audio for the decoder: windows are encoded and inserted among the embeddings of tokens."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class WindowEncoder:
         self._num_tokens = ops.array(np.array([config.num_tokens(n) for n in frames]))
 
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
-        """Encode windows, equal ones as one batch.
+        """Encode windows; those of equal length form one batch.
 
         Args:
-            inputs: Windows as `cut_windows` makes them.
+            inputs: Windows from `cut_windows`.
 
         Returns:
             (tokens, hidden) each, in order.
@@ -79,7 +79,7 @@ class WindowEncoder:
         return tuple((self._config.num_mel_bins, n * chunk) for n in chunks)
 
     def max_pieces(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
-        """Windows of a batch: all are short."""
+        """Return the number of windows in a batch: all are short."""
         return _MAX_WINDOWS
 
     def unpadded(self, row: Array, length: int) -> Array:
@@ -98,7 +98,7 @@ class WindowEncoder:
 
 
 class ClipEncoder:
-    """The same encoder for sound below 1 s. Implements `izwi.encoders.PaddedEncoder`."""
+    """The same encoder for audio below 1 s. Implements `izwi.encoders.PaddedEncoder`."""
 
     axis = 1  # the mel frames of (128, frames)
 
@@ -137,12 +137,12 @@ class ClipEncoder:
 
 
 def embed(ops: Ops, weights: Weights, rows: Seq[Row]) -> Array:
-    """Embeddings of the rows' positions end to end: tokens, with sound put in its place.
+    """Return embeddings of the rows' positions, concatenated: tokens and encoded audio.
 
     Args:
         ops: The backend's operations.
         weights: Tensors by checkpoint name.
-        rows: Of sequences whose prompts are `AsrPrompt`s, and whose sound is encoded.
+        rows: Rows of sequences whose prompts are `AsrPrompt`s with encoded audio.
 
     Returns:
         (positions, hidden).
@@ -164,27 +164,27 @@ def embed(ops: Ops, weights: Weights, rows: Seq[Row]) -> Array:
         offset += row.stop - row.start
     if not windows:
         return ops.take(weights[EMBEDDING], ops.array(ids))
-    # whatever the number of rows: one copy to the device, and three operations there
+    # for any number of rows: one copy to the device, and three operations
     both = ops.array(np.stack([ids, places]))
     inputs = ops.concat([ops.take(weights[EMBEDDING], both[0]), *windows], 0)
     return ops.take(inputs, both[1])
 
 
 def has_sound(row: Row) -> bool:
-    """Whether some of its positions are sound."""
+    """Return whether some of the row's positions are audio."""
     prompt = prompt_of(row)
     return row.start < prompt.audio_start + prompt.num_audio and row.stop > prompt.audio_start
 
 
 def prompt_of(row: Row) -> AsrPrompt:
-    """The prompt of a row's sequence."""
+    """Return the prompt of a row's sequence."""
     prompt = row.sequence.request.prompt
     assert isinstance(prompt, AsrPrompt)
     return prompt
 
 
 def token_ids(rows: Seq[Row]) -> Int64:
-    """Token ids of the rows' positions end to end: prompts, then what was emitted after them."""
+    """Return token ids of the rows' positions, concatenated: prompts, then emitted tokens."""
     parts: list[Int64] = []
     for row in rows:
         known = prompt_of(row).token_ids
@@ -198,7 +198,7 @@ def token_ids(rows: Seq[Row]) -> Int64:
 
 
 def _overlapping(encoded: Seq[Array], first: int, low: int, high: int) -> tuple[int, list[Array]]:
-    """Windows that reach into [low, high), and where they begin; the first of all at `first`."""
+    """Return the windows over [low, high) and where they begin; window 0 begins at `first`."""
     heard: list[Array] = []
     start, stop = first, first
     for window in encoded:

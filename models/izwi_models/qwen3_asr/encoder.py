@@ -1,11 +1,11 @@
 """The audio encoder of Qwen3-ASR (AuT): mel frames to tokens of the decoder's width.
 
-Sound is cut into chunks of 1 s for the convolutions and into windows of 8 s for attention, which
-looks both ways inside a window and never across. So each window is encoded on its own, exactly,
-and windows of different requests run as one batch.
+Audio is split into chunks of 1 s for the convolutions and into windows of 8 s for attention, which
+is bidirectional within a window and never crosses windows. Each window can therefore be encoded
+independently without approximation, and windows of different requests run as one batch.
 
 Source: qwen_asr 0.0.6, modeling_qwen3_asr.Qwen3ASRAudioEncoder with its flash-attention windows,
-which transformers 5 computes too (the eager path of qwen_asr forgets them).
+which transformers 5 also computes (the eager path of qwen_asr omits them).
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from izwi_models.qwen3_asr.config import AUDIO_PREFIX, AudioConfig
 
 _NORM_EPS = 1e-5
 _MAX_TIMESCALE = 10_000.0
-# Numbers that the first convolution makes at once, at most: 32 chunks of the published sizes. It
-# makes its input 120 times larger, and a GPU that records keeps the memory for good.
+# Maximum number of values that the first convolution computes in one pass: 32 chunks of the
+# published sizes. Its output is 120 times larger than its input, and a GPU that records graphs
+# never frees this memory.
 _MOST_NUMBERS = 32 * 480 * 64 * 50
 
 _QKV = ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
 
 
 class Windows(NamedTuple):
-    """What `encode_windows` may know of its windows, all of it on the device.
+    """Optional information about the windows for `encode_windows`, on the device.
 
     Attributes:
-        positions: `chunk_positions(config)`; made where None.
-        num_tokens: (batch,) int64, at least 1: tokens of each window. Those behind come from zeros
-            that pad it, and are masked in attention. None: all are tokens.
+        positions: `chunk_positions(config)`; computed if None.
+        num_tokens: (batch,) int64, at least 1: tokens of each window. Later ones are padding,
+            masked in attention. None: no padding.
     """
 
     positions: Array | None = None
@@ -45,7 +46,7 @@ _WHOLE = Windows()
 
 
 class PaddedClips(NamedTuple):
-    """What `encode_clips` knows of its clips, all of it on the device.
+    """Information about the clips for `encode_clips`, on the device.
 
     Attributes:
         positions: `chunk_positions(config)`.
@@ -60,10 +61,10 @@ class PaddedClips(NamedTuple):
 
 
 def pack_encoder(ops: Ops, weights: Weights, config: AudioConfig) -> dict[str, Array]:
-    """Join what is multiplied with the same input: fewer and longer products.
+    """Concatenate weights that share an input, for fewer and longer products.
 
-    `encode_windows` takes plain weights as well and then joins them on each call, so that gradients
-    reach them. Serving packs once.
+    `encode_windows` also accepts unpacked weights and then packs them on each call, so that
+    gradients reach them. Serving packs once.
 
     Args:
         ops: The backend's operations.
@@ -92,16 +93,16 @@ def encode_windows(
     windows: Windows = _WHOLE,
     pad_chunks: bool = True,
 ) -> Array:
-    """Encode windows of equal length, or padded to it.
+    """Encode windows of equal length, or padded to equal length.
 
     Args:
         ops: The backend's operations.
         weights: Tensors by checkpoint name.
         config: Sizes of the encoder.
         mel: (batch, 128, frames) with at most `n_window_infer` frames (8 s).
-        windows: What is known of them.
+        windows: Positions and lengths, if known.
         pad_chunks: Fill a short last chunk with zeros to a whole one, as the reference does for
-            sound of 1 s and more. Sound below 1 s is one chunk that keeps its length.
+            audio of 1 s and more. Audio below 1 s is one chunk that keeps its length.
 
     Returns:
         (batch, config.num_tokens(frames), output_dim).
@@ -116,16 +117,16 @@ def encode_windows(
 def encode_clips(
     ops: Ops, weights: Weights, config: AudioConfig, mel: Array, clips: PaddedClips
 ) -> Array:
-    """Encode sounds below 1 s, each one chunk that keeps its length, padded to a whole chunk.
+    """Encode clips below 1 s: each is one chunk that keeps its length, padded to a whole chunk.
 
-    A convolution of a clip alone reads zeros behind its last column. Behind a padded one stands
-    what the convolution before it made of zeros and its bias, so that is cleared.
+    A convolution of an unpadded clip reads zeros after its last column. After a padded clip, the
+    previous convolution has left its response to zeros plus its bias, so this is cleared.
 
     Args:
         ops: The backend's operations.
         weights: Tensors by checkpoint name.
         config: Sizes of the encoder.
-        mel: (batch, 128, chunk_frames), zeros behind each clip.
+        mel: (batch, 128, chunk_frames), zeros after each clip.
         clips: How long each of them is.
 
     Returns:
@@ -157,7 +158,7 @@ def chunk_positions(config: AudioConfig) -> npt.NDArray[np.float32]:
 
 
 def sound_columns(config: AudioConfig) -> tuple[npt.NDArray[np.bool_], ...]:
-    """Columns that come from a clip of so many mel frames, after either of two convolutions.
+    """Return the columns of a clip of this many mel frames, after each of two convolutions.
 
     Returns:
         (chunk_frames + 1, 1, 1, columns) each, by the number of frames.
@@ -185,7 +186,7 @@ def _convolve(
     ]
     x = parts[0] if len(parts) == 1 else ops.concat(parts, 0)
     x = x.reshape(batch, chunks * x.shape[1], config.d_model)
-    # tokens of padding stand behind all others
+    # tokens of padding come last
     return x[:, : config.num_tokens(frames)]
 
 

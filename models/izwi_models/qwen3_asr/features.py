@@ -1,9 +1,9 @@
-"""Features of a segment of sound that is still arriving. Knows no text.
+"""Features of an audio segment that is still arriving. Knows no text.
 
-The published features are clamped relative to the loudest value of the whole sound, so new sound
+The published features are clamped relative to the loudest value of the whole audio, so new audio
 may change all of them. Here a window keeps the scale that it had when it became complete: the
-loudest value of the segment up to then. What differs is the floor of windows before a louder one,
-80 dB below their own loudest value. A segment that is given in one go has the features of
+loudest value of the segment up to then. The difference is the floor of windows before a louder one,
+80 dB below their own loudest value. A segment that is written in one piece has the features of
 `whisper_log_mel`, bit for bit.
 """
 
@@ -25,7 +25,7 @@ from izwi_models.qwen3_asr.prompt import window_kind
 
 
 class SegmentFeatures:
-    """Features of one segment, each frame computed once and each complete window made once."""
+    """Features of one segment; each frame and each complete window is computed once."""
 
     def __init__(self, config: AudioConfig, max_samples: int):
         self._config = config
@@ -36,21 +36,21 @@ class SegmentFeatures:
         self.num_samples = 0
 
     def write(self, samples: Float32) -> None:
-        """Take the next samples of the segment, (n,) float32."""
+        """Add the next samples of the segment, (n,) float32."""
         frames = self._mel.write(samples)
         self._log_power[:, self._num_frames : self._num_frames + frames.shape[1]] = frames
         self._num_frames += frames.shape[1]
         self.num_samples += len(samples)
 
     def windows(self, num_frames: int) -> tuple[EncodeInput, ...]:
-        """The first frames, which must be there, as windows; complete ones are kept."""
+        """Return the first frames, all of them arrived, as windows; complete ones are cached."""
         return self._cut(self._log_power[:, :num_frames])
 
     def all_windows(self, samples: Float32) -> tuple[EncodeInput, ...]:
-        """The segment as windows, when it ends.
+        """Return the whole segment as windows, at its end.
 
         Args:
-            samples: (n,) all of its samples; sound that was written beyond them is left out.
+            samples: (n,) all of its samples; audio that was written beyond them is left out.
         """
         closing = whisper_closing_frames(samples)
         stop = len(samples) // WHISPER_HOP - closing.shape[1]

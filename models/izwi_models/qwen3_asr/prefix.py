@@ -1,4 +1,4 @@
-"""What of an answer is settled while its sound still grows. Pure; knows no sound.
+"""Which part of an answer is settled while its audio still grows. Pure; knows no audio.
 
 Source: qwen_asr 0.0.6, inference/qwen3_asr.py `streaming_transcribe` and
 `finish_streaming_transcribe`. One thing differs: the settled prefix never gets shorter. In the
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from izwi.audio.mel import WHISPER_HOP, WHISPER_RATE
 
-_BROKEN = "\ufffd"  # stands for bytes that are no character, or not yet
+_BROKEN = "\ufffd"  # represents bytes that are not a character, or not yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,12 @@ class StreamRules:
     """When a stream decodes, and what it keeps. The defaults are the reference's.
 
     Attributes:
-        chunk_s: Sound between two steps, a multiple of 10 ms.
-        unfixed_chunks: Steps at the start of a segment that keep nothing of the one before.
+        chunk_s: Seconds of audio between two steps, a multiple of 10 ms.
+        unfixed_chunks: Steps at the start of a segment that keep nothing of the previous answer.
         unfixed_tokens: Tokens at the end of an answer that the next one may change.
-        segment_s: Longest segment. A minute: its text, some 250 tokens, is what every step puts
-            into the pages again, which costs a fraction of writing the step's own ten tokens;
-            at the published limit of 20 minutes it would be twenty times as much.
+        segment_s: Longest segment. A minute: every step recomputes its text, about 250 tokens,
+            which costs a fraction of generating the step's own ten tokens; at the published limit
+            of 20 minutes it would be twenty times as much.
         search_s: A segment ends in silence, at most twice this long before its limit.
     """
 
@@ -50,13 +50,13 @@ class AnswerTokens(Protocol):
         ...
 
     def decode(self, ids: Seq[int]) -> str:
-        """The answer of ids; bytes that are no character (yet) come out as U+FFFD."""
+        """Return the answer of ids; bytes that are not a character (yet) become U+FFFD."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StablePrefix:
-    """What of an answer is settled while its sound grows.
+    """The part of an answer that is settled while its audio grows.
 
     Attributes:
         raw: The last answer, the language and the tag included.
@@ -69,7 +69,7 @@ class StablePrefix:
     def for_chunk(self, chunk: int, rules: StreamRules, tokens: AnswerTokens) -> str:
         """The prefix for the step at whole chunk `chunk`, counted from 0.
 
-        The last tokens are left out, and more of them until what stays is whole characters.
+        The last tokens are left out, and more if needed, so that the rest is whole characters.
         """
         if chunk < rules.unfixed_chunks:
             return ""
@@ -82,7 +82,7 @@ class StablePrefix:
     def for_end(self, chunks: int, rules: StreamRules, tokens: AnswerTokens) -> str:
         """The prefix for the last step of a segment that has `chunks` whole chunks before it.
 
-        As in the reference at least one token stays, whole or not.
+        As in the reference, at least one token stays, even if its character is incomplete.
         """
         if chunks < rules.unfixed_chunks:
             return ""

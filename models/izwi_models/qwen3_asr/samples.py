@@ -1,4 +1,4 @@
-"""What sound is taken: long enough for one window, made of numbers, within full scale."""
+"""Validation of audio: long enough for one window, finite, within full scale."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from izwi.errors import InvalidAudio, TooLarge
 
 
 def checked_samples(samples: Samples, limit_s: float) -> Float32:
-    """(n,) float32 samples within [-1, 1]; louder ones are turned down, as the reference does.
+    """Return (n,) float32 samples within [-1, 1]; louder audio is scaled, as in the reference.
 
     Args:
-        samples: At 16 kHz; too many are refused unread.
-        limit_s: Longest sound that is taken, in seconds.
+        samples: Samples at 16 kHz; too many are rejected without reading them.
+        limit_s: Longest accepted audio, in seconds.
 
     Raises:
-        InvalidAudio: There are fewer than 201 samples, or they are not numbers.
+        InvalidAudio: There are fewer than 201 samples, or they are not finite.
         TooLarge: It is longer than `limit_s`.
     """
     seconds = len(samples) / WHISPER_RATE

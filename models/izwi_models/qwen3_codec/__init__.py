@@ -1,8 +1,8 @@
-"""The Qwen3-TTS 12 Hz codec: 24 kHz sound to frames of 16 codes and back. Knows no talker.
+"""The Qwen3-TTS 12 Hz codec: 24 kHz audio to frames of 16 codes and back. Knows no talker.
 
 Source of the arithmetic: qwen-tts 0.1.1, core/tokenizer_12hz, whose encoder is the Mimi of
-transformers 4.57. A frame is 1,920 samples (80 ms). The decoder is strictly causal, so a stream
-that keeps its state is the one-shot decode, sample for sample.
+transformers 4.57. A frame is 1,920 samples (80 ms). The decoder is strictly causal, so decoding in
+chunks with state equals decoding everything in one pass, sample by sample.
 """
 
 from izwi_models.qwen3_codec.config import (

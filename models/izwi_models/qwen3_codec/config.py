@@ -1,4 +1,4 @@
-"""What the codec's config.json says. Knows no tensor."""
+"""The codec's config.json. Knows no tensors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from izwi.errors import CheckpointError
 class EncoderConfig:
     """The keys of `encoder_config` that the encoder reads, by their published names.
 
-    Published beside them and not read: `sliding_window`, because the pinned reference attends
-    over the whole clip, and all keys of Mimi's own decoder.
+    Published keys that are not used: `sliding_window`, because the pinned reference attends over
+    the whole clip, and all keys of Mimi's own decoder.
     """
 
     codebook_dim: int
@@ -75,10 +75,10 @@ class CodecConfig:
 
     Attributes:
         encoder_valid_num_quantizers: Codes in a frame; the encoder has more codebooks than that.
-        input_sample_rate: Of the sound that is encoded, Hz.
-        output_sample_rate: Of the sound that is decoded, Hz.
-        encode_downsample_rate: Samples that one frame stands for at the input.
-        decode_upsample_rate: Samples that one frame gives at the output.
+        input_sample_rate: Sample rate of the audio to encode, Hz.
+        output_sample_rate: Sample rate of the decoded audio, Hz.
+        encode_downsample_rate: Input samples of one frame.
+        decode_upsample_rate: Output samples of one frame.
     """
 
     encoder_valid_num_quantizers: int
@@ -91,7 +91,7 @@ class CodecConfig:
 
     @property
     def downsample_stride(self) -> int:
-        """What is left to the last convolution of the encoder, after the strided ones (2)."""
+        """Return the stride of the encoder's last convolution, after the strided ones (2)."""
         return self.encode_downsample_rate // math.prod(self.encoder_config.upsampling_ratios)
 
 
@@ -100,11 +100,10 @@ def codec_config(values: Mapping[str, Any], where: str) -> CodecConfig:
 
     Args:
         values: The JSON object.
-        where: How messages call it, usually its path.
+        where: Name of the file in messages, usually its path.
 
     Raises:
-        CheckpointError: A key is missing or asks for something that is not implemented; the key
-            is named.
+        CheckpointError: A key is missing or has an unsupported value; the message names it.
     """
     config = parse_config(CodecConfig, values, where)
     encoder, decoder = config.encoder_config, config.decoder_config

@@ -1,6 +1,6 @@
-"""Frames of codes to 24 kHz sound, as a stream: the same code runs one frame or a whole clip.
+"""Frames of codes to a stream of 24 kHz audio: the same code decodes one frame or a whole clip.
 
-One shot is a stream of one chunk, from zeros as state.
+Decoding a whole clip is a stream of one chunk, with zeros as its state.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ _CONVNEXT_EPS = 1e-6  # not in the published config
 
 
 def state_shapes(config: CodecConfig) -> dict[str, StateSpec]:
-    """What a stream keeps between chunks, without the batch axis. Zeros start a stream.
+    """Return the shapes of a stream's state, without the batch axis. Zeros start a stream.
 
-    "start" counts the frames heard so far. The others are named after the layer whose past they
-    hold: input columns of convolutions (channels, columns), keys and values of attention
-    (window - 1, heads, head_dim).
+    "start" counts the frames so far. The others are named after their layers: input columns of
+    convolutions (channels, columns), keys and values of attention (window - 1, heads, head_dim).
     """
     decoder = config.decoder_config
     columns = DECODER_KERNEL - 1
@@ -52,7 +51,7 @@ def state_shapes(config: CodecConfig) -> dict[str, StateSpec]:
 
 
 def zero_state(ops: Ops, config: CodecConfig, batch: int) -> dict[str, Array]:
-    """Make the state of `batch` streams that have heard nothing."""
+    """Return the state of `batch` new streams."""
     return {
         name: ops.zeros((batch, *spec.shape))
         if spec.dtype == "float"
@@ -71,7 +70,7 @@ def decode(
         weights: Plain or prepared.
         config: The codec's configuration.
         codes: (batch, frames, codebooks) int64.
-        state: One array (batch, ...) for each name of `state_shapes`. Rows may stand at different
+        state: One array (batch, ...) for each name of `state_shapes`. Rows may be at different
             frames.
 
     Returns:
@@ -84,7 +83,7 @@ def decode(
 def decode_latents(
     ops: Ops, weights: Weights, config: CodecConfig, latents: Array, state: Mapping[str, Array]
 ) -> tuple[Array, dict[str, Array]]:
-    """Decode from what `dequantise` returns; see `decode`. Differentiable.
+    """Decode the result of `dequantise`; see `decode`. Differentiable.
 
     Args:
         ops: Operations.
@@ -111,7 +110,7 @@ def decode_latents(
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """Layers by name, each taking its past from `before` and leaving its next in `after`."""
+    """Layers by name; each reads its state from `before` and writes the next to `after`."""
 
     ops: Ops
     weights: Weights
@@ -138,7 +137,7 @@ class _Stream:
 
     def upsample(self, name: str, x: Array, stride: int, snake: Snake | None = None) -> Array:
         weight, bias = self.weight_and_bias(name)
-        if weight.shape[-1] == stride:  # outputs of neighbouring columns do not overlap: no past
+        if weight.shape[-1] == stride:  # columns do not overlap: no state
             return self.ops.causal_conv_transpose1d(x, weight, bias, x[..., :0], stride=stride)[0]
         out, self.after[name] = self.ops.causal_conv_transpose1d(
             x, weight, bias, self.before[name], stride=stride, snake=snake
@@ -205,7 +204,7 @@ def _block(stream: _Stream, name: str, x: Array, rate: int) -> Array:
     x = stream.upsample(f"{name}.1", x, rate, stream.snake(f"{name}.0"))
     for index, dilation in enumerate(DILATIONS, start=2):
         unit = f"{name}.{index}"
-        conv = f"{unit}.conv1"  # the one with a past
+        conv = f"{unit}.conv1"  # the convolution with state
         x, stream.after[conv] = stream.ops.residual_unit(
             x,
             (stream.snake(f"{unit}.act1"), stream.snake(f"{unit}.act2")),

@@ -1,11 +1,11 @@
-"""24 kHz sound to frames of codes (Mimi's encoder), whole clips at a time.
+"""24 kHz audio to frames of codes (Mimi's encoder), whole clips at a time.
 
-Attention runs over the whole clip, as in the pinned reference on a CPU: transformers 4.57 does
-not apply the published window of 250 positions (10 s), though flash-attention and later versions
-do, so codes of longer clips depend on which of them made the training data's codes.
+Attention runs over the whole clip, as in the pinned reference on a CPU: transformers 4.57 does not
+apply the published window of 250 positions (10 s), but flash-attention and later versions do. The
+codes of longer clips therefore depend on which of them made the codes of the training data.
 
-Everything is causal, so pads behind a clip change nothing of it but the end that a strided
-convolution fills up to whole strides.
+Everything is causal, so padding after a clip changes only the end that a strided convolution fills
+up to whole strides.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from izwi.ops.protocol import Array, AttentionContext, AttentionSpec, Ops, Weigh
 from izwi_models.qwen3_codec.config import CodecConfig, EncoderConfig
 from izwi_models.qwen3_codec.quantizer import quantise
 
-# Samples that the convolutions take at once, at most, or one clip: 32 s. At the published sizes
-# they need some 510 bytes a sample in 16 bits, and a GPU that records keeps the memory for good.
+# Maximum number of samples in one pass of the convolutions (or one clip): 32 s. At the published
+# sizes they need about 510 bytes a sample in 16 bits, and a GPU that records graphs never frees
+# this memory.
 _MOST_SAMPLES = 32 * 24_000
 
 
 class Convolution(NamedTuple):
-    """How a convolution goes over time, and what stands before it: zeros, or the first column."""
+    """Sizes of a convolution over time, and its left padding: zeros, or the first column."""
 
     stride: int = 1
     dilation: int = 1
@@ -40,19 +41,18 @@ def encode(
     samples: Array,
     lengths: Array | None = None,
 ) -> Array:
-    """Encode whole clips of equal length, or padded to it.
+    """Encode whole clips of equal length, or padded to equal length.
 
     Args:
         ops: Operations.
         weights: Plain or prepared.
         config: The codec's configuration.
         samples: (batch, n) floats at 24 kHz, n at least 1.
-        lengths: (batch,) int64 on the device, at least 1: samples of each clip, finite numbers
-            behind them. None: all samples are of the clip.
+        lengths: (batch,) int64 on the device, at least 1: samples of each clip, followed by any
+            finite values. None: no padding.
 
-    Returns:
-        (batch, ceil(n / 1920), codebooks) int64. Of a clip that was padded the first
-        ceil(length / 1920) frames are its own; those behind say nothing.
+    Returns: (batch, ceil(n / 1920), codebooks) int64. Only the first ceil(length / 1920) frames of
+        a padded clip are valid.
     """
     latents = encode_latents(ops, weights, config, samples, lengths)
     return quantise(ops, weights, config, latents)
@@ -85,7 +85,7 @@ def encode_latents(
         weights,
         "encoder.downsample",
         ops.transpose(x, (0, 2, 1)),
-        # replicated in this one layer; the published pad_mode is that of the others
+        # replicated only in this layer; the published pad_mode is that of the others
         Convolution(config.downsample_stride, mode="replicate"),
         lengths,
     )
@@ -102,7 +102,7 @@ def _conv(
 ) -> Array:
     """Convolve causally, the end padded to whole strides: time n becomes ceil(n / stride).
 
-    With `lengths` (batch,) the end of each row is there, and what stands behind is not looked at.
+    With `lengths` (batch,), each row is padded at its own end, and later values are ignored.
     """
     stride, dilation, mode = shape
     if lengths is not None and stride > 1:
@@ -116,7 +116,7 @@ def _conv(
 
 
 def _ended(ops: Ops, x: Array, lengths: Array, mode: str) -> Array:
-    """Put behind each row of (batch, channels, time) what would pad it if it ended there."""
+    """Append to each row of (batch, channels, time) its padding, at the row's own end."""
     at, last = ops.arange(x.shape[-1]), lengths[:, None] - 1
     if mode == "replicate":
         return ops.take_columns(x, at - ops.clip(at - last, 0, None))
@@ -147,7 +147,7 @@ def _convolutions(
 
 
 def _transformer(ops: Ops, weights: Weights, config: EncoderConfig, x: Array) -> Array:
-    """Attend over the clip; (batch, time, hidden) in and out. There is no final norm."""
+    """Attend over the clip; (batch, time, hidden) in and out. Without a final norm."""
     context = ops.dense_context(x.shape[0], x.shape[1], causal=True)
     for index in range(config.num_hidden_layers):
         layer = f"encoder.encoder_transformer.layers.{index}"

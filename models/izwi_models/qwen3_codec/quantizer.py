@@ -1,4 +1,4 @@
-"""Latents to codes and codes to latents: residual codebooks, the first apart from the rest."""
+"""Latents to codes and codes to latents, with residual codebooks; the first is separate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from izwi_models.qwen3_codec.config import CodecConfig
 
 # Names that `prepare` adds. No checkpoint has them, so they tell prepared weights from plain ones.
 _ENTRIES = "encoder.quantizer.entries"  # + .N: (size, dim), codebook N of a frame
-_TABLE = "decoder.quantizer.table"  # (codebooks * size, dim), all codebooks end to end
+_TABLE = "decoder.quantizer.table"  # (codebooks * size, dim), all codebooks concatenated
 _OFFSETS = "decoder.quantizer.offsets"  # (codebooks,) int64, first row of each in the table
 
 _SEMANTIC = "encoder.quantizer.semantic_residual_vector_quantizer"
@@ -17,13 +17,13 @@ _ACOUSTIC = "encoder.quantizer.acoustic_residual_vector_quantizer"
 _FIRST = "decoder.quantizer.rvq_first"
 _REST = "decoder.quantizer.rvq_rest"
 
-_MIN_USAGE = 1e-5  # an entry that training never used must not divide by zero
+_MIN_USAGE = 1e-5  # an entry that training never used must not cause a division by zero
 
 
 def prepare(ops: Ops, weights: Weights, config: CodecConfig) -> dict[str, Array]:
-    """Derive the codebooks once and drop what nothing reads.
+    """Derive the codebooks once and drop unused tensors.
 
-    Every function of this package takes plain weights as well and then derives the codebooks on
+    Every function of this package also accepts unprepared weights and then derives the codebooks on
     each call, so that gradients reach them. Serving passes prepared weights.
     """
     derived = _encoder_codebooks(ops, weights, config) | _decoder_table(ops, weights, config)
@@ -43,7 +43,7 @@ def quantise(ops: Ops, weights: Weights, config: CodecConfig, latents: Array) ->
     """Turn encoder latents into codes.
 
     Codebook 0 codes its own projection of the latents. The others code another projection of the
-    same latents, each what the ones before it left.
+    same latents, each the residual of the previous ones.
 
     Args:
         ops: Operations.
@@ -71,7 +71,7 @@ def quantise(ops: Ops, weights: Weights, config: CodecConfig, latents: Array) ->
 
 
 def dequantise(ops: Ops, weights: Weights, config: CodecConfig, codes: Array) -> Array:
-    """Turn codes into what the decoder reads.
+    """Turn codes into latents for the decoder.
 
     Args:
         ops: Operations.
@@ -115,5 +115,5 @@ def _decoder_table(ops: Ops, weights: Weights, config: CodecConfig) -> dict[str,
 
 
 def _entries(ops: Ops, total: Array, usage: Array) -> Array:
-    """Mean of what fell on each entry: (size, dim) sums over (size,) counts."""
+    """Return the mean of each entry: (size, dim) sums divided by (size,) counts."""
     return total / ops.clip(usage, _MIN_USAGE, None)[:, None]

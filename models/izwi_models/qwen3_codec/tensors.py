@@ -1,4 +1,4 @@
-"""Every tensor of a codec checkpoint by name and shape, those that are never read included."""
+"""Every tensor of a codec checkpoint by name and shape, including unused ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRE_CONV_KERNEL = 3
 def tensor_shapes(config: CodecConfig) -> Shapes:
     """Name and shape of each tensor in model.safetensors, for strict loading.
 
-    The file holds more than is run: the encoder's codebooks past the 16th, the quantiser
+    The file has tensors that are not used: the encoder's codebooks past the 16th, the quantiser
     projections of the other direction, and the flags of Mimi's codebook training.
     """
     decoder, encoder = config.decoder_config, config.encoder_config
@@ -70,7 +70,7 @@ def _encoder_convs(config: EncoderConfig) -> Shapes:
             shapes |= _conv(f"{block}.1", reduced, width, config.residual_kernel_size)
             shapes |= _conv(f"{block}.3", width, reduced, 1)
             layer += 1
-        shapes |= _conv(f"{name}.{layer + 1}", 2 * width, width, 2 * ratio)  # an ELU lies before
+        shapes |= _conv(f"{name}.{layer + 1}", 2 * width, width, 2 * ratio)  # after an ELU
         width, layer = 2 * width, layer + 2
     return shapes | _conv(f"{name}.{layer + 1}", config.hidden_size, width, config.last_kernel_size)
 

@@ -1,8 +1,8 @@
-"""Sizes and ids of a Qwen3-TTS checkpoint, as its config files spell them. Knows no tensor.
+"""Sizes and ids of a Qwen3-TTS checkpoint, with the names of its config files. Knows no tensors.
 
-Published files carry more keys than these; those that the model does not use are left out. The
-class defaults of the reference package do not describe the published checkpoints, so a key that
-is missing is an error and never a default, but where the published files really leave it out.
+Published files have more keys than these; unused ones are left out. The class defaults of the
+reference package do not describe the published checkpoints, so a missing key is an error, unless
+the published files leave it out, too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class CodePredictorConfig:
 
 @dataclass(frozen=True, slots=True)
 class TalkerConfig:
-    """The stack that takes one position per frame and draws codebook 0.
+    """The stack with one position per frame, which draws codebook 0.
 
     `vocab_size` counts codes, controls, languages and speakers; `text_vocab_size` text tokens.
     `spk_is_dialect` maps a speaker to the name of a dialect, or to false.
@@ -96,7 +96,7 @@ class TalkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class SpeakerEncoderConfig:
-    """The ECAPA-TDNN. Published files give `enc_dim` and `sample_rate` alone."""
+    """The ECAPA-TDNN. Published files have only `enc_dim` and `sample_rate`."""
 
     enc_dim: int
     sample_rate: int = 24000
@@ -114,15 +114,15 @@ class TTSConfig:
     """config.json.
 
     Attributes:
-        max_text_characters: The longest text that the checkpoint was trained to say in one go;
-            ours alone, absent from published files, None for no limit.
-        plain_english: It was trained on single sentences of plain words, so other text is spelled
-            out first and said sentence by sentence; likewise ours alone.
-        clones_by_vector: It follows the speaker vector of a clip and was not trained to continue
-            a clip, so what a clip says is left aside; likewise ours alone.
+        max_text_characters: The longest text that the checkpoint was trained to speak in one piece;
+            our own key, absent from published files; None for no limit.
+        plain_english: Whether it was trained on single sentences of plain words, so that text is
+            normalized first and spoken sentence by sentence; our own key.
+        clones_by_vector: Whether it follows a clip's speaker vector and was not trained to continue
+            a clip, so that the clip's text is ignored; our own key.
         guard_frames: A request without a limit of its own ends after this many frames ...
-        guard_frames_per_token: ... and so many more for each text token, since a talker that
-            misses its end would go on for ever. Speech takes 3 to 5 frames a token.
+        guard_frames_per_token: ... plus this many for each text token, because a talker that misses
+            its end would never stop. Speech takes 3 to 5 frames a token.
     """
 
     tts_model_size: str
@@ -162,7 +162,8 @@ def read_config(folder: Path) -> TTSConfig:
     """Read and check `folder`/config.json.
 
     Raises:
-        CheckpointError: A key is missing, of the wrong kind, or does not fit another; it is named.
+        CheckpointError: A key is missing, of the wrong type, or contradicts another; the message
+            names it.
     """
     where = str(folder / "config.json")
     config = parse_config(TTSConfig, read_json(folder / "config.json"), where)
@@ -188,7 +189,7 @@ def read_generation_config(folder: Path) -> GenerationConfig:
     """Read `folder`/generation_config.json.
 
     Raises:
-        CheckpointError: The file is missing, or a value is of the wrong kind.
+        CheckpointError: The file is missing, or a value is of the wrong type.
     """
     path = folder / "generation_config.json"
     return parse_config(GenerationConfig, read_json(path), str(path))
@@ -203,7 +204,7 @@ def tensor_shapes(config: TTSConfig) -> Shapes:
 
 
 def _check_ids(config: TTSConfig, where: str) -> None:
-    """Raise CheckpointError where an id has no row in its embedding."""
+    """Raise CheckpointError if an id has no row in its embedding."""
     talker = config.talker_config
     text = {name: getattr(config, name) for name in _TEXT_IDS}
     codec = {name: getattr(talker, name) for name in _CODEC_IDS}

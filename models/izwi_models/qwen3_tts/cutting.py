@@ -1,6 +1,6 @@
-"""Cut text into pieces that a checkpoint can say, while the text is still being written. Pure.
+"""Split text into pieces that a checkpoint can speak, while the text is still being written. Pure.
 
-Where a piece ends depends on the text alone, never on how it was cut or when it came.
+Where a piece ends depends only on the text, not on how or when it arrived.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# Where a piece may end, best first. A closing quote or bracket stays with its sentence.
+# Where a piece may end, in order of preference. A closing quote or bracket stays with its sentence.
 _ENDS = (
     re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]+[”’」』）]*|\n+"),
     re.compile(r"[,;:–—]+[\"'”’)\]]*(?=\s)|[，、；：]"),
     re.compile(r"\s+"),
 )
-# Characters that are looked at in one go, so that a long text costs no more than its length.
+# Characters that are examined in one pass, so that the cost is linear in the length of a text.
 _BLOCK = 4096
 
 
@@ -33,20 +33,20 @@ class Cutter:
     a word, else (no space within the limit) anywhere. Pieces lose the white space at their edges
     and nothing else, and stay in order.
 
-    Text is given out as soon as the piece is sure to reach that far, whatever follows: up to its
-    last sentence end, else its last clause end, else its last whole word. So the words after a
-    clause wait until the text ends or is longer than the limit, since the piece may end there.
+    Text is returned as soon as it certainly belongs to the piece, whatever follows: up to its last
+    sentence end, else its last clause end, else its last whole word. The words after a clause
+    therefore wait until the text ends or exceeds the limit, because the piece may end there.
     """
 
     def __init__(self, limit: int | None):
         """Bind a limit of at least 1; None leaves the text whole."""
         self.limit = limit
-        self._rest = ""  # from the start of the piece, or, without a limit, not given out yet
-        self._given = 0  # characters of it that are out
+        self._rest = ""  # from the start of the piece, or, without a limit, not returned yet
+        self._given = 0  # characters of it that were returned
         self._started = False  # the piece has a character
 
     def write(self, text: str) -> list[Part]:
-        """Take more text and return what is settled by it. No part is empty but for an end."""
+        """Add text and return the parts that are now settled. Only an end may be empty."""
         parts: list[Part] = []
         for start in range(0, len(text), _BLOCK):
             self._rest += text[start : start + _BLOCK]
@@ -72,7 +72,7 @@ class Cutter:
         rest = self._rest
         stop = len(rest)
         if self.limit is not None:
-            # an end counts once the character after it is there: a run of marks may go on
+            # an end counts once the next character has arrived: a run of marks may continue
             stop = _last_end(rest, min(self.limit, len(rest) - 1))
         text = rest[:stop].rstrip()[self._given :]
         if not text:

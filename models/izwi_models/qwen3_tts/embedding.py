@@ -1,4 +1,4 @@
-"""Positions of many sequences to the talker's input, packed end to end and embedded at once."""
+"""The talker's inputs for positions of many sequences, concatenated and embedded together."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Positions:
             prompt: The prompt.
             start: First position.
             stop: One past the last.
-            speaker: (hidden,) vector of the cloned speaker; not looked at where there is none.
+            speaker: (hidden,) vector of the cloned speaker; ignored if there is none.
             clip: (frames, codebooks) codes of the reference clip; likewise.
         """
         codec = prompt.codec[start:stop]
@@ -74,7 +74,7 @@ class Positions:
         self.text.append(text)
 
     def embed(self, ops: Ops, weights: Weights, pad: tuple[int, Array]) -> Array:
-        """Embed what was added.
+        """Embed all added positions.
 
         Args:
             ops: The backend's operations.

@@ -28,7 +28,8 @@ def load(folder: Path, backend: Backend) -> Qwen3TTS:
     """Read config, tokenizer, weights and the codec in `speech_tokenizer/`.
 
     Raises:
-        CheckpointError: Something is missing or does not fit; the file, key or tensor is named.
+        CheckpointError: Something is missing or does not match; the message names the file, key or
+            tensor.
     """
     config = read_config(folder)
     codec_folder = folder / "speech_tokenizer"
@@ -51,7 +52,7 @@ def load(folder: Path, backend: Backend) -> Qwen3TTS:
 
 
 def _check_codec(config: TTSConfig, codec_config: codec.CodecConfig, path: Path) -> None:
-    """Raise CheckpointError where the talker's frames are not the codec's."""
+    """Raise CheckpointError if the talker's frames do not match the codec's."""
     talker, decoder = config.talker_config, codec_config.decoder_config
     sizes = (talker.vocab_size - CONTROL_IDS, talker.code_predictor_config.vocab_size)
     if talker.num_code_groups != decoder.num_quantizers or set(sizes) != {decoder.codebook_size}:

@@ -21,7 +21,7 @@ from izwi_models.qwen3_tts.config import GenerationConfig, TTSConfig
 from izwi_models.qwen3_tts.prompt import Reference, Script
 from izwi_models.qwen3_tts.text import ROLE_IDS, SpeechText
 
-# Length of a reference clip in seconds: less holds no voice, more helps no voice.
+# Length of a reference clip in seconds: less has too little of the voice, more does not improve it.
 MIN_CLIP_S, MAX_CLIP_S = 0.5, 120.0
 # The first two tokens cannot be the end, as in the reference package.
 MIN_FRAMES = 2
@@ -44,14 +44,14 @@ _LANGUAGE_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What preparing needs to know of a loaded checkpoint.
+    """What `prepare` needs of a loaded checkpoint.
 
     Attributes:
         config: config.json.
         generation: generation_config.json.
         text: Tokenizer and template.
-        sample_rate: Of a reference clip, Hz.
-        frame_samples: Samples of a clip that one frame stands for.
+        sample_rate: Sample rate of a reference clip, Hz.
+        frame_samples: Samples of a clip in one frame.
     """
 
     config: TTSConfig
@@ -102,9 +102,9 @@ class Draft:
             request_id: Of the request.
             model: Name under which the model is served.
             role: The three ids that open the turn.
-            text: Ids of what is said or, of an open one, of how it begins.
-            is_open: More text will be written; the limit on frames is then the widest one, and
-                `max_frames` gives the true one once all text is there.
+            text: Ids of the text or, if it is still being written, of its beginning.
+            is_open: Whether more text will be written; the limit on frames is then the largest one,
+                and `max_frames` gives the final one when the text is complete.
 
         Raises:
             TooLarge: The prompt does not fit.
@@ -136,7 +136,7 @@ def draft(checkpoint: Checkpoint, ask: SpeechInput) -> Draft:
     """Check everything but the text.
 
     Raises:
-        InvalidRequest: Something cannot be done as asked; `param` names it.
+        InvalidRequest: An option is not supported; `param` names it.
         VoiceNotFound: The checkpoint has no such speaker.
         InvalidAudio: The reference clip cannot be used.
         TooLarge: The clip does not fit.
@@ -186,7 +186,7 @@ def prepare_voice(
     samples: npt.NDArray[np.float32],
     text: str | None,
 ) -> Request:
-    """Make a request that only encodes a clip: its speaker and, where its text is known, its codes.
+    """Make a request that only encodes a clip: its speaker and, if its text is known, its codes.
 
     Raises:
         InvalidRequest: The checkpoint cannot clone.
@@ -300,15 +300,15 @@ def follows_instructions(config: TTSConfig) -> bool:
 
 
 def _instruct(config: TTSConfig, instruct: str | None) -> str:
-    """What is left of an instruction: models that were not trained on any say the text as ever.
+    """Return the instruction, or nothing for models that were not trained on instructions.
 
-    OpenAI's tts-1 does so, and so does the reference package with the small CustomVoice.
+    OpenAI's tts-1 ignores them, too, as does the reference package with the small CustomVoice.
     """
     return (instruct or "") if follows_instructions(config) else ""
 
 
 def _language(config: TTSConfig, language: str | None, dialect: int | None) -> int | None:
-    """Codec id of a language; a speaker of a dialect speaks it for "chinese" and "auto"."""
+    """Return the codec id of a language; for "chinese" and "auto", a dialect speaker's dialect."""
     known = config.talker_config.codec_language_id
     name = (language or "auto").lower()
     name = _LANGUAGE_CODES.get(name, name)
@@ -323,7 +323,7 @@ def _language(config: TTSConfig, language: str | None, dialect: int | None) -> i
 def _sampling(
     generation: GenerationConfig, ask: SpeechInput
 ) -> tuple[SamplingParams, SamplingParams]:
-    """How codebook 0 and the others are drawn. A temperature of 0 is greedy in both."""
+    """Return the sampling of codebook 0 and of the others. A temperature of 0 is greedy in both."""
     temperature = generation.temperature if generation.do_sample else 0.0
     others = generation.subtalker_temperature if generation.subtalker_dosample else 0.0
     if ask.temperature is not None:
@@ -357,12 +357,12 @@ def _check_sampling(ask: SpeechInput) -> None:
 def max_frames(
     checkpoint: Checkpoint, ask: SpeechInput, text_tokens: int | None, prompt_positions: int
 ) -> int:
-    """Frames after which a request ends, which are one fewer than tokens, as in the reference.
+    """Return the limit on frames of a request: one fewer than tokens, as in the reference.
 
     Args:
-        checkpoint: What speaks.
-        ask: With the caller's own limit, if any.
-        text_tokens: Ids of the text, None while it is written.
+        checkpoint: The checkpoint that speaks.
+        ask: The input, with the caller's own limit if any.
+        text_tokens: Number of text ids; None while the text is being written.
         prompt_positions: Positions that the prompt takes.
 
     Raises:
