@@ -257,3 +257,15 @@ def test_noise_that_rounds_to_one_draws_the_last_id_that_is_left() -> None:
     params = [SamplingParams(1.0), SamplingParams(1.0, 2), SamplingParams(1.0, 0, 0.9)]
     noise = torch.full((3,), 1.0 - 1e-12, dtype=torch.float64).float()  # a device without float64
     assert draw(logits, params, noise).tolist() == [0, 2, 1]
+
+
+def test_a_suppressed_stop_id_can_be_drawn_once_there_are_enough_entries() -> None:
+    sampling = SamplingParams(repetition_penalty=1.3)
+    rows = [sequence(emitted, sampling) for emitted in ([1], [1, 45])]
+    for row in rows:
+        row.request = replace(row.request, stop_ids=(45, STOP))
+    logits = torch.ones(2, VOCAB)
+    processed = Sampler(rows, SUPPRESSED).process(logits)
+    assert processed[0, [45, STOP, 44]].tolist() == [-torch.inf] * 3
+    assert processed[1, [STOP, 44]].tolist() == [1.0, -torch.inf]
+    assert processed[1, 45].item() == pytest.approx(1 / 1.3), "it was emitted before"
