@@ -74,6 +74,8 @@ class ChatInput(Struct, frozen=True, omit_defaults=True, tag="chat"):
         text: In place of messages: text that is gone on with; control tokens in it count.
         token_ids: In place of messages: ids that are gone on with.
         response_schema: JSON: the schema that the answer follows; empty for any text.
+        regex: In place of a schema: what the whole answer matches.
+        ebnf: In place of a schema: the grammar of the answer.
         logprobs: As in `izwi.request.Request`.
         top_logprobs: As in `izwi.request.Request`.
     """
@@ -97,6 +99,8 @@ class ChatInput(Struct, frozen=True, omit_defaults=True, tag="chat"):
     logprobs: bool = False
     top_logprobs: int = 0
     response_schema: str = ""
+    regex: str = ""
+    ebnf: str = ""
     text: str = ""
     token_ids: tuple[int, ...] = ()
 

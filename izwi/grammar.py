@@ -6,14 +6,20 @@ A grammar is a text in the Lark dialect of llguidance, with JSON schemas inside 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits
+from llguidance.gbnf_to_lark import gbnf_to_lark
 from msgspec import Struct
 
 from izwi.errors import InvalidRequest
 
 MAX_SCHEMA_CHARS = 1 << 16
+# Translating EBNF takes time with the square of its rules: tens of milliseconds for this much.
+MAX_EBNF_CHARS = 1 << 12
+_MAX_PROBLEM_CHARS = 300
+_ENDS_IN_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
 # Spaces as models write JSON, and nowhere else: with free white space an answer need never end.
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
@@ -67,3 +73,61 @@ def json_rule(name: str, schema: dict[str, Any], param: str) -> str:
     if is_error:
         raise InvalidRequest(f"the JSON schema cannot be used: {problems[0]}", param=param)
     return f"{name}: %json {spelled}\n"
+
+
+def regex_grammar(pattern: str, param: str) -> str:
+    """Return a grammar whose text matches a regular expression from its beginning to its end.
+
+    Args:
+        pattern: In the syntax of Rust's regex crate: no look-around, no back-references.
+        param: Field of the request that errors name.
+
+    Raises:
+        InvalidRequest: It is too large or no such expression, or matches nothing.
+    """
+    if len(pattern) > MAX_SCHEMA_CHARS:
+        raise InvalidRequest(
+            f"a regex may have {MAX_SCHEMA_CHARS} characters, got {len(pattern)}", param=param
+        )
+    if _ENDS_IN_ESCAPE.search(pattern):
+        raise InvalidRequest("the regex ends in the middle of an escape", param=param)
+    try:
+        made = json.loads(LLMatcher.grammar_from_regex(pattern))
+    except ValueError as error:
+        raise InvalidRequest(f"the regex cannot be read: {error}", param=param) from error
+    return _checked(made["grammars"][0]["lark_grammar"], "regex", param)
+
+
+def ebnf_grammar(text: str, param: str) -> str:
+    """Return a grammar that is written in EBNF.
+
+    Args:
+        text: As in llama.cpp (GBNF) and xgrammar: rules `name ::= ...`, from `root`.
+        param: Field of the request that errors name.
+
+    Raises:
+        InvalidRequest: It is too large, cannot be read, or is too expensive to follow.
+    """
+    if len(text) > MAX_EBNF_CHARS:
+        raise InvalidRequest(
+            f"an EBNF grammar may have {MAX_EBNF_CHARS} characters, got {len(text)}", param=param
+        )
+    try:
+        lark = gbnf_to_lark(text)
+    # the translator raises plain exceptions for what it cannot read
+    except Exception as error:
+        raise InvalidRequest(f"the EBNF grammar cannot be read: {error}", param=param) from error
+    return _checked(lark, "EBNF grammar", param)
+
+
+def _checked(lark: str, what: str, param: str) -> str:
+    try:
+        grammar = LLMatcher.grammar_from_lark(lark)
+        is_error, problems = LLMatcher.validate_grammar_with_warnings(grammar, limits=limits())
+    except ValueError as error:
+        raise InvalidRequest(f"the {what} cannot be read: {error}", param=param) from error
+    if is_error:
+        # a problem quotes the whole grammar
+        problem = problems[0][:_MAX_PROBLEM_CHARS]
+        raise InvalidRequest(f"the {what} cannot be used: {problem}", param=param)
+    return lark

@@ -144,7 +144,7 @@ def fill_masks(matchers: Sequence[Any], vocabulary: int) -> Masks:
     for matcher, mask in zip(matchers, masks, strict=True):
         check(matcher)
         if not mask.any():
-            raise InvalidRequest("the JSON schema allows no answer", param="response_format")
+            raise InvalidRequest("the schema or grammar allows no answer", param="response_format")
     return masks
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import jsonschema_rs
 import openai
 import pytest
@@ -212,3 +214,124 @@ def test_disconnect_during_a_constrained_answer_ends_it(chat):
     stream.close()
     answer = ask(chat, response_format=FORMAT, seed=9).choices[0]
     json.loads(answer.message.content)
+
+
+# -- grammars of /generate ------------------------------------------------------------------------
+def generate(served, **params):
+    body = {
+        "text": "tell me",
+        "sampling_params": {"max_new_tokens": 60, "sampling_seed": 3} | params,
+    }
+    return httpx.post(f"{served}/generate", json=body, timeout=60)
+
+
+ANSWERS = 'root ::= yes | "no" " " digit{2,3}\nyes ::= "yes"\ndigit ::= [0-9]'
+
+
+@pytest.mark.parametrize(("params", "pattern"), [
+    ({"regex": "(a/b|c d)-[0-9]{3}"}, "(a/b|c d)-[0-9]{3}"),
+    ({"regex": "x\ny|z{4}"}, "x\ny|z{4}"),
+    ({"ebnf": ANSWERS}, r"yes|no \d{2,3}"),
+    ({"json_schema": '{"enum": ["left", "right"]}'}, '"left"|"right"'),
+])  # fmt: skip
+def test_generated_text_follows_a_grammar(served, params, pattern):
+    texts = set()
+    for seed in range(6):
+        answer = generate(served, **params | {"sampling_seed": seed})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["meta_info"]["finish_reason"]["type"] == "stop"
+        texts.add(answer.json()["text"])
+    assert all(re.fullmatch(pattern, text) for text in texts), texts
+    assert len(texts) > 1
+
+
+def test_a_model_that_always_thinks_generates_by_a_grammar_at_once(served):
+    body = {"model": "thinker", "text": "a", "sampling_params": {"regex": "b{3}"}}
+    answer = httpx.post(f"{served}/generate", json=body, timeout=60)
+    assert answer.json()["text"] == "bbb"
+
+
+@pytest.mark.parametrize(("params", "param", "reason"), [
+    ({"regex": "(a"}, "regex", "cannot be used"),
+    ({"regex": r"(?=a)b"}, "regex", "cannot be used"),
+    ({"regex": ""}, "regex", "empty"),
+    ({"regex": "a\\"}, "regex", "escape"),
+    ({"regex": "[" * 60_000}, "regex", "cannot be used"),
+    ({"regex": "a" * 65_537}, "regex", "characters"),
+    ({"ebnf": "root = 1"}, "ebnf", "cannot be read"),
+    ({"ebnf": "root ::= other"}, "ebnf", "cannot be read"),
+    ({"ebnf": "root ::= " + "(" * 4_000}, "ebnf", "cannot be read"),
+    ({"ebnf": "root ::= " + '"a" ' * 4_000}, "ebnf", "characters"),
+    ({"json_schema": "{"}, "json_schema", "JSON object"),
+    ({"json_schema": "[1]"}, "json_schema", "JSON object"),
+    ({"json_schema": '{"not": {}}'}, "json_schema", "cannot be used"),
+    ({"json_schema": "{}", "regex": "a"}, "regex", "not both"),
+])  # fmt: skip
+def test_a_grammar_that_cannot_be_used_is_refused(served, params, param, reason):
+    answer = generate(served, **params)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+    assert reason in answer.json()["error"]["message"]
+    assert len(answer.text) < 600
+
+
+@pytest.mark.parametrize("params", [
+    {"regex": "(((a{90}){90}){90}){90}"},
+    {"ebnf": 'root ::= "a"{1000000000}'},
+    {"ebnf": "root ::= root"},
+])  # fmt: skip
+def test_a_grammar_that_is_too_expensive_is_refused_and_the_server_goes_on(served, params):
+    answer = generate(served, **params)
+    assert answer.status_code == 400, answer.text
+    assert "grammar" in answer.json()["error"]["message"]
+    assert generate(served, regex="a").json()["text"] == "a"
+
+
+def test_half_a_surrogate_pair_is_no_regex(served):
+    body = b'{"text": "a", "sampling_params": {"regex": "\\ud83d"}}'
+    assert httpx.post(f"{served}/generate", content=body).status_code == 400
+
+
+# -- some of the tools ----------------------------------------------------------------------------
+def test_only_allowed_tools_are_called(chat):
+    allowed = {"type": "function", "function": {"name": "set_light"}}
+    choice = {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "required", "tools": [allowed]},
+    }
+    names = set()
+    for seed in range(6):
+        answer = ask(chat, tools=[TIMER, LIGHT], tool_choice=choice, seed=seed, max_tokens=200)
+        names |= {call.function.name for call in answer.choices[0].message.tool_calls or ()}
+    assert names == {"set_light"}
+    choice["allowed_tools"]["tools"].append({"type": "function", "function": {"name": "other"}})
+    with pytest.raises(openai.BadRequestError, match="other") as caught:
+        ask(chat, tools=[TIMER, LIGHT], tool_choice=choice)
+    assert caught.value.param == "tool_choice"
+
+
+def test_a_model_is_not_told_of_tools_that_are_not_allowed(chat):
+    def size(tools, **more):
+        return ask(chat, tools=tools, max_tokens=1, **more).usage.prompt_tokens
+
+    allowed = {"type": "function", "function": {"name": "set_light"}}
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [allowed]}}
+    assert size([TIMER, LIGHT], tool_choice=choice) == size([LIGHT]) < size([TIMER, LIGHT])
+
+
+def test_only_allowed_tools_are_called_in_responses(served):
+    tools = [{"type": "function", **tool["function"]} for tool in (TIMER, LIGHT)]
+    for tool in tools:
+        tool["strict"] = False
+    choice = {
+        "type": "allowed_tools",
+        "mode": "required",
+        "tools": [{"type": "function", "name": "set_light"}],
+    }
+    with openai.OpenAI(base_url=f"{served}/v1", api_key="none", max_retries=0) as sdk:
+        given = {"model": "chat", "input": "tell me", "tools": tools, "tool_choice": choice}
+        made = sdk.responses.create(**given)
+        assert {item.name for item in made.output if item.type == "function_call"} == {"set_light"}
+        assert made.tool_choice.type == "allowed_tools"
+        with pytest.raises(openai.BadRequestError, match="tool_choice"):
+            sdk.responses.create(**given | {"tools": tools[:1]})

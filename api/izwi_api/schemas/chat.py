@@ -15,6 +15,7 @@ from izwi.chat import ChatInput, ToolChoice
 from izwi.errors import InvalidRequest
 from izwi_api.schemas.chat_messages import (
     MAX_TOOLS,
+    AllowedToolsChoice,
     Message,
     NamedTool,
     Strict,
@@ -149,7 +150,7 @@ class ChatBody(Strict):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedToolsChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     stream: bool = False
@@ -194,11 +195,34 @@ def _check_together(body: ChatBody) -> None:
     names = [tool.function.name for tool in body.tools or ()]
     if not names:
         raise InvalidRequest("tool_choice asks for a call, but there are no tools", param="tools")
-    if isinstance(choice, NamedTool) and choice.function.name not in names:
-        raise InvalidRequest(
-            f"tool_choice names no tool of this request: {choice.function.name!r}",
-            param="tool_choice",
-        )
+    for name in _chosen(body):
+        if name not in names:
+            raise InvalidRequest(
+                f"tool_choice names no tool of this request: {name!r}", param="tool_choice"
+            )
+
+
+def _chosen(body: ChatBody) -> list[str]:
+    """Return the names of the functions that `tool_choice` names."""
+    match body.tool_choice:
+        case NamedTool(function=function):
+            return [function.name]
+        case AllowedToolsChoice(allowed_tools=allowed):
+            return [tool.function.name for tool in allowed.tools]
+    return []
+
+
+def _available(body: ChatBody) -> tuple[list[Tool] | None, ToolChoice, str | None]:
+    """Return the functions that the model is told of, whether it calls one, and which it must."""
+    match body.tool_choice:
+        case NamedTool(function=function):
+            return body.tools, ToolChoice.REQUIRED, function.name
+        case AllowedToolsChoice(allowed_tools=allowed):
+            names = _chosen(body)
+            tools = [tool for tool in body.tools or () if tool.function.name in names]
+            return tools, ToolChoice(allowed.mode), None
+        case choice:
+            return body.tools, ToolChoice(choice or ToolChoice.AUTO), None
 
 
 def chat_input(body: ChatBody, seed: int) -> ChatInput:
@@ -217,8 +241,7 @@ def chat_input(body: ChatBody, seed: int) -> ChatInput:
         thinking = body.chat_template_kwargs.enable_thinking
     if thinking is None and body.reasoning_effort is not None:
         thinking = body.reasoning_effort != "none"
-    choice = ToolChoice.AUTO if body.tool_choice is None else body.tool_choice
-    named = choice.function.name if isinstance(choice, NamedTool) else None
+    tools, choice, named = _available(body)
     return ChatInput(
         tuple(message.unpack() for message in body.messages),
         thinking=thinking,
@@ -227,8 +250,8 @@ def chat_input(body: ChatBody, seed: int) -> ChatInput:
         top_p=body.top_p,
         seed=seed if body.seed is None else body.seed,
         max_new_tokens=body.max_completion_tokens or body.max_tokens,
-        tools=tools_json(body.tools),
-        tool_choice=ToolChoice.REQUIRED if isinstance(choice, NamedTool) else ToolChoice(choice),
+        tools=tools_json(tools),
+        tool_choice=choice,
         tool_name=named,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         min_p=body.min_p,

@@ -83,6 +83,20 @@ class NamedTool(Strict):
     function: FunctionName
 
 
+class AllowedTools(Strict):
+    """Some of the request's functions, and whether one of them must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool] = Field(min_length=1, max_length=MAX_TOOLS)
+
+
+class AllowedToolsChoice(Strict):
+    """Only some of the request's functions are available."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 class CalledFunction(Strict):
     """A called function, with its arguments as the JSON that the model wrote."""
 

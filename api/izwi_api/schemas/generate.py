@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -41,6 +42,11 @@ class SamplingOptions(Strict):
         BeforeValidator(_listed),
     ] = Field(default_factory=list)
     n: int = Field(default=1, ge=1, le=MAX_CHOICES)
+
+    # What the whole text follows: at most one of them.
+    json_schema: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
 
     # Taken with the value that changes nothing.
     min_new_tokens: Literal[0] | None = None
@@ -87,8 +93,10 @@ def generate_inputs(body: GenerateBody, seed: int) -> list[ChatInput]:
     """Convert a body to the model's inputs, one per prompt; `seed` is used if it has none.
 
     Raises:
-        InvalidRequest: There is neither text nor ids, or both.
+        InvalidRequest: There is neither text nor ids, or both, or two grammars, or a schema that is
+            not a JSON object.
     """
+    _check_grammars(body.sampling_params)
     if (body.text is None) == (body.input_ids is None):
         raise InvalidRequest("give text or input_ids, and not both", param="text")
     if body.text is not None:
@@ -117,7 +125,28 @@ def _input(body: GenerateBody, seed: int, *, text: str = "", ids: Sequence[int] 
         top_logprobs=body.top_logprobs_num,
         text=text,
         token_ids=tuple(ids),
+        response_schema=params.json_schema or "",
+        regex=params.regex or "",
+        ebnf=params.ebnf or "",
     )
+
+
+def _check_grammars(params: SamplingOptions) -> None:
+    given = {"json_schema": params.json_schema, "regex": params.regex, "ebnf": params.ebnf}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise InvalidRequest(f"give {names[0]} or {names[1]}, and not both", param=names[1])
+    for name in names:
+        if not given[name]:
+            raise InvalidRequest(f"{name} is empty", param=name)
+    if params.json_schema is None:
+        return
+    try:
+        is_object = isinstance(json.loads(params.json_schema), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise InvalidRequest("json_schema must be a JSON object, as a string", param="json_schema")
 
 
 def generated(answer: Answer, request_id: str) -> dict[str, Any]:

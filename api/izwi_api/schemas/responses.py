@@ -40,6 +40,14 @@ class FunctionChoice(Strict):
     name: str
 
 
+class AllowedToolsChoice(Strict):
+    """Only some of the request's functions are available; `mode` says if one must be called."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[FunctionChoice] = Field(min_length=1, max_length=MAX_TOOLS)
+
+
 class SchemaFormat(Strict):
     """JSON that follows a schema."""
 
@@ -68,7 +76,9 @@ class ResponseBody(Strict):
     temperature: float | None = Field(default=None, ge=0.0, le=2.0)
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
+    tool_choice: (
+        Literal["none", "auto", "required"] | FunctionChoice | AllowedToolsChoice | None
+    ) = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     store: bool | None = None
@@ -101,12 +111,7 @@ def response_input(body: ResponseBody, before: Sequence[ChatMessage], seed: int)
     Raises:
         InvalidRequest: The type of an item is not supported, or two keys contradict each other.
     """
-    names = [tool.name for tool in body.tools or ()]
-    asked = body.tool_choice
-    named = asked.name if isinstance(asked, FunctionChoice) else None
-    choice = ToolChoice.REQUIRED if isinstance(asked, FunctionChoice) else asked or ToolChoice.AUTO
-    if (named is not None and named not in names) or (choice == "required" and not names):
-        raise InvalidRequest("tool_choice names a tool that is not in tools", param="tool_choice")
+    tools, choice, named = _available(body)
     system = [ChatMessage(Role.SYSTEM, body.instructions)] if body.instructions else []
     return ChatInput(
         (*system, *before, *messages_of(body.input)),
@@ -115,12 +120,36 @@ def response_input(body: ResponseBody, before: Sequence[ChatMessage], seed: int)
         top_p=body.top_p,
         seed=seed,
         max_new_tokens=body.max_output_tokens,
-        tools=_tools_json(body.tools),
-        tool_choice=ToolChoice(choice),
+        tools=_tools_json(tools),
+        tool_choice=choice,
         tool_name=named,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         response_schema=_schema_json(body.text),
     )
+
+
+def _available(
+    body: ResponseBody,
+) -> tuple[list[FunctionTool] | None, ToolChoice, str | None]:
+    """Return the functions that the model is told of, whether it calls one, and which it must.
+
+    Raises:
+        InvalidRequest: `tool_choice` names none of `tools`.
+    """
+    tools, choice, named = body.tools, ToolChoice.AUTO, None
+    chosen: list[str] = []
+    match body.tool_choice:
+        case FunctionChoice(name=name):
+            chosen, choice, named = [name], ToolChoice.REQUIRED, name
+        case AllowedToolsChoice(mode=mode, tools=allowed):
+            chosen, choice = [tool.name for tool in allowed], ToolChoice(mode)
+            tools = [tool for tool in body.tools or () if tool.name in chosen]
+        case "none" | "auto" | "required" as word:
+            choice = ToolChoice(word)
+    names = {tool.name for tool in body.tools or ()}
+    if not names.issuperset(chosen) or (choice is ToolChoice.REQUIRED and not names):
+        raise InvalidRequest("tool_choice names a tool that is not in tools", param="tool_choice")
+    return tools, choice, named
 
 
 def messages_of(given: str | Sequence[Mapping[str, Any]]) -> tuple[ChatMessage, ...]:

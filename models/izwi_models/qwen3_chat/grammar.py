@@ -1,5 +1,7 @@
 r"""The grammar that an answer follows: a JSON schema, or calls as Qwen3 writes them, or either.
 
+Text that is gone on with may follow a regular expression or EBNF instead.
+
     <tool_call>\n{"name": "f", "arguments": ...}\n</tool_call>
 
 A thought before the answer is free.
@@ -12,7 +14,7 @@ from typing import Any
 
 from izwi.chat import ChatInput, ToolChoice
 from izwi.errors import InvalidRequest
-from izwi.grammar import Grammar, json_rule
+from izwi.grammar import Grammar, ebnf_grammar, json_rule, regex_grammar
 from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_chat.template import CALL, END_CALL
 
@@ -34,9 +36,14 @@ def chat_grammar(ask: ChatInput, tokenizer: QwenTokenizer, after: int) -> Gramma
         tools = [tool for tool in tools if tool["function"]["name"] == ask.tool_name]
     if calls:
         return Grammar(f"start: calls\n{_calls(tools, ask, tokenizer)}", after)
+    if ask.regex:
+        return Grammar(regex_grammar(ask.regex, "regex"), after)
+    if ask.ebnf:
+        return Grammar(ebnf_grammar(ask.ebnf, "ebnf"), after)
     if not ask.response_schema:
         return None
-    rule = json_rule("answer", json.loads(ask.response_schema), "response_format")
+    param = "response_format" if ask.messages else "json_schema"
+    rule = json_rule("answer", json.loads(ask.response_schema), param)
     if tools and ask.tool_choice is ToolChoice.AUTO:
         return Grammar(f"start: answer | calls\n{rule}{_calls(tools, ask, tokenizer)}", after)
     return Grammar(f"start: answer\n{rule}", after)

@@ -180,7 +180,9 @@ class Qwen3Chat(TokenModel):
 
     def _grammar(self, ask: ChatInput, *, thinks: bool) -> Grammar | None:
         thought = self._template.thought_ids
-        after = thought[1] if thinks and thought is not None else -1
+        # text without a template has no thought before the answer
+        has_thought = thinks and thought is not None and bool(ask.messages)
+        after = thought[1] if has_thought and thought is not None else -1
         grammar = chat_grammar(ask, self._template.tokenizer, after)
         if grammar is not None and not self._stop_ids:
             raise InvalidRequest("this model has no token that ends an answer", param="model")
