@@ -23,6 +23,7 @@ from izwi_api.realtime.turn_events import (
     Frame,
     Generated,
     Heard,
+    HearOut,
     Pause,
     Playback,
     Refuse,
@@ -58,14 +59,17 @@ class Session:
         self.log += actions
         return actions
 
-    def frames(self, duration_ms: int, speech: float) -> list[Action]:
+    def frames(self, duration_ms: int, speech: float, is_voiced: bool = True) -> list[Action]:
         made = []
         for _ in range(duration_ms // FRAME_MS):
-            made += self.tell(Frame(self.state.now_ms + FRAME_MS, speech))
+            made += self.tell(Frame(self.state.now_ms + FRAME_MS, speech, is_voiced))
         return made
 
     def speak(self, duration_ms: int) -> list[Action]:
         return self.frames(duration_ms, 0.9)
+
+    def cough(self, duration_ms: int) -> list[Action]:
+        return self.frames(duration_ms, 0.9, is_voiced=False)
 
     def be_silent(self, duration_ms: int) -> list[Action]:
         return self.frames(duration_ms, 0.1)
@@ -309,8 +313,10 @@ def test_a_backchannel_is_no_interruption(text):
     turn.speak(300)
     turn.tell(Heard(text))
     turn.speak(300)
-    assert turn.be_silent(240)[-1] == Resume(0)
-    assert turn.log == [Pause(0), Resume(0)]
+    assert turn.be_silent(220) == [HearOut()]
+    turn.tell(Heard(text, is_final=True))
+    assert turn.be_silent(20) == [Resume(0)]
+    assert turn.log == [Pause(0), HearOut(), Resume(0)]
 
 
 @pytest.mark.parametrize("text", ["Stop", "no wait", "but I said"])
@@ -326,6 +332,72 @@ def test_one_word_that_is_no_backchannel_needs_its_time():
     assert turn.tell(Heard("Tomorrow")) == []
     assert turn.speak(180) == []
     assert SpeechStarted(1500) in turn.speak(20)
+
+
+@pytest.mark.parametrize("early", ["", "Stuck", "Am a dog"])
+def test_one_word_is_enough_when_all_of_it_was_heard(early):
+    turn = answering(rules=HEARS)
+    turn.speak(200)
+    assert turn.be_silent(100) == []
+    # what is heard before the word has ended is often wrong
+    assert turn.tell(Heard(early)) == []
+    assert turn.be_silent(20) == [HearOut()]
+    assert turn.be_silent(200) == []
+    assert SpeechStarted(1500) in turn.tell(Heard("Stuckedox.", is_final=True))
+    assert turn.be_silent(500)[-1] == Respond(1)
+
+
+@pytest.mark.parametrize(("text", "early_ms"), [("Mm-hm.", 100), ("", 100), ("Yeah.", 300)])
+def test_what_was_heard_of_it_all_may_be_no_interruption(text, early_ms):
+    turn = answering(rules=HEARS)
+    turn.speak(200)
+    turn.be_silent(120 + early_ms)
+    turn.tell(Heard(text, is_final=True))
+    turn.be_silent(140)
+    assert turn.log == [Pause(0), HearOut(), Resume(0)]
+
+
+@pytest.mark.parametrize(("voiced_ms", "interrupts"), [(0, False), (60, False), (80, True)])
+@pytest.mark.parametrize("text", ["Toubt.", "Up the door."])
+def test_a_cough_may_be_taken_for_words(voiced_ms, interrupts, text):
+    turn = answering(rules=HEARS)
+    turn.cough(200)
+    turn.speak(voiced_ms)
+    turn.be_silent(120)
+    turn.tell(Heard(text, is_final=True))
+    turn.be_silent(120)
+    assert (Resume(0) in turn.log, SpeechStarted(1500) in turn.log) == (not interrupts, interrupts)
+
+
+@pytest.mark.parametrize("rules", [HEARS, NO_SPECULATION])
+def test_noise_interrupts_after_a_second(rules):
+    turn = answering(rules=rules)
+    turn.cough(980)
+    assert turn.log == [Pause(0)]
+    assert SpeechStarted(1500) in turn.cough(20)
+
+
+def test_speech_that_goes_on_is_heard_out_again():
+    turn = answering(rules=HEARS)
+    turn.speak(100)
+    assert turn.be_silent(140) == [HearOut()]
+    turn.speak(100)
+    assert turn.tell(Heard("Thomas", is_final=True)) == []  # of the part before
+    assert turn.be_silent(120) == [HearOut()]
+    assert SpeechStarted(1500) in turn.tell(Heard("Thomas is", is_final=True))
+
+
+def test_words_that_never_come_hold_an_answer_for_a_moment_only():
+    turn = answering(rules=HEARS)
+    turn.speak(200)
+    assert turn.be_silent(620) == [HearOut()]
+    assert turn.be_silent(20) == [Resume(0)]
+
+
+def test_a_click_is_not_heard_out():
+    turn = answering(rules=HEARS)
+    turn.speak(60)
+    assert turn.be_silent(240) == [Resume(0)]
 
 
 def test_words_are_not_waited_for_without_end():
@@ -420,11 +492,11 @@ DETECTIONS = st.one_of(
 )
 WORDS = st.sampled_from(["", "mm-hm", "stop", "what is it?", "I would like to", "one two"])
 HAPPENS = st.one_of(
-    st.tuples(st.just("speech"), st.integers(1, 40)),
+    st.tuples(st.sampled_from(["speech", "cough"]), st.integers(1, 40)),
     st.tuples(st.just("silence"), st.integers(1, 60)),
     st.tuples(st.just("send"), st.integers(1, 30)),
     st.tuples(st.just("play"), st.integers(1, 40)),
-    st.tuples(st.sampled_from(["heard", "transcript"]), WORDS),
+    st.tuples(st.sampled_from(["heard", "heard all", "transcript"]), WORDS),
     st.tuples(st.just("configure"), DETECTIONS),
     st.tuples(
         st.sampled_from(["commit", "clear", "create", "cancel", "end", "fail", "stop playing"]),
@@ -499,10 +571,11 @@ class Played:
     def happen(self, kind: str, value: object) -> None:
         state = self.session.state
         match kind, value:
-            case (("speech" | "silence"), int(count)):
+            case (("speech" | "cough" | "silence"), int(count)):
                 for _ in range(count):
-                    speech = 0.9 if kind == "speech" else 0.0
-                    self.tell(Frame(self.session.state.now_ms + FRAME_MS, speech))
+                    speech = 0.9 if kind in ("speech", "cough") else 0.0
+                    now_ms = self.session.state.now_ms + FRAME_MS
+                    self.tell(Frame(now_ms, speech, kind != "cough"))
                     self.clock_ms += FRAME_MS
                     self.tell(Tick(self.clock_ms))
             case "send", int(count):
@@ -517,6 +590,8 @@ class Played:
                         self.report(number)
             case "heard", str(text):
                 self.tell(Heard(text))
+            case "heard all", str(text):
+                self.tell(Heard(text, is_final=True))
             case "transcript", str(text):
                 if self.unheard:
                     self.unheard -= 1

@@ -19,6 +19,7 @@ from izwi_api.realtime.overlap import OverlapCheck
 from izwi_api.realtime.response import Emit, Hooks, Response, ResponseSetting
 from izwi_api.realtime.settings import RealtimeSettings, Settings, detection_of, wire_format
 from izwi_api.realtime.speaker import Speaker
+from izwi_api.realtime.speech_transcriber import SpeechTranscriber
 from izwi_api.realtime.transcript_events import TranscriptEvents
 from izwi_api.realtime.turn_events import (
     Action,
@@ -33,6 +34,7 @@ from izwi_api.realtime.turn_events import (
     Frame,
     Generated,
     Heard,
+    HearOut,
     Pause,
     Playback,
     Refuse,
@@ -84,8 +86,7 @@ class Dialogue:
         self._state = State(detection_of(settings), rules)
         self._buffer = InputBuffer(wire_format(settings.audio.input.format))
         self._overlap = OverlapCheck()
-        self._listener: Listener | None = None
-        self._fed_ms = 0  # end of the audio that was fed to the listener
+        self._transcriber = SpeechTranscriber(services, self._hear, self._hear_all)
         self._turn_id = ""  # id of the item for the user's current turn
         self._responses: dict[int, Response] = {}
         self.beside = ResponsesBeside(self._maker, emit, room)
@@ -109,9 +110,11 @@ class Dialogue:
         """Add input audio. Raises EventError."""
         for frame in self._buffer.write(audio):
             if self._overlap.is_room(frame, self._state.answer is not None):
-                self._buffer.silence(frame)
-                frame = frame._replace(speech=0.0, samples=np.zeros_like(frame.samples))
-            self._tell(Frame(self._buffer.frame_ms(frame), frame.speech))
+                if not self._overlap.may_be_ending:
+                    self._buffer.silence(frame)
+                    frame = frame._replace(samples=np.zeros_like(frame.samples))
+                frame = frame._replace(speech=0.0)
+            self._tell(Frame(self._buffer.frame_ms(frame), frame.speech, frame.is_voiced))
             self._listen(frame)
         if self._state.detection is not None and self._state.turn_ms is None:
             speech_ms = self._state.speech.onset_ms if self._state.speech else self._state.now_ms
@@ -183,8 +186,7 @@ class Dialogue:
             response.discard()
         for task in self._tasks:
             task.cancel()
-        if self._listener is not None:
-            self._listener.close()
+        self._transcriber.drop()
 
     # -- turns -----------------------------------------------------------------------------------
     def _tell(self, event: Event) -> str | None:
@@ -222,6 +224,8 @@ class Dialogue:
                     item_id=self._turn_id,
                 )
                 self._commit(start_ms, end_ms, is_silent=True)
+            case HearOut():
+                self._transcriber.hear_out()
             case Speculate(number):
                 self._speculate(number)
             case Discard(number):
@@ -257,15 +261,13 @@ class Dialogue:
         """Start to transcribe a stretch of speech, including its prefix padding."""
         state = self._state
         if state.speech is None:
-            if self._listener is not None and state.turn_ms is None:
-                self._listener.close()
-                self._listener = None
-        elif self._listener is None:
-            if state.speculation is None:  # otherwise the whole turn is already being transcribed
-                self._listen_again()
-        elif (end_ms := self._buffer.frame_ms(frame)) > self._fed_ms:
-            self._listener.feed(frame.samples)
-            self._fed_ms = end_ms
+            if state.turn_ms is None:
+                self._transcriber.drop()
+        elif self._transcriber.is_listening:
+            self._transcriber.feed(frame.samples, self._buffer.frame_ms(frame))
+        elif state.speculation is None and not (state.turn_ms is None and state.speech.is_ended):
+            # otherwise all of it is already being transcribed
+            self._listen_again()
 
     def _listen_again(self) -> None:
         """Transcribe the turn from its beginning: its previous transcription was closed."""
@@ -276,29 +278,29 @@ class Dialogue:
         start_ms = state.turn_ms
         if start_ms is None:
             start_ms = state.speech.onset_ms - state.detection.prefix_padding_ms
-        if self._listener is not None:
-            self._listener.close()
-        self._listener = Listener(self._services, setting, self._hear)
-        self._listener.feed(self._buffer.samples(start_ms, state.now_ms))
-        self._fed_ms = state.now_ms
+        samples = self._buffer.samples(start_ms, state.now_ms)
+        self._transcriber.begin(setting, samples, state.now_ms)
 
     def _hear(self, text: str, stable: str) -> None:
         self._tell(Heard(text))
         if self._is_transcribed() and self._state.turn_ms is not None:
             self._words.tell(self._turn_id, " ".join(stable.split()[:-_UNSURE_WORDS]))
 
+    def _hear_all(self, text: str) -> None:
+        self._tell(Heard(text, is_final=True))
+
     def _is_transcribed(self) -> bool:
         return self.settings.audio.input.transcription is not None
 
     def _transcribe(self, start_ms: int, end_ms: int) -> asyncio.Future[str]:
         """Return the transcript of some audio, from the live transcription if there is one."""
-        listener, self._listener = self._listener, None
-        if listener is None:
-            setting = transcription_of(self._services, self.settings)
-            if setting is None:
-                return nothing_heard()
-            listener = Listener(self._services, setting, lambda *_: None)
-            listener.feed(self._buffer.samples(start_ms, end_ms))
+        if (transcript := self._transcriber.finish()) is not None:
+            return transcript
+        setting = transcription_of(self._services, self.settings)
+        if setting is None:
+            return nothing_heard()
+        listener = Listener(self._services, setting, lambda *_: None)
+        listener.feed(self._buffer.samples(start_ms, end_ms))
         return listener.finish()
 
     def _commit(

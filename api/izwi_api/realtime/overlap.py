@@ -22,6 +22,8 @@ _LEVEL_QUANTILE = 0.8
 # distance makes sound 20 dB quieter.
 _OVER_ANSWER_DB = 10.0
 _ELSE_DB = 20.0
+# The end of a word, such as its last consonant, is much quieter than its vowels.
+_ENDING_FRAMES = 200 // FRAME_MS
 # Longest time from sending audio until its echo has decayed.
 _ECHO_FRAMES = 2_500 // FRAME_MS
 
@@ -34,6 +36,7 @@ class OverlapCheck:
         self._levels_db: deque[float] = deque(maxlen=_LEVEL_FRAMES)
         self._user_db: float | None = None
         self._num_since_sent = _ECHO_FRAMES
+        self._num_since_user = _ENDING_FRAMES + 1
 
     def begin_answer(self) -> None:
         """Mark a gap: the audio sent next does not directly follow the audio sent before."""
@@ -55,11 +58,21 @@ class OverlapCheck:
         """
         self._echo.write_heard(frame.samples)
         self._num_since_sent += 1
+        self._num_since_user += 1
         if frame.speech == 0.0:
             return False
         if self._num_since_sent < _ECHO_FRAMES and self._echo.is_echo():
+            self._num_since_user = _ENDING_FRAMES + 1
             return True
         if not is_audible:
             self._levels_db.append(frame.level_db)
         below_db = _OVER_ANSWER_DB if is_audible else _ELSE_DB
-        return self._user_db is not None and frame.level_db < self._user_db - below_db
+        if self._user_db is not None and frame.level_db < self._user_db - below_db:
+            return True
+        self._num_since_user = 0
+        return False
+
+    @property
+    def may_be_ending(self) -> bool:
+        """Return whether the last frame may be the quiet end of the user's last word."""
+        return self._num_since_user <= _ENDING_FRAMES

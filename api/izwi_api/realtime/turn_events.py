@@ -14,17 +14,22 @@ from izwi_api.realtime.turn_rules import Detection
 # -- events --------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame of input audio that ends at `end_ms`; `speech` is its speech probability."""
+    """A frame of input audio that ends at `end_ms`.
+
+    `speech` is its speech probability, and `is_voiced` whether it has a pitch, as vowels do.
+    """
 
     end_ms: int
     speech: float
+    is_voiced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The transcript since speech began."""
+    """The transcript since speech began; `is_final` if it is that of all of it (`HearOut`)."""
 
     text: str
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,11 @@ class CommitInput:
 
 
 @dataclass(frozen=True, slots=True)
+class HearOut:
+    """Speech over an answer has ended: transcribe all of it and tell `Heard` with `is_final`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Speculate:
     """Prepare a response to the turn so far, without sending it."""
 
@@ -214,6 +224,6 @@ class Refuse:
 
 
 Action = (
-    SpeechStarted | SpeechStopped | CommitInput | Speculate | Discard | Respond | Pause
+    SpeechStarted | SpeechStopped | CommitInput | HearOut | Speculate | Discard | Respond | Pause
     | Resume | Finish | Truncate | TimedOut | Refuse
 )  # fmt: skip

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
-from izwi_api.realtime.words import Ending, ending_of, interrupts, is_backchannel
+from izwi_api.realtime.words import Ending, ending_of, is_backchannel, meant_words, stops
 
 Eagerness = Literal["low", "medium", "high", "auto"]
 
@@ -71,6 +71,38 @@ class SemanticVad:
 Detection = ServerVad | SemanticVad
 
 
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """A stretch of speech, including short gaps.
+
+    Attributes:
+        onset_ms: Where it began.
+        speech_ms: Amount of speech in it.
+        voiced_ms: Amount of speech with a pitch.
+        silence_ms: Silence since the last speech.
+        is_ended: Whether it was taken as ended, so that all of it is being transcribed.
+        is_final: Whether the transcript of all of it has come.
+    """
+
+    onset_ms: int
+    speech_ms: int = 0
+    voiced_ms: int = 0
+    silence_ms: int = 0
+    is_ended: bool = False
+    is_final: bool = False
+
+    def longer(self, length_ms: int, is_voiced: bool) -> Speech:
+        """Return it with more speech at its end."""
+        return replace(
+            self,
+            speech_ms=self.speech_ms + length_ms,
+            voiced_ms=self.voiced_ms + length_ms * is_voiced,
+            silence_ms=0,
+            is_ended=False,
+            is_final=False,
+        )
+
+
 class Verdict(Enum):
     """A classification of speech over an answer."""
 
@@ -87,13 +119,17 @@ class Rules:
         start_ms: Speech that starts a turn while nothing is playing. A knock is shorter.
         pause_ms: Speech over an answer that pauses it.
         confirm_ms: Speech over an answer that interrupts it, without live transcription.
-        unclear_ms: The same with live transcription, if there is at most one word. A cough is
-            shorter, although it may be transcribed as a word.
-        backchannel_ms: The same if the words so far are backchannels.
+        unclear_ms: The same with live transcription, while it is unclear what is said.
+        backchannel_ms: The same if the words so far are backchannels, or if there was no pitch.
+        voiced_ms: Least speech with a pitch. Coughs, breath and knocks have less, although they
+            may be transcribed as words.
         least_words_ms: Minimum speech before words count, because the transcriber may have picked
             up the answer's own.
         words_ms: How long after the first speech to wait for words, with live transcription.
+        hear_out_ms: Silence after which all speech over an answer is transcribed: the transcript
+            of a word that was not heard to its end is mostly wrong.
         refute_ms: Silence that shows that speech over an answer was no interruption.
+        settle_ms: The same if that transcript does not come.
         muted_ms: Time without input audio after which a paused answer resumes.
         speculate_ms: Silence after which an answer is prepared before the turn has ended, at most
             half of the silence that ends it; None disables this.
@@ -108,30 +144,56 @@ class Rules:
     confirm_ms: int = 300
     unclear_ms: int = 500
     backchannel_ms: int = 1000
+    voiced_ms: int = 80
     least_words_ms: int = 80
     words_ms: int = 600
+    hear_out_ms: int = 120
     refute_ms: int = 240
+    settle_ms: int = 640
     muted_ms: int = 1000
     speculate_ms: int | None = 200
     least_commit_ms: int = 100
     hears_words: bool = True
     answers_words: bool = False
 
-    def judge(self, speech_ms: int, silence_ms: int, since_ms: int, heard: str) -> Verdict:
+    def hears_out(self, speech: Speech) -> bool:
+        """Return whether to transcribe all of the speech over an answer now."""
+        is_over = speech.silence_ms >= self.hear_out_ms and not speech.is_ended
+        return self.hears_words and is_over and speech.speech_ms >= self.least_words_ms
+
+    def judge(self, speech: Speech, since_ms: int, heard: str) -> Verdict:
         """Classify speech over an answer.
 
         Args:
-            speech_ms: Amount of speech since it began.
-            silence_ms: Silence since the last speech.
+            speech: The speech so far.
             since_ms: Time since it began.
             heard: Its transcript so far.
         """
-        if speech_ms >= self.least_words_ms and interrupts(heard):
+        may_have_words = speech.speech_ms >= self.least_words_ms
+        if may_have_words and (stops(heard) or self._is_said(speech, heard)):
             return Verdict.CONFIRMED
         awaits_words = self.hears_words and not heard and since_ms < self.words_ms
-        limit = self.unclear_ms if self.hears_words else self.confirm_ms
-        if is_backchannel(heard):
-            limit = self.backchannel_ms
-        if speech_ms >= limit:
+        if speech.speech_ms >= self._limit_ms(speech, heard):
             return Verdict.OPEN if awaits_words else Verdict.CONFIRMED
-        return Verdict.REFUTED if silence_ms >= self.refute_ms else Verdict.OPEN
+        may_have_words &= self.hears_words and not speech.is_final
+        last_ms = self.settle_ms if may_have_words else self.refute_ms
+        return Verdict.REFUTED if speech.silence_ms >= last_ms else Verdict.OPEN
+
+    def _limit_ms(self, speech: Speech, heard: str) -> int:
+        """Return the amount of speech that interrupts, whatever its words."""
+        if speech.voiced_ms < self.voiced_ms or is_backchannel(heard):
+            return self.backchannel_ms
+        return self.unclear_ms if self.hears_words else self.confirm_ms
+
+    def _is_said(self, speech: Speech, heard: str) -> bool:
+        """Return whether words were said that want the turn.
+
+        Two are enough while the user speaks. What was heard of a short utterance when it ends is
+        replaced by its final transcript, in which one is enough.
+        """
+        if speech.voiced_ms < self.voiced_ms:
+            return False
+        num_meant = len(meant_words(heard))
+        if speech.is_final or speech.silence_ms >= self.settle_ms:
+            return num_meant >= 2 or (num_meant == 1 and not is_backchannel(heard))
+        return speech.silence_ms == 0 and num_meant >= 2

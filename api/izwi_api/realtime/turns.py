@@ -27,6 +27,7 @@ from izwi_api.realtime.turn_events import (
     Frame,
     Generated,
     Heard,
+    HearOut,
     Pause,
     Playback,
     Refuse,
@@ -42,7 +43,7 @@ from izwi_api.realtime.turn_events import (
     Transcript,
     Truncate,
 )
-from izwi_api.realtime.turn_rules import Detection, Rules, ServerVad, Verdict
+from izwi_api.realtime.turn_rules import Detection, Rules, ServerVad, Speech, Verdict
 from izwi_api.realtime.words import words_of
 
 
@@ -60,15 +61,6 @@ class Answer:
     def is_audible(self) -> bool:
         """Return whether it is playing, so that speech now would overlap it."""
         return not self.done or self.played_ms < self.sent_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Speech:
-    """A stretch of speech, including short gaps."""
-
-    onset_ms: int
-    speech_ms: int = 0
-    silence_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +108,8 @@ def advance(state: State, event: Event) -> tuple[State, list[Action]]:
     match event:
         case Frame():
             step.frame(event)
-        case Heard(text):
-            step.hear(text)
+        case Heard():
+            step.hear(event)
         case Transcript(text):
             step.answer_words(text)
         case Commit(end_ms):
@@ -159,19 +151,18 @@ class _Step:
             return
         if frame.speech >= detection.threshold:
             speech = state.speech or Speech(frame.end_ms - length_ms)
-            self._set(
-                speech=replace(speech, speech_ms=speech.speech_ms + length_ms, silence_ms=0),
-                idle_ms=None,
-            )
+            self._set(speech=speech.longer(length_ms, frame.is_voiced), idle_ms=None)
             self._drop_speculation()  # the user keeps speaking
         elif state.speech is not None:
             silence_ms = state.speech.silence_ms + length_ms
             self._set(speech=replace(state.speech, silence_ms=silence_ms))
         self._judge()
 
-    def hear(self, text: str) -> None:
-        if self.state.speech is not None:
-            self._set(heard=text)
+    def hear(self, heard: Heard) -> None:
+        speech = self.state.speech
+        if speech is not None:
+            is_final = speech.is_final or (heard.is_final and speech.is_ended)
+            self._set(heard=heard.text, speech=replace(speech, is_final=is_final))
             self._judge()
 
     def _judge(self) -> None:
@@ -207,7 +198,7 @@ class _Step:
     def _judge_overlap(self, answer: Answer, speech: Speech) -> None:
         state = self.state
         since_ms = state.now_ms - speech.onset_ms
-        verdict = state.rules.judge(speech.speech_ms, speech.silence_ms, since_ms, state.heard)
+        verdict = state.rules.judge(speech, since_ms, state.heard)
         if verdict is Verdict.CONFIRMED:
             # this order, as in OpenAI's API: clients truncate the answer that has not ended yet
             assert state.detection is not None
@@ -219,6 +210,9 @@ class _Step:
         elif speech.speech_ms >= state.rules.pause_ms and not (answer.paused or answer.done):
             self._set(answer=replace(answer, paused=True))
             self.actions.append(Pause(answer.number))
+        elif state.rules.hears_out(speech):
+            self._set(speech=replace(speech, is_ended=True))
+            self.actions.append(HearOut())
 
     def _begin_turn(self, detection: Detection, speech: Speech) -> None:
         start_ms = max(self.state.buffer_ms, speech.onset_ms - detection.prefix_padding_ms)

@@ -10,6 +10,7 @@ import webrtcvad
 from izwi.arrays import Float32
 from izwi_api.realtime.background import Background
 from izwi_api.realtime.formats import HEARD_RATE
+from izwi_api.realtime.pitch import PitchTracker
 
 FRAME_MS = 20
 FRAME_SAMPLES = HEARD_RATE * FRAME_MS // 1000
@@ -37,12 +38,14 @@ class SpeechFrame(NamedTuple):
         speech: Probability of speech.
         samples: Its samples.
         level_db: Level relative to full scale (dBFS).
+        is_voiced: Whether it is speech with a pitch.
     """
 
     end: int
     speech: float
     samples: Float32
     level_db: float = 0.0
+    is_voiced: bool = False
 
 
 class VoiceDetector:
@@ -54,6 +57,7 @@ class VoiceDetector:
         self._end = 0
         self._before = np.zeros(FRAME_SAMPLES, np.float32)
         self._background = Background()
+        self._pitch = PitchTracker()
 
     def write(self, samples: Float32) -> list[SpeechFrame]:
         """Add samples at 16 kHz and return the frames that are complete."""
@@ -76,7 +80,11 @@ class VoiceDetector:
         is_noise = level < _LEAST_LEVEL or _flatness(window) >= _NOISE_FLATNESS
         if not is_warm or is_hidden or is_noise:
             speech = 0.0
-        return SpeechFrame(self._end, speech, frame, 20.0 * float(np.log10(level + 1e-6)))
+        is_voiced = speech >= _VOICED and self._pitch.is_voiced(window)
+        if speech < _VOICED:
+            self._pitch.skip()
+        level_db = 20.0 * float(np.log10(level + 1e-6))
+        return SpeechFrame(self._end, speech, frame, level_db, is_voiced)
 
 
 def _flatness(window: Float32) -> float:

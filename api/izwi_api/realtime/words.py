@@ -13,12 +13,13 @@ _WORD = re.compile(r"[\w'’-]+")
 # Said by a listener who does not want the turn.
 _BACKCHANNELS = frozenset(
     _WORD.findall(
-        """ah aha alright cool gotcha great hm hmm hmmm huh m'hm mhm mhmm mm mmhm mm-hm mm-hmm mmm
-        nice oh ok okay really right sure uh uhhuh uh-huh uh-hum uhm um wow yeah yep yes yup"""
+        """ah aha alright cool gotcha great ha haha heh hm hmm hmmm huh m'hm mhm mhmm mm mmhm mm-hm
+        mm-hmm mmm nice oh ok okay really right sure uh uhhuh uh-huh uh-hum uhm um wow yeah yep yes
+        yup"""
     )
 )
 # How transcribers write a hum.
-_HUM = re.compile(r"(?:m+['-]?)?h?[aeu]*m+[bhp]*")
+_HUM = re.compile(r"(?:i?m+['-]?)?(?:[hf]?[aeu]*m+[bhp]*)+(?:(?<=[mu]m)e)?")
 # Any of these stops an answer, however short the speech was.
 _STOPS = frozenset(("stop", "wait", "hold", "cancel", "quiet", "enough", "no", "pause"))
 # A sentence that ends with one of these is incomplete.
@@ -71,17 +72,17 @@ def is_backchannel(text: str) -> bool:
     return bool(words) and 2 * len(others) <= len(words) and not others & _STOPS
 
 
-def interrupts(text: str) -> bool:
-    """Return whether the words alone show that the speaker wants the turn.
+def stops(text: str) -> bool:
+    """Return whether a text has a word that stops an answer ("wait")."""
+    return not meant_words(text).isdisjoint(_STOPS)
 
-    True for a word that stops an answer ("wait"), or two words that are not backchannels.
-    """
-    others = _meant(words_of(text))
-    return len(others) >= 2 or not others.isdisjoint(_STOPS)
+
+def meant_words(text: str) -> set[str]:
+    """Return the distinct words of a text that are not backchannels, hums or single letters."""
+    return _meant(words_of(text))
 
 
 def _meant(words: Sequence[str]) -> set[str]:
-    """Return the distinct words that are not backchannels, hums or single letters."""
     return {
         word
         for word in words
