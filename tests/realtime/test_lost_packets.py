@@ -84,6 +84,17 @@ def test_a_pause_of_the_sender_is_no_gap():
     ) == (3 * PIECE)
 
 
+def test_silence_that_was_heard_is_no_gap():
+    filler, piece = Filler(RATE), np.full(PIECE, 1000, np.int16)
+    heard = [filler.silence(0.1), *filler.pieces(5.0, piece), filler.silence(0.4)]
+    heard += filler.pieces(5.5, piece)
+    whole = np.concatenate(heard)
+    assert len(whole) == round(RATE * 0.1) + round(RATE * 0.5) + PIECE
+    assert np.count_nonzero(whole) == 2 * PIECE
+    # a piece that is late has its silence before it
+    assert len(np.concatenate([filler.silence(0.4), *filler.pieces(5.52, piece)])) == 9600 + PIECE
+
+
 @pytest.fixture
 def lossy(monkeypatch):
     """Packets that were lost: one in ten of both sides, once there is one in this list."""

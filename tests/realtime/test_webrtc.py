@@ -31,6 +31,7 @@ class Microphone(aiortc.MediaStreamTrack):
     def __init__(self):
         super().__init__()
         self.waiting, self.count, self.begun_s = b"", 0, None
+        self.sends_silence = True
 
     def speak(self, samples):
         self.waiting += to_s16le(np.asarray(samples, np.float32))
@@ -38,6 +39,9 @@ class Microphone(aiortc.MediaStreamTrack):
     async def recv(self):
         self.begun_s = self.begun_s or time.monotonic()
         await asyncio.sleep(max(0.0, self.begun_s + self.count * 0.02 - time.monotonic()))
+        while not (self.waiting or self.sends_silence):
+            await asyncio.sleep(0.02)
+            self.count += 1
         piece, self.waiting = self.waiting[: 2 * FRAME], self.waiting[2 * FRAME :]
         frame = av.AudioFrame(format="s16", layout="mono", samples=FRAME)
         frame.planes[0].update(piece.ljust(2 * FRAME, b"\0"))
@@ -143,6 +147,15 @@ async def test_a_spoken_question_is_answered_on_the_track(url, said):
             == ANSWER
         )
         assert sum(peak > 1000 for peak in caller.loudness) > 50, "a second of sound"
+
+
+async def test_a_turn_ends_where_the_sender_sends_nothing_more(url, said):
+    async with calling(url) as caller:
+        caller.microphone.speak(said("When does the train leave?"))
+        caller.microphone.sends_silence = False
+        await caller.until("input_audio_buffer.speech_started")
+        await caller.until("input_audio_buffer.speech_stopped")
+        await caller.until("output_audio_buffer.started")
 
 
 async def test_speech_over_the_answer_silences_it(url, said):

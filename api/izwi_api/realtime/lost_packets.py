@@ -107,3 +107,10 @@ class Filler:
             missing -= len(fading)
         self._end_s, self._last = start_s + len(samples) / self.rate, samples
         yield samples
+
+    def silence(self, duration_s: float) -> Int16:
+        """Return silence while no piece comes. The gap before the next one is that much shorter."""
+        if self._end_s is not None:
+            self._end_s += duration_s
+        self._last = np.zeros(0, np.int16)
+        return np.zeros(round(duration_s * self.rate), np.int16)

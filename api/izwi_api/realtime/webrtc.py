@@ -34,6 +34,8 @@ CHANNEL = "oai-events"
 _FRAME_MS = 20
 # Time for a peer to connect.
 CONNECT_S = 20.0
+# Without a packet for so long, the sender is taken to be silent. A busy server is late by less.
+_QUIET_S = 0.4
 # Maximum message size that browsers accept on a data channel.
 _MAX_MESSAGE_BYTES = 256 << 10
 _MAX_UNSENT_BYTES = 1 << 20
@@ -134,10 +136,16 @@ class Call:
         resampler = AudioResampler(format="s16", layout="mono", rate=WIRE.rate)
         filler = Filler(WIRE.rate)
         while True:
+            receiving = asyncio.ensure_future(self._microphone.recv())
             try:
-                frame = await self._microphone.recv()
+                # a muted sender may send nothing; its turn ends by silence all the same
+                while not (await asyncio.wait({receiving}, timeout=_QUIET_S))[0]:
+                    hear(filler.silence(_QUIET_S).astype("<i2").tobytes())
+                frame = receiving.result()
             except MediaStreamError as error:
                 raise ClientLeft from error
+            finally:
+                receiving.cancel()
             assert isinstance(frame, AudioFrame)
             assert frame.pts is not None
             assert frame.time_base is not None
