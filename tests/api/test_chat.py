@@ -134,7 +134,7 @@ HALVES = {
 
 
 @pytest.mark.parametrize("param", HALVES)
-def test_half_a_surrogate_pair_is_no_text(http, param):
+def test_an_unpaired_surrogate_is_rejected(http, param):
     rest = '"model": "chat", "messages": [{"role": "user", "content": "a"}], '
     body = "{" + rest + HALVES[param] % HALF + "}"
     answer = http.post(PATH, content=body, headers={"content-type": "application/json"})

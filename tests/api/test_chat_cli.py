@@ -138,7 +138,7 @@ def test_what_fails_is_one_line_and_a_code(cli, arguments, code, message):
     assert not cli.engine.live
 
 
-def test_input_that_is_no_text_is_refused(cli):
+def test_input_that_is_not_utf_8_is_rejected(cli):
     assert "UTF-8" in cli("-", *HERE, input=b"\xff\xfe", code=2).stderr
 
 

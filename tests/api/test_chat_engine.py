@@ -197,7 +197,7 @@ def test_several_texts_and_several_answers_are_a_list(served):
         assert httpx.post(url, json=body | wrong).status_code == 400
 
 
-def test_a_stop_string_is_named(served):
+def test_the_matched_stop_string_is_reported(served):
     params = {"temperature": 0, "max_new_tokens": 6}
     body = {"model": "chat", "text": "tell", "sampling_params": params}
     text = httpx.post(f"{served[0]}/generate", json=body).json()["text"]

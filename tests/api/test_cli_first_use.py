@@ -109,7 +109,7 @@ def test_bytes_do_not_go_to_a_terminal(cli, terminal):
 
 
 @pytest.mark.parametrize("option", ["--out", "--words", "--save-codes"])
-def test_a_folder_that_is_missing_is_named_as_it_was_given(cli, option):
+def test_the_error_names_a_missing_folder_as_it_was_given(cli, option):
     result = cli("say", "hello", option, "sub/e.wav", code=2)
     assert f"{option} sub/e.wav: the folder sub does not exist" in result.stderr
     assert not cli.opened
@@ -258,7 +258,7 @@ def test_a_preview_without_a_player(cli, tone_wav):
         ["clone", "text.wav", "--name", "x"],
     ],
 )
-def test_a_clip_that_is_no_audio_is_named(cli, arguments):
+def test_the_error_names_a_clip_that_is_not_audio(cli, arguments):
     (cli.folder / "text.wav").write_text("this is text " * 99)
     assert "text.wav: the file is not audio" in cli(*arguments, code=2).stderr
 

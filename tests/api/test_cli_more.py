@@ -45,7 +45,7 @@ def files_in(folder):
 
 
 # -- many files ----------------------------------------------------------------------------------
-def test_a_broken_file_is_named_and_the_others_are_written_in_order(cli, sounds):
+def test_a_broken_file_is_reported_and_the_others_are_written_in_order(cli, sounds):
     result = cli("transcribe", "in", code=1)
     assert result.stdout.splitlines() == [
         "in/b.WAV: word word",
@@ -430,7 +430,7 @@ def test_doctor_finds_this_machine_well(cli, monkeypatch):
     assert not (cli.folder / "not").exists()
 
 
-def test_doctor_asks_the_server_that_is_named(cli, server):
+def test_doctor_queries_the_given_server(cli, server):
     found = cli("doctor", "--device", "cpu", "--server", server.url).stdout.splitlines()[-1]
     assert found.endswith("serves tts, org/asr")
     broken = cli("doctor", "--device", "cpu", "--server", "http://127.0.0.1:9", code=1).stdout

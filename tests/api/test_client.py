@@ -134,7 +134,7 @@ def test_stored_voices_need_no_model(cli, tone_wav):
         (lambda client: client.say("he\x01llo"), IzwiError, "closed the connection|broke"),
     ],
 )
-def test_what_fails_is_an_error_of_its_kind_and_the_client_goes_on(world, act, kind, message):
+def test_a_failure_raises_its_error_class_and_the_client_stays_usable(world, act, kind, message):
     with Client(**world[0]) as client:
         with pytest.raises(kind, match=message):
             act(client)

@@ -42,7 +42,7 @@ async def test_an_answer_comes_back_as_it_was(clock):
 @pytest.mark.parametrize(
     ("owner", "model", "match"), [("ben", "s2s", "no answer"), ("anna", "other", "'s2s'")]
 )
-async def test_it_is_no_one_elses(clock, owner, model, match):
+async def test_an_answer_belongs_to_its_key_and_model(clock, owner, model, match):
     kept = KeptAnswers(KeptItems(clock=clock))
     name, _ = await kept.keep("anna", "s2s", ANSWER)
     with pytest.raises(InvalidRequest, match=match) as reported:

@@ -549,7 +549,7 @@ def test_the_audit_log_has_key_and_status_but_no_content(guarded, tone_wav):
     assert stat.S_IMODE(guarded.audit.stat().st_mode) == 0o600
 
 
-def test_the_audit_log_begins_anew_where_it_was_moved_away(tmp_path):
+def test_a_new_audit_log_begins_after_the_old_one_was_moved(tmp_path):
     path = tmp_path / "audit.jsonl"
     log = AuditLog(path)
     log.write({"n": 1})

@@ -79,7 +79,7 @@ def test_where_models_come_later_an_alias_waits_for_its_model(tmp_path):
 
 
 @pytest.mark.parametrize("entries", [["tts-1"], ["=a"], ["a="], ["a b=c"], ["a=b", "a=c"]])
-def test_what_is_no_alias_is_refused(entries):
+def test_an_invalid_alias_is_rejected(entries):
     with pytest.raises(InvalidRequest, match="--alias"):
         parse_aliases(entries)
 

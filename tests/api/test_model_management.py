@@ -212,7 +212,7 @@ def test_it_is_off_unless_asked_for(client, server):
     assert client.get("/v1/models").json()["manageable"] is False
 
 
-def test_callers_are_told_that_they_may_manage_models(managed):
+def test_the_model_list_says_that_models_are_manageable(managed):
     assert managed.client.get("/v1/models").json()["manageable"] is True
 
 

@@ -92,7 +92,7 @@ def test_it_says_a_text_with_one_of_its_voices(client):
     assert said(client, extra_body={"seed": 4}) != first
 
 
-def test_a_voice_may_be_described_where_none_is_named(client):
+def test_a_voice_may_be_described_if_none_is_named(client):
     low = said(client, model="older", voice="alloy", instructions="A low voice.")
     high = said(client, model="older", voice="alloy", instructions="A high voice.")
     assert low != high

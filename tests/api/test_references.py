@@ -219,7 +219,7 @@ def test_a_misbehaving_host_is_refused(served, hasty, remote, path, caplog):
     assert ask(http, remote.entry + "/clip.wav").status_code == 200
 
 
-def test_what_is_no_clip_is_refused_as_an_upload_is(served, remote):
+def test_a_response_that_is_not_a_clip_is_rejected_like_an_upload(served, remote):
     http, _ = served
     message = refused(ask(http, remote.entry + "/text"), "invalid_audio")
     given = base64.b64encode(b"a secret of the other side").decode()
@@ -508,7 +508,7 @@ def test_entries_of_the_list(entry, expected, authority):
         *("localhost", "http://a.localhost:80", "a\\b", "a" * 64 + ".example", "a." * 130 + "b"),
     ],
 )
-def test_what_is_no_entry(entry):
+def test_invalid_entries_are_rejected(entry):
     with pytest.raises(InvalidRequest, match="--reference-host"):
         host(entry)
 

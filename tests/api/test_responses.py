@@ -159,7 +159,7 @@ def test_refusals(world, more, param):
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-def test_what_is_not_stored_is_not_kept(sdk):
+def test_a_response_with_store_false_is_not_stored(sdk):
     first = sdk.create(model="chat", input="x", store=False)
     with pytest.raises(openai.BadRequestError):
         sdk.create(model="chat", input="y", previous_response_id=first.id)

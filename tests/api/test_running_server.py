@@ -124,7 +124,7 @@ def test_a_server_that_is_not_ready_is_not_asked(monkeypatch):
         assert len(asked) == 3
 
 
-def test_a_silent_or_closed_port_is_no_server(monkeypatch):
+def test_a_silent_or_closed_port_is_not_taken_for_a_server(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         monkeypatch.setattr(module, "DEFAULT_URL", f"http://127.0.0.1:{deaf.getsockname()[1]}")
         assert running_server(None, None) is None

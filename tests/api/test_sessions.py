@@ -140,7 +140,7 @@ async def test_time_limits(limits, code):
     assert wire.taken == ["hello", f"error: {code[1]}"]
 
 
-async def test_a_busy_server_is_no_idle_client():
+async def test_a_client_is_not_idle_while_the_server_is_busy():
     wire, service, task = opened(replace(LIMITS, idle_s=0.05))
     service.is_busy = True
     await asyncio.sleep(0.3)

@@ -206,7 +206,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_file_begins_anew(tmp_path, name, caplog):
+def test_a_damaged_file_is_replaced(tmp_path, name, caplog):
     clock = Clock()
     path = CountsFile(tmp_path, "ann").path
     path.write_bytes(DAMAGED[name])

@@ -313,7 +313,7 @@ async def test_a_session_says_many_utterances_and_keeps_its_configuration(world)
     assert other != sound(messages)
 
 
-async def test_nothing_to_say_is_no_sound(world):
+async def test_text_without_words_gives_no_audio(world):
     client = await world.open()
     client.send("input.done")
     client.send("input.text", text=" \n ")
@@ -341,7 +341,7 @@ async def test_a_configuration_in_the_middle_is_refused(world):
     assert len(sound(messages)) == 5 * FRAME_BYTES
 
 
-async def test_cancel_stops_at_once_and_the_session_goes_on(world):
+async def test_cancel_stops_immediately_and_the_session_continues(world):
     world.engine.step_s = 0.02
     client = await world.open()
     client.send("input.text", text="x" * 500)
@@ -492,7 +492,7 @@ async def test_overload_says_when_to_come_back(world):
     assert len(sound(await client.say("hello"))) == 5 * FRAME_BYTES
 
 
-async def test_a_bug_is_no_secret_and_ends_one_utterance(world, caplog):
+async def test_an_internal_error_hides_its_details_and_ends_one_utterance(world, caplog):
     client = await world.open(split_granularity="sentence")
     (reported,) = of(await client.say("PREPARE."), "error")
     assert "secret" not in json.dumps(reported)

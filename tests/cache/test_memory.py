@@ -50,7 +50,7 @@ def known(memory: PagedMemory, keys: list[int]) -> list[int]:
     return pages
 
 
-def test_the_cache_is_no_user_of_a_page() -> None:
+def test_the_cache_does_not_count_as_a_user_of_a_page() -> None:
     memory = PagedMemory(8, SIZE, Below())
     keys = list(range(8))
     pages = known(memory, keys)
@@ -135,7 +135,7 @@ def test_a_page_beyond_one_that_did_not_come_back_is_let_go() -> None:
     assert (again[0], again[2], num_positions) == (pages[0], own[2], 12)
 
 
-def test_a_page_that_a_tier_dropped_is_no_longer_known() -> None:
+def test_a_page_that_a_tier_dropped_is_not_found_again() -> None:
     below = Below()
     memory, keys, own = divided(below)
     assert len(memory.find(keys).stored) == 2

@@ -42,7 +42,7 @@ def test_a_variable_sets_its_field_and_no_other(one: Variable) -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "nan", "inf", "1e999"])
-def test_a_value_that_is_no_number_is_refused_by_name(text: str) -> None:
+def test_the_error_names_a_variable_that_is_not_a_number(text: str) -> None:
     numbers = [one for one in VARIABLES if example_of(one) == "17"]
     assert len(numbers) > 12
     for one in numbers:

@@ -115,7 +115,7 @@ async def test_an_observer_that_fails_costs_the_recording_alone() -> None:
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-async def test_an_id_that_is_taken_is_refused_and_the_first_goes_on(leaves: bool) -> None:
+async def test_an_id_in_use_is_rejected_and_its_first_request_continues(leaves: bool) -> None:
     engine = AsyncEngine(toy_engine())
     engine.start()
     alone = await read(engine.submit(toy_request("x", 4, seed=4, frames=60)))

@@ -121,7 +121,7 @@ def test_a_failing_row_fails_alone(backend: str) -> None:
         assert logs[str(i)].entries == alone(requests[i], backend=backend).entries
 
 
-def test_a_held_request_emits_nothing_and_goes_on_where_it_was() -> None:
+def test_a_backpressured_request_emits_nothing_and_resumes_where_it_was() -> None:
     world, request = World(), toy_request("a", 6, seed=3, frames=20)
     world.submit(request)
     for _ in range(5):

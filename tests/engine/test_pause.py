@@ -27,7 +27,7 @@ def sequence_of(world: World, name: str):
 
 @each_backend
 @pytest.mark.parametrize("host_bytes", [0, 1 << 20], ids=["rebuilt from the log", "kept in a tier"])
-def test_ten_minutes_and_an_eviction_later_it_goes_on_with_the_next_sample(
+def test_it_resumes_at_the_next_sample_after_ten_minutes_and_an_eviction(
     host_bytes: int, backend: str
 ) -> None:
     request = spoken("a", 20, seed=3, frames=60, audio=1)
@@ -106,7 +106,7 @@ def test_with_memory_left_a_pause_costs_no_more_than_the_last_page() -> None:
     assert world.logs["a"].pcm == alone(request).pcm
 
 
-def test_a_pause_is_counted_once_and_is_no_time_without_sound() -> None:
+def test_a_pause_is_counted_once_and_not_as_a_gap() -> None:
     world = World()
     world.submit(spoken("a", 6, seed=3, frames=200))
     while len(world.logs["a"].chunks) < 2:

@@ -88,7 +88,7 @@ def test_prefixes_part_inside_a_page_and_the_rest_of_it_is_copied(backend: str) 
     assert world.logs["c"].entries == world.logs["a"].entries == expected
 
 
-def test_a_conversation_goes_on_from_its_own_answer() -> None:
+def test_a_conversation_continues_from_its_own_answer() -> None:
     world = World()
     world.submit(request("a", (), frames=12))
     world.run()

@@ -210,7 +210,9 @@ def test_a_killed_writer_costs_its_last_line_only(tmp_path: Path) -> None:
     ("content", "named"),
     [(b'{"version":2}\n', "version 2"), (b"{}\n", "line 1"), (b"\n", "line 1"), (b"]\n", "line 1")],
 )
-def test_what_is_no_trace_is_named(tmp_path: Path, content: bytes, named: str) -> None:
+def test_the_error_names_a_line_that_is_not_a_recording(
+    tmp_path: Path, content: bytes, named: str
+) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(content)
     with pytest.raises(InvalidMessage, match=named):

@@ -184,7 +184,7 @@ def test_what_cannot_be_aligned_is_refused(model, seconds, text, language, error
 
 
 @pytest.mark.parametrize("key", ["classify_num", "timestamp_token_id", "audio_token_id"])
-def test_a_missing_key_is_named(folder, tmp_path, key):
+def test_the_error_names_a_missing_key(folder, tmp_path, key):
     values = json.loads((folder / "config.json").read_text())
     values.pop(key, None)
     values["thinker_config"].pop(key, None)

@@ -193,7 +193,7 @@ def test_no_features_of_another_kind(folder):
     ],
     ids=lambda keys: keys[-1],
 )
-def test_a_missing_key_is_named(folder, keys):
+def test_the_error_names_a_missing_key(folder, keys):
     edit(folder / "config.json", *keys[:-1], **{keys[-1]: ...})
     with pytest.raises(CheckpointError, match=keys[-1]):
         load(folder)

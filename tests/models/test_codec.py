@@ -277,7 +277,7 @@ def test_a_checkpoint_loads_as_drawn(tmp_path: Path, config: CodecConfig, plain:
         ("extra", "decoder.decoder.7.conv.weight"),
     ],
 )
-def test_a_wrong_tensor_is_named(
+def test_the_error_names_a_wrong_tensor(
     tmp_path: Path, config: CodecConfig, fault: str, name: str
 ) -> None:
     shapes = tensor_shapes(config)
@@ -298,7 +298,7 @@ def test_a_wrong_tensor_is_named(
         ("encoder_config", "norm_eps"),
     ],
 )
-def test_a_missing_key_is_named(part: str | None, key: str) -> None:
+def test_the_error_names_a_missing_key(part: str | None, key: str) -> None:
     values = golden_json("tiny_config")
     del (values[part] if part else values)[key]
     with pytest.raises(CheckpointError, match=f"{part or ''}.*{key}"):
@@ -317,7 +317,7 @@ def test_a_missing_key_is_named(part: str | None, key: str) -> None:
         ("encoder_config", "vector_quantization_hidden_dimension", 32),
     ],
 )
-def test_what_is_not_implemented_is_named(part: str | None, key: str, value: object) -> None:
+def test_the_error_names_what_is_not_supported(part: str | None, key: str, value: object) -> None:
     values = golden_json("tiny_config")
     (values[part] if part else values)[key] = value
     with pytest.raises(CheckpointError, match=f"{key}|codebook_dim"):

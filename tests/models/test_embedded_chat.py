@@ -98,7 +98,7 @@ async def test_held_out_questions_are_answered(world):
     assert len(wrong) <= 3, wrong
 
 
-async def test_a_talk_goes_on(world):
+async def test_a_conversation_continues_over_turns(world):
     talk = [{"role": "user", "content": "What is 12 times 7?"}]
     for question, answer in (
         ("And twice that?", "12 times 7 is 84."),

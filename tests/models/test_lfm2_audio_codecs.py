@@ -322,12 +322,12 @@ def test_newer_and_older_spellings_of_the_configuration_are_read() -> None:
     ("key", "value"),
     [("conv_bias", True), ("layer_types", ["conv"]), ("layer_types", ["mamba"] * 8)],
 )
-def test_what_is_not_implemented_is_named(key: str, value: object) -> None:
+def test_the_error_names_what_is_not_supported(key: str, value: object) -> None:
     with pytest.raises(CheckpointError, match=key):
         detokenizer_config({**golden_json("detokenizer"), key: value}, "detokenizer")
 
 
-def test_a_missing_key_is_named() -> None:
+def test_the_error_names_a_missing_key() -> None:
     values = golden_json("detokenizer")
     del values["sliding_window"]
     with pytest.raises(CheckpointError, match="sliding_window"):

@@ -281,7 +281,7 @@ def test_tensors_of_the_real_config_are_the_references() -> None:
         ("n_heads", 3),
     ],
 )
-def test_what_is_not_implemented_is_named(key: str, value: object) -> None:
+def test_the_error_names_what_is_not_supported(key: str, value: object) -> None:
     with pytest.raises(CheckpointError, match=key):
         encoder_config({**golden_json("encoder"), key: value}, "encoder")
 

@@ -90,7 +90,7 @@ def test_instructions_are_those_of_the_model_cards():
 
 
 # -- content keys ----------------------------------------------------------------------------
-def test_keys_name_what_stands_at_a_position(tokenizer):
+def test_content_keys_identify_the_input_of_a_position(tokenizer):
     turns = PROMPTS[3]["turns"]
     one, same = built(tokenizer, turns), built(tokenizer, turns)
     assert one.content_keys.tolist() == same.content_keys.tolist()

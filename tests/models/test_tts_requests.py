@@ -244,7 +244,7 @@ def _without(values: dict[str, Any], key: str) -> dict[str, Any]:
         "speaker_encoder_config.enc_dim",
     ],
 )
-def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
+def test_the_error_names_a_missing_key(tmp_path: Path, key: str) -> None:
     folder = write_tiny_tts(tmp_path, "base")
     write_json(folder / "config.json", _without(tiny_config("base"), key))
     with pytest.raises(CheckpointError, match=key.rpartition(".")[2]):

@@ -55,9 +55,7 @@ def test_each_row_takes_columns_of_its_own(backend: str) -> None:
 @each_backend
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("other", [0.0, float("-inf")])
-def test_where_keeps_the_type_and_hides_what_is_no_number(
-    backend: str, dtype: str, other: float
-) -> None:
+def test_where_keeps_the_dtype_and_hides_nan(backend: str, dtype: str, other: float) -> None:
     ops = table(backend, dtype)
     x = normal(3, 2, 12, seed=2)
     x[:, :, -1] = np.nan

@@ -79,7 +79,9 @@ def test_an_index_may_take_a_part_of_another_checkpoint(tmp_path: Path) -> None:
         ({"a.weight": torch.ones(3, 2)}, r"'a\.weight' is \(3, 2\), expected \(2, 3\)"),
     ],
 )
-def test_a_wrong_tensor_is_named(tmp_path: Path, change: dict[str, object], message: str) -> None:
+def test_the_error_names_a_wrong_tensor(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
     tensors = {k: v for k, v in {**TENSORS, **change}.items() if v is not None}
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=message):
@@ -113,7 +115,7 @@ class Outer:
 GOOD = {"inner": {"width": 3, "rate": 1}, "names": {"a": 1}, "ratios": [2, 2], "more": "ignored"}
 
 
-def test_config_is_filled_and_a_missing_key_is_named() -> None:
+def test_config_is_read_and_the_error_names_a_missing_key() -> None:
     config = parse_config(Outer, GOOD, "config.json")
     assert config == Outer(Inner(3, 1.0), {"a": 1}, (2, 2))
     with pytest.raises(CheckpointError, match=r"config\.json\.inner lacks the key 'rate'"):
@@ -144,7 +146,7 @@ def test_a_value_of_the_wrong_kind_is_never_converted(change: object, message: s
         parse_config(Outer, [change], "config.json")  # type: ignore[arg-type]
 
 
-def test_broken_json_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_file_of_broken_json(tmp_path: Path) -> None:
     for text in (None, "{", "[]"):
         path = tmp_path / "config.json"
         if text is not None:

@@ -20,7 +20,7 @@ def test_families_come_from_the_entry_point() -> None:
 
 
 @pytest.mark.parametrize("source", ["nothing", "../nothing", "/nothing/here", "a/b/c", ""])
-def test_what_is_not_there_is_not_found_without_asking_the_hub(source: str) -> None:
+def test_an_unknown_source_is_not_found_without_a_request_to_the_hub(source: str) -> None:
     with pytest.raises(ModelNotFound):
         find(source)
 
@@ -84,7 +84,7 @@ def test_a_fingerprint_changes_with_the_weights_that_another_checkpoint_lends(
         ({"architectures": "Parrot"}, "None"),
     ],
 )
-def test_an_unknown_kind_of_checkpoint_is_named(
+def test_an_unknown_model_type_is_an_error_that_names_it(
     tmp_path: Path, config: dict[str, Any], named: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -51,7 +51,7 @@ def streams(count: int, num_vocoded: int = 3) -> list[Sequence]:
     return made
 
 
-def test_who_goes_on_soon_has_the_row_that_it_had() -> None:
+def test_a_stream_that_resumes_soon_gets_its_row_back() -> None:
     states = Rows(2)
     rows, (one, other) = CodecRows(states), streams(2)
     assert rows.take(one), "what was made into sound before is made again"

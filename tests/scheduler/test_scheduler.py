@@ -337,7 +337,7 @@ def test_a_pause_counts_once_and_not_after_the_end() -> None:
     assert not scheduler.has_work
 
 
-def test_a_pause_is_no_lateness_and_no_idleness() -> None:
+def test_a_pause_counts_neither_as_late_nor_as_idle() -> None:
     scheduler = scheduler_of(frame_s=0.5, policy="deadline")
     sequence = sequence_of(0)
     scheduler.add(sequence)

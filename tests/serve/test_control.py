@@ -84,7 +84,7 @@ def test_the_first_message_is_waited_for():
             Slow(stream).first(EngineSpec)
 
 
-def test_the_end_of_the_other_side_is_told_by_receive_alone():
+def test_only_receive_reports_that_the_other_side_has_ended():
     with pair() as (one, other, _):
         other.send(Ready())  # unread, so that closing resets the connection
         one.close()
@@ -146,7 +146,7 @@ def test_a_heartbeat_is_sent_whole_and_no_more_often_than_it_must(monkeypatch):
         (None, False),
     ],
 )
-def test_why_a_process_cannot_begin_is_told_and_is_its_exit_code(monkeypatch, error, failed):
+def test_a_process_that_cannot_start_reports_why_and_exits_with_a_code(monkeypatch, error, failed):
     begun = []
     monkeypatch.setattr(control, "log_as_the_server", lambda: begun.append(True))
     with pair() as (one, other, _):
@@ -169,7 +169,7 @@ def test_why_a_process_cannot_begin_is_told_and_is_its_exit_code(monkeypatch, er
     assert begun == [True]
 
 
-def test_an_error_that_nobody_expected_is_not_told_as_a_reason(monkeypatch):
+def test_an_unexpected_error_is_not_reported_as_a_reason(monkeypatch):
     monkeypatch.setattr(control, "log_as_the_server", lambda: None)
     with pair() as (one, other, _):
         monkeypatch.setattr(Control, "of_this_process", lambda: other)

@@ -63,7 +63,7 @@ def test_sessions_have_time_to_end_and_are_then_closed_with_1001(tmp_path):
         assert "Traceback" not in server.log.read_text()
 
 
-def test_sessions_of_a_server_that_is_cut_off_are_told_to_come_back(tmp_path):
+def test_sessions_of_an_api_server_without_supervisor_close_with_1012(tmp_path):
     """Its supervisor is killed: the API server ends by itself, and says so."""
     with served(tmp_path, *ASR) as server, ExitStack() as stack:
         sockets = [stack.enter_context(opened(server, path)) for path in (STREAM, REALTIME)]

@@ -241,7 +241,7 @@ async def test_an_id_that_is_taken_is_refused_and_its_owner_keeps_it(engine, oth
     assert (await asyncio.wait_for(read(mine), 60))[-1].reason is not Reason.ERROR
 
 
-async def test_a_second_request_of_an_id_is_refused_and_the_first_goes_on(engine):
+async def test_a_second_request_with_an_id_is_rejected_and_the_first_continues(engine):
     first = engine.submit(endless("same", 1, 100))
     with pytest.raises(InvalidRequest, match="'same' is running already"):
         engine.submit(toy_request("same", 4, 2, 5))
@@ -315,7 +315,7 @@ async def test_what_the_engine_says_of_a_request_that_nothing_reads_ends_it(engi
     await until(lambda: not engine.side.lines._owners)
 
 
-async def test_what_is_no_command_is_logged_and_nothing_else(engine, caplog):
+async def test_an_invalid_command_is_only_logged(engine, caplog):
     engine._commands.send(b"\x01nonsense")
     chunks = await asyncio.wait_for(read(engine.submit(toy_request("a", 5, 1, 5))), 60)
     assert chunks[-1].reason in (Reason.STOP, Reason.LENGTH)

@@ -274,7 +274,7 @@ async def test_what_resumes_is_held_where_its_reader_is_behind(world):
     assert len(streams) == 2
 
 
-async def test_messages_are_acknowledged_in_groups_and_anew_with_each_engine(world):
+async def test_messages_are_acknowledged_in_groups_and_again_with_each_engine(world):
     nothing = wire.Chunks([])
     await world.follow()
     for num_sent in (ACKNOWLEDGE_EVERY - 1, 3):  # the rest is nobody's

@@ -33,7 +33,7 @@ def waits_of(log, kind):
     return [float(s) for s in re.findall(rf"{kind}-\d+ ended .* next in ([\d.]+) s", log)]
 
 
-def test_processes_are_told_what_they_are_to_do(monkeypatch):
+def test_processes_receive_their_specifications(monkeypatch):
     world = World(monkeypatch, num_api_servers=2, record=Path("all.jsonl"), drain_s=7.0)
     seen = []
 
@@ -75,7 +75,7 @@ def test_one_api_server_counts_alone_and_records_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize(("engine_s", "servers_s"), [(5.0, (1.0, 3.0)), (1.0, (5.0, 9.0))])
-def test_api_servers_are_told_of_the_engine_and_the_address_is_printed_once(
+def test_api_servers_learn_of_the_engine_and_the_address_is_printed_once(
     monkeypatch, engine_s, servers_s
 ):
     world = World(monkeypatch, num_api_servers=2)

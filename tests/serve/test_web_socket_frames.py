@@ -178,7 +178,7 @@ def test_a_ping_of_125_bytes_is_answered(port):
         ),
     ],
 )
-def test_what_is_no_websocket_is_refused_and_nothing_after_it_is_answered(port, frames):
+def test_an_invalid_frame_closes_the_socket_and_later_frames_are_ignored(port, frames):
     answers, code = exchange(port, frame(TEXT, b"before"), *frames, frame(TEXT, b"after"))
     assert (TEXT, b"after") not in answers
     assert code == PROTOCOL
@@ -208,7 +208,7 @@ def test_a_client_may_leave_in_the_middle_of_a_message(port):
     ],
 )
 @pytest.mark.parametrize("pieces", [1, 2])
-def test_text_that_is_no_utf_8_is_refused(port, text, pieces):
+def test_text_that_is_not_utf_8_is_rejected(port, text, pieces):
     sent = [frame(TEXT, text)] if pieces == 1 else [part(TEXT, text[:2]), frame(CONT, text[2:])]
     assert exchange(port, *sent, frame(TEXT, b"after")) == ([], NOT_TEXT)
     assert exchange(port, leave(NORMAL, text))[1] == NOT_TEXT

@@ -108,7 +108,7 @@ def test_speech_stops_when_it_is_asked_to(page):
     page.locator("#speak-note", has_text="Stopped").wait_for()
 
 
-def test_a_clip_that_is_no_sound_is_refused_in_words(page):
+def test_the_page_explains_why_a_clip_without_audio_is_rejected(page):
     open_tab(page, "voices")
     page.locator("#voice-list li", has_text="amber").wait_for()
     page.locator("#clone-input").set_input_files(
