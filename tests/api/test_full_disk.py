@@ -157,7 +157,7 @@ def test_a_folder_that_is_not_in_the_index_waits_until_there_is_room(disk, caplo
     store = VoiceStore(root)
     if isinstance(disk, InjectedDisk):
         assert store.names() == ["me"]
-        assert "not taken in yet" in caplog.text
+        assert "not indexed yet" in caplog.text
     assert store.get("me").id == voice.id
     disk.free()
     assert store.names() == ["me", "you"]

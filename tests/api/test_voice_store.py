@@ -346,7 +346,7 @@ def test_what_a_hand_put_there(tmp_path, caplog):
         fields = json.loads(manifest.read_text()) | {"name": name} | change
         manifest.write_text(json.dumps(fields))
     assert [voice.text for voice in VoiceStore(tmp_path / "b").voices()] == ["other"]
-    assert caplog.text.count("is not taken in") == 3
+    assert caplog.text.count("is not indexed") == 3
     twin.delete("v")
     assert [voice.text for voice in VoiceStore(tmp_path / "b").voices()] == ["la"]
 
