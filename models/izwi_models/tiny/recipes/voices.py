@@ -45,7 +45,7 @@ NAMED = (
     Voice("dorian", "en-us+m7", 30, 45, 165),
     Voice("edith", "en-us+Annie", 50, 55, 165),
     Voice("felix", "en-us+Mike", 50, 50, 170),
-    Voice("greta", "en+Alicia", 45, 50, 160),
+    Voice("greta", "en+f5", 50, 50, 165),
     Voice("hugo", "en-us+Hugo", 45, 50, 165),
 )
 
