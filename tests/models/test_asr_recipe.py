@@ -29,6 +29,7 @@ def test_only_the_named_tensors_are_trained(tmp_path: Path) -> None:
         out=out,
         data=tmp_path / "data",
         jobs=None,
+        cut_share=0.0,
         layers=None,
         seed=0,
         own=re.compile(r"text|thinker\.model\.layers\.3\.mlp|phone_head"),
@@ -117,7 +118,13 @@ def test_the_answer_to_a_cut_utterance_ends_with_its_last_word(tmp_path: Path) -
     write_corpus(tmp_path, "train-0")
     device = torch.device("cpu")
     options = argparse.Namespace(
-        out=EMBEDDED, data=tmp_path, jobs=None, layers=None, seed=0, own=re.compile("phone_head")
+        out=EMBEDDED,
+        data=tmp_path,
+        jobs=None,
+        cut_share=0.0,
+        layers=None,
+        seed=0,
+        own=re.compile("phone_head"),
     )
     trainer = AsrTrainer(options, Corpus(tmp_path, "train", device), device)
     items = torch.zeros(16, dtype=torch.long)

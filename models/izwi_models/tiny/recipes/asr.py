@@ -55,7 +55,6 @@ _SMOOTHING = 0.05
 _SILENT_MEL = -0.5
 _SILENT_ROWS = 8  # one in so many holds no speech, and its answer no words
 _MOVED_ROWS = 0.3  # share with silence before and after
-_CUT_ROWS = 0.15  # share that is cut off, as live sessions hear it
 _MOST_LEAD = 5  # codec frames of silence before those
 _PAUSED_ROWS = 0.5  # share, of those that pause at all, that pause for longer
 _LEAST_PAUSE = 2  # labels of silence
@@ -94,6 +93,7 @@ class AsrTrainer:
         self.answers, self.answer_lengths = text_table(answers, device)
         spoken = read_words(args.data, "train", args.jobs)
         self._beginnings = Beginnings(corpus, spoken, tokenizer)
+        self._cut_share = float(args.cut_share)
         self._before = torch.tensor(self.template.before, device=device)
         self._after = torch.tensor(self.template.after, device=device)
         width = self.config.audio.output_dim
@@ -120,7 +120,7 @@ class AsrTrainer:
     def loss(self, items: Tensor, frames: int, text_length: int) -> Tensor:
         """Loss of utterances padded to `frames` codec frames and `text_length` answer ids."""
         weights = self._shared | self.weights.views(self.dtype)
-        cuts = self._beginnings.draw(items, _CUT_ROWS)
+        cuts = self._beginnings.draw(items, self._cut_share)
         sound, labels, lengths = self._heard(items, cuts, frames)
         mel = augmented_mel(sound, lengths)
         tokens = token_counts(lengths * _MELS_A_FRAME)
@@ -368,6 +368,9 @@ def main() -> None:
         type=re.compile,
         default=re.compile(""),
         help="pattern of the tensors to train; an aligner that has the others stays as it is",
+    )
+    parser.add_argument(
+        "--cut-share", type=float, default=0.0, help="share of utterances that are cut off"
     )
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     parser.add_argument("--save-every", type=float, default=60, help="seconds")

@@ -39,6 +39,8 @@ _VOICE = ("text", "speech", "codec", "talker", "figures")
 _ASR_OWN = (
     r"thinker\.model\.layers|audio_tower\.layers\.4\.|norm|bias|ln_post|lm_head|proj[12]|phone_head"
 )
+# All but the encoder of clips: trained further, it knows the voices of the corpus only.
+_TALKER_OWN = r"^(?!speaker_encoder)"
 # What the committed codec was trained with, and gaps twice as much.
 _CODEC_AIMS = (
     *("--rate", "3e-4", "--low-band", "1.5", "--cutoff", "1200", "--gaps", "20"),
@@ -105,7 +107,8 @@ def plan(
         return ("--seconds", f"{left_s[name]:.0f}", "--save-every", str(_SAVE_EVERY_S))
 
     codec = (*timed("codec"), *batch, "--listener", listener, *_CODEC_AIMS)
-    talker = (*timed("talker"), "--positions", "16384", "--rate", "1e-3", "--repeat-short", "1")
+    talker = (*timed("talker"), "--positions", "16384", "--rate", "1e-3", "--repeat-short", "2")
+    talker += ("--own", _TALKER_OWN)
     asr = (*timed("asr"), "--rate", "7e-4", "--own", _ASR_OWN)
     text = str(work / "text")
     speech = (text, data, "--number", str(options.sentences), "--joined", "0.5")

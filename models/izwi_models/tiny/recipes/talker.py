@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -81,7 +82,10 @@ class TalkerTrainer:
         heads = {"phone_head.weight": (4 * _PHONES, hidden), "voice_head.weight": (voices, hidden)}
         tensors = initial_weights({**tensor_shapes(self.config), **heads}, args.seed)
         self.resumed = resume_weights(tensors, args.out / "model.safetensors")
-        self.weights = FlatWeights(tensors, device)
+        own = {name: value for name, value in tensors.items() if args.own.search(name)}
+        self._fixed = {name: value.to(device) for name, value in tensors.items() if name not in own}
+        self._shared = {name: value.to(self.dtype) for name, value in self._fixed.items()}
+        self.weights = FlatWeights(own, device)
         self.optimizer = Optimizer(self.weights, clip=1.0, average=0.9995)
         self.metrics = torch.zeros(6, device=device)
         codec = args.out / "speech_tokenizer"
@@ -98,7 +102,7 @@ class TalkerTrainer:
 
     def loss(self, items: Tensor, length: int) -> Tensor:
         """Loss of the utterances `items`, laid out in `length` positions."""
-        weights = self.weights.views(self.dtype)
+        weights = self._shared | self.weights.views(self.dtype)
         frames = min(length - 12, 104)
         lengths, starts = self.corpus.device_frames[items], self.corpus.device_starts[items]
         offsets = torch.arange(frames, device=self.device)
@@ -256,7 +260,7 @@ class TalkerTrainer:
     # -- the checkpoint ------------------------------------------------------------------------
     def save(self, out: Path) -> None:
         """Write the averaged weights in the published layout."""
-        views = self.weights.views(torch.float32, self.optimizer.averaged)
+        views = self._fixed | self.weights.views(torch.float32, self.optimizer.averaged)
         tensors = {name: views[name] for name in tensor_shapes(self.config)}
         save_tensors(tensors, out / "model.safetensors", torch.float16)
         (out / "config.json").write_text(json.dumps(self.settings, indent=2) + "\n")
@@ -338,6 +342,12 @@ def main() -> None:
         "--repeat-short", type=int, default=0, help="how often more short utterances are drawn"
     )
     parser.add_argument("--jobs", type=int, help="read only so many parts of the corpus")
+    parser.add_argument(
+        "--own",
+        type=re.compile,
+        default=re.compile(""),
+        help="pattern of the tensors to train",
+    )
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     parser.add_argument("--save-every", type=float, default=60, help="seconds")
     parser.add_argument("--steps", type=int, help="end after so many, before the time is over")
