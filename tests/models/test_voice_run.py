@@ -146,10 +146,10 @@ def test_a_few_steps_go_on_from_the_committed_checkpoints(tmp_path: Path, monkey
         after = load_file(out / name)
         assert after.keys() == before.keys()
         moved = [k for k in after if not torch.equal(after[k], before[k])]
-        assert len(moved) > len(after) / 2
+        fixed = [k for k in after if recipe is talker and k.startswith("speaker_encoder")]
+        assert not set(fixed) & set(moved)
+        assert len(moved) > (len(after) - len(fixed)) / 2
         trained = [k for k in moved if "codebook" not in k]  # these follow their vectors at once
-        if recipe is talker:
-            assert not [k for k in moved if k.startswith("speaker_encoder")]
         far = max(float((after[k].float() - before[k].float()).abs().max()) for k in trained)
         assert far < 0.01, "two steps are not a start from nothing"
     assert run.too_large(out) == []
@@ -188,6 +188,7 @@ def test_silent_frames_have_the_codes_of_long_silence(tmp_path: Path) -> None:
 def test_silent_frames_weigh_more_to_the_talker(tmp_path: Path, monkeypatch) -> None:
     write_corpus(tmp_path / "data", "train0000")
     run.begin(tmp_path)
+    (tmp_path / run.TTS / "model.safetensors").unlink()  # a trained talker is sure of silence
     corpus = Corpus(tmp_path / "data", "train", torch.device("cpu"))
     monkeypatch.setattr(talker, "all_voices", lambda: all_voices()[:12])
     options = argparse.Namespace(out=tmp_path / run.TTS, seed=0, own=re.compile(""))
