@@ -124,7 +124,7 @@ def test_json(cli):
     [
         ((" ", *HERE), 2, "no text"),
         (("hello", "--model", "missing"), 2, "missing"),
-        (("hello", "--model", "tts"), 2, "else"),
+        (("hello", "--model", "tts"), 2, "not a chat model"),
         (("hello", *HERE, "--seed", str(2**63)), 2, "seed"),
         (("hel\x01lo", *HERE), 1, "broke"),
         (("hello", "--server", "http://127.0.0.1:9"), 1, "no server responds"),
@@ -170,7 +170,10 @@ def test_ctrl_c_stops_an_answer_and_not_the_talk(talk, monkeypatch):
             return text
 
     monkeypatch.setattr(FakeChat, "open_answer", lambda *_: Interrupted())
+    # a job in the background ignores it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     result = talk(*HERE, input="one! and a lot more\ntwo\n")
+    signal.signal(signal.SIGINT, before)
     assert result.stdout.endswith("two\n")
     said = [message.content for message in talk.asked[-1].messages]
     assert said[::2] == ["one! and a lot more", "two"]

@@ -67,15 +67,15 @@ def is_ready(server):
 class Listener:
     """Reads a long answer in a thread of its own."""
 
-    def __init__(self, server):
+    def __init__(self, server, ask=LONG):
         self.num_bytes, self.is_whole, self.sound = 0, None, hashlib.sha256()
-        self.thread = threading.Thread(target=self._read, args=(server,))
+        self.thread = threading.Thread(target=self._read, args=(server, ask))
         self.thread.start()
         wait_for(lambda: self.num_bytes or self.is_whole is not None)
 
-    def _read(self, server):
+    def _read(self, server, ask):
         try:
-            with httpx.stream("POST", server.url + SPEECH, json=LONG, timeout=60) as answer:
+            with httpx.stream("POST", server.url + SPEECH, json=ask, timeout=60) as answer:
                 for piece in answer.iter_raw():
                     self.num_bytes += len(piece)
                     self.sound.update(piece)
@@ -190,7 +190,8 @@ def test_a_killed_engine_restarts_and_streams_resume_after_a_pause(server, said)
 
 
 def test_a_second_engine_death_ends_every_stream(server, said):
-    listeners = [Listener(server) for _ in range(3)]
+    longer = LONG | {"input": LONG["input"] * 6}  # speaks on until the second death
+    listeners = [Listener(server, longer) for _ in range(3)]
     for _ in range(2):
         wait_for(lambda: is_ready(server))
         (engine,) = server.processes("engine")

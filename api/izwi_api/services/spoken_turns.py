@@ -67,7 +67,7 @@ async def decode_sound(services: Services, model_name: str, audio: InputAudio) -
         raise InvalidAudio("input_audio.data is not base64", param="messages") from error
     if not _is_format(content, audio.format):
         raise InvalidAudio(
-            f"input_audio.data is not a {audio.format} file, although its format says so",
+            f"input_audio.data is not {audio.format} audio, although its format says so",
             param="messages",
         )
     limits = services.settings.upload_limits
