@@ -48,7 +48,11 @@ FETCH_S = 120
 _ROOT = Path(__file__).parents[2]
 CACHE = _ROOT / "build" / "openai-sdist"
 # Of the client's own tests those of errors.
-CHOICE = "(not test_client or error or retr or timeout)"
+_CHOICE = "(not test_client or error or retr or timeout)"
+# Each test of a resource runs once for each kind of client. The strict one also refuses answers
+# that its types do not allow; a client over aiohttp sends the same requests.
+STRICT = f"{_CHOICE} and not loose and not aiohttp"
+EVERY_CLIENT = _CHOICE
 # What the environment of this machine must not change: keys and addresses of the SDK, options of
 # pytest, and proxies.
 _LEFT_OUT = re.compile(r"OPENAI_.*|PYTEST_.*|PYTHON.*|.*_PROXY", re.IGNORECASE)
@@ -193,7 +197,12 @@ def speech_clip(url: str) -> bytes:
 
 
 def run_suite(
-    suite: Path, url: str, folder: Path, tests: Sequence[str], spoken: bytes = b""
+    suite: Path,
+    url: str,
+    folder: Path,
+    tests: Sequence[str],
+    spoken: bytes = b"",
+    choice: str = EVERY_CLIENT,
 ) -> list[Outcome]:
     """Run files of their tests against a server; return their outcomes.
 
@@ -203,6 +212,7 @@ def run_suite(
         folder: For what is written meanwhile.
         tests: Which files.
         spoken: A WAV in which somebody speaks, for those that send one.
+        choice: Which tests of these files, in terms of pytest's `-k`.
     """
     outcomes, clip = folder / "outcomes.jsonl", folder / "clip.wav"
     clip.write_bytes(spoken)
@@ -215,7 +225,7 @@ def run_suite(
         "-p",
         "pytest_asyncio.plugin",
     ]
-    command += ["-p", "no:cacheprovider", "-o", "addopts=", "-q", "--tb=short", "-k", CHOICE]
+    command += ["-p", "no:cacheprovider", "-o", "addopts=", "-q", "--tb=short", "-k", choice]
     kept = {name: value for name, value in os.environ.items() if not _LEFT_OUT.fullmatch(name)}
     environ = kept | {
         "PYTHONPATH": os.pathsep.join([str(PLUGIN), str(suite / "src")]),
@@ -232,12 +242,13 @@ def run_suite(
     return [Outcome(**json.loads(line)) for line in outcomes.read_text().splitlines()]
 
 
-def run_all(folder: Path, *others: str) -> list[Outcome]:
+def run_all(folder: Path, *others: str, choice: str = EVERY_CLIENT) -> list[Outcome]:
     """Run their tests of audio, models and chat against the embedded checkpoints.
 
     Args:
         folder: For what is written meanwhile.
         others: More files of their tests, which need no model.
+        choice: Which tests of all these files, in terms of pytest's `-k`.
 
     Raises:
         Unfetchable: pip cannot fetch their tests.
@@ -245,10 +256,10 @@ def run_all(folder: Path, *others: str) -> list[Outcome]:
     suite = fetch()
     with served(folder, *link_models(folder, MODELS)) as server:
         clip = speech_clip(server.url)
-        outcomes = run_suite(suite, server.url, folder, [*RESOURCES, *others], clip)
+        outcomes = run_suite(suite, server.url, folder, [*RESOURCES, *others], clip, choice)
     (folder / "chat").mkdir()
     with served(folder / "chat", *link_models(folder / "chat", CHAT_MODELS)) as server:
-        return outcomes + run_suite(suite, server.url, folder / "chat", [CHAT])
+        return outcomes + run_suite(suite, server.url, folder / "chat", [CHAT], choice=choice)
 
 
 def main() -> None:
