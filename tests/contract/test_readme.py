@@ -135,7 +135,10 @@ def test_python_example(environment: dict[str, str], home: Path) -> None:
 def test_command_line_examples(port: int, environment: dict[str, str], home: Path) -> None:
     examples = [block for block in blocks("bash") if block.startswith("izwi")]
     assert len(examples) == 3
-    out = "".join(run(example, port, environment, home) for example in examples)
+    # the first ones load models themselves; beside a server, the others use it
+    beside = {**environment, "IZWI_SERVER": f"http://127.0.0.1:{port}"}
+    out = run(examples[0], port, environment, home)
+    out += "".join(run(example, port, beside, home) for example in examples[1:])
     assert "izwi-tiny-asr" in out
     assert "The capital of France is Paris." in out
     assert "12 times 7 is 84." in out
