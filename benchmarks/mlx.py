@@ -139,7 +139,8 @@ def rows_of(size: str, options: Any, folder: Path) -> list[dict[str, Any]]:
     """Measure one size; one stream of each goes before what counts."""
     rows = []
     with peer_of(options.peer, folder, options.frames) as theirs:
-        engines = {"izwi": Ours(folder, size, options.frames), "mlx-audio": theirs}
+        ours = Ours(folder, size, options.frames)
+        engines: dict[str, Ours | Theirs] = {"izwi": ours, "mlx-audio": theirs}
         for engine in engines.values():
             engine.speak(TEXTS[:1])
         for streams in options.streams:
