@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -26,11 +29,14 @@ from izwi_models.tiny.recipes.perception import Perception
 from izwi_models.tiny.recipes.settings import ASR, asr_config
 from izwi_models.tiny.recipes.short import (
     HELDOUT_SHORT,
+    backchannels,
     draw_heldout,
     punctuated,
     short_utterances,
 )
 from izwi_models.tiny.recipes.spectral import gap_loss
+from izwi_models.tiny.recipes.speech import Espeak, Row, assign_voices, jobs_for
+from izwi_models.tiny.recipes.voices import NAMED, Voice, all_voices
 from izwi_models.tiny.recipes.voicing import periodicity_loss
 
 CPU = torch.device("cpu")
@@ -113,6 +119,62 @@ def test_each_frequent_word_is_said_alone() -> None:
 
 def test_the_held_out_utterances_are_those_of_the_recipe() -> None:
     assert draw_heldout() == HELDOUT_SHORT.read_text().splitlines()
+
+
+def test_backchannels_are_spoken_from_phonemes_and_written_as_words() -> None:
+    drawn = backchannels(400, 3)
+    assert drawn == backchannels(400, 3)
+    assert all(re.fullmatch(r"\[\[[^\[\]]+\]\]", spoken) for _, spoken in drawn)
+    count = Counter(text for text, _ in drawn)
+    assert count["Mm-hm."] > 60 < count["Uh-huh."]
+    assert len({spoken for text, spoken in drawn if text == "Mm-hm."}) > 2
+
+
+class Synthesiser(Espeak):
+    """Speaks half a second of a tone, whatever the text, and keeps the texts."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._rate = 22_050
+        self._words = [(3, 40)]
+
+    def speak(
+        self, text: str, voice: Voice
+    ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int16]], list[tuple[int, str]]]:
+        self.texts.append(text)
+        tone = np.sin(np.arange(11_025) * 0.1) * 20_000
+        return tone.astype(np.int16), [(0, "_"), (40, "m"), (500, "_")]
+
+
+def test_what_is_spoken_instead_of_a_text_counts_as_one_word() -> None:
+    espeak = Synthesiser()
+    made = espeak.utterance("Mm-hm.", NAMED[0], {"_": 0, "m": 1}, "[[m'mh'Vm]]")
+    assert espeak.texts == ["[[m'mh'Vm]]"]
+    assert made is not None
+    (word,) = made.words
+    assert word.place == 0
+    assert word.start_ms == 160.0  # silence is added before speech
+    assert 600 < word.end_ms < 700
+
+
+def test_each_text_is_spoken_by_a_trained_voice_and_the_newest_speaks_most() -> None:
+    rows = assign_voices([(str(number), "[[V]]" * (number % 2)) for number in range(4000)], 5)
+    assert [row.text for row in rows] == [str(number) for number in range(4000)]
+    assert [row.spoken for row in rows[:3]] == ["", "[[V]]", ""]
+    voices = all_voices()
+    assert not any(voices[row.voice].heldout for row in rows)
+    count = Counter(voices[row.voice].name for row in rows)
+    named = {name: number for name, number in count.items() if name}
+    assert 0.3 < sum(named.values()) / 4000 < 0.4
+    assert named["greta"] > 2 * max(number for name, number in named.items() if name != "greta")
+
+
+def test_a_job_speaks_all_rows_of_its_texts(tmp_path) -> None:
+    jobs = list(jobs_for([("A.", ""), ("Mm-hm.", "[[mm]]")], tmp_path, 1, 5))
+    spoken = [row for job in jobs if job.stem.name.startswith("train") for row in job.rows]
+    assert {(row.text, row.spoken) for row in spoken} == {("A.", ""), ("Mm-hm.", "[[mm]]")}
+    heldout = [row for job in jobs if not job.stem.name.startswith("train") for row in job.rows]
+    assert all(isinstance(row, Row) and not row.spoken for row in heldout)
 
 
 def test_a_question_ends_in_its_sign() -> None:

@@ -32,6 +32,16 @@ _ALL_MONTHS = (
     "January February March April May June July August September October November December"
 )
 _MONTHS = _ALL_MONTHS.split()
+# How espeak-ng says what it would spell otherwise. A transcriber that never heard it writes words.
+_SPOKEN = {
+    "Mm-hm.": ("m'mh'Vm", "m'mh'm", "mh'm", "mh'Vm", "m,mh'Vm"),
+    "Uh-huh.": ("V'h'V", "Vh'V", "@h'V", "V'hV"),
+    "Hmm.": ("h'm", "h'm:", "m'm"),
+    "Huh?": ("h'V", "h'@"),
+    "Ah.": ("'A:",),
+    "Oh.": ("'oU",),
+    "Um.": ("'Vm",),
+}
 _ALL_NAMES = "Anna Peter Maria John Sarah David Emma Michael Laura Thomas Julia Robert Alice"
 _NAMES = _ALL_NAMES.split()
 
@@ -88,6 +98,21 @@ def short_utterances(
     kept = [text for text in made if len(text.split()) < 2 or _plain(text) not in secret]
     generator.shuffle(kept)
     return kept[:number]
+
+
+def backchannels(number: int, seed: int) -> list[tuple[str, str]]:
+    """Draw short sounds of a listener ("Mm-hm.") and of somebody who thinks ("Um.").
+
+    Args:
+        number: How many.
+        seed: Of the drawing.
+
+    Returns:
+        How each is written, and what espeak-ng must be given to say it: phonemes in brackets.
+    """
+    generator = random.Random(seed)
+    written = generator.choices(list(_SPOKEN), (4, 4, 2, 1, 1, 1, 1), k=number)
+    return [(text, f"[[{generator.choice(_SPOKEN[text])}]]") for text in written]
 
 
 def draw_heldout(number: int = 200, seed: int = 11) -> list[str]:

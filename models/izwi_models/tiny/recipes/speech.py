@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from izwi_models.tiny.recipes.short import HELDOUT_SHORT
+from izwi_models.tiny.recipes.short import HELDOUT_SHORT, backchannels
 from izwi_models.tiny.recipes.text import HELDOUT
 from izwi_models.tiny.recipes.voices import NAMED, Voice, all_voices
 
@@ -35,6 +35,7 @@ UNKNOWN_PHONE = 127
 SILENCE = "_"
 _EDGE = 3840  # samples of silence kept before and after
 _NAMED_SHARE = 0.35
+_TIMES = {"greta": 4}  # how often a named voice speaks, relative to others: the newest most often
 
 _RETRIEVAL, _PHONEME_EVENTS, _WORD_EVENT, _PHONEME_EVENT = 2, 1, 1, 7
 _RATE, _PITCH, _RANGE = 1, 3, 4
@@ -133,9 +134,18 @@ class Espeak:
         samples = np.concatenate(self._pieces) if self._pieces else np.zeros(0, np.int16)
         return samples, self._phones
 
-    def utterance(self, text: str, voice: Voice, phones: dict[str, int]) -> Utterance | None:
-        """Speak, resample, trim and label; None if the result is silent or too long."""
-        raw, events = self.speak(text, voice)
+    def utterance(
+        self, text: str, voice: Voice, phones: dict[str, int], spoken: str = ""
+    ) -> Utterance | None:
+        """Speak, resample, trim and label; None if the result is silent or too long.
+
+        Args:
+            text: One or two sentences.
+            voice: Who speaks.
+            phones: Numbers of the phonemes.
+            spoken: What espeak-ng is given instead of the text, which is then one word.
+        """
+        raw, events = self.speak(spoken or text, voice)
         loud = np.flatnonzero(np.abs(raw.astype(np.int32)) > 60)
         if len(loud) < 2000:
             return None
@@ -150,6 +160,8 @@ class Espeak:
         shift = _EDGE / SAMPLE_RATE * 1000 - first / self._rate * 1000
         shifted = [(at + shift, name) for at, name in events]
         begins = [(place - 1, at + shift) for place, at in self._words]
+        if spoken:
+            begins = [(0, _EDGE / SAMPLE_RATE * 1000)]
         words = time_words(on_words(text, begins), shifted)
         return Utterance(samples, label_phones(shifted, len(samples) // LABEL, phones), words)
 
@@ -209,12 +221,26 @@ def time_words(words: list[tuple[int, float]], events: list[tuple[float, str]]) 
     ]
 
 
+class Row(NamedTuple):
+    """A text to be spoken.
+
+    Attributes:
+        voice: Its number in `all_voices`.
+        text: As it is written.
+        spoken: What espeak-ng is given instead, if not empty.
+    """
+
+    voice: int
+    text: str
+    spoken: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """Sentences for one process and where their sound goes."""
 
     stem: Path
-    rows: list[tuple[int, str]]  # voice number, text
+    rows: list[Row]
 
 
 def run_job(job: Job) -> None:
@@ -224,8 +250,8 @@ def run_job(job: Job) -> None:
     meta: list[tuple[int, str, int]] = []
     labels, words = [], []
     with job.stem.with_suffix(".i16").open("wb") as sink:
-        for voice, text in job.rows:
-            made = espeak.utterance(text, voices[voice], phones)
+        for voice, text, spoken in job.rows:
+            made = espeak.utterance(text, voices[voice], phones, spoken)
             if made is not None:
                 made.samples.tofile(sink)
                 labels.append(made.phones)
@@ -246,36 +272,46 @@ def joined(sentences: list[str], share: float, seed: int) -> list[str]:
     ]
 
 
-def assign_voices(sentences: list[str], seed: int) -> list[tuple[int, str]]:
-    """Give each training sentence a voice: a third of them a named one."""
+def assign_voices(texts: Iterable[tuple[str, str]], seed: int) -> list[Row]:
+    """Give each training text, as written and as spoken, a voice: a third of them a named one."""
     generator = random.Random(seed)
     trained = [i for i, voice in enumerate(all_voices()) if not voice.heldout]
-    named, others = trained[: len(NAMED)], trained[len(NAMED) :]
+    others = trained[len(NAMED) :]
+    named = [i for i, voice in enumerate(NAMED) for _ in range(_TIMES.get(voice.name, 1))]
     return [
-        (generator.choice(named if generator.random() < _NAMED_SHARE else others), sentence)
-        for sentence in sentences
+        Row(generator.choice(named if generator.random() < _NAMED_SHARE else others), *text)
+        for text in texts
     ]
 
 
-def heldout_rows(sentences: list[str], seed: int) -> list[tuple[int, str]]:
+def heldout_rows(sentences: list[str], seed: int) -> list[Row]:
     """Each held-out sentence twice: by a voice that is trained on, then by one that is not."""
     generator = random.Random(seed)
     voices = all_voices()
     seen = [i for i, voice in enumerate(voices) if not voice.heldout]
     unseen = [i for i, voice in enumerate(voices) if voice.heldout]
-    rows = [(generator.choice(seen), sentence) for sentence in sentences]
-    return rows + [(unseen[i % len(unseen)], sentence) for i, sentence in enumerate(sentences)]
+    rows = [Row(generator.choice(seen), sentence) for sentence in sentences]
+    return rows + [Row(unseen[i % len(unseen)], sentence) for i, sentence in enumerate(sentences)]
 
 
-def jobs_for(sentences: list[str], out: Path, processes: int, seed: int) -> Iterator[Job]:
-    """Cut the corpus into a few jobs a process, each sorted by voice, and two for held-out text."""
-    rows = assign_voices(sentences, seed)
+def jobs_for(
+    texts: Sequence[tuple[str, str]], out: Path, processes: int, seed: int
+) -> Iterator[Job]:
+    """Cut the corpus into a few jobs a process, each sorted by voice, and two for held-out text.
+
+    Args:
+        texts: As written, and as espeak-ng is given them where that differs, or "".
+        out: Folder of the corpus.
+        processes: How many synthesise.
+        seed: Of the voices.
+    """
+    rows = assign_voices(texts, seed)
     size = max(1, -(-len(rows) // (processes * 4)))
     for number, start in enumerate(range(0, len(rows), size)):
         yield Job(out / f"train{number:04d}", sorted(rows[start : start + size]))
     yield Job(out / "heldout", heldout_rows(HELDOUT.read_text().splitlines(), seed))
     short = HELDOUT_SHORT.read_text().splitlines()
-    yield Job(out / "short", [(i % len(NAMED), text) for i, text in enumerate(short)])
+    yield Job(out / "short", [Row(i % len(NAMED), text) for i, text in enumerate(short)])
 
 
 def collect_phones(sentences: list[str]) -> dict[str, int]:
@@ -304,6 +340,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--number", type=int, default=200_000)
     parser.add_argument("--joined", type=float, default=0.0, help="share said with the next one")
+    parser.add_argument("--backchannels", type=int, default=3000, help='"Mm-hm." and the like')
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, default=5)
     args = parser.parse_args()
@@ -313,7 +350,10 @@ def main() -> None:
     if not PHONES.is_file():
         PHONES.write_text(json.dumps(collect_phones(sentences[:3000]), indent=0) + "\n")
     args.out.mkdir(parents=True, exist_ok=True)
-    jobs = list(jobs_for(sentences, args.out, args.processes, args.seed))
+    texts = [(sentence, "") for sentence in sentences]
+    texts += backchannels(args.backchannels, args.seed)
+    random.Random(args.seed).shuffle(texts)
+    jobs = list(jobs_for(texts, args.out, args.processes, args.seed))
     in_parallel(run_job, jobs, args.processes)
     seconds = sum(path.stat().st_size for path in args.out.glob("*.i16")) / 2 / SAMPLE_RATE
     print(f"{seconds / 3600:.1f} hours of speech in {time.monotonic() - begin:.0f} s", flush=True)
