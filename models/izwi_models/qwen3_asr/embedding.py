@@ -23,7 +23,7 @@ from izwi_models.qwen3_asr.encoder import (
 )
 from izwi_models.qwen3_asr.prompt import WINDOW, AsrPrompt
 
-_MAX_WINDOWS, _MAX_CLIPS = 16, 16  # of one batch
+_MAX_WINDOWS, _MAX_CLIPS = 16, 16  # per batch
 
 
 class WindowEncoder:
@@ -45,7 +45,7 @@ class WindowEncoder:
         self._num_tokens = ops.array(np.array([config.num_tokens(n) for n in frames]))
 
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
-        """Encode windows; those of equal length form one batch.
+        """Encode windows; windows of equal length form one batch.
 
         Args:
             inputs: Windows from `cut_windows`.
@@ -72,18 +72,18 @@ class WindowEncoder:
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """A quarter, half and all of a window, (128, frames) each: 2, 4 and 8 s."""
+        """Shapes of a quarter, a half and all of a window, (128, frames) each: 2, 4 and 8 s."""
         chunk = self._config.chunk_frames
         whole = self._config.n_window_infer // chunk
         chunks = sorted({-(-whole // part) for part in (1, 2, 4)})
         return tuple((self._config.num_mel_bins, n * chunk) for n in chunks)
 
     def max_pieces(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
-        """Return the number of windows in a batch: all are short."""
+        """Return the maximum number of windows in a batch; it is the same for all shapes."""
         return _MAX_WINDOWS
 
     def unpadded(self, row: Array, length: int) -> Array:
-        """The tokens of so many mel frames."""
+        """Return the tokens of the first `length` mel frames: (tokens, hidden)."""
         return row[: self._config.num_tokens(length)]
 
     def encode_padded(self, values: Array, lengths: Array) -> Array:
@@ -118,15 +118,15 @@ class ClipEncoder:
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """A whole chunk: (128, frames)."""
+        """Shape of a whole chunk: (128, frames)."""
         return ((self._config.num_mel_bins, self._config.chunk_frames),)
 
     def max_pieces(self, shape: tuple[int, ...]) -> int:  # noqa: ARG002
-        """Clips of a batch."""
+        """Return the maximum number of clips in a batch."""
         return _MAX_CLIPS
 
     def unpadded(self, row: Array, length: int) -> Array:
-        """The tokens of so many mel frames."""
+        """Return the tokens of the first `length` mel frames: (tokens, hidden)."""
         return row[: self._config.num_tokens(length)]
 
     def encode_padded(self, values: Array, lengths: Array) -> Array:
@@ -148,7 +148,7 @@ def embed(ops: Ops, weights: Weights, rows: Seq[Row]) -> Array:
         (positions, hidden).
     """
     ids = token_ids(rows)
-    places = np.arange(len(ids))  # of the inputs, among the tokens and then the windows
+    places = np.arange(len(ids))  # row of each input: in the tokens, then in the windows
     windows: list[Array] = []
     offset, behind = 0, len(ids)
     for row in rows:
@@ -164,7 +164,7 @@ def embed(ops: Ops, weights: Weights, rows: Seq[Row]) -> Array:
         offset += row.stop - row.start
     if not windows:
         return ops.take(weights[EMBEDDING], ops.array(ids))
-    # for any number of rows: one copy to the device, and three operations
+    # one copy to the device and three operations, for any number of rows
     both = ops.array(np.stack([ids, places]))
     inputs = ops.concat([ops.take(weights[EMBEDDING], both[0]), *windows], 0)
     return ops.take(inputs, both[1])

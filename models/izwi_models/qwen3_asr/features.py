@@ -1,10 +1,10 @@
 """Features of an audio segment that is still arriving. Knows no text.
 
 The published features are clamped relative to the loudest value of the whole audio, so new audio
-may change all of them. Here a window keeps the scale that it had when it became complete: the
-loudest value of the segment up to then. The difference is the floor of windows before a louder one,
-80 dB below their own loudest value. A segment that is written in one piece has the features of
-`whisper_log_mel`, bit for bit.
+may change all of them. Here a complete window keeps its scale: the loudest value of the segment
+when the window became complete. If a later window is louder, the floor of the earlier ones
+therefore stays 80 dB below their own loudest value. A segment that is written in one piece has the
+features of `whisper_log_mel`, bit for bit.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class SegmentFeatures:
         self.num_samples += len(samples)
 
     def windows(self, num_frames: int) -> tuple[EncodeInput, ...]:
-        """Return the first frames, all of them arrived, as windows; complete ones are cached."""
+        """Return the first frames as windows; all must have arrived. Complete ones are cached."""
         return self._cut(self._log_power[:, :num_frames])
 
     def all_windows(self, samples: Float32) -> tuple[EncodeInput, ...]:
-        """Return the whole segment as windows, at its end.
+        """Return the windows of a segment that ends.
 
         Args:
-            samples: (n,) all of its samples; audio that was written beyond them is left out.
+            samples: (n,) all samples of the segment; audio written after them is left out.
         """
         closing = whisper_closing_frames(samples)
         stop = len(samples) // WHISPER_HOP - closing.shape[1]

@@ -59,12 +59,12 @@ from izwi_models.qwen3_asr.text import (
     text_start,
 )
 
-_MAX_SECONDS = 1200.0  # the longest piece of the reference
-_PIECE_SECONDS = 30.0  # of a file that is longer (docs/adr/0017-pieces-of-files.md)
-_SEARCH_SECONDS = 5.0  # how far from its place a cut may be
-# A stuck decoder must end: nobody speaks 12 tokens a second, and 4,096 is the limit that the
-# reference serves with. Its offline default is 512, which would cut a lecture after two minutes,
-# so that is how many a short clip may have; a checkpoint of short clips gets along with fewer.
+_MAX_SECONDS = 1200.0  # longest piece that the reference accepts
+_PIECE_SECONDS = 30.0  # piece length for longer files (docs/adr/0017-pieces-of-files.md)
+_SEARCH_SECONDS = 5.0  # maximum distance of a cut from the piece length
+# Limits that end a stuck decoder. Speech has fewer than 12 tokens a second. The reference's server
+# allows 4,096 tokens; its offline default of 512 would cut a lecture after two minutes, so it is
+# used for short clips only. Checkpoints with `max_audio_seconds` need fewer.
 _MAX_TOKENS, _SHORT_TOKENS, _SPARE_TOKENS, _TOKENS_PER_SECOND = 4096, 512, 32, 12
 
 _NAMES = tuple(LANGUAGES.values())
@@ -91,7 +91,7 @@ class Qwen3ASR(TokenModel):
         clips = ClipEncoder(ops, weights, config.audio)
         self.padded_encoders = {WINDOW: self._windows, CLIP: clips}
 
-    # -- what the engine runs ----------------------------------------------------------------
+    # -- called by the engine ----------------------------------------------------------------
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Encode windows, equal ones as one batch: (tokens, hidden) each, in order."""
         return self._windows.encode(inputs)
@@ -114,7 +114,7 @@ class Qwen3ASR(TokenModel):
         """Return embeddings of the rows' positions, concatenated: tokens and encoded audio."""
         return embed(self._ops, self._weights, rows)
 
-    # -- what the API servers ask ------------------------------------------------------------------
+    # -- called by API servers ---------------------------------------------------------------------
     @property
     def languages(self) -> tuple[str, ...]:
         """Names of the languages that the checkpoint supports."""
@@ -217,7 +217,7 @@ class Qwen3ASR(TokenModel):
         )
         if step.is_final and not step.prefix:
             max_entries = self._token_limit(step.seconds)
-        else:  # what was written before costs no new tokens but for those taken back
+        else:  # the prefix is in the prompt; only tokens after it are generated again
             guard = _SPARE_TOKENS + step.num_again + int(_TOKENS_PER_SECOND * step.new_s)
             max_entries = min(_MAX_TOKENS, guard)
         self._check_room(prompt, max_entries)
@@ -262,7 +262,7 @@ def load(folder: Path, backend: Backend) -> Qwen3ASR:
     """
     config = read_config(folder)
     tied = config.text.tie_word_embeddings
-    # a tied checkpoint may repeat the embedding as the head; it is read, checked and let go
+    # a tied checkpoint may repeat the embedding as the head, which is then checked and dropped
     shapes = tensor_shapes(config, with_head=not tied or HEAD in tensor_names(folder))
     weights = dict(backend.load_weights(folder, shapes))
     if tied:

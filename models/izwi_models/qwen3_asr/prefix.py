@@ -1,8 +1,8 @@
 """Which part of an answer is settled while its audio still grows. Pure; knows no audio.
 
 Source: qwen_asr 0.0.6, inference/qwen3_asr.py `streaming_transcribe` and
-`finish_streaming_transcribe`. One thing differs: the settled prefix never gets shorter. In the
-reference every answer that adds nothing takes five tokens more from it.
+`finish_streaming_transcribe`. One difference: the settled prefix never gets shorter. In the
+reference, each answer that adds no text removes five more tokens from it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AnswerTokens(Protocol):
     """Turns an answer, language and tag included, into ids and back."""
 
     def encode(self, answer: str) -> list[int]:
-        """Ids of an answer."""
+        """Return the ids of an answer."""
         ...
 
     def decode(self, ids: Seq[int]) -> str:
@@ -59,15 +59,15 @@ class StablePrefix:
     """The part of an answer that is settled while its audio grows.
 
     Attributes:
-        raw: The last answer, the language and the tag included.
-        settled: The longest prefix that an answer was made to begin with.
+        raw: The last answer, with language and tag.
+        settled: The longest prefix that was given to an answer.
     """
 
     raw: str = ""
     settled: str = ""
 
     def for_chunk(self, chunk: int, rules: StreamRules, tokens: AnswerTokens) -> str:
-        """The prefix for the step at whole chunk `chunk`, counted from 0.
+        """Return the prefix for the step of chunk `chunk`, counted from 0.
 
         The last tokens are left out, and more if needed, so that the rest is whole characters.
         """
@@ -80,7 +80,7 @@ class StablePrefix:
         return self._longer(prefix if end else "")
 
     def for_end(self, chunks: int, rules: StreamRules, tokens: AnswerTokens) -> str:
-        """The prefix for the last step of a segment that has `chunks` whole chunks before it.
+        """Return the prefix for the last step of a segment, after `chunks` whole chunks.
 
         As in the reference, at least one token stays, even if its character is incomplete.
         """

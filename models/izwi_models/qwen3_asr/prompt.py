@@ -23,10 +23,10 @@ from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.qwen3_asr.config import AudioConfig, ThinkerConfig
 from izwi_models.qwen3_asr.text import TEXT_TAG
 
-WINDOW = "window"  # up to 8 s of sound that is 1 s or longer
-CLIP = "clip"  # all of a sound below 1 s
+WINDOW = "window"  # up to 8 s of audio that has 1 s or more
+CLIP = "clip"  # all of the audio, if it is shorter than 1 s
 
-# Keys have 63 bits. An odd factor spreads places over all of them, so that no two are alike.
+# Keys have 63 bits. An odd factor spreads positions over all bits, so that all keys differ.
 _AUDIO_BIT, _KEY_MASK = np.uint64(1 << 62), np.uint64((1 << 62) - 1)
 _PLACE_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 

@@ -1,18 +1,18 @@
-"""Write down sound while it arrives. Pure: samples and tokens in, steps and text out; no clock.
+"""Transcribe audio while it arrives. Pure: samples and tokens in, steps and text out; no clock.
 
-Sound is cut into segments in silence, and a segment is decoded anew with every chunk of 2 s, each
-time from what is settled of the last answer. What a step does again is bounded by the segment and
-not by the recording: the window of the encoder that is not complete yet (8 s at most), and the
-text of the segment. Features and complete windows are made once, and since the prompts of one
-segment begin alike, so are the keys and values of these positions where the engine keeps them.
+Audio is cut at silence into segments. Each chunk of 2 s starts a step that decodes the segment
+again, beginning with the settled part of the previous answer. The work that a step repeats is
+bounded by the segment, not by the recording: the encoder's incomplete window (at most 8 s) and the
+segment's text. Features and complete windows are computed once. Prompts of one segment share a
+prefix, so its keys and values are computed once too, if the prefix cache keeps them.
 
 Source: qwen_asr 0.0.6, inference/qwen3_asr.py `streaming_transcribe` and
-`finish_streaming_transcribe`. Beside what prefix.py and features.py say, this differs:
+`finish_streaming_transcribe`. Differences, besides those in prefix.py and features.py:
 
-* The reference has no segments: every 2 s it encodes and decodes all sound since the beginning.
-* A step sees whole chunks and waits for the 2.5 ms after them that their last frame reaches over,
-  where the reference mirrors the sound at its end for now. The end of a segment is mirrored.
-* The last step of a segment always runs; the reference skips it if nothing came after a chunk.
+* The reference has no segments: every 2 s it encodes and decodes all audio since the beginning.
+* A step has whole chunks, and waits for the 2.5 ms of audio that their last frame needs after
+  them. The reference mirrors the audio instead; here only the end of a segment is mirrored.
+* The last step of a segment always runs; the reference skips it if no audio follows a chunk.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from izwi_models.qwen3_asr.features import SegmentFeatures
 from izwi_models.qwen3_asr.prefix import AnswerTokens, StablePrefix, StreamRules
 from izwi_models.qwen3_asr.text import TEXT_TAG, parse_answer
 
-_MIN_CHUNK_SECONDS = 0.2  # less decodes more often than anybody can read
-# Five tokens of the published vocabulary are some four words, which new sound may still change.
-# A vocabulary of a thousand pieces spells these with twenty.
+_MIN_CHUNK_SECONDS = 0.2  # shorter chunks would update the text faster than it can be read
+# New audio may change about the last four words: five tokens of the published vocabulary, or twenty
+# of a vocabulary of a thousand pieces.
 _SMALL_VOCABULARY, _SMALL_UNFIXED_TOKENS = 16_384, 20
 
 
@@ -44,14 +44,14 @@ class StreamStep:
     """One decoding of the segment in flight.
 
     Attributes:
-        segment: Number of segments before it.
+        segment: Index of the segment in the stream.
         start: First sample of the segment in the stream.
-        stop: Sample after the last one heard.
-        is_final: The segment ends here, and its text is not written again.
-        windows: Features.
-        prefix: What the answer begins with.
-        num_again: Tokens of the last answer that are not in the prefix.
-        new_s: Sound in seconds since the last answer.
+        stop: One past the last sample of this step, in the stream.
+        is_final: The segment ends here, so its text is final.
+        windows: Features, (128, frames) each.
+        prefix: Text that the answer begins with.
+        num_again: Number of tokens of the previous answer that are not in the prefix.
+        new_s: Seconds of audio since the previous answer.
     """
 
     segment: int
@@ -65,14 +65,14 @@ class StreamStep:
 
     @property
     def seconds(self) -> float:
-        """Sound of the segment so far."""
+        """Seconds of audio in the segment so far."""
         return (self.stop - self.start) / WHISPER_RATE
 
 
 class AsrStream:
-    """One stream of sound. Ask for a step, run it or drop it, give its tokens, ask again.
+    """One stream of audio. Call `next_step`, run the step or skip it, pass its tokens to `take`.
 
-    It holds the sound and the features of one segment, whatever the length of the stream.
+    Only the audio and features of one segment are kept in memory.
     """
 
     def __init__(
@@ -98,23 +98,23 @@ class AsrStream:
 
     @property
     def room(self) -> int:
-        """Samples to write before the next step; more would only be held."""
+        """Number of samples that can still be used before the next step; more only wait."""
         return max(0, self._enough - self._buffered)
 
     def write(self, samples: Float32) -> None:
-        """Take the next samples, (n,) float32 mono at 16 kHz; what is over full scale is clipped.
+        """Add the next samples, (n,) float32 mono at 16 kHz, clipped to full scale.
 
-        Before `close`, from any thread, but not while another call runs.
+        Call it before `close`, from any thread, but not during another call.
         """
         self._pieces.append(np.clip(samples, -1.0, 1.0))
         self._buffered += len(samples)
 
     def close(self) -> None:
-        """Say that no more comes."""
+        """Mark the end of the audio."""
         self._is_closed = True
 
     def is_due(self, more: int = 0) -> bool:
-        """Whether there would be a new step if `more` samples were written."""
+        """Return whether there would be a new step after writing `more` samples."""
         buffered = self._buffered + more
         return (
             buffered >= self._enough
@@ -123,10 +123,10 @@ class AsrStream:
         )
 
     def next_step(self) -> StreamStep | None:
-        """What to decode now, the latest that can be; None if more sound is needed.
+        """Return the step for all audio that can be decoded now; None if more audio is needed.
 
-        After `close`, None means that everything is written. What is left then is shorter than
-        13 ms and no sound. Computes features: some milliseconds for each second of new sound.
+        After `close`, None means that the transcript is complete; less than 13 ms of audio remain
+        then, which are ignored. Computes features: some milliseconds per second of new audio.
         """
         if not self.is_due():
             return None
@@ -141,7 +141,7 @@ class AsrStream:
         return self._step(stop, windows, is_final=False)
 
     def take(self, step: StreamStep, token_ids: Seq[int]) -> PartialTranscript:
-        """Take what the model emitted for the last step asked for; stop ids left out."""
+        """Add the token ids emitted for the last step, without stop ids; return its transcript."""
         answer = StablePrefix(step.prefix + self._tokens.decode(token_ids), step.prefix)
         transcript = parse_answer(answer.raw, self.language)
         heard = PartialTranscript(
@@ -157,7 +157,7 @@ class AsrStream:
             self._begin_segment(step.stop)
             return heard
         self._answers.append((step.stop - step.start, answer))
-        # until the tag is there the tokens may be spelling the language, and not what was said
+        # tokens before the tag may be the name of the language instead of text
         if not self._has_text(answer.raw):
             return replace(heard, text="", stable="")
         return replace(heard, stable=_common(self._settled_text(), heard.text))
@@ -178,7 +178,7 @@ class AsrStream:
 
     def _step(self, length: int, windows: tuple[EncodeInput, ...], *, is_final: bool) -> StreamStep:
         rules, tokens = self._rules, self._tokens
-        # what was heard behind the cut belongs to the next segment
+        # text of audio after the cut belongs to the next segment
         heard, answer = self._answer_until(length)
         chunks = length // rules.chunk_samples
         if is_final:
@@ -197,12 +197,12 @@ class AsrStream:
         )
 
     def _answer_until(self, length: int) -> tuple[int, StablePrefix]:
-        """The last answer about no more than `length` samples, and how many it was about."""
+        """Return the last answer for at most `length` samples, after its number of samples."""
         fitting = [entry for entry in self._answers if entry[0] <= length]
         return fitting[-1] if fitting else (0, StablePrefix())
 
     def _settled_text(self) -> str:
-        """Text that no later answer changes, wherever the segment will be cut."""
+        """Return the text that no later answer changes, for any later cut of the segment."""
         rules = self._rules
         heard, answer = self._answer_until(self._earliest_cut)
         kept = answer.for_chunk(heard // rules.chunk_samples, rules, self._tokens)
@@ -212,7 +212,7 @@ class AsrStream:
         return self.language is not None or TEXT_TAG in raw
 
     def _begin_segment(self, start: int) -> None:
-        """Forget what is before `start`, a sample of the stream."""
+        """Begin a segment at sample `start` of the stream, and drop all samples before it."""
         if start > self._start:
             rest = self._gathered()[start - self._start :].copy()
             self._pieces, self._buffered = [rest], len(rest)
@@ -233,7 +233,7 @@ class AsrStream:
 
 
 def stream_rules(config: AsrConfig, chunk_s: float | None) -> StreamRules:
-    """The rules for a checkpoint.
+    """Return the streaming rules of a checkpoint.
 
     Raises:
         InvalidRequest: The chunk is not within 0.2 s and the longest segment.
@@ -257,7 +257,7 @@ def stream_rules(config: AsrConfig, chunk_s: float | None) -> StreamRules:
 
 
 def _common(prefix: str, text: str) -> str:
-    """The longest beginning that both have; all of `prefix`, but for runs that were collapsed."""
+    """Return the common prefix of both: all of `prefix`, unless repetitions were collapsed."""
     if text.startswith(prefix):
         return prefix
     same = next((i for i, (a, b) in enumerate(zip(prefix, text, strict=False)) if a != b), None)

@@ -1,4 +1,4 @@
-"""Languages of Qwen3-ASR and how its written answer is read. Knows no tokens.
+"""Languages of Qwen3-ASR, and parsing of its decoded answer. Knows no tokens.
 
 Source: qwen_asr 0.0.6, inference/utils.py (parse_asr_output, SUPPORTED_LANGUAGES).
 """
@@ -48,14 +48,14 @@ LANGUAGES: dict[str, str] = {
 
 _ALIASES = {"cmn": "zh", "tl": "fil"}
 
-# More than twenty of one character, then twenty or more of a pattern of up to twenty characters.
-# The reference looks for patterns only where at least forty characters are left.
+# More than twenty repetitions of a character; twenty or more of a pattern of up to 20 characters.
+# Like the reference, look for patterns only if at least forty characters follow.
 _LONG_RUN = re.compile(r"(.)\1{20,}", re.DOTALL)
 _LONG_PATTERN = re.compile(r"(?=.{40})(.{1,20}?)\1{19,}", re.DOTALL)
 
 
 def language_name(language: str | None, known: tuple[str, ...]) -> str | None:
-    """Find the name that the prompt spells for a name or an ISO code in any case.
+    """Return the language's name as the prompt spells it, for a name or ISO code in any case.
 
     Args:
         language: "English", "english", "en", "en-GB"; None or blank detects it.
@@ -77,19 +77,19 @@ def language_name(language: str | None, known: tuple[str, ...]) -> str | None:
 
 
 def collapse_repeats(text: str) -> str:
-    """Write a run that a stuck decoder made once: of a character, then of a pattern."""
+    """Collapse repetitions from a stuck decoder: of a character, then of a pattern."""
     return _LONG_PATTERN.sub(r"\1", _LONG_RUN.sub(r"\1", text))
 
 
 def parse_answer(raw: str, forced: str | None = None) -> Transcript:
-    """Read "language English<asr_text>words".
+    """Parse an answer like "language English<asr_text>words".
 
     Args:
         raw: The decoded answer.
-        forced: The language that the prompt forced, so that the answer is text alone.
+        forced: The language that the prompt forced; the answer is then only text.
 
     Returns:
-        The language, "" where it is unknown, and the text. "language None" means no speech.
+        The language, "" if unknown, and the text. "language None" means no speech.
     """
     raw = collapse_repeats(raw.strip())
     if not raw:
@@ -104,15 +104,15 @@ def parse_answer(raw: str, forced: str | None = None) -> Transcript:
 
 
 def text_start(raw: bytes, *, is_forced: bool) -> int:
-    """Count the bytes of an answer before its text: the tag, and white space."""
-    answer = raw.decode(errors="surrogateescape")  # broken bytes come back as they were
+    """Return the number of bytes before the text of an answer: language, tag and white space."""
+    answer = raw.decode(errors="surrogateescape")  # keeps broken bytes
     _, tag, tail = answer.partition(TEXT_TAG)
     text = (tail if tag and not is_forced else answer).lstrip()
     return len(raw) - len(text.encode(errors="surrogateescape"))
 
 
 def _named_in(head: str) -> str:
-    """Language of the first line "language X"."""
+    """Return the language of the first line "language X"; "" if there is none."""
     for line in head.splitlines():
         word, _, name = line.strip().partition(" ")
         if word.lower() == "language" and name.strip():

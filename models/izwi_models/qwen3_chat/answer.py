@@ -1,9 +1,9 @@
-r"""How an answer is read while it is written: what is thought, then what is said and called.
+r"""Parse an answer while it is generated: the thought, then content and function calls.
 
-    [<think>] \n thought \n </think> \n\n said [<tool_call> call </tool_call>]
+    [<think>] \n thought \n </think> \n\n content [<tool_call> call </tool_call>]
 
-The control tokens come by id, so a thought may speak of "</think>". The line breaks around the
-thought are the template's, and no part of either text.
+Control tokens are recognized by id, so a thought may contain the text "</think>". The line breaks
+around the thought belong to the template and to neither text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from izwi_models.qwen3_chat.tool_calls import CallReader
 
 
 class ChatReader:
-    """Reads one answer. Implements `izwi.chat.AnswerReader`."""
+    """Parser of one answer. Implements `izwi.chat.AnswerReader`."""
 
     def __init__(
         self,
@@ -26,38 +26,38 @@ class ChatReader:
         thinks: bool,
         most_calls: int = 0,
     ):
-        """Begin to read.
+        """Start an empty answer.
 
         Args:
-            tokenizer: The checkpoint's.
-            thought_ids: Of <think> and </think>; None where the checkpoint has none.
-            thinks: The prompt has opened the thought.
-            most_calls: Of functions; 0: what looks like one is text; -1: any number.
+            tokenizer: The checkpoint's tokenizer.
+            thought_ids: Ids of <think> and </think>; None if the checkpoint has none.
+            thinks: Whether the prompt ends inside the thought.
+            most_calls: Maximum number of function calls; 0 reads calls as text, -1 has no limit.
         """
         self._tokenizer = tokenizer
         self._thought_ids = thought_ids or (-1, -1)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._thinks = self._trims = thinks
-        self._breaks = ""  # at the end of what is thought so far: it may be the template's
+        self._breaks = ""  # line breaks at the end of the thought so far: maybe the template's
         self._calls = CallReader(most_calls if most_calls > 0 else None) if most_calls else None
         self.num_reasoning_tokens = 0
 
     @property
     def num_calls(self) -> int:
-        """Calls that are complete."""
+        """Number of complete calls."""
         return 0 if self._calls is None else self._calls.num_calls
 
     @property
     def ended(self) -> bool:
-        """Whether nothing that follows is read."""
+        """Whether the answer is over: text after it is ignored."""
         return self._calls is not None and self._calls.ended
 
     def spell(self, token_id: int) -> bytes:
-        """Bytes of one token; control tokens have their name."""
+        """Return the bytes of one token; control tokens are spelled by name."""
         return self._tokenizer.spell(token_id, self._tokenizer.control_tokens)
 
     def read(self, token_ids: Seq[int]) -> AnswerText:
-        """Return what these tokens add."""
+        """Return the text that these tokens add."""
         reasoning, content = "", ""
         begin_id, end_id = self._thought_ids
         for index in token_ids:
@@ -78,7 +78,7 @@ class ChatReader:
         return AnswerText(reasoning, *self._calls.write(content))
 
     def close(self) -> AnswerText:
-        """Return what is left: half a character reads U+FFFD."""
+        """Return the rest of the text; an incomplete character becomes U+FFFD."""
         rest = self._flush()
         if self._thinks:
             return AnswerText(rest, "")
@@ -94,7 +94,7 @@ class ChatReader:
         return self._thought(text) if self._thinks else self._trimmed(text)
 
     def _thought(self, text: str) -> str:
-        """What is certain of a thought when `text` follows."""
+        """Add `text` to the thought; return all but line breaks that may be the template's."""
         text = self._breaks + self._trimmed(text)
         certain = text.rstrip("\n")
         self._breaks = text[len(certain) :]

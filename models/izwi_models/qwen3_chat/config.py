@@ -1,6 +1,6 @@
-"""Sizes of a Qwen3 chat checkpoint, the tensors they imply, and how it likes to be sampled.
+"""Sizes of a Qwen3 chat checkpoint, its tensors, and its default sampling parameters.
 
-Source: transformers, models/qwen3 (4.57 and 5.23, which writes the rotation's base elsewhere); the
+Source: transformers, models/qwen3 (4.57, and 5.23, which writes rope_theta in rope_parameters); the
 published config.json and generation_config.json from 0.6B to 32B, and of the 2507 variants.
 """
 
@@ -24,7 +24,7 @@ HEAD = "lm_head.weight"
 
 @dataclass(frozen=True, slots=True)
 class ChatConfig(TextConfig):
-    """One checkpoint, named as in the published config.json."""
+    """Sizes of one checkpoint, named as in the published config.json."""
 
     use_sliding_window: bool = False
     rope_scaling: Any = None
@@ -32,7 +32,7 @@ class ChatConfig(TextConfig):
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """How the checkpoint is sampled by itself. What a file leaves out is as published."""
+    """The checkpoint's default sampling. Defaults of missing keys are the published values."""
 
     do_sample: bool = True
     temperature: float = 0.6
@@ -43,7 +43,7 @@ class GenerationConfig:
 
     @property
     def sampling(self) -> SamplingParams:
-        """The same, as the engine takes it."""
+        """The same values as the engine's sampling parameters."""
         temperature = self.temperature if self.do_sample else 0.0
         return SamplingParams(
             temperature, self.top_k, self.top_p, self.repetition_penalty, min_p=self.min_p
@@ -54,8 +54,8 @@ def read_config(folder: Path) -> ChatConfig:
     """Read config.json.
 
     Raises:
-        CheckpointError: The file is broken, a key is missing, or a value is one that this code
-            does not compute; it is named.
+        CheckpointError: The file is broken, a key is missing, or this code does not support a
+            value; it is named.
     """
     where = folder / "config.json"
     values = read_json(where)
@@ -73,7 +73,7 @@ def read_config(folder: Path) -> ChatConfig:
 
 
 def read_generation_config(folder: Path) -> GenerationConfig:
-    """Read how to sample from generation_config.json, if there is one.
+    """Read generation_config.json; without the file, return the defaults.
 
     Raises:
         CheckpointError: The file is broken, or a value cannot be used; it is named.
@@ -90,12 +90,12 @@ def read_generation_config(folder: Path) -> GenerationConfig:
 def tensor_shapes(
     config: ChatConfig, *, with_head: bool | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the published layout.
+    """Return the name and shape of each tensor in the published layout.
 
     Args:
         config: Sizes.
-        with_head: Whether the output head is there beside the embedding. A tied checkpoint may
-            carry it or not; None takes what the configuration implies.
+        with_head: Whether the checkpoint has an output head besides the embedding. A tied
+            checkpoint may have one; None follows `tie_word_embeddings`.
     """
     table = (config.vocab_size, config.hidden_size)
     shapes = {EMBEDDING: table, **decoder_shapes(config.decoder, PREFIX)}
@@ -105,7 +105,7 @@ def tensor_shapes(
 
 
 def _rotation(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The rotation as the published files say it, out of a file that transformers 5 wrote."""
+    """Convert `rope_parameters`, written by transformers 5, to the published keys."""
     rope = values.get("rope_parameters")
     if not isinstance(rope, Mapping):
         return {}

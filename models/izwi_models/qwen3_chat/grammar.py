@@ -1,10 +1,9 @@
-r"""The grammar that an answer follows: a JSON schema, or calls as Qwen3 writes them, or either.
-
-Text that is gone on with may follow a regular expression or EBNF instead.
+r"""Build the grammar of an answer: a JSON schema, Qwen3's function calls, or either.
 
     <tool_call>\n{"name": "f", "arguments": ...}\n</tool_call>
 
-A thought before the answer is free.
+The continuation of a plain text may follow a regular expression or EBNF instead. A thought before
+the answer is not constrained.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from izwi_models.qwen3_chat.template import CALL, END_CALL
 
 
 def chat_grammar(ask: ChatInput, tokenizer: QwenTokenizer, after: int) -> Grammar | None:
-    """Return what the answer must follow; None where it is free.
+    """Return the grammar of an answer; None if the answer is not constrained.
 
     Args:
-        ask: What is asked of the model.
-        tokenizer: The checkpoint's.
+        ask: The request.
+        tokenizer: The checkpoint's tokenizer.
         after: As in `Grammar`.
 
     Raises:
@@ -50,7 +49,7 @@ def chat_grammar(ask: ChatInput, tokenizer: QwenTokenizer, after: int) -> Gramma
 
 
 def _calls(tools: list[Any], ask: ChatInput, tokenizer: QwenTokenizer) -> str:
-    """Rules of one call, or of several."""
+    """Return the rules of one call, or of several."""
     added = tokenizer.added_tokens
     if CALL not in added or END_CALL not in added:
         raise InvalidRequest("this model's tokenizer has no tokens for calls", param="tools")

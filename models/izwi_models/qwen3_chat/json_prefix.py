@@ -1,4 +1,4 @@
-"""Tells, character by character, whether a text is still the beginning of a JSON value.
+"""Check, character by character, whether a text can still become a JSON object.
 
 Source of the grammar: RFC 8259.
 """
@@ -17,23 +17,23 @@ _MAX_DEPTH = 256
 
 
 class JsonPrefix:
-    """Reads one object.
+    """Incremental check of one JSON object.
 
     Attributes:
         done: The object is complete.
-        failed: What was read is the beginning of no JSON object.
+        failed: The text is not the beginning of a JSON object.
     """
 
     def __init__(self) -> None:
         self.done = self.failed = False
-        self._open: list[str] = []  # the brackets that are not closed
+        self._open: list[str] = []  # brackets that are not closed yet
         self._expects = "value"  # value, first value, key, first key, colon, next
-        self._string: str | None = None  # inside one: "key" or "value"
-        self._escape = 0  # 1 behind a backslash; then hexadecimal digits that are missing, plus 1
-        self._scalar = ""  # a number or a word so far
+        self._string: str | None = None  # inside a string: "key" or "value"
+        self._escape = 0  # 1 after a backslash; after \u, missing hexadecimal digits + 1
+        self._scalar = ""  # the number or word read so far
 
     def read(self, text: str) -> int:
-        """Read more, up to the end of the object; returns how many characters belong to it."""
+        """Read more text; return how many of its characters belong to the object."""
         for place, character in enumerate(text):
             if self.done or self.failed or not self._take(character):
                 self.failed = self.failed or not self.done
@@ -85,7 +85,7 @@ class JsonPrefix:
             self._open.append(character)
             self._expects = "first key" if character == "{" else "first value"
             return len(self._open) > 1 or character == "{"
-        if not self._open:  # it is an object that is read
+        if not self._open:  # the outermost value must be an object
             return False
         if character == '"':
             self._string = "value"

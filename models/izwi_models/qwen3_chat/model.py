@@ -38,13 +38,13 @@ from izwi_models.qwen3_chat.config import (
 from izwi_models.qwen3_chat.grammar import chat_grammar
 from izwi_models.qwen3_chat.template import ChatTemplate, EncodedChat, Thinking, read_template
 
-# generation_config.json of the models that can do both is for thinking; without a thought their
-# card says 0.7 and 0.8.
+# For models with an optional thought, generation_config.json has the values for thinking. Their
+# model card gives 0.7 and 0.8 for answers without a thought.
 _UNTHINKING_TEMPERATURE, _UNTHINKING_TOP_P = 0.7, 0.8
-# A token of text has four characters or so. Many more than fit are refused at once: cutting
-# megabytes into tokens, to count them, takes seconds.
+# A text token has about four characters. Much longer text is rejected without tokenizing it,
+# because tokenizing megabytes takes seconds.
 _MAX_CHARACTERS_PER_POSITION = 32
-# What a template may write of its own around messages that are as long as they may be.
+# Characters that a template may add to messages of the maximum length.
 _TEMPLATE_CHARACTERS = 1 << 16
 
 
@@ -87,7 +87,7 @@ class Qwen3Chat(TokenModel):
         self._config = config
         self._generation, self._template, self._stop_ids = generation, template, stop_ids
 
-    # -- what the engine runs ----------------------------------------------------------------
+    # -- called by the engine ----------------------------------------------------------------
     def encode(self, inputs: Seq[EncodeInput]) -> list[Array]:
         """Return nothing: the model reads only text."""
         assert not inputs
@@ -108,7 +108,7 @@ class Qwen3Chat(TokenModel):
         """Return content keys of positions [start, stop): the token ids."""
         return _ids_of(sequence, start, stop)
 
-    # -- what the API servers ask ------------------------------------------------------------------
+    # -- called by API servers ---------------------------------------------------------------------
     def prepare_chat(self, request_id: str, model: str, ask: ChatInput) -> Request:
         """Put a conversation into the template.
 
@@ -242,7 +242,7 @@ def load(folder: Path, backend: Backend) -> Qwen3Chat:
     generation = read_generation_config(folder)
     template = read_template(folder, QwenTokenizer(folder))
     tied = config.tie_word_embeddings
-    # a tied checkpoint may repeat the embedding as the head; it is read, checked and let go
+    # a tied checkpoint may repeat the embedding as the head, which is then checked and dropped
     shapes = tensor_shapes(config, with_head=not tied or HEAD in tensor_names(folder))
     weights = dict(backend.load_weights(folder, shapes))
     if tied:

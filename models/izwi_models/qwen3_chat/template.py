@@ -1,10 +1,10 @@
-"""How a conversation becomes the ids that an answer follows: the checkpoint's own template.
+"""Turn a conversation into token ids by the checkpoint's own chat template.
 
-The template is executed as transformers does it (`izwi.chat_template`), with the variables of
-`apply_chat_template`. In the text that it makes, tokens outside the merges count as tokens, with
-one exception: a control token (one flagged `special`, like <|im_end|>) that stands in a message, a
-tool or a name is text, so a caller can end no turn and begin none. Tokens that are not special,
-like <think>, count wherever they stand, as in transformers.
+The template is executed as in transformers (`izwi.chat_template`), with the variables of
+`apply_chat_template`. Added tokens in the rendered text are encoded as tokens, with one exception:
+a control token (one flagged `special`, like <|im_end|>) in a message, a tool or a name is encoded
+as text, so that a caller can neither end nor begin a turn. Added tokens that are not special, like
+<think>, are always tokens, as in transformers.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ THINK, END_THINK = "<think>", "</think>"
 CALL, END_CALL = "<tool_call>", "</tool_call>"
 
 _OPENS_THOUGHT = re.compile(r"assistant(\\n|\n)<think>")
-# One of these, which no text has, is put into what looks like a control token while the template
-# is executed.
+# While the template is executed, one of these splits control tokens in the caller's text. The
+# one that is used does not occur in that text.
 _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
 class Thinking(Enum):
-    """When a checkpoint thinks before it answers."""
+    """Whether a checkpoint thinks before it answers."""
 
     ASKED = "thinks if asked to"
     ALWAYS = "always thinks"
@@ -45,8 +45,8 @@ class EncodedChat:
     """A conversation in the template.
 
     Attributes:
-        ids: Of its tokens.
-        in_thought: It ends where the answer's thought has begun.
+        ids: Its token ids.
+        in_thought: Whether it ends inside the answer's thought.
     """
 
     ids: list[int]
@@ -57,8 +57,8 @@ class ChatTemplate:
     """One checkpoint's template.
 
     Attributes:
-        tokenizer: The checkpoint's.
-        thinking: When it thinks.
+        tokenizer: The checkpoint's tokenizer.
+        thinking: Whether the checkpoint thinks.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class ChatTemplate:
         """Parse the template.
 
         Args:
-            tokenizer: The checkpoint's.
-            source: The template's text; None: the checkpoint has none, and takes no conversations.
-            names: Tokens that templates know by name: bos_token, eos_token and so on.
+            tokenizer: The checkpoint's tokenizer.
+            source: The template's text; None if the checkpoint has none and so cannot chat.
+            names: Tokens that templates refer to by name: bos_token, eos_token and so on.
 
         Raises:
-            ValueError: It is not valid Jinja.
+            ValueError: The template is not valid Jinja.
         """
         self.tokenizer, self._names = tokenizer, dict(names or {})
         self._template = None if source is None else JinjaTemplate(source)
@@ -83,19 +83,20 @@ class ChatTemplate:
 
     @property
     def thought_ids(self) -> tuple[int, int] | None:
-        """Ids around a thought; None where there is none."""
+        """Ids that begin and end a thought; None if the checkpoint never thinks."""
         if self.thinking is Thinking.NEVER:
             return None
         return self._ids[THINK], self._ids[END_THINK]
 
     def thinks(self, wanted: bool | None) -> bool:
-        """Whether an answer begins with a thought.
+        """Return whether an answer begins with a thought.
 
         Args:
-            wanted: None leaves it to the checkpoint, which does not where it need not.
+            wanted: What the caller asked for; None for no thought unless the checkpoint always
+                thinks.
 
         Raises:
-            InvalidRequest: It cannot do as wanted.
+            InvalidRequest: The checkpoint does not support `wanted`.
         """
         can = {Thinking.ASKED: (False, True), Thinking.ALWAYS: (True,), Thinking.NEVER: (False,)}
         choices = can[self.thinking]
@@ -111,28 +112,28 @@ class ChatTemplate:
 
         Args:
             ask: The conversation and the tools.
-            thinks: As `thinks` says.
-            max_chars: Of the text.
+            thinks: Whether the answer begins with a thought.
+            max_chars: Maximum length of the text.
 
         Raises:
-            InvalidRequest: The checkpoint has no template, or the template takes no such
-                conversation, or was stopped.
+            InvalidRequest: The checkpoint has no template, or the template rejected the
+                conversation or exceeded a limit.
         """
         text, filler = self._rendered(ask, thinks, max_chars)
         return text.replace(filler, "")
 
     def encode(self, ask: ChatInput, *, thinks: bool, max_chars: int) -> EncodedChat:
-        """Ids of a conversation and of the beginning of its answer; as `render`."""
+        """Return the ids of a conversation and of the beginning of its answer; see `render`."""
         text, filler = self._rendered(ask, thinks, max_chars)
         ids = self.encode_text(text, filler)
         return EncodedChat(ids, self._in_thought(ids))
 
     def encode_text(self, text: str, filler: str = "") -> list[int]:
-        """Ids of a text in which tokens outside the merges count.
+        """Return the ids of a text whose added tokens are encoded as tokens.
 
         Args:
-            text: The same.
-            filler: Is left out of it: it stands in what is no control token.
+            text: The text.
+            filler: Character that splits control tokens that are only text; removed.
         """
         ids: list[int] = []
         for part in self._added.split(text):
@@ -143,13 +144,13 @@ class ChatTemplate:
         return ids
 
     def _in_thought(self, ids: list[int]) -> bool:
-        """Whether a thought is open behind the last control token, which is the template's."""
+        """Return whether a thought is open at the end, after the template's last control token."""
         begin, end = self.thought_ids or (None, None)
         borders = {begin, end, *self._control_ids}
         return next((index for index in reversed(ids) if index in borders), end) == begin != end
 
     def _rendered(self, ask: ChatInput, thinks: bool, max_chars: int) -> tuple[str, str]:
-        """The text, and the character that stands in what is no control token."""
+        """Return the text, and the character that splits control tokens that are only text."""
         if self._template is None:
             raise InvalidRequest(
                 "the model's checkpoint has no chat template, so it cannot chat; "
@@ -163,7 +164,7 @@ class ChatTemplate:
         filler = next((mark for mark in _NONCHARACTERS if mark not in spelled), None)
         if filler is None:
             raise InvalidRequest("a message has all of Unicode's noncharacters", param="messages")
-        if self._control.search(spelled):  # JSON escapes nothing of a control token
+        if self._control.search(spelled):  # JSON does not escape any part of a control token
             variables = _filled(variables, self._control, filler)
         return self._template.render(variables | self._names, max_chars), filler
 
@@ -182,10 +183,10 @@ class ChatTemplate:
 def read_template(folder: Path, tokenizer: QwenTokenizer) -> ChatTemplate:
     """Read a checkpoint's template: chat_template.jinja, or a key of tokenizer_config.json.
 
-    Of several templates the one called `default` is taken.
+    If there are several templates, the one named `default` is used.
 
     Raises:
-        CheckpointError: It is not valid Jinja.
+        CheckpointError: The template is not valid Jinja.
     """
     path, config_path = folder / "chat_template.jinja", folder / "tokenizer_config.json"
     config = read_json(config_path) if config_path.is_file() else {}
@@ -206,7 +207,7 @@ def read_template(folder: Path, tokenizer: QwenTokenizer) -> ChatTemplate:
 
 
 def _token_names(config: Mapping[str, Any]) -> dict[str, str]:
-    """Tokens by the names that templates use: bos_token, eos_token, pad_token and so on."""
+    """Return tokens by the names that templates use: bos_token, eos_token, pad_token, ..."""
     named = {key: value for key, value in config.items() if key.endswith("_token")}
     contents = {
         key: value.get("content") if isinstance(value, dict) else value
@@ -224,7 +225,7 @@ def _thinking(source: str, tokenizer: QwenTokenizer) -> Thinking:
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
-    """A message as templates read it. Arguments are an object where they are one."""
+    """Return a message as templates expect it; arguments are parsed if they are a JSON object."""
     values: dict[str, Any] = {"role": str(message.role), "content": message.content}
     if message.reasoning is not None:
         values |= {"reasoning_content": message.reasoning, "thinking": message.reasoning}
@@ -248,7 +249,7 @@ def _object(arguments: str) -> object:
     try:
         value = json.loads(arguments)
         json.dumps(value, ensure_ascii=False).encode()  # an escape may name half a surrogate pair
-    except (ValueError, RecursionError):  # as it was written
+    except (ValueError, RecursionError):  # pass the text unchanged
         return arguments
     return value
 
@@ -259,7 +260,7 @@ def _any_of(names: Mapping[str, int]) -> re.Pattern[str]:
 
 
 def _filled(value: Any, control: re.Pattern[str], filler: str) -> Any:
-    """The same JSON, with the filler behind the first character of each control token in it."""
+    """Return the JSON value with the filler after the first character of each control token."""
     if isinstance(value, str):
         return control.sub(lambda found: found[0][0] + filler + found[0][1:], value)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-r"""Calls of functions in what Qwen3 says, read while it is written.
+r"""Parse function calls in a Qwen3 answer while it is generated.
 
     text
     <tool_call>
@@ -6,15 +6,15 @@ r"""Calls of functions in what Qwen3 says, read while it is written.
     </tool_call>
     <tool_call> ...
 
-The arguments are passed on as they are written, once the name is known. What a model breaks off or
-writes wrongly is not lost:
+Once the name is known, arguments are streamed as they are generated. Incomplete or malformed calls
+lose no text:
 
-* The head cannot be read (no name, another tag, not JSON): all of it is content, tags included.
-* The arguments cease to be JSON: what was JSON stays the call's, which is not complete; the rest is
-  content.
-* The answer ends within the arguments: what there is stays the call's, which is not complete.
+* The head cannot be parsed (no name, another tag, not JSON): the whole call is content, tags
+  included.
+* The arguments stop being JSON: the JSON before belongs to an incomplete call, the rest is content.
+* The answer ends inside the arguments: they belong to an incomplete call.
 
-Line breaks before and between calls are the template's, and no content.
+Line breaks before and between calls belong to the template, not to the content.
 """
 
 from __future__ import annotations
@@ -38,40 +38,40 @@ class _Place(Enum):
 
 
 class CallReader:
-    """Tells calls from text, however it is cut.
+    """Separator of calls and text; the result does not depend on how the input is cut.
 
     Attributes:
-        num_calls: Calls that are complete: their arguments are valid JSON.
-        ended: As many as may be are complete; nothing more is read.
+        num_calls: Number of complete calls, whose arguments are valid JSON.
+        ended: The maximum number of calls is complete; further text is ignored.
     """
 
     def __init__(self, most_calls: int | None):
-        """Begin to read.
+        """Start an empty answer.
 
         Args:
-            most_calls: None: any number.
+            most_calls: Maximum number of calls; None for no limit.
         """
         self.num_calls = 0
         self.ended = False
         self._most_calls = most_calls
         self._place = _Place.TEXT
-        self._pending = ""  # read, but not understood yet
-        self._searched = 0  # of it: the end tag does not begin before
-        self._trims = False  # line breaks that come next are the template's
+        self._pending = ""  # received, but not parsed yet
+        self._searched = 0  # offset in it before which no end tag begins
+        self._trims = False  # the next line breaks are the template's
         self._num_begun = 0
         self._arguments = JsonPrefix()
         self._content: list[str] = []
         self._calls: list[CallText] = []
 
     def write(self, text: str) -> tuple[str, tuple[CallText, ...]]:
-        """Take more text; returns content and what calls grow by."""
+        """Add text; return the new content and the new parts of calls."""
         self._pending = "" if self.ended else self._pending + text
         while not self.ended and self._advance():
             pass
         return self._taken()
 
     def close(self) -> tuple[str, tuple[CallText, ...]]:
-        """Return what is left, as no text follows."""
+        """Return the rest at the end of the answer, as `write` does."""
         if not self.ended:
             if self._place is _Place.TEXT:
                 self._content.append(self._pending)
@@ -86,7 +86,7 @@ class CallReader:
         return taken
 
     def _advance(self) -> bool:
-        """Understand a part of what is pending; False if more must come first."""
+        """Parse a part of the pending text; False if more text is needed first."""
         if self._place is _Place.TEXT:
             return self._read_text()
         if self._place is _Place.CALL:
@@ -102,7 +102,7 @@ class CallReader:
             self._say(before.rstrip("\n"))
             self._enter(_Place.CALL, after)
             return True
-        # a tag may have begun at the end, and line breaks before it are the template's
+        # the text may end with a part of a tag; line breaks before a tag are the template's
         size = _num_begun(text, CALL)
         said = text[: len(text) - size].rstrip("\n")
         self._pending = text[len(said) :]
@@ -118,7 +118,7 @@ class CallReader:
         end, nested = (self._pending.find(tag, self._searched) for tag in (END_CALL, CALL))
         head = _HEAD.match(self._pending)
         name = _string(head[1]) if head else None
-        # a tag within the head ends it, or it would matter how the text was cut
+        # a tag inside the head ends it; otherwise the result would depend on how the text is cut
         if head and name and not any(0 <= tag < head.end() for tag in (end, nested)):
             self._begin(name)
             self._arguments = JsonPrefix()
@@ -138,7 +138,7 @@ class CallReader:
         return True
 
     def _whole_call(self, text: str) -> bool:
-        """Read a call that is there as a whole; False if it is none."""
+        """Parse a complete call; False if `text` is not one."""
         try:
             call = json.loads(text)
             arguments = call.get("arguments", {})
@@ -169,7 +169,7 @@ class CallReader:
         return False
 
     def _read_tail(self) -> bool:
-        """Leave out what is behind the arguments, up to the end tag or the next call."""
+        """Skip text after the arguments, up to the end tag or the next call."""
         end, nested = self._pending.find(END_CALL), self._pending.find(CALL)
         if nested >= 0 and (end < 0 or nested < end):
             self._enter(_Place.TEXT, self._pending[nested:])
@@ -206,6 +206,6 @@ def _string(spelled: str) -> str | None:
 
 
 def _num_begun(text: str, tag: str) -> int:
-    """Characters at the end of a text that the tag begins with."""
+    """Return how many characters at the end of `text` are the beginning of `tag`."""
     most = min(len(text), len(tag) - 1)
     return next((n for n in range(most, 0, -1) if tag.startswith(text[-n:])), 0)

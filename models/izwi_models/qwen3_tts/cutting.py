@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# Where a piece may end, in order of preference. A closing quote or bracket stays with its sentence.
+# Ends of pieces, in order of preference. A closing quote or bracket stays with its sentence.
 _ENDS = (
     re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]+[”’」』）]*|\n+"),
     re.compile(r"[,;:–—]+[\"'”’)\]]*(?=\s)|[，、；：]"),
@@ -96,7 +96,7 @@ def split_text(text: str, limit: int | None) -> list[str]:
 
 
 def joined(parts: Iterable[Part]) -> list[str]:
-    """The complete pieces that parts add up to."""
+    """Join parts to complete pieces."""
     pieces: list[str] = []
     texts: list[str] = []
     for part in parts:
@@ -108,7 +108,7 @@ def joined(parts: Iterable[Part]) -> list[str]:
 
 
 def _last_end(text: str, limit: int) -> int:
-    """The best place up to `limit` where a piece may end; 0 where there is none."""
+    """Return the best end of a piece up to `limit`; 0 if there is none."""
     for end in _ENDS:
         cuts = [match.end() for match in end.finditer(text) if match.end() <= limit]
         if cuts:

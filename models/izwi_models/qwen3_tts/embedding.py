@@ -13,16 +13,16 @@ from izwi_models.qwen3_tts.prompt import FIRST_FRAME, SPEAKER, SpeechPrompt
 
 Int64 = npt.NDArray[np.int64]
 
-# Tables that the codec track of a position may come from, in the order in which they are joined.
+# Tables with embeddings of the codec track, in the order in which they are joined.
 _NONE, _CODEC, _EMITTED, _CLIP, _VECTOR = range(5)
 
 
 @dataclass(slots=True, eq=False)
 class Positions:
-    """Collects positions in order, then embeds all of them with a few operations.
+    """Positions in order, embedded together with a few operations.
 
-    `sources` and `offsets` say for each position which table its codec track comes from and
-    which row of it.
+    `sources` and `offsets` have, for each position, the table of its codec embedding and the row in
+    that table.
     """
 
     text: list[Int64] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Positions:
         self.offsets.append(offset)
 
     def add_frames(self, frames: list[tuple[int, ...]], text: Int64) -> None:
-        """Add emitted frames, each with the text id beside it."""
+        """Add emitted frames of `codebooks` ids each, with (frames,) text ids."""
         self.sources.append(np.full(len(frames), _EMITTED, np.int64))
         self.offsets.append(np.arange(len(frames)) + len(self.emitted))
         self.emitted.extend(frames)
@@ -79,11 +79,11 @@ class Positions:
         Args:
             ops: The backend's operations.
             weights: Tensors by checkpoint name.
-            pad: Text id of tts_pad and its embedding (1, hidden): beside most frames there is
-                nothing else, and then no text is embedded.
+            pad: Text id of tts_pad and its embedding (1, hidden). Most frames have no other text,
+                and then no text is embedded.
 
         Returns:
-            (positions, hidden) in the order of adding.
+            (positions, hidden) in the order in which they were added.
         """
         ids = np.concatenate(self.text)
         if (ids == pad[0]).all():
@@ -91,7 +91,7 @@ class Positions:
         else:
             text = talker.embed_text(ops, weights, ops.array(ids))
         sources = np.concatenate(self.sources)
-        if (sources == _EMITTED).all():  # a step that only decodes: already in order
+        if (sources == _EMITTED).all():  # a step that only decodes: the frames are in order
             return text + self._embed_frames(ops, weights)
         tables = self._tables(ops, weights)
         firsts = np.cumsum([0, *(0 if table is None else table.shape[0] for table in tables)])
@@ -100,7 +100,7 @@ class Positions:
         return text + ops.take(joined, ops.array(index))
 
     def _tables(self, ops: Ops, weights: Weights) -> list[Array | None]:
-        """The tables by number, None where no position needs one."""
+        """Return the tables, (rows, hidden) each; None for those that no position needs."""
         width = weights["talker.model.codec_embedding.weight"].shape[1]
         tables: list[Array | None] = [ops.zeros((1, width)), None, None, None, None]
         if self.codec_ids:

@@ -1,4 +1,4 @@
-"""Build the prompt of an utterance as ids: a text id and a codec id for each position.
+"""Build the prompt of an utterance: a text id and a codec id for each position.
 
 Pure. The input at every position of a Qwen3-TTS prompt is the sum of a projected text token and
 an item of the codec track: nothing, an id of the codec vocabulary (a code, a control, a language,
@@ -6,11 +6,11 @@ a speaker), the vector of a cloned speaker, or a frame of the reference clip.
 
     instruct? | role | (no)think .. language? .. | speaker? | tts_bos + codec_pad | tail
 
-    tail, text first:    text + codec_pad ..., tts_eos + codec_pad, tts_pad + codec_bos
-    tail, text beside:   text[0] + codec_bos; the rest of the text goes beside the frames
-    tail, clip, first:   clip text, text, tts_eos, all + codec_pad; codec_bos, clip, all + tts_pad
-    tail, clip, beside:  clip text, text, tts_eos laid beside codec_bos, clip; what is left over
-                         goes beside the frames
+    tail, full:            text + codec_pad ..., tts_eos + codec_pad, tts_pad + codec_bos
+    tail, streaming:       text[0] + codec_bos; the rest of the text is added to the frames
+    tail, clip, full:      clip text, text, tts_eos, all + codec_pad; codec_bos, clip, all + tts_pad
+    tail, clip, streaming: clip text, text, tts_eos, added to codec_bos, clip; the rest of the text
+                           is added to the frames
 
 Source: qwen-tts 0.1.1, Qwen3TTSForConditionalGeneration.generate and generate_icl_prompt.
 """
@@ -32,7 +32,7 @@ from izwi_models.qwen3_tts.config import TTSConfig
 
 Int64 = npt.NDArray[np.int64]
 
-# What the codec track holds where it holds no id of the codec vocabulary.
+# Markers in the codec track instead of ids of the codec vocabulary.
 NOTHING = -1
 SPEAKER = -2
 FIRST_FRAME = -3  # frame k of the reference clip is FIRST_FRAME - k
@@ -50,12 +50,12 @@ class SpeechPrompt(Struct, frozen=True, eq=False, omit_defaults=True, tag=True):
 
     Attributes:
         text: (positions,) text id of each position.
-        codec: (positions,) codec id of each position, or one of the negative marks above.
+        codec: (positions,) codec id of each position, or one of the negative markers above.
         text_track: (n,) text ids that are added to the frames, ending with tts_eos unless more text
             will be written. Frames after its end get tts_pad.
         keys: (positions,) int64 content keys: equal keys mean equal inputs to the talker.
-        encode_inputs: The reference clip, if it is not encoded yet: for the speaker vector, then,
-            if its frames are in the prompt, for the codes.
+        encode_inputs: Inputs of the encoders, if the reference clip is not encoded yet: for the
+            speaker vector, then for the codes if the clip's frames are in the prompt.
         voice: The cloned voice, if it is encoded already.
         num_text_ids: Number of text ids in the prompt and the text track.
     """
@@ -112,7 +112,7 @@ class Script:
 
 
 def first_ids(reference: Reference | None) -> int:
-    """Return how many text ids a prompt with interleaved text needs before its first frame."""
+    """Return how many text ids a streaming prompt needs before its first frame."""
     if reference is None:
         return 1
     return max(1, reference.frames + 1 - len(reference.text))
@@ -125,12 +125,13 @@ def assemble(
     encode_inputs: tuple[EncodeInput, ...] = (),
     voice: VoicePrompt | None = None,
 ) -> SpeechPrompt:
-    """Lay out a script on the text and codec tracks.
+    """Build the prompt of a script.
 
     Args:
         config: The checkpoint's ids.
         script: The script.
-        mode: All text first, or one token with each frame; an open script needs the latter.
+        mode: FULL puts all text first, STREAMING adds one token to each frame. An open script needs
+            STREAMING.
         encode_inputs: Copied to the prompt.
         voice: Copied to the prompt.
     """
@@ -164,7 +165,7 @@ def encode_only(encode_inputs: tuple[EncodeInput, ...]) -> SpeechPrompt:
 def _content_keys(
     text: Int64, codec: Int64, encode_inputs: Sequence[EncodeInput], voice: VoicePrompt | None
 ) -> Int64:
-    """Pack the two ids of each position; without a codec id, digest the vector in its place."""
+    """Pack the two ids of each position; for a marker, digest what it stands for: (positions,)."""
     keys = text << _CODEC_BITS | (codec - NOTHING)
     for position in np.flatnonzero(codec < NOTHING).tolist():
         mark, text_id = int(codec[position]), int(text[position])
@@ -176,12 +177,12 @@ def _content_keys(
             source = digest_array(voice.speaker_embedding)
         else:
             source = encode_inputs[mark != SPEAKER].digest
-        # marks are negative and codes are not, so these are never a frame's
+        # markers are negative and codes are not, so these keys never equal those of frames
         keys[position] = frame_key((mark, source), text_id)
     return keys
 
 
-_Tail = tuple[list[int], list[int], list[int]]  # text, codec, text beside the frames
+_Tail = tuple[list[int], list[int], list[int]]  # text, codec, text track
 
 
 def _head(config: TTSConfig, script: Script) -> tuple[list[int], list[int]]:

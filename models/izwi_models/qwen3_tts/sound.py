@@ -1,4 +1,4 @@
-"""The codec of a checkpoint as the engine runs it: frames to sound, and the clip before them."""
+"""The codec of a checkpoint for the engine: frames to audio, after an optional reference clip."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from izwi_models.qwen3_tts.prompt import SpeechPrompt
 
 
 class Codec:
-    """Implements `izwi.tracks.Codec`.
+    """The codec. Implements `izwi.tracks.Codec`.
 
     Attributes:
-        warms_up: Whether speech may continue a clip: the checkpoint clones.
+        warms_up: Whether speech may continue a clip, because the checkpoint clones.
     """
 
     def __init__(
@@ -28,21 +28,21 @@ class Codec:
 
     @property
     def sample_rate(self) -> int:
-        """Of the sound made, Hz."""
+        """Sample rate of the audio, in Hz."""
         return self.config.output_sample_rate
 
     @property
     def frame_samples(self) -> int:
-        """Samples of one frame."""
+        """Number of samples in one frame."""
         return self.config.decode_upsample_rate
 
     @property
     def state(self) -> Mapping[str, StateSpec]:
-        """What a stream of sound keeps between chunks."""
+        """State that a stream keeps between chunks."""
         return qwen3_codec.state_shapes(self.config)
 
     def warm_codes(self, sequence: Sequence) -> Array | None:
-        """The reference clip's frames, on the device, where the speech continues a clip."""
+        """Return the reference clip's codes (frames, codebooks); None if there is no clip."""
         prompt = sequence.request.prompt
         assert isinstance(prompt, SpeechPrompt)
         if prompt.num_reference_frames == 0:
@@ -50,12 +50,15 @@ class Codec:
         return voice_of(self._ops, sequence)[1]
 
     def decode(self, codes: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        """Turn (rows, frames, codebooks) into (rows, samples) in [-1, 1] and the next state."""
+        """Decode (rows, frames, codebooks) to (rows, samples) in [-1, 1], and the next state."""
         return qwen3_codec.decode(self._ops, self.weights, self.config, codes, state)
 
 
 def voice_of(ops: Ops, sequence: Sequence) -> tuple[Array, Array]:
-    """The cloned speaker's vector and the clip's codes, None where the prompt has none."""
+    """Return the cloned speaker's (hidden,) vector and the clip's (frames, codebooks) codes.
+
+    Each is None if the prompt does not have it.
+    """
     prompt = sequence.request.prompt
     assert isinstance(prompt, SpeechPrompt)
     voice = prompt.voice

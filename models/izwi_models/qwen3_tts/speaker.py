@@ -1,4 +1,4 @@
-"""The speaker encoder: an ECAPA-TDNN that turns a clip's log mel into one vector.
+"""Speaker encoder: an ECAPA-TDNN that turns a clip's log mel into one vector.
 
 Source: qwen-tts 0.1.1, core/models/modeling_qwen3_tts.py; Desplanques et al., "ECAPA-TDNN", 2020.
 """
@@ -11,7 +11,7 @@ from izwi.ops import Array, Ops, Weights
 from izwi_models.qwen3_tts.config import SpeakerEncoderConfig
 
 _PREFIX = "speaker_encoder."
-# Least variance under the square root of the pooled deviation.
+# Minimum variance under the square root of the pooled deviation.
 _VARIANCE_FLOOR = 1e-12
 
 
@@ -22,18 +22,18 @@ def speaker_embedding(
     mel: Array,
     lengths: Array | None = None,
 ) -> Array:
-    """Embed clips of equal length, or padded to it.
+    """Compute one speaker vector for each clip. Clips have equal lengths or are padded.
 
     Args:
         ops: The backend's operations.
         weights: Tensors by checkpoint name.
         config: Sizes of the encoder.
         mel: (batch, frames, mel_dim) log mel.
-        lengths: (batch,) int64 on the device: frames of each clip, finite numbers behind them.
-            None: all frames are of the clip.
+        lengths: (batch,) int64 on the device: frames of each clip; the padding must be finite.
+            None if no clip is padded.
 
-    A clip has more frames than the widest convolution reaches to either side, since a reflection
-    must fit into it.
+    A clip needs more frames than the widest convolution reaches to either side, because its edges
+    are reflected.
 
     Returns:
         (batch, enc_dim), not normalised.
@@ -52,26 +52,26 @@ def speaker_embedding(
 
 
 class _Clips:
-    """What looks along time, where clips are as long as their array."""
+    """Operations along time for clips without padding."""
 
     def __init__(self, ops: Ops):
         self.ops = ops
 
     def reflected(self, x: Array, reach: int) -> Array:
-        """So many columns more at either edge: (batch, channels, frames + 2 * reach)."""
+        """Pad both edges by reflection: (batch, channels, frames + 2 * reach)."""
         return self.ops.pad(x, reach, reach, "reflect")
 
     def mean(self, x: Array) -> Array:
-        """(batch, channels, 1)."""
+        """Average over time: (batch, channels, 1)."""
         return self.ops.mean(x, 2)
 
     def softmax(self, scores: Array) -> Array:
-        """Over time."""
+        """Softmax over time, (batch, channels, frames)."""
         return self.ops.softmax(scores)
 
 
 class _PaddedClips(_Clips):
-    """The same where pads stand behind the clips: nothing of a clip hears them."""
+    """The same operations for padded clips; the padding does not affect the results."""
 
     def __init__(self, ops: Ops, lengths: Array, frames: int):
         super().__init__(ops)
@@ -82,8 +82,8 @@ class _PaddedClips(_Clips):
 
     def reflected(self, x: Array, reach: int) -> Array:
         if reach not in self._places:
-            at = abs(self.ops.arange(self._frames + 2 * reach) - reach)  # at the first frame,
-            mirrored = self._last - abs(at - self._last)  # and at the last one of the clip
+            at = abs(self.ops.arange(self._frames + 2 * reach) - reach)  # reflect the start,
+            mirrored = self._last - abs(at - self._last)  # and the end of each clip
             self._places[reach] = self.ops.clip(mirrored, 0, None)
         return self.ops.take_columns(x, self._places[reach])
 
@@ -97,7 +97,7 @@ class _PaddedClips(_Clips):
 def _se_res2net(
     clips: _Clips, weights: Weights, config: SpeakerEncoderConfig, n: int, x: Array
 ) -> Array:
-    """Block n: narrow parts that hear each other's output, then a gate over channels."""
+    """Run block n: groups of channels, each added to the next, then a gate over channels."""
     ops, name, scale = clips.ops, f"blocks.{n}", config.enc_res2net_scale
     kernel, dilation = config.enc_kernel_sizes[n], config.enc_dilations[n]
     wide = _tdnn(clips, weights, f"{name}.tdnn1", x)
@@ -116,7 +116,7 @@ def _se_res2net(
 
 
 def _attentive_statistics(clips: _Clips, weights: Weights, x: Array) -> Array:
-    """Mean and deviation over time, weighted by attention: (b, c, t) -> (b, 2c, 1)."""
+    """Compute mean and deviation over time, weighted by attention: (b, c, t) -> (b, 2c, 1)."""
     ops, mean = clips.ops, clips.mean(x)
     deviation = ops.sqrt(ops.clip(clips.mean((x - mean) * (x - mean)), _VARIANCE_FLOOR, None))
     flat = x * 0.0  # adding to it repeats the statistics along time
@@ -137,7 +137,7 @@ def _tdnn(
 def _conv(
     clips: _Clips, weights: Weights, name: str, x: Array, kernel: int = 1, dilation: int = 1
 ) -> Array:
-    """Convolve without changing the length: the edges are reflected."""
+    """Convolve with reflected edges, so that the length stays the same."""
     reach = dilation * (kernel - 1) // 2
     if reach:
         x = clips.reflected(x, reach)

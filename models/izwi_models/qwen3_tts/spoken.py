@@ -1,6 +1,6 @@
-"""Plain English for a checkpoint that was trained on nothing else: numbers and signs as words.
+"""Text normalization for checkpoints trained on plain English: numbers and signs become words.
 
-The published checkpoints read digits, capitals and symbols by themselves and never come here.
+The published checkpoints read digits, capitals and symbols themselves and do not use this module.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ import re
 from izwi_models.english.text import say_english, settled
 from izwi_models.qwen3_tts.cutting import Part, joined
 
-# What is written after spelling: words, and runs of everything between them.
+# Normalized text: words, and runs of all other characters between them.
 _RUN = re.compile(r"[A-Za-z]+|[^A-Za-z]+")
-# Where a sentence is over, within such a run.
+# The end of a sentence inside such a run.
 _END = re.compile(r"[.?!][,.?!']*\s|\n")
 
 
 class SpokenStream:
-    """Spells out text that is still being written, sentence by sentence.
+    """Normalizer of text that is still being written, sentence by sentence.
 
     Numbers, dates, units, addresses and abbreviations become words (`izwi_models.english`), other
-    marks become commas or go, and every line ends like a sentence. What comes
-    out has letters, apostrophes, hyphens and the marks `, . ? !` alone, and does not depend on how
-    the text was cut: a word is spelled once the white space after it is there, and marks wait for
-    the next word, or for the end of the sentence.
+    marks become commas or are removed, and every line ends like a sentence. The output has only
+    letters, apostrophes, hyphens and the marks `, . ? !`. It does not depend on how the input is
+    cut: a word is emitted once white space follows it, and marks are emitted with the next word or
+    at the end of the sentence.
     """
 
     def __init__(self) -> None:
-        self._raw = ""  # not spelled yet
-        self._between = ""  # spelled marks and spaces since the sentence's last letter
+        self._raw = ""  # not normalized yet
+        self._between = ""  # normalized marks and spaces since the sentence's last letter
         self._started = False  # the sentence has a letter
         self._line_begins = True
 
     def write(self, text: str) -> list[Part]:
-        """Take more text and return what is settled by it. No part is empty but for an end."""
+        """Add text; return the parts that are now settled. Only a part that ends may be empty."""
         self._raw += text
         stop = settled(self._raw)
         spelled = _spell(self._raw[:stop], self._line_begins)
@@ -41,7 +41,7 @@ class SpokenStream:
         return self._speak(spelled)
 
     def close(self) -> list[Part]:
-        """Return the rest, as no text follows."""
+        """Return the rest at the end of the text."""
         spelled, self._raw = _spell(self._raw + "\n", self._line_begins), ""
         return self._speak(spelled)
 
@@ -68,31 +68,31 @@ class SpokenStream:
 
 
 def spell_out(text: str) -> str:
-    """Write text as it is said, its sentences joined by spaces; see `SpokenStream`."""
+    """Normalize a text and join its sentences with spaces; see `SpokenStream`."""
     return " ".join(sentences(text))
 
 
 def sentences(text: str) -> list[str]:
-    """Write text as it is said, and cut it after each sentence."""
+    """Normalize a text and split it into sentences."""
     stream = SpokenStream()
     return joined([*stream.write(text), *stream.close()])
 
 
 def _spell(text: str, begins_line: bool) -> str:
-    """Write text in the letters and marks that the checkpoint knows."""
+    """Normalize text to the letters and marks that the checkpoint knows."""
     text = say_english(text, begins_line=begins_line)
     text = re.sub(r"[;:()\[\]/–—]", ", ", text)
     return re.sub(r"[^A-Za-z ,.'?!\n-]", "", text)
 
 
 def _tidy(between: str) -> str:
-    """One space, none before a mark, and one mark at a time."""
+    """Collapse spaces and runs of marks, and remove spaces before marks."""
     between = re.sub(r"\s+", " ", between)
     between = re.sub(r"\s+([,.?!])", r"\1", between)
     return re.sub(r"[,.?!]*?([.?!])[,.?!]*|,{2,}", lambda m: m[1] or ",", between)
 
 
 def _sentence_end(between: str) -> str:
-    """One mark, and nothing loose before it."""
+    """Return one mark that ends a sentence, without loose characters before it."""
     end = _tidy(between).rstrip(" ,-'")
     return end if end[-1:] in (".", "?", "!") else f"{end}."

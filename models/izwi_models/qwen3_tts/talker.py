@@ -1,7 +1,7 @@
 """The talker and its code predictor: embeddings, codec logits, and the codebooks of one frame.
 
-Source: qwen-tts 0.1.1, core/models/modeling_qwen3_tts.py. The talker's rotation has three rows of
-positions there; they are always equal, so it is the plain one of `izwi_models.qwen3.decoder`.
+Source: qwen-tts 0.1.1, core/models/modeling_qwen3_tts.py. Its rotary embedding has three rows of
+positions, which are always equal, so the plain one of `izwi_models.qwen3.decoder` is used here.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _HEAD = "talker.codec_head.weight"
 _PREDICTOR = "talker.code_predictor."
 _TO_PREDICTOR = f"{_PREDICTOR}small_to_mtp_projection"
 
-# Names that `prepare` adds. No checkpoint has them, so they tell prepared weights from plain ones.
+# Names that `prepare` adds. No checkpoint has them, so their presence marks prepared weights.
 _TABLE = "talker.code_table"  # (rows, hidden): embeddings of all codebooks, zeros before each
 _OFFSETS = "talker.code_offsets"  # (codebooks,) int64, row of the first code of each in the table
 _PREDICTOR_TABLE = f"{_PREDICTOR}code_table"  # the same rows, projected to the predictor's width
 
 
 def prepare(ops: Ops, weights: Weights, config: TTSConfig) -> dict[str, Array]:
-    """Join, project and narrow once what every frame would join and project again.
+    """Prepare weights for serving: join tables, project the predictor's, quantize the heads.
 
-    Every function of this module takes plain weights as well, so that gradients reach them.
-    Serving passes prepared weights.
+    Otherwise every frame would join and project again. All functions of this module also accept
+    plain weights, which training needs for gradients.
     """
     talker = config.talker_config
     ready = pack(ops, weights, talker.stack, "talker.model.")
@@ -39,7 +39,7 @@ def prepare(ops: Ops, weights: Weights, config: TTSConfig) -> dict[str, Array]:
     nothing = ops.zeros((1, weights[names[0]].shape[1]))
     table = ops.concat([part for name in names for part in (nothing, weights[name])], 0)
     for name, offset, size in zip(names, offsets.tolist(), sizes, strict=True):
-        ready[name] = table[offset : offset + size]  # a view, so that nothing is kept twice
+        ready[name] = table[offset : offset + size]  # a view, which takes no memory
     ready[_TABLE], ready[_OFFSETS] = table, ops.array(offsets)
     if f"{_TO_PREDICTOR}.weight" in weights:
         ready[_PREDICTOR_TABLE] = _to_predictor(ops, weights, table)
@@ -67,8 +67,8 @@ def embed_frame(ops: Ops, weights: Weights, codes: Array) -> Array:
     Args:
         ops: The backend's operations.
         weights: Tensors by checkpoint name.
-        codes: (n, codebooks) int64; codebook 0 counts in the talker's codec vocabulary.
-            Where the weights are prepared, NOTHING adds nothing.
+        codes: (n, codebooks) int64; codebook 0 has ids of the talker's codec vocabulary. With
+            prepared weights, the id NOTHING adds zeros.
 
     Returns:
         (n, hidden).
@@ -88,7 +88,7 @@ def hidden_states(
 
 
 def codec_logits(ops: Ops, weights: Weights, hidden: Array) -> Array:
-    """Logits of codebook 0: (..., hidden) -> (..., codec vocabulary)."""
+    """Compute logits of codebook 0: (..., hidden) -> (..., codec vocabulary)."""
     return ops.linear(hidden, weights[_HEAD])
 
 
@@ -101,12 +101,12 @@ def predict_codes(
         ops: The backend's operations.
         weights: Tensors by checkpoint name.
         config: The checkpoint's configuration.
-        hidden: (rows, hidden) talker states, those that the first ids were drawn from.
+        hidden: (rows, hidden) talker states that the first ids were drawn from.
         first_ids: (rows,) int64 drawn for codebook 0.
         pick: Draws the ids of a codebook from its logits.
 
     Returns:
-        (rows, codebooks) int64, the first ids included.
+        (rows, codebooks) int64, including the first ids.
     """
     predictor = config.talker_config.code_predictor_config
     stack, groups = predictor.stack, predictor.num_code_groups
@@ -126,14 +126,14 @@ def predict_codes(
 def predictor_logits(
     ops: Ops, weights: Weights, config: TTSConfig, hidden: Array, codes: Array
 ) -> Array:
-    """Logits of codebooks 1.. with the true codes fed, for training and tests.
+    """Compute logits of codebooks 1.. from the true codes (teacher forcing).
 
     Args:
         ops: The backend's operations.
         weights: Tensors by checkpoint name.
         config: The checkpoint's configuration.
-        hidden: (n, hidden) talker states, one a frame.
-        codes: (n, codebooks) int64, the frames that these states were to produce.
+        hidden: (n, hidden) talker states, one for each frame.
+        codes: (n, codebooks) int64, the target frames of these states.
 
     Returns:
         (n, codebooks - 1, predictor vocabulary); [:, j] are the logits of codebook j + 1.
@@ -158,7 +158,7 @@ def _embed_code(ops: Ops, weights: Weights, ids: Array, codebook: int) -> Array:
 
 
 def _embed_for_predictor(ops: Ops, weights: Weights, ids: Array, codebook: int) -> Array:
-    """Embed codes in the predictor's width."""
+    """Embed codes in the predictor's width: (n,) int64 -> (n, predictor hidden)."""
     if _PREDICTOR_TABLE in weights:
         return ops.take(weights[_PREDICTOR_TABLE], ids + weights[_OFFSETS][codebook])
     return _to_predictor(ops, weights, _embed_code(ops, weights, ids, codebook))
@@ -173,7 +173,7 @@ def _head_name(codebook: int) -> str:
 
 
 def _to_predictor(ops: Ops, weights: Weights, x: Array) -> Array:
-    """Narrow the talker's width to the predictor's, where they differ."""
+    """Project the talker's width to the predictor's, if they differ."""
     if f"{_TO_PREDICTOR}.weight" not in weights:
         return x
     return ops.linear(x, weights[f"{_TO_PREDICTOR}.weight"], weights[f"{_TO_PREDICTOR}.bias"])

@@ -1,9 +1,9 @@
-"""Text of a speech request to ids in the chat template.
+"""Encode the text of a speech request in the chat template.
 
-Source of the template: qwen-tts 0.1.1, inference/qwen3_tts_model.py. It tokenises a whole turn
-and cuts it by counting ids, whatever they stand for: a text that begins with a line break is joined
-to the role's, and a tokenizer of bytes alone leaves most of the role in the text. Here the turn is
-cut in the same places, but the special tokens go in by id: a user's text cannot close its turn.
+Source of the template: qwen-tts 0.1.1, inference/qwen3_tts_model.py. It tokenizes a whole turn and
+cuts it by counting ids. So a line break at the start of the text may share a token with the role's,
+and a tokenizer of single bytes leaves most of the role in the text. Here the turn is cut in the
+same places, but special tokens are inserted by id, so that a user's text cannot close its turn.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 from izwi_models.qwen3.tokenizer import IncrementalTokenizer, QwenTokenizer
 
 _START, _END = "<|im_start|>", "<|im_end|>"
-# Ids at the edges of a turn that are not its text.
+# Number of ids at the edges of a turn that are not its text.
 ROLE_IDS, _CLOSING_IDS, _REFERENCE_CLOSING_IDS = 3, 5, 2
 
 
 class SpeechText:
-    """A checkpoint's tokenizer and the template around what is said."""
+    """A checkpoint's tokenizer with the template around the text."""
 
     def __init__(self, tokenizer: QwenTokenizer):
         """Bind a checkpoint's tokenizer.
@@ -28,24 +28,24 @@ class SpeechText:
         self._start, self._end = tokenizer.id_of(_START), tokenizer.id_of(_END)
 
     def role_and_text(self, text: str) -> tuple[list[int], list[int]]:
-        """Ids of the role's three positions and of the text after them."""
+        """Return the ids of the role's three positions, and those of the text after them."""
         turn = self.open_turn()
         ids = [*turn.write(text), *turn.close()]
         return turn.role, ids
 
     def open_turn(self) -> OpenTurn:
-        """A turn whose text is still to be written."""
+        """Return a turn whose text is still to be written."""
         closing = [self._end, *self._tokenizer.encode("\n"), *self._opening("assistant", "")]
-        # a tokenizer of bytes alone leaves some of the closing in the text
+        # a tokenizer of single bytes leaves some of the closing in the text
         last = closing[: len(closing) - _CLOSING_IDS]
         return OpenTurn(IncrementalTokenizer(self._tokenizer), self._start, last)
 
     def reference(self, text: str) -> list[int]:
-        """Ids of what a reference clip says."""
+        """Return the ids of a reference clip's text."""
         return self._turn("assistant", text)[ROLE_IDS:-_REFERENCE_CLOSING_IDS]
 
     def instruct(self, text: str) -> list[int]:
-        """Ids of an instruction: a user's turn with its markers. None for empty text."""
+        """Return the ids of an instruction, a user's turn with its markers; [] for empty text."""
         return self._turn("user", text) if text else []
 
     def _opening(self, role: str, text: str) -> list[int]:
@@ -56,20 +56,20 @@ class SpeechText:
 
 
 class OpenTurn:
-    """The assistant's turn while its text is written. An id that was given never changes.
+    """The assistant's turn while its text is written. Ids that were returned never change.
 
     Attributes:
-        role: Ids of the role's three positions, complete once there is an id of the text.
+        role: Ids of the role's three positions, complete once the text has an id.
     """
 
     def __init__(self, tokenizer: IncrementalTokenizer, start: int, last: list[int]):
-        """Begin with the id `start`; `last` goes after the text."""
+        """Begin with the id `start`; the ids `last` follow the text."""
         self.role = [start]
         self._tokenizer, self._last = tokenizer, last
         self._take(tokenizer.write("assistant\n"))
 
     def write(self, text: str, *, word_ends: bool = False) -> list[int]:
-        """Take more text and return the ids of text that are settled by it.
+        """Add text; return its ids that are now settled.
 
         See `IncrementalTokenizer.write` for `word_ends`.
         """

@@ -1,9 +1,9 @@
-"""Say a text that is still being written: its pieces as requests, and ids written to them.
+"""Speak a text that is still being written: requests for its pieces, and ids to append to them.
 
-    text ─▶ (plain English) ─▶ pieces ─▶ settled ids ─▶ requests, and what is written to them
+    text ─▶ (plain English) ─▶ pieces ─▶ settled ids ─▶ requests, and ids to append
 
-Pure but for the checks at the start. Requests and ids depend on the text alone: cut in any way, it
-gives the pieces of `Qwen3TTS.split_text` and, joined, the ids of `prepare_speech`.
+Requests and ids depend only on the text, not on how it arrives: its pieces are those of
+`Qwen3TTS.split_text`, and their joined ids those of `prepare_speech`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from izwi_models.qwen3_tts.text import OpenTurn
 
 
 class TextStream:
-    """The pieces of one speech while its text is written.
+    """The pieces of one speech request while its text is written.
 
-    With `TextMode.FULL` a piece begins when its text is complete; otherwise as soon as there is
-    enough of it for its prompt: one id, or as many as are to lie beside the clip that it continues.
+    With `TextMode.FULL` a piece begins when its text is complete; otherwise as soon as it has
+    enough ids for its prompt: one, or enough to cover the clip that it continues (`first_ids`).
     """
 
     def __init__(self, checkpoint: Checkpoint, request_id: str, model: str, ask: SpeechInput):
-        """Check all but the text.
+        """Check the request, except for its text.
 
         Args:
-            checkpoint: What speaks.
-            request_id: Piece n is `request_id`-n.
+            checkpoint: The checkpoint.
+            request_id: The request of piece n gets the id `request_id`-n.
             model: Name under which the checkpoint is served.
-            ask: What is asked; its text is not looked at.
+            ask: The request; its text is ignored.
 
         Raises:
             InvalidRequest: See `prepare.draft`.
@@ -47,17 +47,17 @@ class TextStream:
         self._name, self._model = request_id, model
         self._spoken = SpokenStream() if checkpoint.config.plain_english else None
         self._cutter = Cutter(checkpoint.config.max_text_characters)
-        # a sentence of plain English that may be cut comes word by word, one space between them
+        # plain English with a length limit arrives word by word, separated by one space
         self._word_ends = checkpoint.config.plain_english and self._cutter.limit is not None
-        self._half = ""  # a first surrogate: clients cut text between UTF-16 units, too
+        self._half = ""  # a first surrogate, because clients may cut text between UTF-16 units
         self._piece = 0
         self._turn: OpenTurn | None = None
-        self._begun = False  # the request of the piece in flight is out
-        self._first: list[int] = []  # ids of the piece before it is
+        self._begun = False  # the request of the current piece was returned
+        self._first: list[int] = []  # ids of the piece until then
         self._said: list[str] = []
 
     def write(self, text: str) -> list[TextPart]:
-        """Take more text and return what is settled by it.
+        """Add text; return the requests and ids that are now settled.
 
         Raises:
             TooLarge: The clip leaves no room for speech.
@@ -67,10 +67,10 @@ class TextStream:
         return self._pieces(parts)
 
     def close(self) -> list[TextPart]:
-        """Return the rest, as no text follows.
+        """Return the rest at the end of the text.
 
         Raises:
-            InvalidRequest: There was nothing to say in all of the text.
+            InvalidRequest: The whole text contains nothing that can be spoken.
         """
         parts = self._spoken.close() if self._spoken else []
         made = self._pieces([*parts, Part("", ends=True)])
@@ -109,7 +109,7 @@ class TextStream:
             self._turn, self._begun, self._first, self._said = None, False, [], []
 
     def _begin(self, name: str, turn: OpenTurn, complete: bool) -> tuple[Request | None, list[int]]:
-        """The request of the piece in flight, if it can begin, and the ids to write to it."""
+        """Return the request of the current piece, if it can begin, and the ids to append."""
         enough = self._draft.first_ids
         is_open = self._draft.mode is TextMode.STREAMING and len(self._first) >= enough
         if not (is_open or complete):
@@ -117,14 +117,14 @@ class TextStream:
         self._begun = True
         text = self._first[:enough] if is_open else self._first
         request = self._draft.request(name, self._model, turn.role, text, is_open=is_open)
-        if not is_open:  # then its text is complete, and it is what it would be without a stream
+        if not is_open:  # the text is complete, so the request equals one that is not streamed
             ask = replace(self._draft.ask, text="".join(self._said))
             request = replace(request, ask=ask)
         return request, self._first[len(text) :]
 
 
 def _whole_characters(text: str) -> tuple[str, str]:
-    """Join surrogate pairs, replace halves that stand alone, and keep back one at the end."""
+    """Join surrogate pairs and replace single surrogates; return one at the end separately."""
     half = text[-1:] if "\ud800" <= text[-1:] < "\udc00" else ""
     units = text[: len(text) - len(half)].encode("utf-16-le", "surrogatepass")
     return units.decode("utf-16-le", "replace"), half

@@ -1,4 +1,4 @@
-"""The two encoders of a voice, over clips padded to one of a few lengths."""
+"""The two encoders of a voice, for clips padded to one of a few lengths."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from izwi_models import qwen3_codec as codec
 from izwi_models.qwen3_tts.config import SpeakerEncoderConfig
 from izwi_models.qwen3_tts.speaker import speaker_embedding
 
-# Lengths that clips are padded to, in seconds. Longer ones are rare, and run as they are.
+# Lengths that clips are padded to, in seconds. Longer clips are rare, and run without padding.
 _LENGTHS_S = (1, 2, 4, 8, 15, 30)
-# Clips of one batch, and their seconds: 64 s take the speaker encoder 180 MB in 16 bits, and the
-# codec's 380 MB. A GPU that records keeps the memory for good, and is busy with that much sound.
+# Limits of a batch in clips and in seconds of audio. 64 s keep a GPU busy; in 16 bits they take
+# 180 MB in the speaker encoder and 380 MB in the codec's, for good if the steps are recorded.
 _MAX_CLIPS, _MAX_BATCH_S = 8, 64
 
 
 def _max_clips() -> list[int]:
-    """Clips of one batch, of each length."""
+    """Return the maximum number of clips in a batch, for each length."""
     return [min(_MAX_CLIPS, _MAX_BATCH_S // seconds) for seconds in _LENGTHS_S]
 
 
 class PaddedSpeakers:
-    """Log mel of clips to their speakers' vectors. Implements `izwi.encoders.PaddedEncoder`."""
+    """Encoder of log mel to speaker vectors. Implements `izwi.encoders.PaddedEncoder`."""
 
     axis = 0  # the frames of (frames, mel_dim)
 
@@ -41,20 +41,20 @@ class PaddedSpeakers:
         self._max_clips = dict(zip(self.shapes, _max_clips(), strict=True))
 
     def max_pieces(self, shape: tuple[int, ...]) -> int:
-        """Clips of one batch."""
+        """Return the maximum number of clips in a batch."""
         return self._max_clips[shape]
 
     def encode_padded(self, values: Array, lengths: Array) -> Array:
-        """(batch, frames, mel_dim) and the frames of each clip to (batch, hidden)."""
+        """Encode (batch, frames, mel_dim) with (batch,) frames of each clip: (batch, hidden)."""
         return speaker_embedding(self._ops, self._weights, self._config, values, lengths)
 
     def unpadded(self, row: Array, length: int) -> Array:  # noqa: ARG002
-        """The vector, which has no length."""
+        """Return the vector unchanged: its size does not depend on the length."""
         return row
 
 
 class PaddedCodes:
-    """Samples of clips to frames of codes. Implements `izwi.encoders.PaddedEncoder`."""
+    """Encoder of samples to frames of codes. Implements `izwi.encoders.PaddedEncoder`."""
 
     axis = 0  # the samples
 
@@ -63,7 +63,7 @@ class PaddedCodes:
 
         Args:
             ops: The backend's operations.
-            weights: Of the codec, prepared.
+            weights: Prepared weights of the codec.
             config: The codec's configuration.
         """
         self._ops, self._weights, self._config = ops, weights, config
@@ -74,13 +74,13 @@ class PaddedCodes:
         self._max_clips = dict(zip(self.shapes, _max_clips(), strict=True))
 
     def max_pieces(self, shape: tuple[int, ...]) -> int:
-        """Clips of one batch."""
+        """Return the maximum number of clips in a batch."""
         return self._max_clips[shape]
 
     def encode_padded(self, values: Array, lengths: Array) -> Array:
-        """(batch, samples) and the samples of each clip to (batch, frames, codebooks) int64."""
+        """Encode (batch, samples) with (batch,) lengths: (batch, frames, codebooks) int64."""
         return codec.encode(self._ops, self._weights, self._config, values, lengths)
 
     def unpadded(self, row: Array, length: int) -> Array:
-        """The frames of so many samples, the last one filled up with silence."""
+        """Return the frames of the first `length` samples; the last is padded with silence."""
         return row[: -(-length // self._config.encode_downsample_rate)]
