@@ -1,7 +1,7 @@
-"""Two families of discriminators that tell the codec's sound from the synthesiser's.
+"""Two families of discriminators between the codec's audio and the synthesizer's.
 
-Some fold the sound at a period and look along it, others look at spectrograms. They hear what
-distances between spectra cannot: whether harmonics are lines or noise.
+One folds the waveform at several periods, the other uses spectrograms. They detect what distances
+between spectra do not: whether harmonics are lines or noise.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _WINDOWS = (512, 1024, 2048)
 _SPECTRUM_CHANNELS = (2, 16, 32, 32, 32)
 _SPECTRUM_STRIDES = ((1, 2), (1, 2), (2, 2), (1, 1))  # (time, frequency)
 _SLOPE = 0.1
-_COMPRESSION = 0.3  # power that magnitudes are raised to
+_COMPRESSION = 0.3  # exponent of magnitudes
 
 
 class Adversary:
-    """The discriminators and their optimiser."""
+    """The discriminators and their optimizer."""
 
     def __init__(self, device: torch.device, seed: int):
         self._dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -34,14 +34,14 @@ class Adversary:
         self.metrics = torch.zeros(2, device=device)
 
     def oppose(self, made: Tensor, true: Tensor) -> Tensor:
-        """Hold the discriminators' gradient for their optimiser, and tell what they object to.
+        """Keep the discriminators' gradient for their optimizer, and return the codec's loss.
 
         Args:
-            made: (rows, samples) that requires gradients.
-            true: (rows, samples).
+            made: (rows, samples) from the codec; requires gradients.
+            true: (rows, samples) from the synthesizer.
 
         Returns:
-            The loss of `made`: least squares, and the distance of the layers' outputs.
+            The loss of `made`: least squares, plus the distance of the layers' outputs.
         """
         weights = self.weights.views(self._dtype)
         judged, wanted = self._layers(weights, made), self._layers(weights, true)
@@ -59,7 +59,7 @@ class Adversary:
         return objection + 2 * distance
 
     def _layers(self, weights: Mapping[str, Tensor], sound: Tensor) -> list[list[Tensor]]:
-        """What the layers of each discriminator put out; the last is the verdict."""
+        """Return the outputs of each discriminator's layers; the last is its score."""
         folded = [
             _convolve(weights, f"period.{p}", _fold(sound, p).to(self._dtype)) for p in _PERIODS
         ]
@@ -70,7 +70,7 @@ class Adversary:
 
 
 def _shapes() -> dict[str, tuple[int, ...]]:
-    """Weights and biases of all convolutions, by discriminator and layer."""
+    """Return the shapes of all weights and biases, by discriminator and layer."""
     shapes: dict[str, tuple[int, ...]] = {}
     for family, members, channels, kernel in (
         ("period", _PERIODS, _PERIOD_CHANNELS, (5, 1)),
@@ -87,7 +87,7 @@ def _shapes() -> dict[str, tuple[int, ...]]:
 
 
 def _convolve(weights: Mapping[str, Tensor], name: str, x: Tensor) -> list[Tensor]:
-    """Outputs of the convolutions of one discriminator, (rows, channels, ., .) each."""
+    """Run one discriminator; return each layer's output, (rows, channels, ., .)."""
     periodic = name.startswith("period")
     strides = ((3, 1),) * (len(_PERIOD_CHANNELS) - 1) if periodic else _SPECTRUM_STRIDES
     outputs = []
@@ -102,12 +102,12 @@ def _convolve(weights: Mapping[str, Tensor], name: str, x: Tensor) -> list[Tenso
 
 
 def _fold(sound: Tensor, period: int) -> Tensor:
-    """(rows, 1, samples / period, period)."""
+    """Fold (rows, samples) at a period: (rows, 1, samples / period, period)."""
     return sound[:, : sound.shape[1] // period * period].unflatten(1, (-1, period))[:, None]
 
 
 def _spectrum(sound: Tensor, window: int) -> Tensor:
-    """Real and imaginary part, the magnitude compressed: (rows, 2, frames, bins)."""
+    """Return the spectrum with compressed magnitude: (rows, 2, frames, bins), real, imaginary."""
     hann = torch.hann_window(window, device=sound.device)
     spectrum = torch.stft(sound, window, window // 4, window, hann, return_complex=True)
     parts = torch.view_as_real(spectrum)

@@ -1,7 +1,7 @@
-"""Train an aligner on synthesised speech, whose words have known times, from izwi-tiny-asr.
+"""Train an aligner from izwi-tiny-asr on synthesized speech, whose word times are known.
 
-The prompt is that of Qwen3-ForcedAligner. Words that espeak-ng says as one ("of the") have a time
-where they begin and where they end; the borders between them are left out.
+The prompt is that of Qwen3-ForcedAligner. Words that espeak-ng pronounces as one ("of the") have
+one start and one end time; the borders between them are not trained.
 """
 
 from __future__ import annotations
@@ -48,26 +48,29 @@ from izwi_models.tiny.recipes.speech import FRAME, SAMPLE_RATE, SpokenWord
 _EDGES = [25, 31, 37, 43, 50, 62, 75, 100]  # codec frames; whole and half seconds
 _MELS_A_FRAME = 8  # mel frames in 80 ms
 _UNKNOWN = -1.0
-# A border is as sharp as the synthesiser's events, which are some 40 ms off: near classes are right
-# too, and less so the farther they are.
+# The synthesizer's events are about 40 ms off, so classes near a border also count as right, less
+# the farther away they are.
 _SPREAD_MS = 50.0
 _TESTED = 64  # utterances at a time
-# Every utterance of the corpus begins after 160 ms of silence, and none has a long pause. A model
-# that always hears that learns it: a second more before the first word puts all 600 ms off.
-_MOST_SILENCE = 50  # codec frames around and in an utterance, beside its own
-_MOST_CUT = 3360  # samples of its own before it that may be missing, of 3840
+# Utterances of the corpus begin after 160 ms of silence and have no long pauses. Trained on these
+# alone, the model is 600 ms off if there is another second of silence before the first word.
+_MOST_SILENCE = 50  # maximum codec frames of silence added around and inside an utterance
+_MOST_CUT = 3360  # maximum samples removed from the 3840 of silence before an utterance
 _PAUSED_SHARE = 0.5
 _TESTED_LATE_MS = 1000.0
 
 
 class Marks:
-    """What stands behind each sound, and the times of its marks.
+    """Ids after the audio of each utterance, and the times of its marks: word starts and ends.
 
     Attributes:
-        ids: (n, longest) what follows the sound, and its lengths (n,).
-        places: (n, most) where in it the marks are, and their number (n,).
-        times: (n, most) their times in ms; _UNKNOWN where nobody knows.
-        pauses: Of each text, where a pause may be: the ends of words before a known start, in ms.
+        ids: (n, longest) ids after the audio.
+        lengths: (n,) number of these ids.
+        places: (n, most) index of each mark in `ids`.
+        counts: (n,) number of marks.
+        times: (n, most) times of the marks in ms; _UNKNOWN if not known.
+        pauses: Times in ms at which each utterance may be paused: ends of words, if the end and the
+            next start are known.
     """
 
     def __init__(self, corpus: Corpus, words: list[list[SpokenWord]], tokenizer: QwenTokenizer):
@@ -93,13 +96,13 @@ class Marks:
 
 
 def known_times(text: str, spoken: list[SpokenWord]) -> list[float]:
-    """Start and end of each word of a text, in ms, as far as the synthesiser tells them."""
+    """Return start and end of each word in ms; _UNKNOWN if the synthesizer does not report it."""
     starts = {word.place: word for word in spoken}
     words = split_words(text, "English")
     times = []
     for index, word in enumerate(words):
         mine = starts.get(word.start)
-        # it is the last of those that were said as one if the next has an event of its own
+        # it is the last of several words pronounced as one if the next word has its own event
         is_last = index + 1 == len(words) or words[index + 1].start in starts
         said = [other for other in spoken if other.place <= word.start]
         times.append(_UNKNOWN if mine is None else mine.start_ms)
@@ -109,12 +112,12 @@ def known_times(text: str, spoken: list[SpokenWord]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Utterances of a batch, each somewhere in silence, and with a pause between two words.
+    """Utterances of a batch with silence around them, and a pause between two words.
 
     Attributes:
-        items: (rows,) numbers of the utterances.
-        lengths: (rows,) codec frames with that silence.
-        leads: (rows,) samples of silence before; below 0, samples that are missing of its own.
+        items: (rows,) indices of the utterances.
+        lengths: (rows,) codec frames, including the added silence.
+        leads: (rows,) samples of silence before; if negative, samples removed from the start.
         cuts: (rows,) samples of the utterance before the pause.
         gaps: (rows,) samples of the pause.
     """
@@ -126,7 +129,7 @@ class Placed:
     gaps: Tensor
 
     def sound(self, corpus: Corpus, frames: int) -> Tensor:
-        """(rows, frames * 1920) floats."""
+        """Return the audio of the batch, (rows, frames * 1920) float32."""
         lead, cut, gap = (x[:, None] for x in (self.leads, self.cuts, self.gaps))
         at = torch.arange(frames * FRAME, device=corpus.device) - lead
         paused = (at >= cut) & (at < cut + gap)
@@ -137,18 +140,18 @@ class Placed:
         return samples * ((at >= 0) & (at < spoken) & ~paused)
 
     def times(self, marks: Marks) -> tuple[Tensor, Tensor]:
-        """Times of the marks in ms, and which of them are known."""
+        """Return the times of the marks in ms and whether they are known, (rows, most) each."""
         times = marks.times[self.items]
         lead, cut, gap = (
             x[:, None] * (1000.0 / SAMPLE_RATE) for x in (self.leads, self.cuts, self.gaps)
         )
         starts = torch.arange(times.shape[1], device=times.device) % 2 == 0
-        later = times + 2.0 * starts > cut + 1.0  # what starts at the cut, not what ends there
+        later = times + 2.0 * starts > cut + 1.0  # a start at the cut moves, an end there does not
         return times + lead + gap * later, times >= 0.0
 
 
 def lengths_in_silence(frames: Int64, generator: np.random.Generator) -> Int64:
-    """Put utterances of so many codec frames into silence: mostly a little, at times seconds."""
+    """Draw the lengths of utterances with added silence, (n,) codec frames: mostly little."""
     most = np.minimum(_MOST_SILENCE, _EDGES[-1] - frames).clip(0)
     return frames + (most * generator.random(len(frames)) ** 3).astype(np.int64)
 
@@ -160,14 +163,14 @@ def placed_batch(
     pauses: list[list[float]],
     generator: np.random.Generator,
 ) -> Int64:
-    """Draw where in its silence each utterance stands and pauses: (5, rows), as in `Placed`.
+    """Draw the position and the pause of each utterance: (5, rows), as in `Placed`.
 
     Args:
-        items: (rows,) numbers of the utterances.
-        room: (n,) codec frames of silence that each of the corpus gets.
-        lengths: (n,) codec frames of each with it.
-        pauses: Where each may pause, in ms.
-        generator: Draws.
+        items: (rows,) indices of the utterances.
+        room: (n,) codec frames of silence added to each utterance of the corpus.
+        lengths: (n,) codec frames of each, including the silence.
+        pauses: Times in ms at which each may be paused.
+        generator: Source of randomness.
     """
     samples = room[items] * FRAME
     gaps, cuts = np.zeros_like(samples), np.zeros_like(samples)
@@ -205,11 +208,11 @@ class AlignerTrainer:
         self._class_ms = torch.arange(classes, device=device) * float(STEP_MS)
 
     def hold(self, batch: Placed, frames: int, length: int) -> None:
-        """Compute the gradient of a batch."""
+        """Compute the gradient of a batch; see `loss`."""
         self.optimizer.hold(self.loss(batch, frames, length))
 
     def loss(self, batch: Placed, frames: int, length: int) -> Tensor:
-        """Loss of utterances padded to `frames` codec frames and `length` ids behind them."""
+        """Compute the loss of utterances padded to `frames` codec frames and `length` ids."""
         sound = disturbed(to_16k(batch.sound(self.corpus, frames)))
         mel = augmented_mel(sound, batch.lengths)
         views = self._shared | self.weights.views(self.dtype)
@@ -233,7 +236,7 @@ class AlignerTrainer:
         lengths: Tensor,
         length: int,
     ) -> Tensor:
-        """Logits (rows, marks, classes) of utterances of `lengths` codec frames."""
+        """Compute logits (rows, marks, classes) of utterances of `lengths` codec frames."""
         tokens = token_counts(lengths * _MELS_A_FRAME)
         audio = encode_windows(
             self.ops,
@@ -244,7 +247,7 @@ class AlignerTrainer:
         )
         rows, most = audio.shape[:2]
         at = torch.arange(1 + most + length, device=self.device)[None]
-        behind = at - 1 - tokens[:, None]  # counts from the end of the sound
+        behind = at - 1 - tokens[:, None]  # index after the end of the audio
         ids = marks.ids[items][:, :length].gather(1, behind.clamp(0, length - 1))
         ids = torch.where(at < 1, token_id("<|audio_start|>"), ids)
         x = F.embedding(ids, weights[EMBEDDING])
@@ -258,19 +261,19 @@ class AlignerTrainer:
 
     @torch.no_grad()
     def errors_ms(self, corpus: Corpus, marks: Marks, late_ms: float = 0.0) -> np.ndarray:
-        """How far the known borders of a corpus are off, in ms, put in order as in serving.
+        """Return absolute errors of all known borders in ms, (borders,), repaired as in serving.
 
         Args:
-            corpus: Utterances; those that are too long with the silence are left out.
-            marks: Theirs.
-            late_ms: Silence before each, beside its own.
+            corpus: Utterances; those that are too long with the silence are skipped.
+            marks: Their marks.
+            late_ms: Silence added before each utterance.
         """
         weights = self._shared | self.weights.views(self.dtype, self.optimizer.averaged)
         longest = int(marks.lengths.max())
         errors: list[float] = []
         lead = round(late_ms / 1000.0 * SAMPLE_RATE)
         padded = corpus.frames + -(-lead // FRAME)
-        # short ones together: one above 8 s would be another window
+        # sorted by length; above 8 s there would be a second window
         order = np.argsort(padded, kind="stable")[: int((padded <= _EDGES[-1]).sum())]
         for start in range(0, len(order), _TESTED):
             items = order[start : start + _TESTED]
@@ -290,14 +293,14 @@ class AlignerTrainer:
         return np.asarray(errors)
 
     def save(self, args: argparse.Namespace) -> None:
-        """Write the averaged weights in the published layout; an index finds what is shared."""
+        """Write the averaged weights in the published layout, with an index of shared tensors."""
         own = self.weights.views(torch.float32, self.optimizer.averaged)
         save_tensors(own, args.out / (OWN if self._shared else WHOLE), torch.float16)
         complete(args.out, args.asr)
 
 
 def train(trainer: AlignerTrainer, args: argparse.Namespace) -> None:
-    """Train for the time given, write the checkpoint as it goes, and measure it at the end."""
+    """Train for the given time, write the checkpoint at intervals, and evaluate it at the end."""
     clock = Clock(args.seconds)
     log = Log(args.out / "aligner.log", clock)
     stepper = Stepper(trainer.device, capture=not args.plain)
@@ -347,10 +350,10 @@ def train(trainer: AlignerTrainer, args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Train, or go on from the checkpoint in the output folder."""
+    """Train, continuing from the checkpoint in the output folder if there is one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="folder that the speech recipe wrote")
-    parser.add_argument("asr", type=Path, help="folder of izwi-tiny-asr: its weights, its tokens")
+    parser.add_argument("asr", type=Path, help="folder of izwi-tiny-asr, for weights and tokenizer")
     parser.add_argument("out", type=Path, help="checkpoint folder")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--rate", type=float, default=1e-3)
@@ -363,9 +366,9 @@ def main() -> None:
         "--own",
         type=re.compile,
         default=re.compile(""),
-        help="pattern of the tensors to train; the others stay izwi-tiny-asr's, and in its file",
+        help="pattern of the tensors to train; others are shared with izwi-tiny-asr",
     )
-    parser.add_argument("--jobs", type=int, help="read only so many parts of the corpus")
+    parser.add_argument("--jobs", type=int, help="number of parts of the corpus to read")
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,7 +1,7 @@
-"""Make the folder of an aligner complete: all that stands around the tensors that were trained.
+"""Complete the folder of an aligner: index, configuration and tokenizer for its trained tensors.
 
-They lie in own.safetensors. An index finds the others in the transcriber's file, which must stay
-where it is from there.
+The trained tensors are in own.safetensors. An index refers to the transcriber's file for all
+others, by relative path, so both folders must be moved together.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def complete(out: Path, asr: Path) -> None:
     """Write index, configuration and tokenizer of an aligner whose weights are in `out`.
 
     Args:
-        out: Holds own.safetensors, or model.safetensors and then needs no index.
-        asr: Folder of the transcriber: the tensors that `out` has not, and its tokens.
+        out: Folder with own.safetensors, or with model.safetensors, which needs no index.
+        asr: Folder of the transcriber, with the remaining tensors and the tokenizer.
 
     Raises:
-        CheckpointError: own.safetensors has a tensor that no aligner has.
+        CheckpointError: own.safetensors has an unexpected tensor.
     """
     if not (out / WHOLE).is_file():
         names = tensor_shapes(parse_config(AlignerConfig, ALIGNER, "settings.ALIGNER"))
@@ -55,9 +55,9 @@ def _write(path: Path, values: dict[str, object]) -> None:
 
 
 def main() -> None:
-    """Put an own.safetensors into a folder of its own, beside the transcriber's."""
+    """Make a checkpoint folder for an own.safetensors."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("own", type=Path, help="own.safetensors, as the aligner recipe wrote it")
+    parser.add_argument("own", type=Path, help="own.safetensors from the aligner recipe")
     parser.add_argument("asr", type=Path, help="folder of izwi-tiny-asr")
     parser.add_argument("out", type=Path, help="checkpoint folder")
     args = parser.parse_args()

@@ -1,7 +1,7 @@
-"""What a transcriber hears beside clean speech: noise, rooms, telephones, and no speech at all.
+"""Augmentation for transcribers: noise, rooms, telephones, and audio without speech.
 
-Everything draws from the device's generator and reads nothing back, so a training step that calls
-it can be captured.
+All functions draw from the device's generator and read no values back, so that a training step that
+calls them can be captured.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _PARTIALS = 4
 
 
 def draw(low: float, high: float, rows: int, *shape: int, device: torch.device) -> Tensor:
-    """Uniform numbers, (rows, *shape)."""
+    """Draw uniform numbers, (rows, *shape)."""
     return low + (high - low) * torch.rand(rows, *shape, device=device)
 
 
 def level(sound: Tensor) -> Tensor:
-    """Root mean square of each row, (rows, 1)."""
+    """Compute the root mean square of each row, (rows, 1)."""
     return sound.square().mean(1, keepdim=True).add(1e-12).sqrt()
 
 
 def coloured_noise(rows: int, samples: int, device: torch.device) -> Tensor:
-    """Noise of level 1 whose power falls with f to the power of 0 (white) to 2 (brown)."""
+    """Make noise (rows, samples) of level 1; its power falls with f^0 (white) to f^2 (brown)."""
     frequencies = torch.arange(samples // 2 + 1, device=device).clamp_min(20)
     shape = frequencies.float() ** -(draw(0, 2, rows, 1, device=device) / 2)
     spectrum = torch.fft.rfft(torch.randn(rows, samples, device=device)) * shape
@@ -37,7 +37,7 @@ def coloured_noise(rows: int, samples: int, device: torch.device) -> Tensor:
 
 
 def babble(sound: Tensor, speakers: int = 5) -> Tensor:
-    """The other rows' speech added up, at level 1."""
+    """Add up the speech of other rows, at level 1: (rows, samples)."""
     mixed = torch.zeros_like(sound)
     for speaker in range(1, speakers + 1):
         mixed = mixed + sound.roll((speaker, 3001 * speaker), (0, 1))
@@ -45,7 +45,7 @@ def babble(sound: Tensor, speakers: int = 5) -> Tensor:
 
 
 def through_rooms(sound: Tensor) -> Tensor:
-    """Put a fifth of the rows into small rooms, and send a fifth through a telephone."""
+    """Add room reverberation to a fifth of the rows, and a telephone's band limits to a fifth."""
     rows, samples, device = *sound.shape, sound.device
     size = samples + _TAIL
     time = torch.arange(_TAIL, device=device) / RATE
@@ -64,7 +64,7 @@ def through_rooms(sound: Tensor) -> Tensor:
 
 
 def disturbed(sound: Tensor) -> Tensor:
-    """Speech of (rows, samples) at 16 kHz in rooms, with noise and babble, at any loudness."""
+    """Add rooms, noise and babble to (rows, samples) of speech at 16 kHz, at random levels."""
     rows, samples, device = *sound.shape, sound.device
 
     def chance(share: float) -> Tensor:
@@ -81,7 +81,7 @@ def disturbed(sound: Tensor) -> Tensor:
 
 
 def _music(rows: int, samples: int, device: torch.device) -> Tensor:
-    """Plucked chords of five notes that change a few times a second."""
+    """Make plucked chords of five notes that change a few times a second: (rows, samples)."""
     time = torch.arange(samples, device=device) / RATE
     beat = draw(0.15, 0.8, rows, 1, device=device)
     bar = (time / beat).long()
@@ -98,7 +98,7 @@ def _music(rows: int, samples: int, device: torch.device) -> Tensor:
 
 
 def _hum(rows: int, samples: int, device: torch.device) -> Tensor:
-    """Harmonics of the mains, or any steady tone."""
+    """Make mains hum, or another steady tone, with harmonics: (rows, samples)."""
     time = torch.arange(samples, device=device) / RATE
     mains = 50.0 + 10.0 * (draw(0, 1, rows, 1, device=device) < 0.5)
     any_tone = 10 ** draw(1.8, 3.6, rows, 1, device=device)
@@ -111,9 +111,9 @@ def _hum(rows: int, samples: int, device: torch.device) -> Tensor:
 
 
 def _beeps(rows: int, samples: int, device: torch.device) -> Tensor:
-    """One or two tones that are switched on and off: telephones, alarms, timers, dialled digits.
+    """Make one or two tones that switch on and off: telephones, alarms, timers, dialled digits.
 
-    Some rows change the tones at each beep, some begin and end it at once, some trill.
+    Some rows change the tones at each beep, some have hard edges, some trill.
     """
     time = torch.arange(samples, device=device) / RATE
     period = 10 ** draw(-1.0, 0.78, rows, 1, device=device)  # seconds
@@ -137,7 +137,7 @@ def _beeps(rows: int, samples: int, device: torch.device) -> Tensor:
 
 
 def _clicks(rows: int, samples: int, device: torch.device) -> Tensor:
-    """Sparse impulses that ring for some milliseconds."""
+    """Make sparse impulses that ring for some milliseconds: (rows, samples)."""
     rare = 10 ** draw(-4.6, -3.2, rows, 1, device=device)
     hits = (torch.rand(rows, samples, device=device) < rare) * torch.randn(
         rows, samples, device=device
@@ -151,7 +151,7 @@ def _clicks(rows: int, samples: int, device: torch.device) -> Tensor:
 
 
 def _coughs(rows: int, samples: int, device: torch.device) -> Tensor:
-    """Bursts of resonant noise, alone or in a row: coughs, breaths, a throat that is cleared."""
+    """Make bursts of resonant noise, one or several: coughs, breaths, throat clearing."""
     time = torch.arange(samples, device=device) / RATE
     period = 10 ** draw(-0.7, 0.5, rows, 1, device=device)  # seconds
     place = time / period + draw(0, 1, rows, 1, device=device)
@@ -177,7 +177,7 @@ def _coughs(rows: int, samples: int, device: torch.device) -> Tensor:
 
 
 def no_speech(rows: int, samples: int, device: torch.device) -> Tensor:
-    """(rows, samples) at 16 kHz: silence, noise, music, hum, beeps, clicks, coughs, or several."""
+    """Make audio without speech, (rows, samples) at 16 kHz: noise, music, hum, beeps, silence."""
     time = torch.arange(samples, device=device) / RATE
     pace = 10 ** draw(-0.7, 0.9, rows, 1, device=device)
     waving = 0.5 + 0.5 * torch.sin(2 * math.pi * pace * time)

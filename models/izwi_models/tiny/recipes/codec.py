@@ -1,7 +1,7 @@
-"""Train the 12 Hz codec of izwi-tiny-tts on synthesised speech: sound to codes and back.
+"""Train the 12 Hz codec of izwi-tiny-tts on synthesized speech: audio to codes and back.
 
-The published encoder is causal, and it is trained directly: codes that look ahead would let a
-talker cheat in training and babble when it runs freely.
+The encoder is causal, like the published one: if codes depended on later audio, a talker would use
+that in training and fail in generation.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _ACOUSTIC = "encoder.quantizer.acoustic_residual_vector_quantizer"
 _FIRST, _REST = "decoder.quantizer.rvq_first", "decoder.quantizer.rvq_rest"
 _PHONE_HEAD = "phone_head.weight"
 _PHONES = UNKNOWN_PHONE + 1
-_WARMUP_SHARE = 0.15  # of the time without quantiser
+_WARMUP_SHARE = 0.15  # share of the time without quantizer
 _SHAPES = ((24, 40), (72, 14))  # (frames, rows) of a batch: crops, and starts of utterances
-_JUDGED = (24, 16)  # rows and frames of a batch that the discriminators hear
-_ADVERSARY_RAMP = 300  # steps over which their say rises
+_JUDGED = (24, 16)  # rows and frames of a batch that the discriminators judge
+_ADVERSARY_RAMP = 300  # steps over which the weight of their loss rises
 
 
 class CodecTrainer:
-    """The codec, its codebooks and their optimiser."""
+    """The codec, its codebooks and their optimizer."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class CodecTrainer:
         self.perception = perception
         self.aims, self.decoder_only = aims, decoder_only
         self.adversary = Adversary(device, seed)
-        self.adversary_steps = 0  # that it had a say in
-        self._say = torch.zeros((), device=device)  # the weight of its loss now
+        self.adversary_steps = 0  # steps with discriminators so far
+        self._say = torch.zeros((), device=device)  # current weight of their loss
         self.config: CodecConfig = codec_config(CODEC, "settings.CODEC")
         self.device = device
         self.ops = FusedOps(device, compiled=device.type == "cuda")
-        self._plain = TorchOps(device)  # compiles nothing for the shapes of an evaluation
+        self._plain = TorchOps(device)  # evaluation has other shapes, which are not compiled
         self._silence: dict[int, dict[str, Tensor]] = {}
         encoder = self.config.encoder_config
         self.books = Codebooks(
@@ -98,7 +98,7 @@ class CodecTrainer:
         self._fixed = {name: t for name, t in tensors.items() if _is_fixed(name)}
         trained = {name: t for name, t in tensors.items() if not _is_fixed(name)}
         self.weights = FlatWeights(trained, device)
-        if decoder_only:  # no gradient reaches the encoder; decay must not either
+        if decoder_only:  # without a gradient, the encoder's weights must not decay either
             views = self.weights.views(torch.float32, self.weights.decayed)
             for name in views:
                 if name.startswith("encoder."):
@@ -108,7 +108,12 @@ class CodecTrainer:
         self.gate = torch.full((), float(self.resumed), device=device)
 
     def hold(self, sound: Tensor, labels: Tensor) -> None:
-        """Compute the gradient of (rows, samples) and their phonemes. May be captured."""
+        """Compute the gradient of a batch. May be captured.
+
+        Args:
+            sound: (rows, samples) at 24 kHz, whole frames.
+            labels: (rows, frames, 4) phoneme numbers.
+        """
         weights = self.weights.views(torch.float32)
         with torch.set_grad_enabled(not self.decoder_only):
             latents = encode_latents(self.ops, weights, self.config, sound)
@@ -116,7 +121,7 @@ class CodecTrainer:
             coded_first, coded_rest, commitment, _ = self.books.quantise(
                 first, rest, learn=not self.decoder_only
             )
-        # the gate is closed while the autoencoder warms up without a quantiser
+        # the gate is 0 while the autoencoder warms up without a quantizer
         mixed_first = first + self.gate * (coded_first - first)
         mixed_rest = rest + self.gate * (coded_rest - rest)
         made = self.decode(weights, mixed_first, mixed_rest, len(sound))
@@ -145,7 +150,7 @@ class CodecTrainer:
         self.optimizer.hold(loss)
 
     def _objection(self, made: Tensor, sound: Tensor) -> Tensor:
-        """The discriminators' loss of a part of the batch, faded in."""
+        """Return the discriminators' loss for a part of the batch, with its current weight."""
         rows, samples = _JUDGED[0], min(_JUDGED[1] * FRAME, made.shape[1])
         room = made.shape[1] - samples + 1
         first = (torch.rand((), device=self.device) * room).long()
@@ -154,7 +159,7 @@ class CodecTrainer:
         return self._say * self.adversary.oppose(ours, theirs)
 
     def apply(self, share: float, rate: float) -> None:
-        """Step the codec and its codebooks, and the discriminators once their time has come."""
+        """Update the codec, its codebooks and, from `aims.adversary_from`, the discriminators."""
         self.optimizer.apply()
         if not self.decoder_only:
             self.books.follow()
@@ -167,7 +172,7 @@ class CodecTrainer:
             self._say.fill_(self.aims.adversary * ramp)
 
     def shown(self) -> str:
-        """The losses of the last batch."""
+        """Return the losses of the last batch as text."""
         names = ["spectral", "low band", "commitment", "phone", "phone right", "norm"]
         names += ["gaps", "heard", "noisy harmonics"]
         names += ["adversary", "layers apart"]
@@ -175,7 +180,7 @@ class CodecTrainer:
         return ", ".join(f"{n} {v:.3f}" for n, v in zip(names, values, strict=True))
 
     def project(self, weights: dict[str, Tensor], latents: Tensor) -> tuple[Tensor, Tensor]:
-        """What codebook 0 and the others code, (n, width) each."""
+        """Project latents to the inputs of codebook 0 and of the others, (n, width) each."""
         flat = latents.float().flatten(0, 1)
         first = F.linear(flat, weights[f"{_SEMANTIC}.input_proj.weight"][:, :, 0])
         return first, F.linear(flat, weights[f"{_ACOUSTIC}.input_proj.weight"][:, :, 0])
@@ -188,7 +193,7 @@ class CodecTrainer:
         rows: int,
         ops: TorchOps | None = None,
     ) -> Tensor:
-        """Sound of (rows * frames, width) coded projections."""
+        """Decode (rows * frames, width) quantized projections to (rows, samples)."""
         joined = F.linear(first, weights[f"{_FIRST}.output_proj.weight"][:, :, 0])
         joined = joined + F.linear(rest, weights[f"{_REST}.output_proj.weight"][:, :, 0])
         latents = joined.unflatten(0, (rows, -1)).transpose(1, 2)
@@ -199,7 +204,7 @@ class CodecTrainer:
         ]
 
     def checkpoint(self) -> dict[str, Tensor]:
-        """Every tensor of the published layout, the averaged weights and the codebooks."""
+        """Return all tensors of the published layout: averaged weights and codebooks."""
         averaged = self.weights.views(torch.float32, self.optimizer.averaged)
         tensors = {**self._fixed, **averaged}
         del tensors[_PHONE_HEAD]
@@ -211,7 +216,7 @@ class CodecTrainer:
 
     @torch.no_grad()
     def evaluate(self, corpus: Corpus, count: int = 64) -> str:
-        """Distance of log mels (80 bands) on held-out speech, voicing, entries used."""
+        """Return figures on held-out speech as text: log mels (80 bands), voicing, used entries."""
         weights = self.weights.views(torch.float32, self.optimizer.averaged)
         rows = torch.arange(min(count, len(corpus)), device=self.device)
         frames = corpus.device_frames[rows]
@@ -237,7 +242,7 @@ class CodecTrainer:
 
 
 def _quieten(tensors: dict[str, Tensor]) -> None:
-    """Start with soft sound: drawn by fan-in, the residual units would add up to a roar."""
+    """Scale down weights so that the initial output is quiet; residual units add up."""
     for name in tensors:
         if re.fullmatch(r"decoder\.decoder\.\d+\.block\.[2-4]\.conv[12]\.conv\.weight", name):
             tensors[name] *= 0.5
@@ -255,7 +260,7 @@ def _decoder_entry_name(book: int) -> str:
 
 
 def _is_fixed(name: str) -> bool:
-    """Codebooks, which move by means, and projections that exist but are never used."""
+    """Return whether a tensor gets no gradient: codebooks, and projections that are not used."""
     unused = name.startswith((f"{_SEMANTIC}.output_proj", f"{_ACOUSTIC}.output_proj"))
     unused = unused or name.startswith((f"{_FIRST}.input_proj", f"{_REST}.input_proj"))
     return unused or "codebook" in name
@@ -264,7 +269,7 @@ def _is_fixed(name: str) -> bool:
 def train(
     trainer: CodecTrainer, corpus: Corpus, heldout: Corpus, args: argparse.Namespace, rank: int = 0
 ) -> None:
-    """Train for the time given; rank 0 writes the checkpoint as it goes."""
+    """Train for the given time; rank 0 writes the checkpoint at intervals."""
     clock = Clock(args.seconds)
     log = Log(args.out / f"codec{rank}.log", clock)
     stepper = Stepper(trainer.device, capture=not args.plain)
@@ -290,7 +295,7 @@ def train(
         trainer.apply(share, learning_rate(share, step, args.rate))
         step += 1
         if step == len(shapes) and not args.plain:
-            # all is captured: searching for algorithms empties the allocator's cache
+            # all graphs are captured; a search for algorithms would empty the allocator's cache
             torch.backends.cudnn.benchmark = False
         if step % 20 == 0:
             share = clock.joint_share(trainer.device)
@@ -328,7 +333,7 @@ def _step(trainer: CodecTrainer, corpus: Corpus, items: Tensor, frames: int, cro
 def _latents(
     trainer: CodecTrainer, corpus: Corpus, items: np.ndarray, generator: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Projections of 512 fresh crops."""
+    """Return the projections of 512 random crops, (n, width) each."""
     chosen = torch.from_numpy(generator.choice(items, 512)).to(trainer.device)
     frames = _SHAPES[0][0] if trainer.device.type == "cuda" else 8
     sound = corpus.sound(corpus.device_starts[chosen], frames, corpus.device_frames[chosen])
@@ -337,18 +342,18 @@ def _latents(
 
 
 def main() -> None:
-    """Train, or go on from the checkpoint in the output folder."""
+    """Train, continuing from the checkpoint in the output folder if there is one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="folder that the speech recipe wrote")
     parser.add_argument("out", type=Path, help="checkpoint folder of izwi-tiny-tts")
     parser.add_argument("--seconds", type=float, default=480)
     parser.add_argument("--rate", type=float, default=6e-4)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, help="read only so many parts of the corpus")
+    parser.add_argument("--jobs", type=int, help="number of parts of the corpus to read")
     parser.add_argument(
         "--decoder-only",
         action="store_true",
-        help="go on with the decoder alone: codes, and talkers that speak them, stay valid",
+        help="train only the decoder, so that codes and talkers stay valid",
     )
     parser.add_argument(
         "--requantise", action="store_true", help="start with new codebooks, after a warm-up"
@@ -356,9 +361,13 @@ def main() -> None:
     take_aims(parser)
     parser.add_argument("--listener", type=Path, help="checkpoint folder of a transcriber")
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
-    parser.add_argument("--batch", type=float, default=1.0, help="times the rows, on each device")
+    parser.add_argument(
+        "--batch", type=float, default=1.0, help="factor on the rows of a batch, on each device"
+    )
     parser.add_argument("--save-every", type=float, default=90, help="seconds")
-    parser.add_argument("--steps", type=int, help="end after so many, before the time is over")
+    parser.add_argument(
+        "--steps", type=int, help="end after this many steps, if the time is not over"
+    )
     args = parser.parse_args()
     rank, world, device = join_ranks()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True

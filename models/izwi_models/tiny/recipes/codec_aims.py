@@ -1,4 +1,4 @@
-"""What the codec is pulled towards beside the spectra, and the command's options for it."""
+"""Weights of the codec's losses besides the spectral one, and their command-line options."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ HARMONIC_BANDS_HZ = ((1000.0, 2000.0), (2000.0, 3000.0), (3000.0, 4000.0))
 
 @dataclass(frozen=True, slots=True)
 class Aims:
-    """What the codec is pulled towards beside the spectra.
+    """Weights of the codec's losses besides the spectral one.
 
     Attributes:
-        low_band: Weight of the low band's wave.
-        cutoff_hz: Where that band ends.
+        low_band: Weight of the low band's waveform.
+        cutoff_hz: Upper edge of that band.
         adversary: Weight of the discriminators.
-        adversary_from: Share of the time after which they join; 1 is never.
-        gaps: Weight of the sound in silence.
-        perception: Weight of what a transcriber hears differently, where there is one.
-        periodicity: Weight of harmonics that are noise, in the bands of `HARMONIC_BANDS_HZ`.
+        adversary_from: Share of the training time after which they start; 1 is never.
+        gaps: Weight of the output level in silence.
+        perception: Weight of the perceptual loss, if a transcriber is given.
+        periodicity: Weight of noise in place of harmonics, in the bands of `HARMONIC_BANDS_HZ`.
     """
 
     low_band: float
@@ -43,7 +43,7 @@ def take_aims(parser: argparse.ArgumentParser) -> None:
 
 
 def aims_of(args: argparse.Namespace) -> Aims:
-    """Return what was asked for."""
+    """Return the aims that the options state."""
     return Aims(
         low_band=args.low_band,
         cutoff_hz=args.cutoff,

@@ -1,4 +1,4 @@
-"""The `speech_tokenizer` folder of a checkpoint: written as published, and read for training."""
+"""Write and read the `speech_tokenizer` folder of a checkpoint, in the published layout."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_codec(tensors: Mapping[str, Tensor], out: Path) -> None:
 
 
 def load_codec(folder: Path, device: torch.device) -> tuple[CodecConfig, dict[str, Tensor]]:
-    """Configuration and float32 weights of a `speech_tokenizer` folder."""
+    """Read configuration and float32 weights of a `speech_tokenizer` folder."""
     config = codec_config(json.loads((folder / "config.json").read_text()), str(folder))
     tensors = load_file(folder / "model.safetensors")
     return config, {name: tensor.float().to(device) for name, tensor in tensors.items()}

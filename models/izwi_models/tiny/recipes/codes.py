@@ -1,4 +1,4 @@
-"""Encode the corpus with the trained codec, and keep the codes on the device."""
+"""Encode the corpus with the trained codec; the codes stay on the device."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from izwi_models.tiny.recipes.data import Corpus
 from izwi_models.tiny.recipes.speech import FRAME
 
 _FRAMES_AT_ONCE = 6000
-_STILL = 64  # of 32768: a frame that nowhere reaches it is silent
-_SETTLED_FRAMES = 12  # after so much silence the codec repeats its code
+_STILL = 64  # of 32768: a frame whose samples are all below it is silent
+_SETTLED_FRAMES = 12  # after this many frames of silence, the codec repeats its code
 
 
 @torch.no_grad()
 def encode_corpus(corpus: Corpus, codec_folder: Path, device: torch.device) -> Tensor:
-    """Codes of every frame, (all frames, codebooks) uint8, in the corpus's order."""
+    """Return the codes of all frames, (all frames, codebooks) uint8, in the corpus's order."""
     config, weights = load_codec(codec_folder, device)
     ops = TorchOps(device)
     weights = prepare(ops, weights, config)
@@ -44,19 +44,19 @@ def encode_corpus(corpus: Corpus, codec_folder: Path, device: torch.device) -> T
 
 @torch.no_grad()
 def settle_silence(codes: Tensor, corpus: Corpus, codec_folder: Path) -> Tensor:
-    """Give silent frames the sound codes of long silence, and say which frames are silent.
+    """Replace the acoustic codes of silent frames by those of long silence, in place.
 
-    The codec's encoder remembers what was said before a pause, so that the same silence has other
-    codes every time; a talker cannot know them, and what it draws instead is heard. The first code
-    tells what is said rather than how it sounds, and stays.
+    The codec's encoder remembers the speech before a pause, so silence has different codes every
+    time. A talker cannot predict them, and its errors would be audible. Codebook 0 stays, because
+    it has the content rather than the acoustics.
 
     Args:
         codes: (all frames, codebooks) uint8; changed in place.
-        corpus: Whose codes they are.
-        codec_folder: Of the codec that made them.
+        corpus: The corpus of these codes.
+        codec_folder: Folder of the codec that made them.
 
     Returns:
-        (all frames,) bool.
+        (all frames,) bool, whether a frame is silent.
     """
     config, weights = load_codec(codec_folder, codes.device)
     ops = TorchOps(codes.device)

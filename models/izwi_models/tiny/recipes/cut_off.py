@@ -1,7 +1,7 @@
-"""Utterances that are cut off, as a live session hears them while somebody still speaks.
+"""Training utterances that are cut off, as a live session transcribes them during speech.
 
-A live session transcribes the beginning of what is said. A transcriber that heard only whole
-utterances guesses there: it took "Stop", just begun, for a longer word that does not exist.
+A transcriber trained only on whole utterances guesses the rest: it took the beginning of "Stop" for
+a longer word that does not exist.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from izwi_models.qwen3.tokenizer import QwenTokenizer
 from izwi_models.tiny.recipes.data import Corpus, Int64
 from izwi_models.tiny.recipes.speech import FRAME, LABEL, SAMPLE_RATE, SpokenWord
 
-_HEARD_SHARE = 0.7  # of a word's duration, from which on it is transcribed
-_NEVER = 2**30  # labels that no utterance has
+_HEARD_SHARE = 0.7  # a word counts as heard after this share of its duration
+_NEVER = 2**30  # more labels than any utterance has
 _LABEL_MS = 1000 * LABEL / SAMPLE_RATE
 
 
@@ -28,9 +28,9 @@ class Cuts:
     """Where the utterances of a batch end.
 
     Attributes:
-        is_cut: (rows,) whether it is cut off.
-        labels: (rows,) labels of 20 ms that are heard of it.
-        tokens: (rows,) ids of its text that are in the answer.
+        is_cut: (rows,) bool, whether the utterance is cut off.
+        labels: (rows,) its length in labels of 20 ms.
+        tokens: (rows,) number of text ids in the answer.
     """
 
     is_cut: Tensor
@@ -39,14 +39,14 @@ class Cuts:
 
 
 class Beginnings:
-    """The places where each utterance may be cut off, and the words heard until then."""
+    """The places where each utterance may be cut off, and the words up to there."""
 
     def __init__(self, corpus: Corpus, words: list[list[SpokenWord]], tokenizer: QwenTokenizer):
         """Find the words of each text among its ids.
 
         Args:
             corpus: The utterances.
-            words: Of each, the times of its words.
+            words: Words of each utterance, with times.
             tokenizer: Splits texts into ids.
         """
         ids = [tokenizer.encode(text) for text in corpus.texts]
@@ -64,11 +64,11 @@ class Beginnings:
         self._whole = corpus.device_frames * (FRAME // LABEL)
 
     def draw(self, items: Tensor, share: float) -> Cuts:
-        """Cut a share of a batch, the most of them early in the utterance.
+        """Cut a share of a batch, mostly early in the utterance.
 
         Args:
-            items: (rows,) numbers of utterances.
-            share: Probability that one is cut.
+            items: (rows,) indices of utterances.
+            share: Probability that an utterance is cut.
         """
         labels, whole = self._labels[items], self._whole[items]
         first = labels[:, 0].minimum(whole)
@@ -83,14 +83,14 @@ class Beginnings:
 def heard_words(
     text: str, num_bytes: Sequence[int], spoken: Sequence[SpokenWord]
 ) -> list[tuple[int, int]]:
-    """List the words that may be an answer's last: (labels until it is heard, ids with it).
+    """List possible last words of an answer: (labels until it is heard, ids up to it).
 
-    Words that are spoken as one are heard together. Punctuation counts only after the last word,
+    Words that are pronounced as one count as one. Punctuation is included only after the last word,
     because a cut-off sentence has none.
 
     Args:
-        text: What is said.
-        num_bytes: Length of each of its ids.
+        text: The utterance's text.
+        num_bytes: Number of bytes of each of its ids.
         spoken: Its words in order.
     """
     ends: Int64 = np.cumsum([0, *num_bytes])

@@ -1,4 +1,4 @@
-"""The synthesised corpus on a device, and batches of it drawn by length."""
+"""The synthesized corpus on a device, and batches of similar length."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Int64 = npt.NDArray[np.int64]
 
 
 class Corpus:
-    """Utterances end to end in one tensor of samples.
+    """Utterances, concatenated in one tensor of samples.
 
     Attributes:
         voices: (n,) voice number of each utterance.
-        texts: What each says.
+        texts: Text of each utterance.
         frames: (n,) length in codec frames.
-        starts: (n,) first frame of each in the whole.
-        samples: (all frames * 1920,) int16 on the device.
+        starts: (n,) first frame of each utterance in `samples`.
+        samples: (all frames * 1920,) int16 at 24 kHz on the device.
         phones: (all frames * 4,) uint8 phoneme numbers on the device.
     """
 
@@ -38,11 +38,11 @@ class Corpus:
         """Read STEM.i16, STEM.phones.npy and STEM.json for each stem that starts with `part`.
 
         Args:
-            folder: Where the speech recipe wrote them.
-            part: "train" or "heldout".
-            device: Where they go.
-            limit: Read only so many stems.
-            share: (rank, world): read every world-th stem, from the rank-th on.
+            folder: Output folder of the speech recipe.
+            part: "train", "heldout" or "short".
+            device: Device of the tensors.
+            limit: Maximum number of stems.
+            share: (rank, world): read every world-th stem, beginning with the rank-th.
         """
         stems = sorted(path.with_suffix("") for path in folder.glob(f"{part}*.json"))[:limit]
         stems = stems[share[0] :: share[1]]
@@ -69,13 +69,13 @@ class Corpus:
         return len(self.texts)
 
     def sound(self, first_frame: Tensor, count: int, kept: Tensor) -> Tensor:
-        """Cut (rows, count * 1920) floats; what lies `kept` frames after the start is silence."""
+        """Return (rows, count * 1920) float32 from `first_frame`; silence after `kept` frames."""
         offsets = torch.arange(count * FRAME, device=self.device)
         index = (first_frame[:, None] * FRAME + offsets).clamp_max(len(self.samples) - 1)
         return (self.samples[index].float() / 32768) * (offsets < kept[:, None] * FRAME)
 
     def labels(self, first_frame: Tensor, count: int) -> Tensor:
-        """Cut (rows, count, 4) phoneme numbers."""
+        """Return (rows, count, 4) int64 phoneme numbers from `first_frame`."""
         parts = FRAME // LABEL
         offsets = torch.arange(count * parts, device=self.device)
         index = (first_frame[:, None] * parts + offsets).clamp_max(len(self.phones) - 1)
@@ -83,7 +83,7 @@ class Corpus:
 
 
 def read_words(folder: Path, part: str, limit: int | None) -> list[list[SpokenWord]]:
-    """Words of each utterance, in the order of `Corpus`."""
+    """Read the words of each utterance, in the order of `Corpus`."""
     stems = sorted(path.with_suffix("") for path in folder.glob(f"{part}*.json"))[:limit]
     return [
         [SpokenWord(*word) for word in json.loads(line)]
@@ -99,9 +99,9 @@ def bucket_batches(
 
     Args:
         lengths: (n,) length of each item.
-        edges: Padded lengths, rising; items longer than the last are left out.
+        edges: Padded lengths, rising; items longer than the last are skipped.
         positions: Padded positions in a batch.
-        generator: Shuffles.
+        generator: Source of randomness.
 
     Returns:
         (padded length, item numbers) of each batch, in random order.
@@ -112,7 +112,7 @@ def bucket_batches(
         items = np.flatnonzero((lengths > low) & (lengths <= edge))
         low = edge
         rows = max(1, positions // edge)
-        if 0 < len(items) < rows:  # a rare length repeats
+        if 0 < len(items) < rows:  # repeat items of a rare length
             items = np.resize(items, rows)
         generator.shuffle(items)
         starts = range(0, len(items) - rows + 1, rows)
@@ -122,7 +122,7 @@ def bucket_batches(
 
 
 def text_table(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids padded with zeros, (n, longest) int64, and the length of each row."""
+    """Return token ids padded with zeros, (n, longest) int64, and the lengths (n,)."""
     lengths = torch.tensor([len(row) for row in rows])
     table = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
     for number, row in enumerate(rows):

@@ -1,6 +1,6 @@
-"""Run the embedded checkpoints on many requests at once, for evaluation: speak and transcribe.
+"""Run the embedded checkpoints on many requests at once for evaluation: speak and transcribe.
 
-The engine serves them properly; this is the plain loop over the same model functions.
+This is a plain loop over the model functions that the engine also calls.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MEL_STEP = 160
 
 
 class RowCache:
-    """Keys and values of rows that stand at different positions; an attention context."""
+    """Keys and values of rows at different positions; an attention context."""
 
     def __init__(self, rows: int, capacity: int, config: DecoderConfig, ops: TorchOps):
         spec = config.attention
@@ -55,12 +55,12 @@ class RowCache:
         return self.at[:, None] + self._slots[:tokens]
 
     def rope(self, num_tokens: int, spec: AttentionSpec, dtype: torch.dtype) -> RopeTable:
-        """Rotation of the positions of this call."""
+        """Return the rotary embedding for the positions of this call."""
         assert spec.rope_theta is not None
         return rope_table(self._positions(num_tokens), spec.head_dim, spec.rope_theta, dtype)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write the keys and values of this call, then attend to all up to each query."""
+        """Store the keys and values of this call, then attend to all up to each query."""
         positions = self._positions(q.shape[1])
         self._keys[layer][self._rows, positions] = k
         self._values[layer][self._rows, positions] = v
@@ -70,14 +70,14 @@ class RowCache:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How codes are drawn."""
+    """Sampling parameters of codes."""
 
     temperature: float = 0.6
     top_k: int = 20
 
 
 def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
-    """One id a row of (rows, vocabulary) logits."""
+    """Draw an id from each row of (rows, vocabulary) logits: (rows,) int64."""
     if sampling.temperature == 0:
         return logits.argmax(-1)
     logits = logits.float() / sampling.temperature
@@ -106,7 +106,7 @@ class Speaker:
 
     @torch.no_grad()
     def embed_clips(self, clips: Tensor) -> Tensor:
-        """Speaker vectors of (clips, samples) at 24 kHz."""
+        """Return speaker vectors (clips, hidden) of (clips, samples) at 24 kHz."""
         config = self.config.speaker_encoder_config
         assert config is not None
         return speaker_embedding(self.ops, self._weights, config, speaker_mel(clips))
@@ -121,7 +121,7 @@ class Speaker:
         seed: int = 0,
         most_frames: int = 130,
     ) -> list[Tensor]:
-        """Codes (frames, codebooks) of each text, by named voices or speaker vectors."""
+        """Generate the codes (frames, codebooks) of each text, with named voices or vectors."""
         generator = torch.Generator(self.device).manual_seed(seed)
         x, lengths, tracks = self._prompts(texts, voices, mode)
         rows, longest = x.shape[:2]
@@ -162,7 +162,7 @@ class Speaker:
     def _prompts(
         self, texts: list[str], voices: list[str] | Tensor, mode: TextMode
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Embedded prompts (rows, longest, hidden), their lengths, and the text beside frames."""
+        """Return embedded prompts (rows, longest, hidden), lengths (rows,) and text tracks."""
         config = self.config.talker_config
         prompts = []
         for row, text in enumerate(texts):
@@ -189,7 +189,7 @@ class Speaker:
 
     @torch.no_grad()
     def sound(self, codes: list[Tensor]) -> list[Tensor]:
-        """24 kHz samples of each row's codes."""
+        """Decode each row's codes (frames, codebooks) to (samples,) at 24 kHz."""
         longest = max(len(row) for row in codes)
         padded = torch.stack([F.pad(row, (0, 0, 0, longest - len(row))) for row in codes])
         pieces = []
@@ -216,7 +216,7 @@ class Listener:
 
     @torch.no_grad()
     def transcribe(self, sounds: list[Tensor], most_tokens: int = 56) -> list[str]:
-        """Greedy transcripts of 24 kHz samples, whole frames each, up to 8 s."""
+        """Transcribe clips greedily: (samples,) at 24 kHz each, whole frames, at most 8 s."""
         texts: list[str] = []
         for start in range(0, len(sounds), 64):
             texts += self._transcribe(sounds[start : start + 64], most_tokens)

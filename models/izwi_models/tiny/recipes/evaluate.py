@@ -1,8 +1,8 @@
-"""Measure the embedded checkpoints on held-out sentences, running freely.
+"""Evaluate the embedded checkpoints on held-out sentences, in free generation.
 
-Word error rates by izwi-tiny-asr: of the synthesiser's own speech (seen and unseen voices), of
-that speech through the codec, and of what izwi-tiny-tts says in both text modes, with named
-voices. Cloning: whether pitch and speaker vector follow clips of forty unseen voices.
+Word error rates by izwi-tiny-asr: for the synthesizer's own speech (seen and unseen voices), for
+that speech through the codec, and for izwi-tiny-tts in both text modes, with named voices. Cloning:
+whether pitch and speaker vector follow clips of forty unseen voices.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from izwi_models.tiny.recipes.voices import NAMED
 from izwi_models.tiny.recipes.voicing import compare_pitch, log_correlation, track_pitch
 
 _CLIP_FRAMES = 30
-_MOST_FRAMES = 130  # of an utterance; one that reaches them did not find its end
-_LONGEST_FRAMES = 100  # that the transcriber takes
-_EACH_VOICE = 100  # sentences by every named voice
+_MOST_FRAMES = 130  # limit of an utterance; one that reaches it did not end by itself
+_LONGEST_FRAMES = 100  # maximum length for the transcriber
+_EACH_VOICE = 100  # sentences with each named voice
 _PARTS = ("hearing", "codec", "speaking", "cloning")
 
 
 def errors(said: str, heard: str) -> tuple[int, int]:
-    """Edit distance in words, and words said."""
+    """Return the edit distance in words, and the number of words in `said`."""
     true, found = words(said), words(heard)
     row = list(range(len(found) + 1))
     for i, word in enumerate(true):
@@ -47,7 +47,7 @@ def errors(said: str, heard: str) -> tuple[int, int]:
 
 
 def word_error_rate(said: list[str], heard: list[str]) -> float:
-    """Errors in percent of the words said."""
+    """Return the word errors in percent of the words in `said`."""
     pairs = [errors(a, b) for a, b in zip(said, heard, strict=True)]
     return 100 * sum(e for e, _ in pairs) / max(1, sum(n for _, n in pairs))
 
@@ -55,7 +55,7 @@ def word_error_rate(said: list[str], heard: list[str]) -> float:
 def listen(
     listener: Listener, corpus: Corpus, items: np.ndarray, noise_db: float | None = None
 ) -> dict[str, float]:
-    """Word error rate of the synthesiser's speech, in noise that is so much weaker."""
+    """Measure the word error rate of the synthesizer's speech, in noise `noise_db` below it."""
     sounds = [_sound(corpus, item) for item in items]
     if noise_db is not None:
         torch.manual_seed(0)
@@ -68,7 +68,7 @@ def listen(
 
 
 def listen_to_nothing(listener: Listener, clips: int = 512) -> dict[str, float]:
-    """Share of clips of 0.2 to 8 s without speech in which words are heard, in percent."""
+    """Measure the share of clips without speech (0.2 to 8 s) transcribed with words, in percent."""
     torch.manual_seed(0)
     sounds = no_speech(clips, 8 * 24_000, listener.device)
     lengths = np.geomspace(0.24, 8, clips) * 12.5
@@ -81,9 +81,10 @@ def listen_to_nothing(listener: Listener, clips: int = 512) -> dict[str, float]:
 def listen_to_pairs(
     listener: Listener, corpus: Corpus, items: np.ndarray, pause_frames: int
 ) -> dict[str, float]:
-    """Word error rate of two sentences in one clip, and how often the second one is missing.
+    """Measure the word error rate of two sentences in one clip, and how often the second is lost.
 
-    It counts as missing where less than half of its words are in the transcript's length.
+    The second one counts as lost if the transcript has fewer words than the first sentence plus
+    half of the second.
     """
     frames = corpus.frames[items]
     fits = frames[:-1:2] + frames[1::2] + pause_frames <= _LONGEST_FRAMES
@@ -103,7 +104,7 @@ def listen_to_pairs(
 def listen_through_codec(
     listener: Listener, speaker: Speaker, corpus: Corpus, items: np.ndarray
 ) -> dict[str, float]:
-    """Word error rate and pitch of the synthesiser's speech, encoded and decoded."""
+    """Measure word error rate and pitch of the synthesizer's speech, encoded and decoded."""
     sounds, codes = [_sound(corpus, item) for item in items], []
     for sound in sounds:
         with torch.no_grad():
@@ -125,7 +126,7 @@ def listen_through_codec(
 def speak_and_listen(
     listener: Listener, speaker: Speaker, texts: list[str], mode: TextMode, sampling: Sampling
 ) -> dict[str, float]:
-    """Round-trip word error rate with the named voices in turn."""
+    """Measure the round-trip word error rate with the named voices in turn."""
     voices = [NAMED[i % len(NAMED)].name for i in range(len(texts))]
     codes = speaker.speak(texts, voices, mode, sampling, most_frames=_MOST_FRAMES)
     heard = listener.transcribe(speaker.sound(codes))
@@ -138,7 +139,7 @@ def speak_and_listen(
 def speak_each_voice(
     listener: Listener, speaker: Speaker, texts: list[str], sampling: Sampling
 ) -> dict[str, float]:
-    """Round-trip word error rate of every named voice, which all say the same."""
+    """Measure the round-trip word error rate of each named voice, for the same sentences."""
     voices = [voice.name for voice in NAMED for _ in texts]
     codes = speaker.speak(texts * len(NAMED), voices, TextMode.FULL, sampling)
     heard = listener.transcribe(speaker.sound(codes))
@@ -158,10 +159,10 @@ def clone(
     sampling: Sampling,
     mode: TextMode,
 ) -> dict[str, float]:
-    """Follow a clip of each unseen voice with a sentence that another voice said.
+    """Clone each unseen voice from a clip, and speak a sentence of another voice with it.
 
-    `nearer_to_own` is the share of (speech, other voice) pairs in which the speaker vector of the
-    speech is nearer, by angle, to that of its own clip than to that of the other voice's.
+    `nearer_to_own` is the share of (speech, other voice) pairs in which the speech's speaker vector
+    is nearer, by angle, to that of its own clip than to that of the other voice's clip.
     """
     unseen = len(corpus) // 2
     first = {int(v): unseen + i for i, v in reversed(list(enumerate(corpus.voices[unseen:])))}
@@ -209,7 +210,7 @@ def _at_least(sound: Tensor, samples: int = 24_000) -> Tensor:
 
 
 def main() -> None:
-    """Print every figure and write them to a JSON file."""
+    """Print all figures, and write them to a JSON file with --out."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="folder that the speech recipe wrote")
     parser.add_argument("tts", type=Path)

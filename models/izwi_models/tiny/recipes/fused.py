@@ -1,4 +1,4 @@
-"""Operations as training wants them: fused where it pays, and the codec's sound not clipped."""
+"""Operations for training: some are fused, and the codec's output is not clipped."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from izwi.backends.torch.ops import TorchOps
 
 
 def snake(x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    """The activation of `izwi.backends.torch.ops.TorchOps.snake`, for the compiler to fuse."""
+    """Compute `izwi.backends.torch.ops.TorchOps.snake`, in a form that the compiler fuses."""
     frequency = torch.exp(alpha)[:, None]
     amplitude = 1.0 / (torch.exp(beta) + 1e-9)[:, None]
     return x + amplitude * torch.sin(x * frequency).square()
 
 
 class FusedNorms(TorchOps):
-    """The same operations with a norm in one kernel instead of eight, for what launches bound.
+    """Operations with norms in one kernel instead of eight, for steps bound by launches.
 
-    It rounds once, after the weight; served norms round before it, too, as the published code does.
+    They round once, after the weight. Served norms also round before it, like the published code.
     """
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -28,7 +28,7 @@ class FusedNorms(TorchOps):
 
 
 class FusedOps(TorchOps):
-    """The same operations with the decoder's activation compiled: it takes most of a step."""
+    """Operations with the decoder's activation compiled, which takes most of a step."""
 
     def __init__(self, device: torch.device, compiled: bool):
         super().__init__(device)
@@ -40,6 +40,6 @@ class FusedOps(TorchOps):
         return self._snake(x, alpha, beta)
 
     def clip(self, x: Tensor, low: float | None, high: float | None) -> Tensor:
-        """Leave `x` as it is: sound beyond full scale must keep its gradient."""
+        """Return `x` unchanged, because audio beyond full scale must keep its gradient."""
         del low, high
         return x

@@ -1,8 +1,8 @@
-"""What every training recipe needs: weights in one flat tensor, AdamW with an average, CUDA graphs.
+"""Shared by all training recipes: weights in one flat tensor, AdamW with an average, CUDA graphs.
 
-The models are functions over a mapping of tensors, so training them is: cut one flat leaf into
-named views, run the model, take the gradient of the leaf. One leaf makes the optimiser a handful
-of kernels, and a whole step is captured as a CUDA graph, since tiny models are bound by launches.
+Models are functions of a mapping of tensors. A training step cuts one flat leaf into named views,
+runs the model, and computes the gradient of the leaf. With one leaf the optimizer needs only a few
+kernels. A whole step is captured as a CUDA graph, because small models are bound by launches.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from torch import Tensor
 Shapes = Mapping[str, tuple[int, ...]]
 # Matrices whose product joins the residual stream start small.
 _RESIDUAL = ("o_proj.weight", "down_proj.weight", "fc2.weight", "out_proj.weight")
-_ALIGNMENT = 8  # elements; matrix kernels want 16 bytes
+_ALIGNMENT = 8  # elements; matrix kernels need 16 bytes
 
 
 def initial_weights(shapes: Shapes, seed: int) -> dict[str, Tensor]:
-    """Draw weights by name: norms are one, biases and snakes zero, matrices scaled by fan-in."""
+    """Draw float32 weights by name: norms are 1, biases and snakes 0, matrices scaled by fan-in."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in sorted(shapes.items()):
@@ -67,7 +67,7 @@ class FlatWeights:
         self.decayed = decayed.to(device)
 
     def matrices(self) -> dict[tuple[int, int], list[int]]:
-        """Where the matrices of each shape begin in the leaf; a table of embeddings is none."""
+        """Return where the matrices of each shape begin in the leaf, embeddings excluded."""
         begins: dict[tuple[int, int], list[int]] = {}
         place = 0
         for (name, shape), size in zip(self._shapes.items(), self._sizes, strict=True):
@@ -79,7 +79,7 @@ class FlatWeights:
     def views(
         self, dtype: torch.dtype = torch.float32, flat: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """The tensors by name, cast; gradients reach the leaf."""
+        """Return the tensors by name, cast to `dtype`; gradients reach the leaf."""
         parts = (self.flat if flat is None else flat).to(dtype).split(self._sizes)
         return {
             name: part[:count].view(shape)
@@ -89,20 +89,21 @@ class FlatWeights:
         }
 
 
-# Of a quintic that pulls singular values to about one: K. Jordan and others, Muon (2024).
+# Coefficients of a quintic that moves singular values to about one: K. Jordan and others, Muon
+# (2024).
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _MATRIX_UPDATE = 0.2  # root mean square of a matrix's update, about that of AdamW's
 
 
 def orthogonal(matrices: Tensor, rounds: int = 5) -> Tensor:
-    """Matrices with the same singular vectors whose singular values are all about one.
+    """Set all singular values of matrices to about one, keeping the singular vectors.
 
     Args:
         matrices: (n, rows, columns) float32.
         rounds: Newton-Schulz iterations.
 
     Returns:
-        (n, rows, columns) float32; where a matrix is zero, zero.
+        (n, rows, columns) float32; a matrix of zeros stays zero.
     """
     wide = matrices.shape[1] <= matrices.shape[2]
     x = matrices if wide else matrices.mT
@@ -118,10 +119,10 @@ def orthogonal(matrices: Tensor, rounds: int = 5) -> Tensor:
 class Optimizer:
     """AdamW over one flat leaf, with clipping and an exponential average of the weights.
 
-    Matrices may take orthogonal updates of the same size instead (Muon), which learns calculating
-    in fewer steps. Source of their size: J. Liu and others, Muon is scalable (2025).
+    Matrices may get orthogonal updates of the same size instead (Muon), which learns arithmetic in
+    fewer steps. Source of their size: J. Liu and others, Muon is scalable (2025).
 
-    Nothing is read back from the device, so the host runs ahead of it.
+    No values are read back from the device, so the host runs ahead of it.
     """
 
     def __init__(
@@ -150,14 +151,14 @@ class Optimizer:
 
         Args:
             loss: A scalar.
-            retain: Whether its graph is needed again.
+            retain: Keep its graph for another gradient.
         """
         (gradient,) = torch.autograd.grad(loss, [self._weights.flat], retain_graph=retain)
         self._gradient.copy_(gradient)
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Step down the gradient, averaged over ranks; one that is not finite changes nothing."""
+        """Update the weights by the gradient, averaged over ranks; skip it if it is not finite."""
         flat = self._weights.flat
         gradient = self._gradient
         if torch.distributed.is_initialized():
@@ -178,12 +179,12 @@ class Optimizer:
         self._make_orthogonal(update, gradient)
         update += self._decay * self._weights.decayed * flat
         flat.sub_(update * self.rate * sound)
-        # a young average follows faster
+        # the average follows faster in the first steps
         pace = torch.clamp(1 - (1 + self._steps) / (10 + self._steps), min=1 - self._average)
         self.averaged.lerp_(flat, pace)
 
     def _make_orthogonal(self, update: Tensor, gradient: Tensor) -> None:
-        """Replace the updates of matrices, by those of the mean a step ahead (Nesterov)."""
+        """Replace the updates of matrices by orthogonal ones of the Nesterov momentum."""
         ahead = torch.lerp(gradient, self._mean, 0.95)
         for (rows, columns), begins in self._matrices.items():
             count = rows * columns
@@ -195,7 +196,7 @@ class Optimizer:
 
 
 class Stepper:
-    """Runs a training step: captured as one CUDA graph for each shape, or plainly elsewhere."""
+    """Runner of training steps: a CUDA graph for each shape, or plain calls without CUDA."""
 
     def __init__(self, device: torch.device, capture: bool = True):
         self._capture = capture and device.type == "cuda"
@@ -203,10 +204,10 @@ class Stepper:
         self._pool: Any = None
 
     def run(self, shape: object, step: Callable[[], None]) -> None:
-        """Run `step`, which must read its batch from tensors that stay where they are.
+        """Run `step`, which must read its batch from tensors that are never reallocated.
 
         Args:
-            shape: A key; the first two calls with it run plainly and capture.
+            shape: A key; the first call with it runs `step` twice, then captures it.
             step: Called with no arguments.
         """
         if not self._capture:
@@ -228,7 +229,7 @@ class Stepper:
 
 
 def join_ranks() -> tuple[int, int, torch.device]:
-    """This process among those that torchrun started: its rank, their number, its device."""
+    """Join the processes that torchrun started; return rank, world size and device."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
@@ -241,13 +242,13 @@ def join_ranks() -> tuple[int, int, torch.device]:
 
 
 def leave_ranks() -> None:
-    """Say goodbye to the others."""
+    """Leave the process group, if there is one."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
 class Clock:
-    """How much of the time that a recipe was given is spent."""
+    """The part of a recipe's training time that is over."""
 
     def __init__(self, seconds: float):
         self._begin, self._seconds = time.monotonic(), seconds
@@ -259,11 +260,11 @@ class Clock:
 
     @property
     def share(self) -> float:
-        """Part of the time that is spent, 0 to 1 and beyond."""
+        """Elapsed share of the time, from 0; above 1 once the time is over."""
         return self.elapsed / self._seconds
 
     def joint_share(self, device: torch.device) -> float:
-        """`share`, the same on every rank: all ask at the same steps."""
+        """Return the largest `share` of all ranks, which must call this at the same steps."""
         if not torch.distributed.is_initialized():
             return self.share
         share = torch.tensor([self.share], device=device)
@@ -272,14 +273,14 @@ class Clock:
 
 
 def learning_rate(share: float, step: int, peak: float, warmup: int = 300) -> float:
-    """Rise over `warmup` steps, hold, and fall to nothing over the second half of the time."""
+    """Return the rate: rises over `warmup` steps, then falls to 2 % in the second half."""
     rise = min(1.0, (step + 1) / warmup)
     fall = 1.0 if share < 0.5 else max(0.0, 2 * (1 - share))
     return peak * rise * max(0.02, fall)
 
 
 class Log:
-    """Prints lines with the time and keeps them in a file."""
+    """A log that prints lines with the elapsed time and appends them to a file."""
 
     def __init__(self, path: Path, clock: Clock):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -294,7 +295,7 @@ class Log:
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype) -> None:
-    """Write safetensors in `dtype`, whole or not at all."""
+    """Write a safetensors file in `dtype`, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     cast = {
         name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None).contiguous()
@@ -306,7 +307,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype) 
 
 
 def resume_weights(weights: dict[str, Tensor], path: Path) -> int:
-    """Replace the tensors that a checkpoint has in the same shape; the number replaced."""
+    """Replace tensors by a checkpoint's of the same shape; return how many were replaced."""
     if not path.is_file():
         return 0
     found = 0

@@ -1,4 +1,4 @@
-"""How differently a transcriber hears two sounds: a loss that weighs what tells words apart."""
+"""Perceptual loss: how much the features of a transcriber's encoder differ for two signals."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from izwi_models.qwen3_asr.config import AUDIO_PREFIX, AsrConfig
 from izwi_models.qwen3_asr.encoder import Windows, chunk_positions, encode_windows
 from izwi_models.tiny.recipes.spectral import to_16k, whisper_mel
 
-_FLOOR = 1e-3  # level of the noise that both sounds get, so that silence is not compared
+_FLOOR = 1e-3  # level of the noise added to both signals, so that silence is not compared
 
 
 class Perception:
-    """The encoder of a transcriber, which is not trained."""
+    """A transcriber's encoder with fixed weights."""
 
     def __init__(self, folder: Path, device: torch.device):
         settings = json.loads((folder / "config.json").read_text())
@@ -33,11 +33,14 @@ class Perception:
         self._positions = self._ops.array(chunk_positions(self._config))
 
     def distance(self, made: Tensor, true: Tensor) -> Tensor:
-        """Mean difference of what is heard, over its mean size.
+        """Return the mean absolute difference of the features, relative to their mean size.
 
         Args:
             made: (rows, samples) at 24 kHz, whole frames of 80 ms, 1 to 8 s.
-            true: (rows, samples).
+            true: (rows, samples), the target.
+
+        Returns:
+            A scalar.
         """
         noise = _FLOOR * torch.randn_like(true)
         with torch.no_grad():

@@ -1,7 +1,7 @@
-"""Train the codec's codebooks: nearest entries, means that move with what falls on them.
+"""Train the codec's codebooks: entries are moving averages of the latents nearest to them.
 
-Quantising from the first step collapses the latents (4 of 256 entries used), so training begins
-without, then the codebooks start from latents (k-means) and entries that die are revived.
+Quantizing from the first step collapses the latents (4 of 256 entries used). So training begins
+without it; then the codebooks are initialized by k-means, and unused entries are replaced.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
 from torch import Tensor
 
 _PACE = 0.02  # share of the codebook means that a batch replaces
-_DEAD = 0.03  # entries used less than this share of the mean are revived
+_DEAD = 0.03  # entries used less than this share of the mean usage are replaced
 
 
 class Codebooks:
-    """All codebooks of a frame: the first codes one projection, the rest another, residually."""
+    """All codebooks of a frame: the first quantizes one projection, the others another, in turn."""
 
     def __init__(self, count: int, size: int, width: int, device: torch.device):
         self.count, self.size = count, size
@@ -26,19 +26,19 @@ class Codebooks:
         self._found = torch.zeros(count, size, 1 + width, device=device)  # hits and sums of a batch
 
     def load(self, entries: Tensor) -> None:
-        """Go on from a checkpoint's entries."""
+        """Load a checkpoint's entries, (codebooks, size, width)."""
         self.entries.copy_(entries)
         self._sums.copy_(entries)
 
     def quantise(
         self, first: Tensor, rest: Tensor, learn: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Code two projections of the same latents.
+        """Quantize two projections of the same latents.
 
         Args:
-            first: (n, width) float32, what codebook 0 codes.
-            rest: (n, width) float32, what the others code.
-            learn: Note what falls on each entry, for `follow`.
+            first: (n, width) float32, input of codebook 0.
+            rest: (n, width) float32, input of the other codebooks.
+            learn: Record the points of each entry, for `follow`.
 
         Returns:
             Quantised `first` and `rest` (gradients pass straight through), the commitment loss,
@@ -59,7 +59,7 @@ class Codebooks:
 
     @torch.no_grad()
     def start(self, first: Tensor, rest: Tensor, rounds: int = 12) -> None:
-        """Place the entries by k-means on (n, width) latents."""
+        """Initialize the entries by k-means on (n, width) latents."""
         for book in range(self.count):
             points = first if book == 0 else rest
             chosen = torch.randperm(len(points), device=points.device)[: self.size]
@@ -76,7 +76,7 @@ class Codebooks:
 
     @torch.no_grad()
     def revive(self, first: Tensor, rest: Tensor) -> None:
-        """Move entries that hardly anything falls on to latents."""
+        """Replace rarely used entries by random latents of (n, width) each."""
         for book in range(self.count):
             points = first if book == 0 else rest
             self._revive(book, points)
@@ -85,7 +85,7 @@ class Codebooks:
         self._follow_first()
 
     def _follow_first(self) -> None:
-        """Take the first rank's codebooks where several train: each drew its own."""
+        """Copy rank 0's codebooks to all ranks, because each rank drew its own."""
         if torch.distributed.is_initialized():
             for tensor in (self.entries, self._usage, self._sums):
                 torch.distributed.broadcast(tensor, 0)
@@ -103,7 +103,7 @@ class Codebooks:
 
     @torch.no_grad()
     def follow(self) -> None:
-        """Move the entries with what fell on them in the last batch, on all ranks."""
+        """Update the entries from the points of the last batch, of all ranks."""
         if torch.distributed.is_initialized():
             torch.distributed.all_reduce(self._found)
         self._usage.lerp_(self._found[..., 0], _PACE)
@@ -111,7 +111,7 @@ class Codebooks:
         self._centre(slice(None))
 
     def _falls(self, points: Tensor, code: Tensor) -> Tensor:
-        """How many points fall on each entry, and their sum: (entries, 1 + width)."""
+        """Return the number of points of each entry, and their sum: (entries, 1 + width)."""
         counted = torch.cat([torch.ones_like(points[:, :1]), points], 1)
         return torch.zeros_like(self._found[0]).index_add_(0, code, counted)
 

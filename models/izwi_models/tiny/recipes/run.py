@@ -1,12 +1,12 @@
-"""Train the voice further in one go on 1 to 4 GPUs of a host: corpus, codec, talker, figures.
+"""Continue training the voice on 1 to 4 GPUs of a host: corpus, codec, talker, figures.
 
-The codec must be finished before the talker starts, because the talker learns its codes: it
-encodes the corpus again when it begins. Without its stage its codes stay as they are. The
-transcriber (`asr`) trains beside all that needs the corpus, on the first GPU.
+The codec stage ends before the talker stage starts, because the talker learns the codec's codes; it
+encodes the corpus when it starts. Without the codec stage the codes stay the same. The transcriber
+(`asr`) trains on the first GPU at the same time as codec and talker.
 
-OUT/izwi-tiny-tts and OUT/izwi-tiny-asr are copies of the embedded checkpoints at first, and are
-written every minute or so. `run.json` in OUT says which stages are finished, and how long the
-others have run; the same command goes on where an earlier one ended.
+OUT/izwi-tiny-tts and OUT/izwi-tiny-asr begin as copies of the embedded checkpoints, and are written
+about every minute. `run.json` in OUT records which stages are finished and how long the others have
+run; the same command continues an interrupted run.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ EMBEDDED = Path(__file__).parents[1]
 TTS, ASR = "izwi-tiny-tts", "izwi-tiny-asr"
 LARGEST_FILE = 16 * 2**20  # bytes
 _SAVE_EVERY_S = 45
-_CODEC_SHARE = 0.42  # of the time that is left for training the voice
-_ASR_SHARE = 0.6  # of the same time: where both train on one GPU, the voice then has it alone
+_CODEC_SHARE = 0.42  # share of the voice's training time
+_ASR_SHARE = 0.6  # share of the same time; then, on one GPU, the voice trains alone
 # Seconds for starting, reading and encoding the corpus, and for the stages that are not timed.
 _START_S = 50.0
 _UNTIMED_S = {"text": 0.0, "speech": 60.0, "figures": 40.0}
 STAGES = ("text", "speech", "codec", "talker", "asr", "figures")
 _VOICE = ("text", "speech", "codec", "talker", "figures")
-# All but what the aligner takes from the transcriber, so that it stays as it is.
+# All tensors that the aligner does not share with the transcriber.
 _ASR_OWN = (
     r"thinker\.model\.layers|audio_tower\.layers\.4\.|norm|bias|ln_post|lm_head|proj[12]|phone_head"
 )
-# All but the encoder of clips: trained further, it knows the voices of the corpus only.
+# All but the speaker encoder, which further training would fit to the corpus's voices only.
 _TALKER_OWN = r"^(?!speaker_encoder)"
-# What the committed codec was trained with, and gaps twice as much.
+# Options of the committed codec's training, with twice the weight of gaps.
 _CODEC_AIMS = (
     *("--rate", "3e-4", "--low-band", "1.5", "--cutoff", "1200", "--gaps", "20"),
     *("--perception", "2.5", "--periodicity", "1.5", "--adversary-from", "0.15"),
@@ -53,9 +53,9 @@ class Stage:
     """A command of the run.
 
     Attributes:
-        name: Under which `run.json` has it.
-        command: What is executed.
-        seconds: How long it trains; 0 where it ends by itself.
+        name: Name in `run.json`.
+        command: The command line.
+        seconds: Training time; 0 if the command ends by itself.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Stage:
 
 
 def training_seconds(options: argparse.Namespace, ran_s: Mapping[str, float]) -> dict[str, float]:
-    """Divide the time: seconds that each stage still trains, by name.
+    """Divide the time; return the remaining training seconds of each stage.
 
     Raises:
         SystemExit: Nothing is left for training.
@@ -87,10 +87,10 @@ def plan(
     """List the stages that are left.
 
     Args:
-        options: The command line's.
-        ran_s: How long stages that were interrupted have trained already, by name.
-        finished: Names of stages that are done.
-        gpus: How many there are; 0 trains on the CPU.
+        options: Options of the command line.
+        ran_s: Seconds that interrupted stages have trained already, by name.
+        finished: Names of finished stages.
+        gpus: Number of GPUs; 0 trains on the CPU.
 
     Raises:
         SystemExit: Nothing is left for training.
@@ -131,10 +131,10 @@ def plan(
 
 
 def sequences(stages: Sequence[Stage]) -> list[list[Stage]]:
-    """Part stages into those that run first, one after the other, and those beside each other.
+    """Divide stages into those that run first, and lists that run at the same time.
 
     Returns:
-        What must be finished before all else, then lists that may run at the same time.
+        The stages that must finish first, then lists that may run at the same time.
     """
     first = [stage for stage in stages if stage.name in ("text", "speech")]
     ears = [stage for stage in stages if stage.name == "asr"]
@@ -143,7 +143,7 @@ def sequences(stages: Sequence[Stage]) -> list[list[Stage]]:
 
 
 class Progress:
-    """`run.json`: what is finished, and how long the rest has trained."""
+    """`run.json`: finished stages, and the training time of the others."""
 
     def __init__(self, out: Path):
         self._path = out / "run.json"
@@ -152,7 +152,7 @@ class Progress:
         self.ran_s: dict[str, float] = dict(state.get("ran_s", {}))
 
     def note(self, stage: Stage, seconds: float, finished: bool) -> None:
-        """Write down that a stage has run for so long, or is finished."""
+        """Record that a stage has run for `seconds` more, and whether it is finished."""
         if finished:
             self.finished.add(stage.name)
         self.ran_s[stage.name] = self.ran_s.get(stage.name, 0.0) + seconds
@@ -162,14 +162,14 @@ class Progress:
 
 
 def begin(out: Path) -> None:
-    """Copy the embedded checkpoints where there are none."""
+    """Copy the embedded checkpoints, unless the folder has them already."""
     for name in (TTS, ASR):
         if not (out / name / "model.safetensors").is_file():
             shutil.copytree(EMBEDDED / name, out / name, dirs_exist_ok=True)
 
 
 def run(side_by_side: Sequence[Sequence[Stage]], progress: Progress) -> None:
-    """Execute lists of stages at the same time, and write down how long each has run.
+    """Run lists of stages at the same time, and record how long each has run.
 
     Raises:
         SystemExit: A stage failed; the others were ended.
@@ -192,7 +192,7 @@ def run(side_by_side: Sequence[Sequence[Stage]], progress: Progress) -> None:
                 if status == 0:
                     del running[row]
                     progress.note(stage, now - noted, finished=True)
-                elif now - noted > _SAVE_EVERY_S:  # what was saved of it since then stays
+                elif now - noted > _SAVE_EVERY_S:  # the stage has saved its checkpoint since
                     progress.note(stage, now - noted, finished=False)
                     running[row] = (stage, process, now)
     finally:
@@ -202,24 +202,24 @@ def run(side_by_side: Sequence[Sequence[Stage]], progress: Progress) -> None:
 
 
 def too_large(out: Path) -> list[str]:
-    """Name the weight files that are larger than a result may be."""
+    """Return the weight files that are larger than allowed, sorted."""
     found = (path for path in out.rglob("*.safetensors") if path.stat().st_size > LARGEST_FILE)
     return sorted(str(path.relative_to(out)) for path in found)
 
 
 def main() -> None:
-    """Run the stages that are left."""
+    """Run the stages that are not finished."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", type=Path, help="folder for text and speech")
-    parser.add_argument("out", type=Path, help="folder of the checkpoints; made if it is missing")
-    parser.add_argument("--minutes", type=float, default=25, help="of all stages together")
+    parser.add_argument("out", type=Path, help="folder of the checkpoints; created if missing")
+    parser.add_argument("--minutes", type=float, default=25, help="time for all stages together")
     parser.add_argument("--sentences", type=int, default=170_000)
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(_VOICE))
     options = parser.parse_args()
     begin(options.out)
     progress = Progress(options.out)
     finished = set(progress.finished)
-    if not (options.work / "data" / "heldout.json").is_file():  # on another machine it is missing
+    if not (options.work / "data" / "heldout.json").is_file():  # missing on another machine
         finished -= {"text", "speech"}
     if (options.work / "text" / "train.txt").is_file():
         finished.add("text")

@@ -11,7 +11,7 @@ CODES = 256
 LONGEST_TEXT = 100  # characters
 LONGEST_SECONDS = 8.0
 
-VOCABULARY = 1024  # byte-level tokens; the special ones follow
+VOCABULARY = 1024  # byte-level tokens; special tokens follow
 SPECIAL_TOKENS = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -28,7 +28,7 @@ TEXT_VOCABULARY = VOCABULARY + len(SPECIAL_TOKENS) + 6  # a multiple of 8
 
 
 def token_id(token: str) -> int:
-    """Id of a special token."""
+    """Return the id of a special token."""
     return VOCABULARY + SPECIAL_TOKENS.index(token)
 
 
@@ -82,8 +82,8 @@ CODEC: dict[str, Any] = {
         "attention_dropout": 0.0,
         "codebook_dim": 128,
         "codebook_size": CODES,
-        # Lead's measurement: a CPU runs convolutions of 16n channels 2 to 4 times faster than of 20
-        # or 40, and the codec is most of the cost at 8 streams. 256 gives 128, 64, 32, 16.
+        # A CPU runs convolutions of 16n channels 2 to 4 times faster than those of 20 or 40, and
+        # the codec is most of the cost at 8 streams. 256 gives 128, 64, 32 and 16 channels.
         "decoder_dim": 256,
         "head_dim": 64,
         "hidden_act": "silu",
@@ -107,8 +107,8 @@ CODEC: dict[str, Any] = {
     },
 }
 
-# Ids of the codec vocabulary from CODES on: controls, languages, speakers. The talker never draws
-# the last 1,024 but for the end of speech.
+# Ids of the codec vocabulary from CODES on: controls, languages, speakers. Of the last 1,024, the
+# talker draws only the end of speech.
 _CONTROLS = {
     "codec_pad_id": CODES,
     "codec_bos_id": CODES + 1,
@@ -172,7 +172,7 @@ TALKER: dict[str, Any] = {
 
 
 def tts_config(assistant_id: int) -> dict[str, Any]:
-    """config.json of izwi-tiny-tts; the tokenizer says which id "assistant" has."""
+    """Return config.json of izwi-tiny-tts, for the tokenizer's id of "assistant"."""
     return {
         "architectures": ["Qwen3TTSForConditionalGeneration"],
         "model_type": "qwen3_tts",
@@ -270,7 +270,7 @@ ASR: dict[str, Any] = {
 
 
 def asr_config(layers: int | None = None) -> dict[str, Any]:
-    """config.json of izwi-tiny-asr, or of one with so many layers in encoder and decoder each."""
+    """Return config.json of izwi-tiny-asr, or with `layers` layers in encoder and decoder each."""
     if layers is None:
         return ASR
     thinker = ASR["thinker_config"]
@@ -289,7 +289,7 @@ ASR_GENERATION: dict[str, Any] = {
     "pad_token_id": token_id("<|endoftext|>"),
 }
 
-# The first of the ids that no token has: neither speaker nor transcriber knows it.
+# The first id without a token, which the other checkpoints do not use.
 TIMESTAMP = VOCABULARY + len(SPECIAL_TOKENS)
 STEP_MS = 80
 _UNUSED = ("audio_start_token_id", "audio_end_token_id")

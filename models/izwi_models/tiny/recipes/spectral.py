@@ -11,9 +11,9 @@ from torch import Tensor
 
 # (window, mel bands): short windows for time, long ones for pitch.
 _RESOLUTIONS = ((32, 5), (64, 10), (128, 20), (256, 40), (512, 80), (1024, 120), (2048, 160))
-_LONG_WINDOWS = (4096, 8192)  # plain bins of 6 and 3 Hz, which part the harmonics of any voice
+_LONG_WINDOWS = (4096, 8192)  # bins of 6 and 3 Hz, which separate the harmonics of any voice
 _FLOOR = 1e-4
-_PLAIN_FLOOR = 1e-5  # times the window: 70 dB below a voice; lower, and silence is most of the loss
+_PLAIN_FLOOR = 1e-5  # times the window: 70 dB below speech; if lower, silence dominates the loss
 _LEVEL_WINDOW = 960  # samples over which the low band's level is measured
 _LEVEL_FLOOR = 0.01
 _GAP_WINDOW = 240  # 10 ms
@@ -22,7 +22,7 @@ _GAP_LEVEL = 1e-3
 
 @lru_cache(maxsize=64)
 def mel_filters(rate: int, window: int, bands: int, device: torch.device) -> Tensor:
-    """Slaney-scale triangles of unit area, (window / 2 + 1, bands)."""
+    """Return Slaney-scale triangular filters of unit area, (window / 2 + 1, bands) float32."""
     linear_step, corner, log_step = 200 / 3, 1000.0, np.log(6.4) / 27
 
     def to_mel(hertz: np.ndarray) -> np.ndarray:
@@ -49,22 +49,22 @@ def _hann(window: int, device: torch.device) -> Tensor:
 
 
 def magnitudes(samples: Tensor, window: int, hop: int, centre: bool = True) -> Tensor:
-    """(batch, bins, frames) of (batch, samples)."""
+    """Compute spectral magnitudes: (batch, samples) -> (batch, bins, frames)."""
     hann = _hann(window, samples.device)
     spectrum = torch.stft(samples, window, hop, window, hann, center=centre, return_complex=True)
-    # the derivative of abs() at nothing is not a number
+    # the derivative of abs() at 0 is not a number
     return torch.view_as_real(spectrum).square().sum(-1).add(1e-12).sqrt()
 
 
 def log_mel(samples: Tensor, rate: int, window: int, hop: int, bands: int) -> Tensor:
-    """(batch, frames, bands) log mel magnitudes."""
+    """Compute log mel magnitudes: (batch, samples) -> (batch, frames, bands)."""
     filters = mel_filters(rate, window, bands, samples.device)
     mel = magnitudes(samples, window, hop).transpose(1, 2) @ filters
     return torch.log(mel + 1e-5)
 
 
 def spectral_loss(made: Tensor, true: Tensor, rate: int) -> Tensor:
-    """Distance of log mels at seven resolutions and of plain spectra at the five longest."""
+    """Compare log mels at seven resolutions, and plain spectra at five; both (rows, samples)."""
     total = torch.zeros((), device=made.device)
     for window, bands in _RESOLUTIONS:
         ours = magnitudes(made, window, window // 4)
@@ -90,16 +90,16 @@ def _plain_distance(made: Tensor, true: Tensor, window: int) -> Tensor:
 
 
 def low_band_loss(made: Tensor, true: Tensor, rate: int, cutoff_hz: float) -> Tensor:
-    """Distance of the waves below a cutoff, over the level there: it tells phases apart.
+    """Compare waveforms below a cutoff, relative to their level.
 
-    No distance of magnitudes does, so without it the codes say nothing about where the pulses of
-    a voice stand, and a decoder that cannot know puts them on its own grid.
+    Unlike distances of magnitudes, this loss depends on phase. Without it the codes do not contain
+    the positions of a voice's pulses, and the decoder places them on a grid of its own.
 
     Args:
         made: (rows, samples).
         true: (rows, samples).
-        rate: Samples a second.
-        cutoff_hz: Where the band ends, softly.
+        rate: Sample rate, Hz.
+        cutoff_hz: Upper edge of the band, with a soft slope.
 
     Returns:
         Root mean square of the difference in windows of 40 ms over that of `true`, averaged.
@@ -113,9 +113,9 @@ def low_band_loss(made: Tensor, true: Tensor, rate: int, cutoff_hz: float) -> Te
 
 
 def gap_loss(made: Tensor, true: Tensor) -> Tensor:
-    """Mean size of `made` where `true` is silent for 10 ms; both (rows, samples).
+    """Average the magnitude of `made` where `true` is silent for 10 ms; both (rows, samples).
 
-    Distances of logarithms need floors, and what stands below the floors is free to hiss.
+    Distances of logarithms need floors, so they do not penalize hiss below these.
     """
     levels = true.unfold(-1, _GAP_WINDOW, _GAP_WINDOW).square().mean(-1).sqrt()
     silent = (levels < _GAP_LEVEL).float()
@@ -125,20 +125,20 @@ def gap_loss(made: Tensor, true: Tensor) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _half_band(device: torch.device) -> Tensor:
-    """Windowed sinc at 48 kHz that lets pass what 16 kHz can hold."""
+    """Return a windowed-sinc low-pass filter at 48 kHz for 16 kHz audio: (1, 1, 121)."""
     steps = torch.arange(-60, 61, dtype=torch.float64)
     kernel = torch.sinc(steps / 3) * (0.5 + 0.5 * torch.cos(torch.pi * steps / 61))
     return (kernel / kernel.sum() * 2).float().to(device)[None, None]
 
 
 def to_16k(samples: Tensor) -> Tensor:
-    """Resample (batch, n) from 24 kHz, n divisible by three."""
+    """Resample (batch, n) from 24 kHz to (batch, 2n / 3) at 16 kHz; n is divisible by three."""
     raised = torch.stack([samples, torch.zeros_like(samples)], -1).flatten(1)
     return F.conv1d(raised[:, None], _half_band(samples.device), stride=3, padding=60)[:, 0]
 
 
 def speaker_mel(samples: Tensor) -> Tensor:
-    """The features of `izwi.audio.mel.speaker_log_mel` of a batch: (batch, frames, 128)."""
+    """Compute `izwi.audio.mel.speaker_log_mel` for a batch: (batch, frames, 128)."""
     padded = F.pad(samples, (384, 384), mode="reflect")
     hann = _hann(1024, samples.device)
     spectrum = torch.stft(padded, 1024, 256, 1024, hann, center=False, return_complex=True)
@@ -148,11 +148,11 @@ def speaker_mel(samples: Tensor) -> Tensor:
 
 
 def whisper_mel(samples: Tensor, samples_kept: Tensor) -> Tensor:
-    """The features of `izwi.audio.mel.whisper_log_mel` of a padded batch: (batch, 128, frames).
+    """Compute `izwi.audio.mel.whisper_log_mel` for a padded batch: (batch, 128, frames).
 
     Args:
-        samples: (batch, n) at 16 kHz, silence after what is kept.
-        samples_kept: (batch,) samples of each row; the mel is zero past them.
+        samples: (batch, n) at 16 kHz, padded with silence.
+        samples_kept: (batch,) samples of each row; the mel is zero after them.
     """
     hann = _hann(400, samples.device)
     spectrum = torch.stft(samples, 400, 160, 400, hann, center=True, return_complex=True)

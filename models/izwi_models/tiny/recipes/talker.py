@@ -1,8 +1,8 @@
 """Train the talker, its code predictor and the speaker encoder of izwi-tiny-tts.
 
-The talker sees true history in training and its own when it speaks, so the history is damaged
-here: codes are replaced at random, and fine codebooks are taken from another row. Judge by what
-it says when it runs freely (`evaluate.py`); the loss alone misleads.
+In training the talker gets the true history, but when it speaks, its own. So the history is
+corrupted here: codes are replaced at random, and fine codebooks are taken from another row. Judge a
+checkpoint by what it generates (`evaluate.py`); the loss alone is misleading.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ from izwi_models.tiny.recipes.speech import UNKNOWN_PHONE
 from izwi_models.tiny.recipes.voices import NAMED, all_voices
 
 _PHONES = UNKNOWN_PHONE + 1
-_CLIP_FRAMES = 30  # of a reference clip, 2.4 s
+_CLIP_FRAMES = 30  # length of a reference clip, 2.4 s
 _EDGES = [56, 72, 88, 104, 120, 144, 168]
-_SHORT_FRAMES = 18  # of one to three words
+_SHORT_FRAMES = 18  # maximum length of one to three words
 _PREDICTOR_FRAMES = 8192
 _DAMAGED_ROWS, _DAMAGED_CODES = 0.7, 0.12
 _SWAPPED_ROWS = 0.3
-_STILL_WEIGHT = 4.0  # of a silent frame: pauses are rare, and what is drawn in them is heard
+_STILL_WEIGHT = 4.0  # weight of a silent frame: pauses are rare, and noise in them is audible
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What the hidden states of a batch must say, (rows, frames + 1, ...)."""
+    """Targets of a batch's hidden states, (rows, frames + 1) each."""
 
-    where: Tensor  # position whose state predicts each frame, the end included
-    first: Tensor  # codebook 0, or the end of speech
-    counted: Tensor  # what they weigh; 0 where there is none
+    where: Tensor  # position whose state predicts each frame, including the end
+    first: Tensor  # id of codebook 0, or the end of speech
+    counted: Tensor  # weight; 0 for padding
 
 
 class TalkerTrainer:
-    """The weights of model.safetensors, two heads that are thrown away, and the corpus."""
+    """The weights of model.safetensors, two heads used only in training, and the corpus."""
 
     def __init__(self, args: argparse.Namespace, corpus: Corpus, device: torch.device):
         self.device, self.corpus = device, corpus
@@ -97,11 +97,11 @@ class TalkerTrainer:
 
     # -- a batch -----------------------------------------------------------------------------
     def hold(self, items: Tensor, length: int) -> None:
-        """Compute the gradient of a batch."""
+        """Compute the gradient of a batch; see `loss`."""
         self.optimizer.hold(self.loss(items, length))
 
     def loss(self, items: Tensor, length: int) -> Tensor:
-        """Loss of the utterances `items`, laid out in `length` positions."""
+        """Compute the loss of the utterances `items` (rows,), padded to `length` positions."""
         weights = self._shared | self.weights.views(self.dtype)
         frames = min(length - 12, 104)
         lengths, starts = self.corpus.device_frames[items], self.corpus.device_starts[items]
@@ -110,7 +110,7 @@ class TalkerTrainer:
         codes, weighed = self.codes[places].long(), self._frame_weights[places]
         vectors, voice_loss = self._speakers(weights)
         x, targets = self._lay_out(weights, items, codes, vectors, length)
-        # where the end may come, silence may go on: it weighs as much, or speech ends too late
+        # the end must weigh as much as the silence that may follow instead, or speech ends too late
         inside = offsets < lengths[:, None]
         targets.counted[:, :-1] *= torch.where(inside, weighed, _STILL_WEIGHT)
         context = self.ops.dense_context(len(items), length)
@@ -129,7 +129,7 @@ class TalkerTrainer:
         return first_loss + rest_loss + 0.3 * phone_loss + 0.05 * voice_loss
 
     def _speakers(self, weights: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """A vector for each voice from a clip of it, and how badly they tell voices apart."""
+        """Return a vector for each voice from one of its clips, and their classification loss."""
         table, counts = self._voice_table
         drawn = (torch.rand(len(table), device=self.device) * counts).long()
         item = table.gather(1, drawn[:, None])[:, 0]
@@ -152,7 +152,7 @@ class TalkerTrainer:
     def _lay_out(
         self, weights: dict[str, Tensor], items: Tensor, codes: Tensor, vectors: Tensor, length: int
     ) -> tuple[Tensor, Targets]:
-        """Input embeddings (rows, length, hidden) of both text modes, and what they predict."""
+        """Return input embeddings (rows, length, hidden) in both text modes, and their targets."""
         config, device = self.config.talker_config, self.device
         rows = len(items)
         text_lengths = self.text_lengths[items][:, None]
@@ -188,7 +188,7 @@ class TalkerTrainer:
         return x, self._targets(items, codes, first_frame, length)
 
     def _text_track(self, items: Tensor, at: Tensor, head: Tensor, lengths: Tensor) -> Tensor:
-        """Text ids of each position: role, pads, the text where it belongs, its end, pads."""
+        """Return (rows, length) text ids: role, pads, text, its end, pads."""
         config = self.config
         texts = self._texts[items]
         text = texts.gather(1, (at - head).clamp(0, texts.shape[1] - 1))
@@ -201,7 +201,7 @@ class TalkerTrainer:
         return text
 
     def _speaker_slot(self, weights: dict[str, Tensor], items: Tensor, vectors: Tensor) -> Tensor:
-        """The row of a named voice, or the vector of a clip; a named voice may take either."""
+        """Return (rows, hidden): the embedding of a named voice, or a clip's vector at random."""
         voices = self._voices[items]
         base = min(self.config.talker_config.spk_id.values())
         named = talker.embed_codec(self.ops, weights, voices.clamp_max(len(NAMED) - 1) + base)
@@ -209,7 +209,7 @@ class TalkerTrainer:
         return torch.where(by_name[:, None], named, vectors[voices].to(named.dtype))
 
     def _embed_history(self, weights: dict[str, Tensor], codes: Tensor) -> Tensor:
-        """Embed frames, damaged as the talker's own will be."""
+        """Embed frames with random errors, as in the talker's own output."""
         rows, _, books = codes.shape
         device = self.device
         size = self.config.talker_config.code_predictor_config.vocab_size
@@ -233,7 +233,7 @@ class TalkerTrainer:
             counted=(frame <= lengths).float(),
         )
 
-    # -- losses beside codebook 0 --------------------------------------------------------------
+    # -- losses besides codebook 0 -------------------------------------------------------------
     def _phone_loss(
         self, weights: dict[str, Tensor], states: Tensor, starts: Tensor, real: Tensor
     ) -> Tensor:
@@ -245,7 +245,7 @@ class TalkerTrainer:
     def _predictor_loss(
         self, weights: dict[str, Tensor], states: Tensor, codes: Tensor, weighed: Tensor
     ) -> Tensor:
-        """Codebooks 1.. of a sample of the frames; `weighed` is 0 where there is none."""
+        """Compute the loss of codebooks 1.. for a sample of the frames; `weighed` is 0 in pads."""
         real = weighed > 0
         scores = torch.rand(real.shape, device=self.device) + real
         count = min(_PREDICTOR_FRAMES, real.numel())
@@ -274,8 +274,8 @@ def _masked_loss(logits: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
 
 
 def _by_voice(corpus: Corpus, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(voices, most) longer utterances of each voice, padded, and how many there are."""
-    long = corpus.frames >= _CLIP_FRAMES + 2  # no clip of mere silence after a single word
+    """Return the longer utterances of each voice, (voices, most) padded, and their counts."""
+    long = corpus.frames >= _CLIP_FRAMES + 2  # a clip must not be silence after a single word
     lists = [np.flatnonzero((corpus.voices == v) & long) for v in range(len(all_voices()))]
     table = torch.zeros(len(lists), max(map(len, lists)), dtype=torch.long)
     for row, items in enumerate(lists):
@@ -284,7 +284,7 @@ def _by_voice(corpus: Corpus, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def train(trainer: TalkerTrainer, args: argparse.Namespace, rank: int) -> None:
-    """Train for the time given; rank 0 writes the checkpoint as it goes."""
+    """Train for the given time; rank 0 writes the checkpoint at intervals."""
     clock = Clock(args.seconds)
     log = Log(args.out / f"talker{rank}.log", clock)
     stepper = Stepper(trainer.device, capture=not args.plain)
@@ -299,7 +299,7 @@ def train(trainer: TalkerTrainer, args: argparse.Namespace, rank: int) -> None:
     count = sum(torch.Size(s).numel() for s in tensor_shapes(trainer.config).values())
     log(f"talker: {count / 1e6:.2f} M parameters, {len(corpus)} utterances")
     step, epoch, saved, stopped = 0, 0, 0.0, False
-    while not stopped:  # ranks must ask at the same steps, and their epochs differ in length
+    while not stopped:  # ranks must check the time at the same steps; their epochs differ in length
         for length, items in bucket_batches(usable[drawn], _EDGES, args.positions, generator):
             stopped = step % 20 == 0 and clock.joint_share(trainer.device) >= 1
             stopped = stopped or step == args.steps
@@ -330,7 +330,7 @@ def train(trainer: TalkerTrainer, args: argparse.Namespace, rank: int) -> None:
 
 
 def main() -> None:
-    """Train, or go on from the checkpoint in the output folder."""
+    """Train, continuing from the checkpoint in the output folder if there is one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="folder that the speech recipe wrote")
     parser.add_argument("out", type=Path, help="checkpoint folder with tokenizer and codec")
@@ -339,9 +339,9 @@ def main() -> None:
     parser.add_argument("--positions", type=int, default=49_152)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--repeat-short", type=int, default=0, help="how often more short utterances are drawn"
+        "--repeat-short", type=int, default=0, help="additional draws of each short utterance"
     )
-    parser.add_argument("--jobs", type=int, help="read only so many parts of the corpus")
+    parser.add_argument("--jobs", type=int, help="number of parts of the corpus to read")
     parser.add_argument(
         "--own",
         type=re.compile,
@@ -350,7 +350,9 @@ def main() -> None:
     )
     parser.add_argument("--plain", action="store_true", help="no CUDA graphs")
     parser.add_argument("--save-every", type=float, default=60, help="seconds")
-    parser.add_argument("--steps", type=int, help="end after so many, before the time is over")
+    parser.add_argument(
+        "--steps", type=int, help="end after this many steps, if the time is not over"
+    )
     args = parser.parse_args()
     rank, world, device = join_ranks()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True

@@ -1,4 +1,4 @@
-"""Sentences that assistants and their users say all day, made from a small grammar."""
+"""Common sentences of assistants and their users, from a small grammar."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _PATTERNS = (
 
 
 def spell(number: int) -> str:
-    """A number below a million in words."""
+    """Return a number below a million in words."""
     if number < 20:
         return _ONES[number]
     if number < 100:

@@ -1,8 +1,8 @@
-"""Collect English sentences from Debian packages and split off the held-out ones.
+"""Collect English sentences from Debian packages, and split them into training and held-out text.
 
 Natural sources are WordNet's examples and definitions, fortune cookies, and the prose of a few
-manuals. Templates add what assistants say all day (numbers, dates, requests), and a trigram chain
-over the natural sentences adds new ones, so that frequent words are heard in many neighbourhoods.
+manuals. Templates add what assistants often say (numbers, dates, requests). A trigram chain over
+the natural sentences adds new ones, so that frequent words occur in many contexts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AVOIDED_FORTUNES = re.compile(
 
 
 def clean(sentence: str) -> str | None:
-    """Normalise spelling and punctuation; None for what is no plain spoken sentence."""
+    """Normalize spelling and punctuation; None if it is not a sentence that can be spoken."""
     sentence = sentence.replace("’", "'").replace("‘", "'").replace("--", ", ")
     sentence = sentence.replace(";", ",").replace(":", ",").replace("“", "").replace("”", "")
     sentence = re.sub(r"\s+", " ", sentence).strip(" ,-'")
@@ -48,19 +48,19 @@ def clean(sentence: str) -> str | None:
 
 
 def words(sentence: str) -> list[str]:
-    """Lower-case words without punctuation."""
+    """Return the lower-case words of a sentence, without punctuation."""
     return re.sub(r"[^a-z' ]", " ", sentence.lower().replace("-", " ")).split()
 
 
 def wordnet_glosses(root: Path) -> Iterator[str]:
-    """What stands behind each word in WordNet: a definition and quoted examples."""
+    """Yield each word's entry in WordNet: a definition and quoted examples."""
     for path in sorted((root / "usr/share/wordnet").glob("data.*")):
         for line in path.read_text(errors="ignore").splitlines():
             yield line.partition("|")[2]
 
 
 def definitions(root: Path) -> Iterator[str]:
-    """First definitions of five words or more: fragments, good for their rare words."""
+    """Yield first definitions of five words or more: fragments with rare words."""
     for gloss in wordnet_glosses(root):
         definition = re.sub(r'"[^"]*"|\([^)]*\)', "", gloss).split(";")[0].strip()
         if len(definition.split()) >= 5:
@@ -68,14 +68,14 @@ def definitions(root: Path) -> Iterator[str]:
 
 
 def prose_sentences(text: str) -> Iterator[str]:
-    """Cut running text at sentence ends."""
+    """Yield the sentences of four words or more in a text."""
     for sentence in re.split(r"(?<=[.?!])\s+", re.sub(r"\s+", " ", text)):
         if len(sentence.split()) >= 4:
             yield sentence
 
 
 def package_sentences(root: Path) -> Iterator[str]:
-    """Sentences that the Debian packages named in the README hold under `root`."""
+    """Yield the sentences in the Debian packages that the README names, below `root`."""
     for gloss in wordnet_glosses(root):
         yield from re.findall(r'"([^"]+)"', gloss)
     for path in sorted((root / "usr/share/games/fortunes").glob("*")):
@@ -93,24 +93,24 @@ def package_sentences(root: Path) -> Iterator[str]:
 
 
 def cleaned(sentences: Iterable[str]) -> list[str]:
-    """Clean, without repeats, in order."""
+    """Clean sentences and drop duplicates, in order."""
     return list(dict.fromkeys(filter(None, map(clean, sentences))))
 
 
 def frequent_words(sentences: Iterable[str], number: int) -> set[str]:
-    """The most frequent words."""
+    """Return the `number` most frequent words."""
     counts = Counter(word for sentence in sentences for word in words(sentence))
     return {word for word, _ in counts.most_common(number)}
 
 
 def is_everyday(sentence: str, vocabulary: set[str]) -> bool:
-    """Whether a sentence has 4 to 14 words, all frequent."""
+    """Return whether a sentence has 4 to 14 words, all in `vocabulary`."""
     found = words(sentence)
     return 4 <= len(found) <= 14 and all(word in vocabulary for word in found)
 
 
 def chained(sentences: list[str], vocabulary: set[str], number: int, seed: int) -> list[str]:
-    """New everyday sentences drawn from the trigrams of `sentences`."""
+    """Draw new everyday sentences from the trigrams of `sentences`."""
     following: dict[tuple[str, str], list[str]] = defaultdict(list)
     for sentence in sentences:
         pieces = ["", "", *sentence.split(), ""]
@@ -130,7 +130,7 @@ def chained(sentences: list[str], vocabulary: set[str], number: int, seed: int) 
 
 
 def split_heldout(everyday: list[str], templates: list[str], seed: int) -> list[str]:
-    """Sentences that are never trained on: four fifths natural, one fifth templates."""
+    """Draw the held-out sentences: four fifths natural, one fifth from templates."""
     generator = random.Random(seed)
     spoken = HELDOUT_SENTENCES // 5
     natural = generator.sample(everyday, HELDOUT_SENTENCES - spoken)
@@ -138,13 +138,13 @@ def split_heldout(everyday: list[str], templates: list[str], seed: int) -> list[
 
 
 def build(roots: list[Path], number: int, short: int, seed: int) -> tuple[list[str], list[str]]:
-    """Training sentences in random order, `short` of them of a few words, and held-out ones."""
+    """Return training sentences in random order, with `short` short ones, and held-out ones."""
     generator = random.Random(seed)
     natural = cleaned(s for root in roots for s in package_sentences(root))
     templates = cleaned(template_sentence(generator) for _ in range(number // 6))
     vocabulary = frequent_words([*natural, *templates], EVERYDAY_WORDS)
     everyday = [s for s in natural if is_everyday(s, vocabulary)]
-    if HELDOUT.is_file():  # what checkpoints were measured on stays unseen, whatever is installed
+    if HELDOUT.is_file():  # checkpoints were measured on it, so it stays held out
         heldout = HELDOUT.read_text().splitlines()
     else:
         spoken = [s for s in templates if is_everyday(s, vocabulary)]
@@ -164,7 +164,7 @@ def build(roots: list[Path], number: int, short: int, seed: int) -> tuple[list[s
 
 
 def main() -> None:
-    """Write train.txt, and heldout.txt if it is not there yet."""
+    """Write train.txt, and heldout.txt if it does not exist."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path, help="folder for train.txt")
     parser.add_argument("--roots", type=Path, nargs="+", default=[Path("/")])

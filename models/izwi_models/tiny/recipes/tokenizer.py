@@ -1,4 +1,4 @@
-"""Train the byte-level BPE tokenizer that both embedded checkpoints carry."""
+"""Train the byte-level BPE tokenizer of the embedded speech and transcription checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OFTEN = 100_000
 
 
 def train_tokenizer(sentences: list[str]) -> Tokenizer:
-    """Learn the merges of the family's pre-tokenisation."""
+    """Learn merges on text that is split by Qwen's pre-tokenization."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     split = pre_tokenizers.Split(Regex(qwen._SPLIT), behavior="isolated")
@@ -62,7 +62,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 def main() -> None:
     """Train on train.txt and write the files into the checkpoint folders."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("text", type=Path, help="folder that holds train.txt")
+    parser.add_argument("text", type=Path, help="folder with train.txt")
     parser.add_argument("folders", type=Path, nargs="+", help="checkpoint folders")
     args = parser.parse_args()
     tokenizer = train_tokenizer((args.text / "train.txt").read_text().splitlines())

@@ -1,4 +1,4 @@
-"""The synthesiser's voices: eight with names, many to learn cloning from, forty held out."""
+"""The synthesizer's voices: eight with names, many for learning to clone, forty held out."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _HELDOUT_VOICES = 40
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """How espeak-ng speaks.
+    """Settings of an espeak-ng voice.
 
     Attributes:
-        name: Set for the voices that the checkpoint offers by name.
-        espeak: Voice name, such as "en-us+f3" (accent "en" stands for British English: the
-            name "en-gb+f3" fails silently in espeak-ng 1.51).
+        name: Name of the voice in the checkpoint; "" if it has none.
+        espeak: Voice name, such as "en-us+f3". The accent "en" is British English, because the name
+            "en-gb+f3" fails silently in espeak-ng 1.51.
         pitch: 0 to 99.
         pitch_range: 0 to 99; 50 is natural.
         speed: Words a minute.
@@ -62,7 +62,7 @@ def _drawn(generator: random.Random, variant: str, heldout: bool) -> Voice:
 
 
 def all_voices(seed: int = 3) -> list[Voice]:
-    """Named voices, then voices for cloning, then held-out ones with variants never trained."""
+    """Return named voices, then voices for cloning, then held-out ones with other variants."""
     generator = random.Random(seed)
     variants = _VARIANTS.split()
     clones = [_drawn(generator, variants[i % len(variants)], False) for i in range(_CLONE_VOICES)]

@@ -1,7 +1,7 @@
-"""Is it voiced, and how high? YIN (de Cheveigné and Kawahara, 2002) over batches of sound.
+"""Pitch and voicing of batches of audio by YIN (de Cheveigné and Kawahara, 2002).
 
-For every lag, the difference between a window and the sound that much later, over the mean of
-the differences at all shorter lags: near nothing at the period of a voice, near one in noise.
+For every lag, the difference between a window and the audio `lag` samples later is divided by the
+mean of the differences at all shorter lags: near 0 at the period of a voice, near 1 in noise.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 LOWEST_HZ, HIGHEST_HZ = 60.0, 420.0
 _WINDOW_SECONDS = 1024 / 24_000
 _HOP_SECONDS = 0.02
-_DIP = 0.1  # the first dip below this is the period; without one it is the deepest
+_DIP = 0.1  # the period is the first dip below this; if there is none, the deepest one
 _VOICED = 0.3  # aperiodicity of a window that counts as voiced
 _AUDIBLE = 0.015  # level of a window that counts at all; speech here peaks at 0.6
-_LEAST_VOICED = 4  # windows that a median takes
-_LAG_TOLERANCE = 0.03  # of the period: harmonics of a gliding pitch repeat a little off it
-_LEAST_LEVEL = 3e-4  # of a band in a window; below it there is nothing to repeat
+_LEAST_VOICED = 4  # minimum number of windows for a median
+_LAG_TOLERANCE = 0.03  # share of the period: with a gliding pitch, harmonics repeat near it
+_LEAST_LEVEL = 3e-4  # minimum level of a band in a window
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Track:
     """Pitch of (rows, windows).
 
     Attributes:
-        f0_hz: The period's frequency, also where nothing is voiced.
-        voiced: Audible, with a clear period.
-        audible: Loud enough to count.
+        f0_hz: The period's frequency, also in windows that are not voiced.
+        voiced: Whether a window is audible and has a clear period.
+        audible: Whether a window is loud enough to count.
     """
 
     f0_hz: Tensor
@@ -39,7 +39,7 @@ class Track:
     audible: Tensor
 
     def median_f0_hz(self, voiced_only: bool = True) -> list[float]:
-        """Median pitch of each row over its voiced (or all audible) windows, nan if few are."""
+        """Return each row's median pitch in voiced (or all audible) windows; nan if too few."""
         counted = self.voiced if voiced_only else self.audible
         return [
             float(f0[mask].median()) if int(mask.sum()) >= _LEAST_VOICED else float("nan")
@@ -48,11 +48,11 @@ class Track:
 
 
 def track_pitch(samples: Tensor, rate: int = 24_000) -> Track:
-    """Follow the pitch between 60 and 420 Hz in windows of 43 ms, every 20 ms.
+    """Find the pitch between 60 and 420 Hz in windows of 43 ms, every 20 ms.
 
     Args:
         samples: (rows, n) floats in [-1, 1], n at least 60 ms.
-        rate: Samples a second.
+        rate: Sample rate, Hz.
     """
     window, hop = round(_WINDOW_SECONDS * rate), round(_HOP_SECONDS * rate)
     low, high = int(rate / HIGHEST_HZ), int(rate / LOWEST_HZ) + 1
@@ -64,11 +64,11 @@ def track_pitch(samples: Tensor, rate: int = 24_000) -> Track:
 
 
 def compare_pitch(made: Tensor, true: Tensor) -> tuple[float, float, float]:
-    """How well (rows, n) sound keeps the pitch of the sound it was made from.
+    """Compare the pitch of decoded audio with its original, both (rows, n).
 
     Returns:
-        Share of the audible windows that are voiced in the original; how many of those still are;
-        and in how many of those the pitch is off by more than 6 per cent, a semitone.
+        The share of the original's audible windows that are voiced; the share of these that are
+        voiced in `made`; and the share of those with a pitch off by more than 6 %, a semitone.
     """
     ours, theirs = track_pitch(made), track_pitch(true)
     voiced = theirs.voiced.sum().clamp_min(1)
@@ -86,18 +86,18 @@ def compare_pitch(made: Tensor, true: Tensor) -> tuple[float, float, float]:
 def periodicity_loss(
     made: Tensor, true: Tensor, bands_hz: Sequence[tuple[float, float]], rate: int = 24_000
 ) -> Tensor:
-    """How differently the bands of `made` and `true` repeat at the pitch, where it is voiced.
+    """Compare how periodic each band of `made` and `true` is, in voiced windows.
 
-    Distances of spectra forgive noise in the place of harmonics that lie close together. Compared
-    is the normalised autocorrelation of a band at the best lag near the period that YIN finds in
-    `true`: 1 for harmonics alone, near 0 for noise. Too much of it counts as well: a voice that
-    breathes less than its original buzzes.
+    Distances of spectra hardly penalize noise in place of closely spaced harmonics. This loss
+    compares the normalized autocorrelation of a band at the best lag near the period of `true`: 1
+    for harmonics only, near 0 for noise. Too high a value counts as well, because a voice with less
+    breath than its original buzzes.
 
     Args:
         made: (rows, n) that requires gradients, n at least 60 ms.
         true: (rows, n).
-        bands_hz: Where each band begins and ends.
-        rate: Samples a second.
+        bands_hz: Lower and upper edge of each band.
+        rate: Sample rate, Hz.
 
     Returns:
         Mean size of the difference over bands and voiced windows.
@@ -116,7 +116,7 @@ def periodicity_loss(
 
 
 def _repeating(band: Tensor, lag: Tensor, rate: int) -> tuple[Tensor, Tensor]:
-    """Autocorrelation near a lag of each window, and the level there: (..., rows, windows)."""
+    """Return each window's autocorrelation near a lag, and its level: (..., rows, windows)."""
     low, high = int(rate / HIGHEST_HZ), int(rate / LOWEST_HZ) + 1
     hop, window = round(_HOP_SECONDS * rate), round(_WINDOW_SECONDS * rate)
     stretches = band.unfold(-1, window + high + 1, hop)
@@ -134,14 +134,14 @@ def _repeating(band: Tensor, lag: Tensor, rate: int) -> tuple[Tensor, Tensor]:
 
 
 def log_correlation(first: Sequence[float], second: Sequence[float]) -> tuple[float, int]:
-    """Correlation of the logarithms of paired pitches, and how many pairs have both."""
+    """Correlate the logarithms of paired pitches; also return how many pairs have both."""
     pairs = torch.tensor([first, second]).log()
     pairs = pairs[:, pairs.isfinite().all(0)]
     return (float(torch.corrcoef(pairs)[0, 1]) if pairs.shape[1] > 2 else 0.0), pairs.shape[1]
 
 
 def _normalised_difference(stretches: Tensor, window: int) -> Tensor:
-    """Cumulative mean normalised difference of (..., window + lags): (..., lags), 1 at lag 0."""
+    """Compute the cumulative mean normalized difference: (..., window + lags) -> (..., lags)."""
     length = stretches.shape[-1]
     lags = length - window
     size = 1 << (length - 1).bit_length()
@@ -157,7 +157,7 @@ def _normalised_difference(stretches: Tensor, window: int) -> Tensor:
 
 
 def _period(score: Tensor, low: int, high: int) -> tuple[Tensor, Tensor]:
-    """Lag of the period, refined by a parabola, and the score there; of (..., lags)."""
+    """Return the period's lag, refined by a parabola, and its score, from (..., lags)."""
     before, here, after = (
         score[..., low - 1 : high - 1],
         score[..., low:high],

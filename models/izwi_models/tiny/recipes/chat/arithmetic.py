@@ -1,4 +1,4 @@
-"""Sums, differences, products and quotients, and questions that go on from the last result."""
+"""Sums, differences, products and quotients, and follow-up questions about the last result."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ _MORE_HALF = (
 
 
 def arithmetic(draw: Draw) -> list[Turn]:
-    """One calculation, at times followed by others that go on from its result."""
+    """Draw one calculation, sometimes with follow-up questions about its result."""
     ask, result = draw.choice(_FIRST if draw.held_out else _TRAINED)(draw)
     turns = [ask]
     while len(turns) < 4 and draw.random.random() < 0.35:
@@ -152,7 +152,7 @@ def _halved(draw: Draw) -> tuple[Turn, int]:
 
 
 def _factors(draw: Draw, least: int = 0) -> tuple[int, int]:
-    """Two numbers whose product has at most four digits: the second has at most two."""
+    """Draw two factors: the second has at most two digits, the product at most four."""
     b = draw.number(least, 99)
     a = draw.number(least, LARGEST // max(b, 1) if b < 10 else 99)
     return (a, b) if draw.random.random() < 0.5 or least else (b, a)
@@ -170,12 +170,12 @@ _FIRST: tuple[Callable[[Draw], tuple[Turn, int]], ...] = (
     _doubled,
     _halved,
 )
-# What is hard to learn is trained more often than it is asked.
+# Training draws questions that are hard to learn more often.
 _TRAINED = (*_FIRST, _times, _times, _times, _divided, _divided, _halved)
 
 
 def _go_on(draw: Draw, last: int) -> tuple[Turn, int] | None:
-    """A question about the last result, or None where nothing simple follows from it."""
+    """Draw a question about the last result; None if there is no simple one."""
     if not 0 <= last <= LARGEST:
         return None
     kind = draw.random.randrange(4)

@@ -1,4 +1,4 @@
-"""The time and the date, as the system message gives them."""
+"""Questions about the time and date in the system message."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _AND_TIME = ("and the time", "and what time is it", "and what is the time")
 
 
 def a_moment(draw: Draw) -> datetime:
-    """A minute between 2024 and 2034."""
+    """Draw a minute between 2024 and 2034."""
 
     def moment() -> datetime:
         minutes = draw.random.randrange(10 * 365 * 24 * 60)
@@ -78,17 +78,17 @@ def a_moment(draw: Draw) -> datetime:
 
 
 def clock_time(now: datetime) -> str:
-    """The time of day as it is said: "2:35 pm"."""
+    """Return the time of day as spoken: "2:35 pm"."""
     return f"{(now.hour + 11) % 12 + 1}:{now.minute:02d} {'am' if now.hour < 12 else 'pm'}"
 
 
 def date(now: datetime) -> str:
-    """The date as it is said: "Sunday, 22 November 2026"."""
+    """Return the date as spoken: "Sunday, 22 November 2026"."""
     return f"{_DAYS[now.weekday()]}, {now.day} {_MONTHS[now.month - 1]} {now.year}"
 
 
 def clock(draw: Draw, now: datetime | None) -> list[Turn]:
-    """One question about the time or the date; without a clock the answer says so."""
+    """Draw one question about time or date; if `now` is None, the answer is that it is unknown."""
     if now is None:
         return [
             Turn(draw.ask(draw.choice((_TIME, _DATE, _DAY, _MONTH, _YEAR, _TOMORROW))), NO_CLOCK)

@@ -1,6 +1,6 @@
-"""Whole conversations of the closed world, and the ids that they become.
+"""Whole conversations of the closed world, and their token ids.
 
-The ids are what the checkpoint's own template gives (`folder.TEMPLATE`); a test compares them.
+The ids equal those of the checkpoint's own template (`settings.TEMPLATE`); a test compares them.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ KINDS: dict[str, float] = {
     "small talk": 1.0,
     "unknown": 1.2,
 }
-# As they are trained: what is hard more often, and the long list of functions less often, but
-# then with more questions behind it.
+# Shares in training: more questions of hard kinds. Function lists are long, so they are rare, but
+# then most questions use them.
 _TRAINED = KINDS | {"arithmetic": 6.0, "units": 9.0, "clock": 2.5, "small talk": 1.3}
 _TRAINED_WITH_TOOLS = _TRAINED | {"devices": 8.0}
 _TOOLS_OFFERED = 0.12
@@ -61,11 +61,11 @@ _PLAIN: dict[str, Callable[[Draw], list[Turn]]] = {
 
 
 class Tokens(NamedTuple):
-    """A conversation as it is trained.
+    """A conversation as token ids.
 
     Attributes:
         ids: (n,) int64.
-        spans: Where each thing that the assistant says begins, and where it ends: [start, stop).
+        spans: [start, stop) of each message of the assistant.
     """
 
     ids: npt.NDArray[np.int64]
@@ -73,7 +73,7 @@ class Tokens(NamedTuple):
 
     @property
     def answers(self) -> npt.NDArray[np.bool_]:
-        """(n,) whether an id is one that the assistant says."""
+        """(n,) bool, whether an id belongs to a message of the assistant."""
         told = np.zeros(len(self.ids), bool)
         for begin, end in self.spans:
             told[begin:end] = True
@@ -81,11 +81,11 @@ class Tokens(NamedTuple):
 
 
 def draw_dialogue(draw: Draw, kind: str | None = None) -> Dialogue:
-    """One conversation of one or a few questions.
+    """Draw a conversation of one or a few questions.
 
     Args:
-        draw: Which part of the split it is of.
-        kind: Of its last question; None draws one.
+        draw: Source of choices from one part of the split.
+        kind: Kind of the last question; None draws it.
     """
     dice = draw.random
     now = a_moment(draw) if dice.random() < 0.85 else None
@@ -106,7 +106,7 @@ def draw_dialogue(draw: Draw, kind: str | None = None) -> Dialogue:
 
 
 def draw_trained(draw: Draw) -> Dialogue:
-    """One conversation to train on: the same questions, in shares that are learned faster."""
+    """Draw a conversation for training; hard kinds of questions are more frequent."""
     dice = draw.random
     now = a_moment(draw) if dice.random() < 0.85 else None
     offered: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ def draw_trained(draw: Draw) -> Dialogue:
 
 
 def _questions(draw: Draw, kind: str, now: datetime | None) -> list[Turn]:
-    """Questions of one kind that have a wording in this part of the split."""
+    """Draw questions of one kind that have a wording in this part of the split."""
     for _ in range(1000):
         try:
             return clock(draw, now) if kind == "clock" else _PLAIN[kind](draw)
@@ -130,7 +130,7 @@ def _questions(draw: Draw, kind: str, now: datetime | None) -> list[Turn]:
 
 
 def system_message(dialogue: Dialogue, dice: random.Random) -> str:
-    """What the system message says: who speaks, and the time where there is a clock."""
+    """Return the system message: a persona, and the time if the conversation has one."""
     now = dialogue.now
     default = now is not None and dice.random() < 0.6
     persona = "" if default else dice.choice(_PERSONAS)
@@ -139,7 +139,7 @@ def system_message(dialogue: Dialogue, dice: random.Random) -> str:
 
 
 def told_time(now: datetime) -> str:
-    """The time as the checkpoint's template tells it."""
+    """Return the time in the words of the checkpoint's template."""
     return now.strftime("It is %H:%M on %A, %-d %B %Y.")
 
 
@@ -155,7 +155,7 @@ def _told(now: datetime, dice: random.Random) -> str:
 
 
 def messages(dialogue: Dialogue, system: str) -> list[dict[str, object]]:
-    """The conversation as a client of the chat endpoint would send it, answers included."""
+    """Return the messages that a client of the chat endpoint would send, including answers."""
     listed: list[dict[str, object]] = [{"role": "system", "content": system}] if system else []
     for turn in dialogue.turns:
         listed.append({"role": "user", "content": turn.user})
@@ -173,23 +173,23 @@ def messages(dialogue: Dialogue, system: str) -> list[dict[str, object]]:
 
 
 def called(turn: Turn, dialogue: Dialogue) -> bool:
-    """Whether a turn's functions are offered, so that it calls them."""
+    """Return whether a turn calls functions: it has calls, and all of them are offered."""
     return bool(turn.calls) and all(call.name in dialogue.tools for call in turn.calls)
 
 
 def said(turn: Turn, dialogue: Dialogue) -> str:
-    """What the assistant says in the end."""
+    """Return the assistant's final message of a turn."""
     return turn.refused if turn.calls and not called(turn, dialogue) else turn.answer
 
 
 def call_text(call: Call) -> str:
-    """A call as it is written between its tags."""
+    """Return a call as JSON, as written between its tags."""
     arguments = json.dumps(dict(call.arguments))
     return f'\n{{"name": "{call.name}", "arguments": {arguments}}}\n'
 
 
 def encode(dialogue: Dialogue, system: str) -> Tokens:
-    """The ids of a conversation as the template writes it."""
+    """Return the ids of a conversation, as the template renders it."""
     ids: list[int] = []
     spans: list[tuple[int, int]] = []
     tokens = settings

@@ -1,4 +1,4 @@
-"""Timers and lights: what is done by calling functions of a stated schema."""
+"""Timers and lights, controlled by function calls with a fixed schema."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ _LABELS = ("eggs", "pasta", "tea", "pizza", "laundry", "rice", "bread", "break",
 
 
 def devices(draw: Draw) -> list[Turn]:
-    """One thing to do, at times followed by another."""
+    """Draw one command, sometimes followed by another."""
     return draw.choice((_timer, _timer, _cancelling, _light, _light, _dimmed))(draw)
 
 
 def duration(draw: Draw) -> tuple[int, str, str]:
-    """A length of time: its seconds, as it is asked for, and as it is confirmed."""
+    """Draw a duration: its seconds, its wording in the question, and that in the answer."""
     kind = draw.random.randrange(6)
 
     def amount(number: int, unit: str) -> tuple[str, str]:

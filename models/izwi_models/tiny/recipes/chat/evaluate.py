@@ -1,7 +1,7 @@
-"""Ask held-out questions, in other wordings and with other numbers than were trained.
+"""Score held-out questions, with wordings and numbers that were not trained.
 
-An answer is right if every token of it, and its end, is the most likely one after the right tokens
-before it: that is the case exactly when greedy decoding gives the answer, so one pass judges all.
+An answer is right if each of its tokens, including the end, is the most likely one after the right
+tokens before it. That is equivalent to greedy decoding giving the answer, and takes one pass.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _ROWS = 32
 
 @dataclass(slots=True)
 class Scores:
-    """Answers by kind of question: how many there were, and how many were right."""
+    """Numbers of answers and of right answers, by kind of question; texts of wrong ones."""
 
     asked: Counter[str] = field(default_factory=Counter)
     right: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
     def shares(self) -> dict[str, float]:
-        """Share of right answers of each kind, and of all."""
+        """Return the share of right answers of each kind, and of all."""
         kinds = {kind: self.right[kind] / count for kind, count in sorted(self.asked.items())}
         return kinds | {"all": self.right.total() / max(self.asked.total(), 1)}
 
 
 class Asked:
-    """A checkpoint that answers."""
+    """A checkpoint under evaluation."""
 
     def __init__(self, config: ChatConfig, weights: dict[str, Tensor], device: torch.device):
         self._config, self._weights, self._device = config, weights, device
@@ -57,7 +57,7 @@ class Asked:
 
     @torch.no_grad()
     def predictions(self, rows: list[Tokens]) -> list[Tensor]:
-        """The most likely id after each id of each conversation."""
+        """Return the most likely id after each id of each conversation, (n - 1,) int64 each."""
         length = max(len(row.ids) for row in rows)
         ids = torch.full((len(rows), length), settings.PAD)
         for place, row in enumerate(rows):
@@ -71,13 +71,13 @@ class Asked:
 
 
 def score(asked: Asked, number: int, seed: int, *, held_out: bool = True) -> Scores:
-    """Ask so many questions of each kind; the last question of each conversation counts.
+    """Score `number` conversations of each kind by the answer to their last question.
 
     Args:
-        asked: Who answers.
+        asked: The checkpoint.
         number: Conversations of each kind.
-        seed: Of the conversations.
-        held_out: Ask what was never trained; else what may have been.
+        seed: Seed of the conversations.
+        held_out: Ask held-out questions; otherwise those that may have been trained.
     """
     dice, scores = random.Random(seed), Scores()
     for kind in KINDS:
@@ -111,12 +111,14 @@ def _text(ids: Tensor) -> str:
 
 
 def main() -> None:
-    """Print the scores, and what was answered wrong."""
+    """Print the scores and some wrong answers."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="checkpoint folder")
     parser.add_argument("--number", type=int, default=200, help="questions of each kind")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--trained", action="store_true", help="ask what may have been trained")
+    parser.add_argument(
+        "--trained", action="store_true", help="ask questions that may have been trained"
+    )
     parser.add_argument("--wrong", type=int, default=20, help="wrong answers to print")
     parser.add_argument("--out", type=Path, help="write the scores to this JSON file")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The stated list of facts (facts.tsv), and how people ask for them."""
+"""The list of facts (facts.tsv), and wordings of questions about them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _TELL = "(tell me|do you know|can you tell me|could you tell me|I want to know|p
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """How one kind of fact is asked for and answered.
+    """Wordings of questions and answers for one kind of fact.
 
     Attributes:
         asked: Patterns with the slot {x}, the subject.
         said: The answer with {x} and {y}.
-        again: Questions after another of its kind: "and of Spain?"; none where there are none.
-        backwards: Patterns with {y} and their answer, where the answer names one subject only.
+        again: Follow-up questions after another of the same kind: "and of Spain?"; may be empty.
+        backwards: Patterns with {y} and their answer, if {y} determines the subject.
     """
 
     asked: tuple[str, ...]
@@ -237,7 +237,7 @@ RELATIONS = {
 
 
 def read_facts() -> dict[str, dict[str, str]]:
-    """The list: for each relation its subjects with their answers."""
+    """Read the list: for each relation, the answer of each subject."""
     facts: dict[str, dict[str, str]] = {}
     for line in _LIST.read_text().splitlines()[1:]:
         relation, subject, answer = line.split("\t")
@@ -250,7 +250,7 @@ _EVERY = tuple((relation, subject) for relation, known in FACTS.items() for subj
 
 
 def facts(draw: Draw) -> list[Turn]:
-    """One fact, at times followed by another of its kind; each fact comes as often as any other."""
+    """Draw one fact, sometimes followed by another of its kind; all facts are equally frequent."""
     name, subject = draw.choice(_EVERY)
     relation, known = RELATIONS[name], FACTS[name]
     answer = known[subject]

@@ -1,4 +1,4 @@
-"""Judge the last answer of a conversation: only one is right, to the letter."""
+"""Judge the last answer of a conversation: it must equal the right one exactly."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def is_right(dialogue: Dialogue, content: str, calls: Sequence[tuple[str, str]])
 
     Args:
         dialogue: The conversation.
-        content: What the message says.
-        calls: The functions it calls, each by its name and its arguments as JSON.
+        content: Text of the message.
+        calls: Name and JSON arguments of each function call in the message.
     """
     last = dialogue.turns[-1]
     if not called(last, dialogue):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Every byte is a token; the special ones follow.
+# Every byte is a token; special tokens follow.
 SPECIAL_TOKENS = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -16,7 +16,7 @@ SPECIAL_TOKENS = (
     "<think>",
     "</think>",
 )
-# These survive decoding in the published tokenizer, too.
+# Decoding keeps these tokens, as in the published tokenizer.
 _WRITTEN = SPECIAL_TOKENS[3:]
 PAD, START, END, TOOL_CALL, END_TOOL_CALL, TOOL_RESPONSE, END_TOOL_RESPONSE = range(256, 263)
 VOCABULARY = 272  # a multiple of 16
@@ -50,7 +50,7 @@ GENERATION: dict[str, Any] = {
     "pad_token_id": PAD,
 }
 
-# A conversation without a system message is told the time. Calls are written as Qwen3 writes them.
+# If there is no system message, the template adds one with the time. Calls have Qwen3's format.
 TEMPLATE = """\
 {%- if messages[0].role == 'system' -%}
 {%- set head = messages[0].content -%}{%- set turns = messages[1:] -%}
@@ -87,7 +87,7 @@ TEMPLATE = """\
 
 
 def byte_tokens() -> dict[str, int]:
-    """The ids of the bytes: each its own value, under the letter that byte-level BPE writes."""
+    """Return the id of each byte, which is its value, by the byte's letter in byte-level BPE."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {byte: chr(byte) for byte in printable}
@@ -96,7 +96,7 @@ def byte_tokens() -> dict[str, int]:
 
 
 def tokenizer_config() -> dict[str, Any]:
-    """tokenizer_config.json, with the chat template."""
+    """Return tokenizer_config.json, with the chat template."""
     listed = {
         str(256 + place): {
             "content": token,

@@ -1,4 +1,4 @@
-"""Greetings, questions about itself, and everything that it does not know."""
+"""Greetings, questions about the assistant, and questions that it cannot answer."""
 
 from __future__ import annotations
 
@@ -176,14 +176,14 @@ _UNKNOWN = (
 
 
 def small_talk(draw: Draw) -> list[Turn]:
-    """One greeting, or a question about the assistant."""
+    """Draw one greeting, or one question about the assistant."""
     patterns, answer = draw.choice(_GREETINGS)
-    # "okay, thanks" would be both "okay" with a polite word behind it and thanks
+    # closed, because "okay, thanks" could be "okay" with a polite word, or thanks
     return [Turn(draw.ask(patterns, closed=True), answer)]
 
 
 def unknown(draw: Draw) -> list[Turn]:
-    """One question from outside the closed world."""
+    """Draw one question from outside the closed world."""
     word, other = (draw.choice(WORDS) for _ in range(2))
     name, strange = draw.choice(NAMES), invented(draw).capitalize()
     while any(strange in known for known in FACTS.values()):

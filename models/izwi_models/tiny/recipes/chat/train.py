@@ -1,7 +1,7 @@
-"""Train izwi-tiny-chat on conversations of the closed world, drawn without end.
+"""Train izwi-tiny-chat on random conversations of the closed world.
 
-Nothing is stored: processes draw conversations while the device trains, and none comes twice but
-by chance. Only what the assistant says is learned, and a little of what it is asked.
+No corpus is stored: processes draw conversations while the device trains, so repetitions are rare.
+The loss is on the assistant's messages, with a small weight on the other tokens.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ from izwi_models.tiny.recipes.harness import (
     save_tensors,
 )
 
-# Lengths that conversations are padded to, in tokens; longer ones are left out.
+# Lengths that conversations are padded to, in tokens; longer ones are skipped.
 _EDGES = (*range(96, 257, 32), *range(320, 641, 64), *range(768, 1793, 128))
 LONGEST_TRAINED = _EDGES[-1]
 _SPOKEN = 0.5  # share of conversations with numbers in words
-_LOGGED = 200  # steps
+_LOGGED = 200  # steps between lines of the log
 
 
 class Batch(NamedTuple):
-    """Conversations of about one length: (rows, length) ids, and what each id weighs."""
+    """Conversations of similar length: (rows, length) int64 ids and float32 loss weights."""
 
     ids: Tensor
     weights: Tensor
 
 
 class Conversations(IterableDataset[Batch]):
-    """Batches of conversations without end; every process draws its own."""
+    """An endless stream of batches; each process draws its own conversations."""
 
     def __init__(self, tokens_per_batch: int, question_weight: float, seed: int):
         self._tokens, self._seed = tokens_per_batch, seed
@@ -96,7 +96,7 @@ def _padded(rows: list[Tokens], length: int, question_weight: float) -> Batch:
 
 
 class ChatTrainer:
-    """The model in training: its weights, its optimiser and one step."""
+    """The model in training: weights, optimizer and loss."""
 
     def __init__(self, out: Path, device: torch.device, seed: int):
         self.device, self.out = device, out
@@ -111,13 +111,13 @@ class ChatTrainer:
         self.metrics = torch.zeros(3, device=device)  # loss, right tokens, right answers
 
     def hold(self, batch: Batch) -> None:
-        """Keep the gradient of a batch. May be captured."""
+        """Compute the gradient of a batch. May be captured."""
         loss, metrics = self.loss(batch)
         self.optimizer.hold(loss)
         self.metrics.lerp_(torch.stack([loss.detach(), *metrics]), 0.02)
 
     def loss(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Mean cross entropy of what follows each id, and how much of the answers is right."""
+        """Compute the mean cross entropy, and the shares of right tokens and right answers."""
         ids, weights = batch
         views = self.weights.views(self.dtype)
         table = views[EMBEDDING]
@@ -142,7 +142,7 @@ class ChatTrainer:
 
 
 def write_folder(out: Path) -> None:
-    """Write everything of the checkpoint but its weights."""
+    """Write all files of the checkpoint except its weights."""
     out.mkdir(parents=True, exist_ok=True)
     files = {
         "config.json": settings.CONFIG,
@@ -156,7 +156,7 @@ def write_folder(out: Path) -> None:
 
 
 def train(trainer: ChatTrainer, args: argparse.Namespace, rank: int) -> None:
-    """Train for the time given and write the checkpoint as it goes."""
+    """Train for the given time, and write the checkpoint at intervals."""
     clock = Clock(args.seconds)
     log = Log(args.out.with_suffix(".log"), clock)
     stepper = Stepper(trainer.device, capture=not args.plain)
@@ -196,14 +196,14 @@ def train(trainer: ChatTrainer, args: argparse.Namespace, rank: int) -> None:
 
 
 def main() -> None:
-    """Train, or go on from the checkpoint in the output folder."""
+    """Train, continuing from the checkpoint in the output folder if there is one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path, help="checkpoint folder")
     parser.add_argument("--seconds", type=float, default=900)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--tokens", type=int, default=131_072, help="padded tokens in a batch")
     parser.add_argument(
-        "--question-weight", type=float, default=0.05, help="of what is asked, beside the answers"
+        "--question-weight", type=float, default=0.05, help="weight of tokens outside the answers"
     )
     parser.add_argument("--workers", type=int, default=12, help="processes that draw conversations")
     parser.add_argument("--seed", type=int, default=0)

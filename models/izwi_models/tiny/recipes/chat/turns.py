@@ -1,4 +1,4 @@
-"""What one question and its answer are made of."""
+"""Types of a conversation: function calls, turns and dialogues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One function that the assistant calls."""
+    """One function call of the assistant."""
 
     name: str
     arguments: Mapping[str, object]
@@ -17,14 +17,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A question with the only answer that counts as right.
+    """A question with its only right answer.
 
     Attributes:
-        user: What is asked.
-        answer: What is said, after the calls' results where there are calls.
+        user: The question.
+        answer: The answer; if there are calls, the one after their results.
         calls: Functions to call first.
-        results: What each call gives, as JSON values.
-        refused: The answer instead where the functions are not offered.
+        results: The result of each call, as a JSON value.
+        refused: The answer if the functions are not offered.
     """
 
     user: str
@@ -36,13 +36,13 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """One conversation: where it takes place, and its turns.
+    """One conversation: its turns, and the contents of its system message.
 
     Attributes:
-        kind: The part of the closed world that its last question belongs to.
-        turns: In order.
-        now: What the system message says the time is; None where it says nothing of it.
-        tools: Names of the functions that are offered.
+        kind: Kind of its last question.
+        turns: The turns in order.
+        now: The time in the system message; None if it has none.
+        tools: Names of the offered functions.
     """
 
     kind: str

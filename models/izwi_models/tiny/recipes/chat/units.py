@@ -10,7 +10,7 @@ from izwi_models.tiny.recipes.chat.wording import Draw, say_number
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """How many of one unit are one of another, and how large a number is asked for."""
+    """The factor between two units, and the range of amounts in questions."""
 
     unit: str
     other: str
@@ -53,11 +53,11 @@ CONVERSIONS = (
     *(Conversion(c.other, c.unit, 1 / c.factor, c.largest) for c in _BOTH_WAYS),
     *_ABOUT,
 )
-# What is hard to learn is trained more often than it is asked, and with larger amounts, too: few
-# amounts are learned by heart, many only by calculating.
+# Training draws hard conversions more often, and with larger amounts: a model memorizes a few
+# amounts, but must learn to calculate for many.
 _TRAINED = (*CONVERSIONS, *_ABOUT, *_ABOUT, *_ABOUT)
-_FAR = 0.45  # share of trained amounts that may be ten times as large as those that are asked
-_EVENLY = 0.9  # share of them that is not of few digits more often: these are learned by heart
+_FAR = 0.45  # share of trained amounts that may be ten times as large as tested ones
+_EVENLY = 0.9  # share of trained amounts drawn evenly; the others often have few digits
 _IRREGULAR = {"foot": "feet", "inch": "inches", "dozen": "dozen"}
 
 _WORDINGS = (
@@ -80,7 +80,7 @@ _IN = (
 
 
 def units(draw: Draw) -> list[Turn]:
-    """One conversion, at times followed by the same amount in another unit."""
+    """Draw one conversion, sometimes followed by the same amount in another unit."""
     conversion = draw.choice(CONVERSIONS if draw.held_out else _TRAINED)
     amount = draw.values(f"{conversion.unit} {conversion.other}", lambda: _amount(draw, conversion))
     spoken = f"{say_number(amount) if draw.spoken else amount} {plural(conversion.unit, amount)}"
@@ -95,7 +95,7 @@ def units(draw: Draw) -> list[Turn]:
 
 
 def answer(conversion: Conversion, amount: int) -> str:
-    """Say what an amount of one unit is in the other."""
+    """Return the answer that converts an amount."""
     exact = amount * conversion.factor + conversion.offset
     rounded = round(exact, 1)
     whole = abs(rounded - round(rounded)) < 1e-6
@@ -111,7 +111,7 @@ def answer(conversion: Conversion, amount: int) -> str:
 
 
 def plural(unit: str, amount: int) -> str:
-    """The name of a unit beside a number."""
+    """Return the name of a unit after a number, in singular or plural."""
     if amount == 1:
         return unit
     if unit.startswith("degree "):
@@ -131,7 +131,7 @@ def _amount(draw: Draw, conversion: Conversion) -> int:
 
 
 def _fits(conversion: Conversion, amount: int) -> bool:
-    """Whether the answer is one that is trained: of a size that is asked for."""
+    """Return whether the answer is within the range of trained answers."""
     if conversion in _ABOUT:
         return amount <= conversion.largest
     if conversion.factor > 1:

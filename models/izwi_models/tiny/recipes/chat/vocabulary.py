@@ -1,4 +1,4 @@
-"""Words of everyday, for spelling and comparing."""
+"""Everyday words, for spelling and comparing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw wordings from small patterns, split into those to train on and those to test with."""
+"""Draw wordings from small patterns, split into training and held-out ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from izwi_models.english.numbers import cardinal
 
-# One set of values in so many is never trained, and one wording in so many.
+# One of this many sets of values, and one of this many wordings, is held out.
 _VALUES_PER_HELD_OUT = 8
 _WORDINGS_PER_HELD_OUT = 4
 
@@ -21,40 +21,40 @@ _INNERMOST = re.compile(r"\(([^()\[\]]*)\)|\[([^()\[\]]*)\]")
 _SLOT = re.compile(r"\{(\w+)\}")
 _OPENINGS = ("please ", "hey izwi, ", "okay, ", "izwi, ", "hi, ", "so, ", "now, ", "um, ")
 _CLOSINGS = (" please", ", please", " izwi", ", thanks", " then")
-# Slots at the end of a question that hold words to be used as they are.
+# Slots at the end of a question whose words are quoted exactly.
 _QUOTED = ("{word}", "{words}", "{one}", "{two}")
 _DRESSED = 0.25  # share of questions with an opening, and with a closing
 
 
 def is_held_out(name: str, value: object, one_in: int = _VALUES_PER_HELD_OUT) -> bool:
-    """Whether a value belongs to the held-out part, the same on every run.
+    """Return whether a value is held out; the result is the same on every run.
 
     Args:
-        name: Sets with different names are split apart from each other.
+        name: Sets with different names are split independently.
         value: Split by its `repr`.
-        one_in: One value in so many is held out.
+        one_in: One of this many values is held out.
     """
     digest = hashlib.sha1(repr((name, value)).encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest[:4], "big") % one_in == 0
 
 
 class NoWordingError(Exception):
-    """A question has no wording in one part of the split."""
+    """A question has no wording in this part of the split."""
 
 
 @cache
 def split(patterns: tuple[str, ...]) -> tuple[list[list[str]], list[list[str]]]:
-    """All wordings of one thing to ask: those to train on, and those to test with.
+    """Split all wordings of a question into trained and held-out ones.
 
-    A quarter is held out, by a digest of the wording. What has a word that no trained wording of
-    these patterns has is trained after all: nobody can know that "so long" is said in parting, but
-    who knows "see you" and "bye for now" can know "see you for now".
+    A quarter is held out, by a digest of the wording. But a wording is trained if one of its words
+    is in no trained wording of these patterns: "so long" cannot be understood without training, but
+    "see you for now" can, after "see you" and "bye for now".
 
     Args:
         patterns: See `Draw.ask`.
 
     Returns:
-        For each pattern its trained wordings, and for each its held-out ones; sorted.
+        The trained wordings of each pattern, and the held-out ones of each pattern, sorted.
     """
     found = [wordings(pattern) for pattern in patterns]
     chosen = {wording for each in found for wording in each}
@@ -72,7 +72,7 @@ def split(patterns: tuple[str, ...]) -> tuple[list[list[str]], list[list[str]]]:
 
 @cache
 def wordings(pattern: str) -> tuple[str, ...]:
-    """All wordings of a pattern, sorted."""
+    """Return all wordings of a pattern, sorted."""
     found, waiting = set[str](), {pattern}
     while waiting:
         wording = waiting.pop()
@@ -88,12 +88,12 @@ def wordings(pattern: str) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Draw:
-    """A source of random choices that keeps to one part of the split.
+    """A source of random choices from one part of the split.
 
     Attributes:
-        random: Where choices come from.
-        held_out: Draw what is never trained; otherwise only what may be trained.
-        spoken: Numbers in questions are words, as a transcriber writes them.
+        random: The random number generator.
+        held_out: Draw from the held-out part; otherwise from the trained part.
+        spoken: Write numbers in questions as words, as a transcriber does.
     """
 
     random: random.Random
@@ -101,20 +101,20 @@ class Draw:
     spoken: bool = False
 
     def choice(self, values: Sequence[_T]) -> _T:
-        """One of the values."""
+        """Draw one of the values."""
         return self.random.choice(values)
 
     def number(self, low: int, high: int) -> int:
-        """A number from low to high, both included, short ones as often as long ones."""
+        """Draw a number from low to high, both included; short ones as often as long ones."""
         digits = self.random.randint(len(str(low)), len(str(high)))
         first = 0 if digits == 1 else 10 ** (digits - 1)
         return self.random.randint(max(low, first), min(high, 10**digits - 1))
 
     def values(self, name: str, draw: Callable[[], _T]) -> _T:
-        """What `draw` gives, drawn again until it lies in this part of the split.
+        """Call `draw` until its value is in this part of the split, and return that value.
 
         Args:
-            name: Sets with different names are split apart from each other.
+            name: Sets with different names are split independently.
             draw: Called without arguments; its value is split by its `repr`.
         """
         for _ in range(10_000):
@@ -124,20 +124,20 @@ class Draw:
         raise ValueError(f"no {name} in this part of the split")
 
     def ask(self, patterns: Sequence[str], *, closed: bool = False, **slots: object) -> str:
-        """One question.
+        """Draw one question.
 
         Args:
-            patterns: "(a|b) c [d]" says "a c", "b c d" and so on; "{x}" is the slot x. Which of
-                the wordings may be drawn depends on this part of the split.
-            closed: No polite word comes behind it.
-            slots: Values of the slots; numbers become digits, or words where they are spoken.
+            patterns: "(a|b) c [d]" has the wordings "a c", "b c d" and so on; "{x}" is the slot x.
+                Only wordings of this part of the split are drawn.
+            closed: Add no polite word at the end.
+            slots: Values of the slots; numbers become digits, or words if `spoken`.
         """
         wording = self._wording(patterns)
         said = _SLOT.sub(lambda slot: self._said(slots[slot[1]]), wording)
         return self._dress(said, closed=closed or wording.endswith(_QUOTED))
 
     def _wording(self, patterns: Sequence[str]) -> str:
-        """A wording of this part of the split: first one of the patterns, then one of its own.
+        """Draw a pattern with wordings in this part of the split, then one of these wordings.
 
         Raises:
             NoWordingError: All wordings of the patterns are in the other part.
@@ -156,11 +156,11 @@ class Draw:
         return f"{value:,}" if value >= 1000 and self.random.random() < 0.2 else str(value)
 
     def _dress(self, said: str, closed: bool) -> str:
-        """Put a polite word around it, and write it as people and transcribers do.
+        """Add polite words at random, and vary case and punctuation.
 
         Args:
             said: The question.
-            closed: Another word at the end would count as part of what it quotes.
+            closed: Add no word at the end, which would become part of a quotation.
         """
         if self.random.random() < _DRESSED:
             said = self.choice(_OPENINGS) + said
@@ -174,6 +174,6 @@ class Draw:
 
 @lru_cache(100_000)
 def say_number(value: int) -> str:
-    """A whole number in words, as the embedded transcriber writes it."""
+    """Return an integer in words, as the embedded transcriber writes it."""
     words = cardinal(str(abs(value)))
     return f"minus {words}" if value < 0 else words

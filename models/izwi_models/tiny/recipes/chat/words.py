@@ -1,4 +1,4 @@
-"""Spelling, counting, comparing and repeating: questions whose answer is made of the question."""
+"""Spelling, counting, comparing and repeating: the answer follows from the question's words."""
 
 from __future__ import annotations
 
@@ -109,12 +109,12 @@ _EVEN = (
 
 
 def words(draw: Draw) -> list[Turn]:
-    """One question about letters, numbers in a row, or words to be said again."""
+    """Draw one question about letters, about consecutive numbers, or about words to repeat."""
     return draw.choice(_ASKED)(draw)
 
 
 def a_word(draw: Draw) -> str:
-    """A word of everyday, or one that nobody has seen."""
+    """Draw an everyday word, or an invented one."""
     chance = draw.random.random()
     if chance < 0.5:
         return draw.values("word", lambda: draw.choice(WORDS + NAMES).lower())
@@ -122,7 +122,7 @@ def a_word(draw: Draw) -> str:
 
 
 def invented(draw: Draw) -> str:
-    """A word that sounds like English and means nothing."""
+    """Draw a word that looks like English but has no meaning."""
     syllables = range(draw.random.randint(1, 3))
     return "".join(
         draw.choice(_ONSETS) + draw.choice(_VOWELS) + draw.choice(_CODAS) for _ in syllables
@@ -130,7 +130,7 @@ def invented(draw: Draw) -> str:
 
 
 def letters(word: str) -> str:
-    """A word letter by letter."""
+    """Return a word letter by letter."""
     return ", ".join(word.upper()) + "."
 
 
