@@ -41,14 +41,14 @@ _START_S = 60.0
 
 @dataclass(frozen=True)
 class InstantPrompt:
-    """A prompt that nobody reads."""
+    """A prompt that is never run."""
 
     num_positions: int = 24
     encode_inputs: tuple[()] = ()
 
 
 class InstantSpeech:
-    """A model that needs no time to prepare."""
+    """A model whose requests need no preparation."""
 
     capabilities = (Capability.SPEAK,)
     tracks = ()
@@ -59,16 +59,16 @@ class InstantSpeech:
     follows_instructions = False
 
     def split_text(self, text: str) -> list[str]:
-        """One piece."""
+        """Return the text as one piece."""
         return [text]
 
     def prepare_speech(self, request_id: str, model: str, ask: SpeechInput) -> Request:
-        """A request without work."""
+        """Return a request without work."""
         return Request(request_id, model, InstantPrompt(), seed=ask.seed, max_entries=64, ask=ask)
 
 
 class InstantStream:
-    """The same chunks for everybody, each in a turn of its own."""
+    """An output stream that yields the same chunks, each in a separate turn of the event loop."""
 
     def __init__(self, chunks: Sequence[Chunk]):
         self._left = iter(chunks)
@@ -84,11 +84,11 @@ class InstantStream:
             raise StopAsyncIteration from None
 
     def abort(self) -> None:
-        """Nothing runs."""
+        """Do nothing: no request runs."""
 
 
 class InstantEngine:
-    """An engine that has it all: the number of chunks is the request's seed."""
+    """An engine with immediate output; a request's seed is its number of chunks."""
 
     def __init__(self) -> None:
         self.alive = False
@@ -99,36 +99,36 @@ class InstantEngine:
 
     @property
     def load(self) -> Mapping[str, Mapping[str, float]]:
-        """No figures."""
+        """Return no figures."""
         return {}
 
     def start(self) -> None:
-        """Be ready."""
+        """Mark the engine as ready."""
         self.alive = True
 
     async def stop(self) -> None:
-        """Be ready no more."""
+        """Mark the engine as not ready."""
         self.alive = False
 
     def submit_all(self, requests: Sequence[Request]) -> list[InstantStream]:
-        """Answer at once."""
+        """Return the output at once."""
         return [
             InstantStream([*[self._chunk] * (request.seed - 1), self._last]) for request in requests
         ]
 
 
 class InstantRegistry:
-    """One model."""
+    """A registry of one model."""
 
     def __init__(self) -> None:
         self._model = InstantSpeech()
 
     def names(self) -> list[str]:
-        """Its name."""
+        """Return its name."""
         return ["tts"]
 
     def model(self, name: str) -> InstantSpeech:
-        """The model."""
+        """Return the model."""
         del name
         return self._model
 
@@ -136,7 +136,7 @@ class InstantRegistry:
 
 
 def serve(home: Path, keyed: bool, profile: Path | None) -> None:
-    """Serve at a free port, which is printed, until stdin closes."""
+    """Serve on a free port and print it; stop when stdin closes."""
     import cProfile
     import socket
     import threading
@@ -151,7 +151,7 @@ def serve(home: Path, keyed: bool, profile: Path | None) -> None:
         access = Access(api_keys_file=home / "keys.toml", audit_log=home / "audit.jsonl")
     settings = Settings(home=home, decode_workers=0, access=access)
     app = create_app(InstantEngine(), InstantRegistry(), settings)  # type: ignore[arg-type]
-    logging.basicConfig(level=logging.INFO)  # as `izwi serve` does it
+    logging.basicConfig(level=logging.INFO)  # like `izwi serve`
     for name in ("uvicorn.access", "uvicorn.error"):
         logging.getLogger(name).addFilter(WithoutQueries())
     config = server_config(app, "127.0.0.1", 0, settings.pace.max_head_s)
@@ -160,7 +160,7 @@ def serve(home: Path, keyed: bool, profile: Path | None) -> None:
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             print(self.servers[0].sockets[0].getsockname()[1], flush=True)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the log of what is served
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the access log
 
     server = Announced(config, app.state.izwi.drain, 1.0)
 
@@ -202,7 +202,7 @@ class Served:
         raise RuntimeError("the server was not ready in time")
 
     def cpu_ms(self) -> tuple[float, float]:
-        """Milliseconds of processor so far: of the event loop's thread, and of all threads."""
+        """Return processor time so far in ms: of the event loop's thread, and of all threads."""
         spent = {
             int(task.name): int((task / "schedstat").read_text().split()[0]) / 1e6
             for task in Path(f"/proc/{self.process.pid}/task").iterdir()
@@ -210,12 +210,12 @@ class Served:
         return spent[self.process.pid], sum(spent.values())
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the server."""
         self.process.communicate("")
 
 
 async def ask(port: int, chunks: int, key: str | None, count: int, streams: int) -> float:
-    """Send requests over so many open connections; the seconds that it took."""
+    """Send requests over a number of open connections; return the seconds that it took."""
     body = json.dumps(
         {
             "model": "tts",
@@ -251,7 +251,7 @@ async def ask(port: int, chunks: int, key: str | None, count: int, streams: int)
 def one_round(
     served: Served, chunks: int, key: str | None, options: argparse.Namespace
 ) -> dict[str, float]:
-    """Milliseconds of the event loop's thread and of all threads, a request."""
+    """Return milliseconds per request: of the event loop's thread, and of all threads."""
     loop_ms, all_ms = served.cpu_ms()
     took_s = asyncio.run(ask(served.port, chunks, key, options.requests, options.streams))
     after_loop_ms, after_all_ms = served.cpu_ms()
@@ -263,9 +263,9 @@ def one_round(
 
 
 def measure(options: argparse.Namespace, keyed: bool) -> list[dict[str, Any]]:
-    """Every number of chunks, after some requests that warm the server up.
+    """Measure each number of chunks, after some requests that warm the server up.
 
-    Of several rounds the cheapest counts: others on the machine only ever add to it.
+    Of several rounds the cheapest counts, because other load only adds to it.
     """
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -40,7 +40,7 @@ NOISE = 10 ** (-60 / 20)
 
 
 async def main(options: argparse.Namespace) -> None:
-    """Make a minute of speech, stream it in again and again, and measure each time."""
+    """Stream one minute of speech repeatedly, and measure each time."""
     backend = torch_backend(options.device, options.dtype)
     minute = await one_minute(backend, options.audio)
     registry = Registry(backend)
@@ -73,7 +73,7 @@ async def main(options: argparse.Namespace) -> None:
 
 
 async def one_row(live: LiveTranscription, minute: Float32, chunk_s: float) -> dict[str, Any]:
-    """Stream one minute and say what it cost."""
+    """Stream one minute; return its cost."""
     size, words, segments = round(chunk_s * RATE), 0, 0
     slowest_s = 0.0
     began, cpu_began = time.perf_counter(), time.process_time()
@@ -98,7 +98,7 @@ async def one_row(live: LiveTranscription, minute: Float32, chunk_s: float) -> d
 
 
 async def one_minute(backend: TorchBackend, path: str | None) -> Float32:
-    """A minute of speech at 16 kHz: a file repeated, or eight times two embedded sentences."""
+    """Return a minute of speech at 16 kHz: a file repeated, or two embedded sentences repeated."""
     if path is not None:
         return np.resize(decode_audio(Path(path), RATE), MINUTE)
     registry = Registry(backend)
@@ -117,14 +117,14 @@ async def one_minute(backend: TorchBackend, path: str | None) -> Float32:
 
 
 def noisy(minute: Float32, seed: int) -> Float32:
-    """The same speech over other noise."""
+    """Return the same speech over different noise."""
     noise = np.random.default_rng(seed).standard_normal(len(minute), dtype=np.float32)
     mixed: Float32 = minute + np.float32(NOISE) * noise
     return mixed
 
 
 def resident_mib() -> float:
-    """Memory that the process holds now; Linux only."""
+    """Return the memory of the process in use; Linux only."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     kib = next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1]
     return int(kib) / 1024

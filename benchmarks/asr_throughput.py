@@ -43,16 +43,17 @@ _PARTS = ("schedule", "encode", "launch", "results", "process")
 
 @dataclass(slots=True)
 class _Steps:
-    """Steps of one kind: how many, and what they ran and took in sum."""
+    """Steps of one kind: their number, their rows and their total time."""
 
     count: int = 0
     sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
 class Profile:
-    """Where the time of one model worker's steps goes.
+    """Time of one model worker's steps by kind.
 
-    On a GPU a step is waited for and processed after the next one was planned: it counts to that.
+    On a GPU, the time of a step includes planning the next one, because its results are read after
+    that.
     """
 
     def __init__(self, worker: ModelWorker, device: torch.device):
@@ -96,7 +97,7 @@ class Profile:
         now.clear()
 
     def show(self, wall_s: float) -> None:
-        """Print a line for each kind of step, means a step, and forget them."""
+        """Print a line of averages for each kind of step, and reset them."""
         spent_s = 0.0
         for kind, steps in self._steps.items():
             means = {name: round(total / steps.count, 2) for name, total in steps.sums.items()}
@@ -110,7 +111,7 @@ class Profile:
 async def transcribe(
     engine: AsyncEngine, model: TranscriptionModel, name: str, samples: Float32, number: int
 ) -> float:
-    """Write one clip down; seconds that it took."""
+    """Transcribe one clip; return the seconds that it took."""
     ask = TranscriptionInput(samples)
     began = time.perf_counter()
     request = await compute(model.prepare_transcription, f"c{number}", name, ask)
@@ -123,7 +124,7 @@ async def transcribe(
 def figures(
     loop: str, streams: int, taken_s: list[float], wall_s: float, seconds: float
 ) -> dict[str, Any]:
-    """One row: clips of so many seconds that took so long each, and together."""
+    """Return one row: the clip length, the time of each clip, and the total time."""
     return {
         "loop": loop,
         "streams": streams,
@@ -143,7 +144,7 @@ async def run_level(
     seeds: range,
     seconds: float,
 ) -> dict[str, Any]:
-    """Keep so many clips in work until those of all seeds are written down."""
+    """Keep a number of clips in flight until the clips of all seeds are transcribed."""
     taken_s: list[float] = []
     sounds = {seed: drawn_sound(seconds, WHISPER_RATE, seed) for seed in seeds}
 
@@ -159,9 +160,9 @@ async def run_level(
 
 
 def levels(options: argparse.Namespace) -> Iterator[tuple[int, str, range]]:
-    """Yield clips at a time, what for, and seeds of the clips.
+    """Yield the number of clips in flight, the row's name, and the seeds of the clips.
 
-    No clip comes twice: it would be encoded already.
+    No clip repeats, because its encoder output would be cached.
     """
     seed = 0
     for streams in options.streams:
@@ -172,7 +173,7 @@ def levels(options: argparse.Namespace) -> Iterator[tuple[int, str, range]]:
 
 
 async def measure_engine(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The engine alone, at every level."""
+    """Measure the engine alone at each level."""
     registry, backend = load_listening(options.size, options.device, options.dtype)
     config = EngineConfig(max_running=max(options.streams))
     loop = Engine(registry.models, backend, config)
@@ -194,7 +195,7 @@ async def measure_engine(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 async def measure_server(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """A whole server, at every level."""
+    """Measure a whole server at each level."""
     rows = []
     for streams, what, seeds in levels(options):
         sounds = [drawn_sound(options.seconds, WHISPER_RATE, seed) for seed in seeds]
@@ -234,14 +235,14 @@ def main() -> None:
     )
     options = parser.parse_args()
     rows = []
-    if options.http:  # first, since an engine takes the memory that is free
+    if options.http:  # first, because an engine takes all free memory
         most = max(options.streams)
         with served(
             options.size, 0, most, options.port, options.device, options.api_servers
         ) as url:
             rows = asyncio.run(measure_server(url, options))
     rows = [*asyncio.run(measure_engine(options)), *rows]
-    if options.profile:  # what is measured twice is no result
+    if options.profile:  # profiling changes the times
         return
     name = "asr_throughput" if options.size == "asr-1.7b" else f"asr_throughput_{options.size}"
     write_result(

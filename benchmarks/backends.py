@@ -23,7 +23,7 @@ from izwi.request import Request
 
 
 def request_of(registry: Registry, name: str, number: int, entries: int) -> Request:
-    """One that has not been made before, and ends after so many entries."""
+    """Return a new request that ends after a fixed number of entries."""
     text = f"{number}: {TEXTS[number % len(TEXTS)]}"
     model: Any = registry.model(name)
     if "chat" in model.capabilities:

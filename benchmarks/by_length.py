@@ -52,7 +52,7 @@ _WORDS = sorted({word for text in TEXTS for word in text.lower().rstrip(".").spl
 
 
 def drawn_text(chars: int, seed: int) -> str:
-    """Words that no other seed has in this order."""
+    """Return words in an order that no other seed gives."""
     rng, words, length = random.Random(seed), list[str](), 0
     while length < chars:
         words.append(rng.choice(_WORDS))
@@ -61,7 +61,7 @@ def drawn_text(chars: int, seed: int) -> str:
 
 
 def drawn_voice(seconds: float, seed: int) -> dict[str, str]:
-    """`ref_audio` and `ref_text` of a clip."""
+    """Return `ref_audio` and `ref_text` of a clip."""
     file = io.BytesIO()
     samples = drawn_sound(seconds, _VOICE_RATE, seed)
     soundfile.write(file, samples, _VOICE_RATE, format="WAV", subtype="PCM_16")
@@ -70,13 +70,13 @@ def drawn_voice(seconds: float, seed: int) -> dict[str, str]:
 
 
 class Asker:
-    """A client of one server that never asks for the same thing twice.
+    """A client of one server that never repeats a request.
 
     Args:
-        url: Of the server.
-        client: Its connections.
-        model: What is asked.
-        frames: Of each utterance.
+        url: URL of the server.
+        client: The HTTP client.
+        model: Name of the model.
+        frames: Frames of each utterance.
     """
 
     def __init__(self, url: str, client: aiohttp.ClientSession, model: str, frames: int):
@@ -85,12 +85,12 @@ class Asker:
         self.rows: list[dict[str, Any]] = []
 
     def next_seed(self) -> int:
-        """A number that was not given before."""
+        """Return a number that was not returned before."""
         self._seed += 1
         return self._seed
 
     async def say(self, chars: int, clip_s: float | None = None) -> Listened:
-        """Have a new text said, by a new voice if a clip's length is given."""
+        """Speak a new text, with a new clip as voice if its length is given."""
         seed = self.next_seed()
         clip = None if clip_s is None else drawn_voice(clip_s, seed)
         text = drawn_text(chars, seed)
@@ -99,13 +99,13 @@ class Asker:
         )
 
     async def write_down(self, seconds: float) -> float:
-        """Have a new sound written down; milliseconds until its text is there."""
+        """Transcribe new audio; return milliseconds until the text is complete."""
         sound = drawn_sound(seconds, WHISPER_RATE, self.next_seed())
         taken_s, _ = await transcribe_all(self.url, [upload_of(self._model, sound)], 1)
         return milliseconds(taken_s, 50)
 
     async def delays(self) -> tuple[int, int]:
-        """Kernels compiled and graphs recorded since the server was ready."""
+        """Return kernels compiled and graphs recorded since the server was ready."""
         async with self._client.get("/metrics") as answer:
             text = await answer.text()
 
@@ -116,8 +116,8 @@ class Asker:
         return total("compilations"), total("recordings")
 
     async def add(self, what: str, before: tuple[int, int], began_s: float, **row: Any) -> None:
-        """Keep a row, with what was compiled and recorded since."""
-        await asyncio.sleep(0.15)  # the engine tells its figures every 0.1 s
+        """Keep a row, with the numbers compiled and recorded since the last one."""
+        await asyncio.sleep(0.15)  # the engine reports figures every 0.1 s
         after = await self.delays()
         reported = {"what": what, "at_s": round(began_s, 3), **row}
         reported |= {"compiled": after[0] - before[0], "recorded": after[1] - before[1]}
@@ -126,7 +126,7 @@ class Asker:
 
 
 async def measure_texts(asker: Asker, lengths: Sequence[int]) -> None:
-    """Texts one at a time, then short ones beside long ones, twice."""
+    """Measure texts one at a time, then short ones beside long ones; twice."""
     for turn in ("first", "again"):
         for chars in lengths:
             before, began_s = await asker.delays(), time.time()
@@ -147,7 +147,7 @@ async def _beside_long(asker: Asker, turn: str) -> None:
 
 
 async def measure_clips(asker: Asker, lengths: Sequence[float], rates: Sequence[float]) -> None:
-    """Clones one at a time, then arriving at random; in the end all again."""
+    """Measure clones one at a time, then with Poisson arrivals; finally all lengths again."""
     for turn in ("first", "again"):
         for clip_s in lengths:
             before, began_s = await asker.delays(), time.time()
@@ -171,7 +171,7 @@ async def _clones_at(asker: Asker, clip_s: float, per_second: float) -> None:
 
 
 async def measure_files(asker: Asker, lengths: Sequence[float]) -> None:
-    """Files one at a time; then short ones after the longest."""
+    """Measure files one at a time, then short ones after the longest."""
     for turn in ("first", "again"):
         for seconds in lengths:
             before, began_s = await asker.delays(), time.time()
@@ -184,7 +184,7 @@ async def measure_files(asker: Asker, lengths: Sequence[float]) -> None:
 
 
 async def measure(url: str, kind: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """All rows of one kind."""
+    """Measure all rows of one kind."""
     async with connect(url, 256) as client:
         asker = Asker(url, client, options.size, options.frames)
         if kind == "texts":

@@ -46,7 +46,7 @@ def write_folder(size: str, folder: Path) -> Path:
 
 
 def submit(engine: Engine, rows: int, prompt: int, tokens: int, salt: int) -> None:
-    """Submit prompts of random ids, of which no two share a page."""
+    """Submit prompts of random ids; no two share a page."""
     chance = np.random.default_rng(salt)
     for row in range(rows):
         ids = chance.integers(0, 256, prompt, dtype=np.int64)
@@ -58,7 +58,7 @@ def submit(engine: Engine, rows: int, prompt: int, tokens: int, salt: int) -> No
 
 
 def run(engine: Engine, rows: int, prompt: int, tokens: int, salt: int) -> dict[str, float]:
-    """Time rows that start together: first token of each, and tokens a second after that."""
+    """Time rows that start together: first token of each, then tokens per second."""
     submit(engine, rows, prompt, tokens, salt)
     began = time.perf_counter()
     first: dict[str, float] = {}
@@ -72,7 +72,7 @@ def run(engine: Engine, rows: int, prompt: int, tokens: int, salt: int) -> dict[
             if len(chunk.entries) and chunk.request_id not in first:
                 first[chunk.request_id] = now - began
                 all_first_s = now
-                num_tokens = 0  # counted from when all decode
+                num_tokens = 0  # count only while all rows decode
             num_tokens += len(chunk.entries)
     seconds = time.perf_counter() - all_first_s
     return {
@@ -83,7 +83,7 @@ def run(engine: Engine, rows: int, prompt: int, tokens: int, salt: int) -> dict[
 
 
 def profile(engine: Engine, rows: list[int], prompt: int) -> list[dict[str, Any]]:
-    """Where the time of a token and of a prompt goes; see `benchmarks.chat_profile`."""
+    """Break down the time of a token and of a prompt; see `benchmarks.chat_profile`."""
     found: list[dict[str, Any]] = []
     for count in rows:
         salt = 5000 + count
@@ -117,7 +117,7 @@ def main() -> None:
         model = FAMILY.load(folder, backend)
     shapes = tensor_shapes(config).values()
     num_bytes = sum(int(np.prod(shape)) for shape in shapes) * backend.ops.dtype.itemsize
-    if not config.tie_word_embeddings:  # of which a row is read for each token
+    if not config.tie_word_embeddings:  # only one of its rows is read per token
         num_bytes -= config.vocab_size * config.hidden_size * backend.ops.dtype.itemsize
     engine = Engine({"chat": model}, backend, EngineConfig(max_running=max(options.rows)))
     run(engine, 1, options.prompt, 8, 0)  # the first one warms up

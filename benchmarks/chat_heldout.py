@@ -39,7 +39,7 @@ MODEL = "izwi-tiny-chat"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A conversation, and what its system message says."""
+    """A conversation with its system message."""
 
     dialogue: Dialogue
     system: str
@@ -47,12 +47,12 @@ class Asked:
 
 @dataclass(slots=True)
 class Answered:
-    """What became of one.
+    """The result of one conversation.
 
     Attributes:
-        said: The last answer, calls included.
-        is_right: It is the right one.
-        calls: For each call of a function, whether it follows its schema.
+        said: The last answer, including calls.
+        is_right: Whether it is the right one.
+        calls: Whether each function call follows its schema.
     """
 
     said: str
@@ -61,7 +61,7 @@ class Answered:
 
 
 def draw_conversations(number: int, seed: int) -> list[Asked]:
-    """So many held-out conversations of each kind; every other one has its numbers in words."""
+    """Draw held-out conversations of each kind; every other one has numbers in words."""
     dice, drawn = random.Random(seed), []
     for kind in KINDS:
         for place in range(number):
@@ -71,7 +71,7 @@ def draw_conversations(number: int, seed: int) -> list[Asked]:
 
 
 async def in_a_conversation(client: AsyncClient, asked: Asked) -> Answered:
-    """Ask line by line, as `izwi chat` does at a terminal. Raises IzwiError."""
+    """Ask the questions one by one, as `izwi chat` does at a terminal. Raises IzwiError."""
     history: list[dict[str, Any]] = [{"role": "system", "content": asked.system}]
     answer = ""
     for turn in asked.dialogue.turns:
@@ -102,7 +102,7 @@ async def with_functions(client: AsyncClient, asked: Asked) -> Answered:
 
 
 def _with_calls(answer: Answer) -> dict[str, Any]:
-    """An answer with calls, as a client sends it back."""
+    """Return an answer with calls, as a client sends it back."""
     calls = [
         {
             "id": call.id,
@@ -115,7 +115,7 @@ def _with_calls(answer: Answer) -> dict[str, Any]:
 
 
 def _as_sent(message: dict[str, object]) -> dict[str, Any]:
-    """A message of the recipe as a client sends it: arguments are JSON in a string."""
+    """Return a message of the recipe as a client sends it: arguments are JSON in a string."""
     if "tool_calls" not in message:
         return dict(message)
     calls: Any = message["tool_calls"]
@@ -132,7 +132,7 @@ def _as_sent(message: dict[str, object]) -> dict[str, Any]:
 
 
 def _name_calls(history: Sequence[dict[str, Any]]) -> None:
-    """Give calls and their results the ids that belong together."""
+    """Give calls and their results matching ids."""
     waiting: list[str] = []
     for place, message in enumerate(history):
         for number, call in enumerate(message.get("tool_calls") or ()):
@@ -171,7 +171,7 @@ async def _ask_all(conversations: Sequence[Asked], at_once: int) -> list[Answere
 
 
 def main() -> None:
-    """Ask, print what was answered wrong, and write the scores."""
+    """Ask, print wrong answers, and write the scores."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 @torch.inference_mode()
 def token_rows(engine: Engine, sizes: list[int], context: int) -> list[Row]:
-    """Device time of a recorded step and of its pieces, behind so many positions."""
+    """Measure device time of a recorded step and of its parts, after a number of positions."""
     decodes, _ = _graphs(engine)
     rows: list[Row] = []
     for size in sizes:
@@ -54,7 +54,7 @@ def token_rows(engine: Engine, sizes: list[int], context: int) -> list[Row]:
 
 @torch.inference_mode()
 def prompt_rows(engine: Engine, sizes: list[int], starts: list[int]) -> list[Row]:
-    """Device time of one recorded chunk of a prompt, behind so many positions."""
+    """Measure device time of one recorded chunk of a prompt, after a number of positions."""
     _, prompts = _graphs(engine)
     rows: list[Row] = []
     for size in sizes:
@@ -74,7 +74,7 @@ def prompt_rows(engine: Engine, sizes: list[int], starts: list[int]) -> list[Row
 
 
 def loop_row(engine: Engine, submit: Callable[[], None], rows: int) -> Row:
-    """Time of the loop's steps while all rows decode, and how much of it waits for the device."""
+    """Measure the loop's steps while all rows decode, and how long they wait for the device."""
     submit()
     begun: set[str] = set()
     while len(begun) < rows:
@@ -105,7 +105,7 @@ def loop_row(engine: Engine, submit: Callable[[], None], rows: int) -> Row:
 
 
 def host_rows(engine: Engine, submit: Callable[[], None], rows: int, most: int = 16) -> list[Row]:
-    """Functions of the host by their own time in a step; the profiler makes all of them slower."""
+    """Return host functions by their own time in a step; the profiler makes all of them slower."""
     submit()
     begun: set[str] = set()
     while len(begun) < rows:

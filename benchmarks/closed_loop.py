@@ -27,7 +27,7 @@ from benchmarks.listeners import (
 
 
 async def run_level(url: str, model: str, streams: int, rounds: int) -> dict[str, Any]:
-    """Keep so many listeners busy until each has heard so many utterances."""
+    """Keep a number of listeners busy until each has received a number of utterances."""
     played: list[Listened] = []
     async with connect(url, streams) as client:
 
@@ -36,7 +36,7 @@ async def run_level(url: str, model: str, streams: int, rounds: int) -> dict[str
                 one = await listen(client, model, turn * streams + place)
                 played.append(one)
 
-        await open_connections(client, streams)  # before the clock runs
+        await open_connections(client, streams)  # before the clock starts
         began = time.perf_counter()
         await asyncio.gather(*(slot(place) for place in range(streams)))
         wall_s = time.perf_counter() - began
@@ -50,7 +50,7 @@ async def run_level(url: str, model: str, streams: int, rounds: int) -> dict[str
 
 
 async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Every level, after one that warms the server up."""
+    """Measure each level, after one that warms the server up."""
     rows = []
     await run_level(url, options.size, min(4, max(options.streams)), 2)
     for streams in options.streams:

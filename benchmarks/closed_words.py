@@ -21,8 +21,8 @@ from pocketsphinx import Config, Decoder, get_model_path
 from izwi.arrays import Float32
 
 RATE = 16_000
-_VARIANT = re.compile(r"\(\d+\)$")  # of a word that has several pronunciations
-_NEVER = -99.0  # logarithm of the probability of a word that is never drawn
+_VARIANT = re.compile(r"\(\d+\)$")  # suffix of additional pronunciations
+_NEVER = -99.0  # log probability of a word that must never occur
 
 
 def read_dictionary() -> dict[str, list[str]]:
@@ -44,10 +44,10 @@ def unigrams(vocabulary: Iterable[str]) -> str:
 
 
 class ClosedWords:
-    """The recogniser with its list."""
+    """The recognizer with its list of words."""
 
     def __init__(self, vocabulary: Iterable[str]):
-        """Take the words that may be heard, in lower case.
+        """Set the words that may be recognized, in lower case.
 
         Raises:
             KeyError: The dictionary does not have a word.
@@ -72,7 +72,7 @@ class ClosedWords:
             )
 
     def hear(self, samples: Float32) -> list[str]:
-        """Return the words of (n,) samples at 16 kHz, in [-1, 1]."""
+        """Return the words recognized in (n,) samples at 16 kHz, in [-1, 1]."""
         pcm = (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
         self._decoder.start_utt()
         self._decoder.process_raw(pcm, no_search=False, full_utt=True)

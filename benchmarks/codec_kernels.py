@@ -24,22 +24,22 @@ from izwi.backends.torch.triton.conv_tiles import TILES, UNIT_TILES, Tiles, buck
 
 BATCHES, FRAMES = (1, 8, 64), (1, 8)
 CALLS = 8
-_TOLERANCE = 0.02  # of the largest number
-_COLD_BYTES = 64 << 20  # of copies of a weight, so that it is read from memory as in a model
-_WORTH = 0.97  # of the time of the usual cut
-_TUNED_COLUMNS = 4  # of a frame: layers of fewer take next to no time
+_TOLERANCE = 0.02  # relative to the largest value
+_COLD_BYTES = 64 << 20  # bytes of copies of a weight, so that it is read from memory as in a model
+_WORTH = 0.97  # share of the default tiles' time, below which tiles are reported
+_TUNED_COLUMNS = 4  # columns of a frame: smaller layers take almost no time
 
 BF16 = torch.bfloat16
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: a convolution, or a residual unit where `unit`.
+    """One layer: a convolution, or a residual unit if `unit`.
 
     Attributes:
         columns: Input columns of one frame.
-        stride: Of a transposed convolution, else 0.
-        snake: Whether a Snake goes before.
+        stride: Stride of a transposed convolution, else 0.
+        snake: Whether a Snake activation precedes it.
     """
 
     name: str
@@ -55,14 +55,14 @@ class Layer:
 
     @property
     def past(self) -> int:
-        """Columns of state."""
+        """Number of columns of state."""
         if self.stride:
             return self.taps // self.stride - 1
         return (self.taps - 1) * self.dilation
 
 
 def decoder_layers() -> list[Layer]:
-    """The decoder of the 12 Hz codec, from its first convolution to the last."""
+    """Return the layers of the 12 Hz codec's decoder, from the first convolution to the last."""
     made = [Layer("pre_conv", 512, 1024, 3, 1)]
     for index in range(2):
         columns = 2**index
@@ -81,7 +81,7 @@ def decoder_layers() -> list[Layer]:
 
 
 class Case:
-    """A layer's numbers for one batch, and its calls."""
+    """Arrays of a layer for one batch, with its calls."""
 
     def __init__(self, layer: Layer, batch: int, frames: int):
         self.layer, self.name = layer, f"{layer.name} {batch}x{frames}"
@@ -110,7 +110,7 @@ class Case:
         self.snake_2 = (normal(outputs, scale=0.3), normal(outputs, scale=0.3))
 
     def ours(self, call: int) -> tuple[Tensor, Tensor]:
-        """Run the layer; calls take turns with copies of its weight."""
+        """Run the layer; calls cycle through copies of its weight."""
         layer, x, weight = self.layer, self.x, self.weights[call % len(self.weights)]
         snake = self.snake if layer.snake else None
         if layer.unit:
@@ -132,7 +132,7 @@ class Case:
         )
 
     def reference(self, call: int, dtype: torch.dtype = BF16) -> tuple[Tensor, Tensor]:
-        """The same by torch, its arrays (batch, channels, time) in memory too."""
+        """Compute the same with torch, with arrays of (batch, channels, time)."""
         layer, ops = self.layer, TorchOps("cuda", dtype)
         weight = self.weights[call % len(self.weights)].to(dtype)
         x, state, bias = self.first.to(dtype), self.state.to(dtype), self.bias.to(dtype)
@@ -148,7 +148,7 @@ class Case:
         return out, after.contiguous()
 
     def error(self) -> float:
-        """The largest difference from torch in float32, as a part of the largest number."""
+        """Return the largest difference from torch in float32, relative to the largest value."""
         worst = 0.0
         for found, expected in zip(self.ours(0), self.reference(0, torch.float32), strict=True):
             if expected.numel():
@@ -158,7 +158,7 @@ class Case:
 
 
 def compile_all(layers: list[Layer], sizes: list[tuple[int, int]]) -> None:
-    """Run every layer once at every size, the layers side by side."""
+    """Run every layer once at every size; layers run in parallel."""
 
     @torch.inference_mode()
     def run(layer: Layer) -> None:
@@ -166,14 +166,14 @@ def compile_all(layers: list[Layer], sizes: list[tuple[int, int]]) -> None:
             Case(layer, batch, frames).ours(0)
 
     with ThreadPoolExecutor(16) as pool:
-        # what differs in its dilation alone shares most kernels: these are compiled once
+        # layers that differ only in dilation share most kernels, which are compiled once
         list(pool.map(run, [layer for layer in layers if layer.dilation == 1]))
         list(pool.map(run, [layer for layer in layers if layer.dilation > 1]))
     torch.cuda.synchronize()
 
 
 def check(layers: list[Layer], sizes: list[tuple[int, int]]) -> list[str]:
-    """Names of the cases that are off; prints the worst error of each layer."""
+    """Return the names of cases with too large errors; print the worst error of each layer."""
     wrong = []
     for layer in layers:
         errors = {}
@@ -199,7 +199,7 @@ def time_layers(layers: list[Layer], sizes: list[tuple[int, int]]) -> list[dict[
     return rows
 
 
-# Cuts to try: rows, outputs, depth, warps, stages, slices; and those of units of so many channels.
+# Tile sizes to try: rows, outputs, depth, warps, stages, slices; and those of units, by channels.
 _LARGE = [
     Tiles(128, 256, 64, 8, 3),
     Tiles(256, 128, 64, 8, 3),
@@ -234,7 +234,7 @@ _UNITS: dict[int, list[Tiles | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One layer at one size, under one key of one of the tables."""
+    """Tile sizes to try for one layer at one size, under one key of one of the tables."""
 
     case: Case
     table: dict[Any, Any]
@@ -242,7 +242,7 @@ class Trial:
     cuts: list[Tiles | None]
 
     def times(self) -> list[tuple[float, Tiles | None, bool]]:
-        """Of the usual cut, which comes first, and of those to try: microseconds, cut, usual."""
+        """Time the default tiles first, then each candidate: (microseconds, tiles, is default)."""
         self.table.pop(self.key, None)
         made: list[tuple[float, Tiles | None, bool]] = [
             (time_us(self.case.ours, CALLS), None, True)
@@ -254,21 +254,21 @@ class Trial:
         return made
 
     def compile(self) -> None:
-        """Run each cut once, and forget those that do not fit the device."""
+        """Run each candidate once, and drop those that do not fit the device."""
         with torch.inference_mode():
             self.case.ours(0)
             for cut in list(self.cuts):
                 self.table[self.key] = cut
                 try:
                     self.case.ours(0)
-                except Exception as error:  # Triton has many ways to say that a cut does not fit
+                except Exception as error:  # Triton raises many errors for tiles that do not fit
                     print(f"{self.case.name} {cut}: {type(error).__name__}", flush=True)
                     self.cuts.remove(cut)
             self.table.pop(self.key, None)
 
 
 def trials_of(layer: Layer, frames: int) -> list[Trial]:
-    """What may be cut in one layer: a convolution, a unit, or both convolutions of one."""
+    """Return the trials of one layer: of a convolution, a unit, or both convolutions of a unit."""
     case = Case(layer, min(64, frames), max(1, frames // 64))
     bucket = bucket_of(case.rows)
     if layer.unit and layer.channels in _UNITS:
@@ -289,7 +289,7 @@ def trials_of(layer: Layer, frames: int) -> list[Trial]:
 
 
 def tune(layers: list[Layer], frame_counts: list[int]) -> None:
-    """Compile the layers side by side, then time one cut after the other."""
+    """Compile the layers in parallel, then time one candidate after the other."""
     tuned = [
         layer
         for layer in layers

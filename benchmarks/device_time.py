@@ -13,7 +13,7 @@ _LAUNCHES = 20
 
 
 def device_ms(run: Callable[[], object]) -> float:
-    """Milliseconds of device time of one run, the mean of many."""
+    """Return the mean device time of one run, in milliseconds."""
     for _ in range(3):
         run()
     began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -26,7 +26,7 @@ def device_ms(run: Callable[[], object]) -> float:
 
 
 def host_ms(launch: Callable[[], object]) -> float:
-    """Milliseconds that the host takes for a launch to an idle device, the median."""
+    """Return the median host time of a launch to an idle device, in milliseconds."""
     taken: list[float] = []
     for _ in range(_LAUNCHES):
         torch.cuda.synchronize()
@@ -37,12 +37,12 @@ def host_ms(launch: Callable[[], object]) -> float:
 
 
 def kernel_rows(run: Callable[[], object], most: int, **labels: object) -> list[dict[str, Any]]:
-    """Kernels of one run by their time, their waits for each other included.
+    """List the kernels of one run by their time, which includes waits for each other.
 
     Args:
         run: Launches the kernels.
-        most: Number of rows: the kernels that take longest.
-        labels: First columns of each row: what was run.
+        most: Maximum number of rows.
+        labels: First columns of each row, which name the run.
     """
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as result:
         run()

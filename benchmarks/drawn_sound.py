@@ -11,15 +11,15 @@ _SYLLABLES_PER_S = 4.0
 
 
 def drawn_sound(seconds: float, rate: int, seed: int) -> Float32:
-    """Noise whose low and high bands swell by turns, like vowels and fricatives.
+    """Make noise whose low and high bands swell in turn, like vowels and fricatives.
 
-    A server does not transcribe noise that is steady or swells in all bands together: its answers
-    would come without the model (`izwi.audio.speech_detection`).
+    Steady noise, or noise that swells in all bands together, is not transcribed: the server would
+    answer without the model (`izwi.audio.speech_detection`).
 
     Args:
         seconds: Length.
         rate: Samples per second.
-        seed: No other seed has a sound like it.
+        seed: Each seed gives different audio.
 
     Returns:
         (n,) float32, within about 0.5.

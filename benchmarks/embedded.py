@@ -40,17 +40,17 @@ class World:
     aligner: str
 
     async def time(self, samples: Float32, text: str) -> list[float]:
-        """Start and end of each word in 24 kHz sound, in ms."""
+        """Return start and end of each word in 24 kHz audio, in ms."""
         aligner = find_aligner(self.engine, self.registry, self.aligner)
         (words,) = await aligner.align([AlignmentInput(at_16k(samples), text)])
         return [1000 * time_s for word in words for time_s in (word.start_s, word.end_s)]
 
     async def hear(self, samples: Float32) -> str:
-        """Transcribe 24 kHz sound."""
+        """Transcribe 24 kHz audio."""
         return await self.hear_16k(at_16k(samples))
 
     async def hear_16k(self, samples: Float32, *, detects_speech: bool = True) -> str:
-        """Transcribe 16 kHz sound."""
+        """Transcribe 16 kHz audio."""
         ask = TranscriptionInput(samples)
         transcription = await open_transcription(
             self.engine, self.registry, self.asr, ask, detects_speech=detects_speech
@@ -59,7 +59,7 @@ class World:
         return transcription.text
 
     async def say(self, text: str, **ask: Any) -> Float32:
-        """Speak; 24 kHz sound."""
+        """Speak a text; return (n,) float32 at 24 kHz."""
         speech = await open_speech(
             self.engine, self.registry, self.tts, SpeechInput(text=text, **ask)
         )
@@ -67,7 +67,7 @@ class World:
         return np.concatenate(parts) if parts else np.zeros(SAMPLE_RATE // 10, np.float32)
 
     async def embed(self, samples: Float32, name: str) -> Float32:
-        """Speaker embedding of a clip."""
+        """Return the speaker embedding of a clip."""
         model = self.registry.speech(self.tts)
         request = model.prepare_voice(name, self.tts, samples, None)
         encoded = [
@@ -79,7 +79,7 @@ class World:
 
 
 def at_16k(samples: Float32) -> Float32:
-    """Resample 24 kHz sound to 16 kHz."""
+    """Resample (n,) samples from 24 kHz to 16 kHz."""
     resampled: Float32 = soxr.resample(samples, SAMPLE_RATE, 16000).astype(np.float32)
     return resampled
 
@@ -110,7 +110,7 @@ def word_error_rate(pairs: Iterable[tuple[str, str]]) -> float:
 
 
 async def gather(items: Sequence[T], work: Callable[[int, T], Awaitable[Any]]) -> list[Any]:
-    """Run work over items, IN_FLIGHT at a time; results in order."""
+    """Run work on items, IN_FLIGHT at a time; return the results in order."""
     gate = asyncio.Semaphore(IN_FLIGHT)
 
     async def one(index: int, item: T) -> Any:
@@ -121,7 +121,7 @@ async def gather(items: Sequence[T], work: Callable[[int, T], Awaitable[Any]]) -
 
 
 def uttered(espeak: Espeak, text: str, voice: Voice) -> Utterance:
-    """One sentence by the synthesiser, with the times of its words."""
+    """Speak one sentence with the synthesizer; also return the times of its words."""
     made = espeak.utterance(text, voice, {})
     if made is None:
         raise RuntimeError(f"espeak-ng could not say {text!r}")
@@ -129,5 +129,5 @@ def uttered(espeak: Espeak, text: str, voice: Voice) -> Utterance:
 
 
 def spoken(espeak: Espeak, text: str, voice: Voice) -> Float32:
-    """One sentence by the synthesiser, 24 kHz."""
+    """Speak one sentence with the synthesizer; return (n,) samples at 24 kHz."""
     return uttered(espeak, text, voice).samples.astype(np.float32) / 32768

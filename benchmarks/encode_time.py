@@ -30,7 +30,7 @@ _REPEATS = 20
 
 
 def milliseconds(run: Callable[[], object], device: torch.device) -> float:
-    """Median time of a call, the device's work included."""
+    """Return the median time of a call, including the device's work."""
     taken = []
     for _ in range(_REPEATS):
         began = time.perf_counter()
@@ -42,7 +42,7 @@ def milliseconds(run: Callable[[], object], device: torch.device) -> float:
 
 
 def show_kernels(run: Callable[[], object]) -> None:
-    """Print what one call runs on the device, the longest first."""
+    """Print the kernels of one call, the longest first."""
     activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities) as profile:
         run()
@@ -58,7 +58,7 @@ def load_model(size: str, device: str, dtype: str) -> tuple[Model, TorchOps]:
 
 
 def pieces_of(kind: str, encoder: PaddedEncoder, bucket: int, lengths: Any) -> list[EncodeInput]:
-    """Noise of so many steps along the encoder's axis each, at most those of its bucket."""
+    """Make noise with the given lengths along the encoder's axis, at most the bucket's."""
     rng = np.random.default_rng(0)
     shape = list(encoder.shapes[bucket])
     pieces = []
@@ -71,7 +71,7 @@ def pieces_of(kind: str, encoder: PaddedEncoder, bucket: int, lengths: Any) -> l
 def measure_bucket(
     model: Model, ops: TorchOps, graphs: EncoderGraphs, kind: str, bucket: int, batch: int
 ) -> dict[str, Any]:
-    """Times of one batch of one encoder's bucket."""
+    """Time one batch of one encoder's bucket."""
     assert isinstance(model, EncodesPadded)
     encoder = model.padded_encoders[kind]
     axis, shapes = encoder.axis, encoder.shapes
@@ -93,7 +93,7 @@ def measure_bucket(
 
 @torch.inference_mode()
 def measure(size: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Times of every bucket of every encoder of one model."""
+    """Time every bucket of every encoder of one model."""
     model, ops = load_model(size, options.device, options.dtype)
     assert isinstance(model, EncodesPadded), f"{size} has no encoder that takes pads"
     encoders = model.padded_encoders

@@ -19,7 +19,7 @@ from benchmarks.measure import TEXTS, Bench, Spoken, arguments, speak, start, wr
 async def run_level(
     bench: Bench, concurrency: int, rounds: int
 ) -> tuple[dict[str, Any], list[Spoken]]:
-    """Keep `concurrency` requests in flight until each slot has done its rounds."""
+    """Keep `concurrency` requests in flight until each slot has run its rounds."""
     spoken: dict[int, Spoken] = {}
 
     async def slot(place: int) -> None:

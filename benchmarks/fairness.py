@@ -35,10 +35,10 @@ from benchmarks.random_checkpoint import EMBEDDED
 from benchmarks.simulation.arrivals import poisson
 
 LONG_CHARS = 4_000
-# Of a model that takes a long text as one piece, at the 14.5 characters and 12.5 frames a second of
-# English speech; the embedded one is given pieces, each of which lasts as long as a short text.
+# For a model that accepts a long text as one piece, at 14.5 characters and 12.5 frames a second of
+# English speech. The embedded model gets pieces, each as long as a short text.
 _LONG_FRAMES = 3_450
-_BEGIN_S = 300.0  # in which all long texts must have begun
+_BEGIN_S = 300.0  # time limit for all long texts to begin
 _BYTES_PER_S = 2 * 24_000
 _WARM_UP = 8
 _NAMES = ("Anna", "Peter", "Maria", "Tom", "Helen", "Paul", "Rose", "Frank", "Clara", "Hugo")
@@ -57,17 +57,17 @@ _TIMES = (
 
 @dataclass(slots=True)
 class Texts:
-    """Draws texts that nobody has had before.
+    """A source of texts that never repeats.
 
     Attributes:
-        drawn: Every sentence so far.
+        drawn: All sentences so far.
     """
 
     rng: random.Random
     drawn: set[str] = field(default_factory=set)
 
     def sentence(self) -> str:
-        """One sentence that was not drawn before."""
+        """Draw a sentence that was not drawn before."""
         pick = self.rng.choice
         while True:
             text = (
@@ -79,7 +79,7 @@ class Texts:
                 return text
 
     def long(self, num_chars: int) -> str:
-        """Sentences, of so many characters together at most."""
+        """Draw sentences with at most a number of characters in total."""
         text = self.sentence()
         while len(longer := f"{text} {self.sentence()}") <= num_chars:
             text = longer
@@ -88,11 +88,11 @@ class Texts:
 
 @dataclass(slots=True, eq=False)
 class LongReader:
-    """Has one long text said after the other, and reads as fast as it can.
+    """A client that requests one long text after the other, and reads as fast as it can.
 
     Attributes:
-        speaks: Set when the first sound of the first text is there.
-        num_bytes: Read so far.
+        speaks: Set when the first audio of the first text has arrived.
+        num_bytes: Bytes read so far.
     """
 
     client: aiohttp.ClientSession
@@ -103,7 +103,7 @@ class LongReader:
     num_bytes: int = 0
 
     async def run(self) -> None:
-        """Read for ever. Raises RuntimeError where the server answers with an error."""
+        """Read until cancelled. Raises RuntimeError if the server answers with an error."""
         frames = None if self.model == EMBEDDED else _LONG_FRAMES
         while True:
             text = self.texts.long(LONG_CHARS)
@@ -118,7 +118,7 @@ class LongReader:
 
 
 async def run_level(url: str, options: argparse.Namespace, num_long: int) -> dict[str, Any]:
-    """Let short requests arrive beside so many long texts."""
+    """Run short requests at Poisson arrivals beside a number of long texts."""
     texts, seeds = Texts(random.Random(num_long)), count(1_000 * (num_long + 1))
     async with connect(url, num_long + options.requests) as client:
         readers = [LongReader(client, options.size, texts, seeds) for _ in range(num_long)]
@@ -155,7 +155,7 @@ async def _short_requests(
 
 
 async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Every level, after some requests that warm the server up."""
+    """Measure each level, after some requests that warm the server up."""
     async with connect(url, _WARM_UP) as client:
         await asyncio.gather(*(listen(client, options.size, n) for n in range(_WARM_UP)))
     rows: list[dict[str, Any]] = []
@@ -165,7 +165,7 @@ async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]
             row["ttfa_p95_ratio"] = round(row["ttfa_ms_p95"] / rows[0]["ttfa_ms_p95"], 2)
         rows.append(row)
         print(row, flush=True)
-        await asyncio.sleep(1.0)  # what was left has ended
+        await asyncio.sleep(1.0)  # let the remaining requests end
     return rows
 
 

@@ -12,18 +12,17 @@ from izwi.model import SpeechModel, TranscriptionModel
 from izwi.registry import Registry
 from izwi.request import Request
 
-FRAMES = "BENCHMARK_FRAMES"  # environment variable: frames of all that a server's process says
+FRAMES = "BENCHMARK_FRAMES"  # environment variable: frames of each utterance of a server
 
-_TOKENS_PER_S = 3.5  # of English speech
-_PREFIX_TOKENS = 4  # of an answer: the language
+_TOKENS_PER_S = 3.5  # tokens per second of English speech
+_PREFIX_TOKENS = 4  # tokens of an answer before its text: the language
 
 
 def fix_lengths(registry: Registry, frames: int) -> None:
-    """Fix what all models of a registry give.
+    """Fix the output length of all models of a registry.
 
-    What they are asked to say lasts so many frames, if the request does not name another number;
-    what they write down has as many tokens as speech of that length usually does. Models that do
-    neither stay as they are.
+    Speech has `frames` frames, unless the request has `max_new_tokens`. Transcripts have as many
+    tokens as speech of that length usually has. Other models stay unchanged.
     """
     for name in registry.names():
         capabilities = registry.model(name).capabilities
@@ -34,15 +33,17 @@ def fix_lengths(registry: Registry, frames: int) -> None:
 
 
 def fix_frames(model: SpeechModel, frames: int) -> None:
-    """Let all that the model is asked to say last so many frames, or as many as are asked for."""
+    """Make each utterance last `frames` frames, or as many as the request asks for."""
     prepare = model.prepare_speech
 
     def fixed(request_id: str, name: str, ask: SpeechInput) -> Request:
-        # the last token of those that may be drawn gives no frame
+        # the last of the tokens gives no frame
         count = frames if ask.max_new_tokens is None else ask.max_new_tokens - 1
         request = prepare(request_id, name, ask)
         if request.prompt.num_positions + count > model.max_positions:
-            raise TooLarge(f"{count} frames do not fit behind this text")  # they ran unrecorded
+            raise TooLarge(
+                f"{count} frames do not fit behind this text"
+            )  # they would run without recorded steps
         return replace(request, min_entries=count + 1, max_entries=count)
 
     model.prepare_speech = fixed  # type: ignore[method-assign]

@@ -13,15 +13,15 @@ from izwi.sequence import Sequence
 
 @torch.inference_mode()
 def logits_of(model: Model, ops: TorchOps, sequence: Sequence) -> list[Tensor]:
-    """What the model finds likely at each entry of a log, given those before it.
+    """Compute a model's probabilities at each entry of a log, given the entries before it.
 
     Args:
-        model: Any; its prompt needs no encoder.
-        ops: Of the model.
-        sequence: With at least one entry.
+        model: Any model; the prompt must need no encoder.
+        ops: The model's operations.
+        sequence: A sequence with at least one entry.
 
     Returns:
-        A codebook each: (entries, vocabulary) float32.
+        An array for each codebook: (entries, vocabulary) float32.
     """
     codes = ops.array(np.array(sequence.emitted, np.int64))
     found: list[Tensor] = []
@@ -30,7 +30,7 @@ def logits_of(model: Model, ops: TorchOps, sequence: Sequence) -> list[Tensor]:
         found.append(logits.float())
         return codes[:, codebook]
 
-    stop = sequence.num_positions - 1  # nothing is asked behind the last entry
+    stop = sequence.num_positions - 1  # no prediction is needed after the last entry
     x = model.embed([Row(sequence, 0, stop)])
     hidden = model.run(x[None], ops.dense_context(1, stop))[0]
     model.draw(hidden[sequence.num_prompt - 1 :], pick)

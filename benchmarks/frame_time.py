@@ -37,7 +37,7 @@ def _graphs(engine: Engine) -> tuple[DecodeGraphs, CodecGraphs]:
 
 @torch.inference_mode()
 def graph_rows(engine: Engine, sizes: list[int]) -> list[dict[str, Any]]:
-    """Device time of the recorded steps alone."""
+    """Measure the device time of the recorded steps alone."""
     decodes, codec = _graphs(engine)
     rows = []
     for size in sizes:
@@ -71,10 +71,10 @@ _numbers = count()
 
 
 def loop_row(engine: Engine, model: SpeechModel, name: str, streams: int) -> dict[str, Any]:
-    """Run so many streams from beginning to end; all start together."""
+    """Run a number of streams that start together, to their ends."""
     for number in range(streams):
         ask = SpeechInput(text=TEXTS[number % len(TEXTS)], voice=model.speakers[0], seed=number)
-        # a name that was heard before is the next piece of a listener who still plays the last
+        # a new name, because a known one would be the next piece of a listener still playing
         engine.submit(model.prepare_speech(f"stream-{next(_numbers)}", name, ask))
     began, first, samples, steps = time.perf_counter(), 0.0, 0, []
     while engine.has_work:
@@ -99,7 +99,7 @@ def loop_row(engine: Engine, model: SpeechModel, name: str, streams: int) -> dic
 
 
 def profile(engine: Engine, size: int, most: int = 18) -> list[dict[str, Any]]:
-    """Kernels of one frame by their share of the device's time."""
+    """List the kernels of one frame by their share of the device's time."""
     decodes, _ = _graphs(engine)
     graph = decodes._batch(decodes._decodes, size).graphs[Variant(few_keys=True)][0]
     return kernel_rows(graph.replay, most, streams=size)
@@ -131,7 +131,7 @@ def main() -> None:
     graphs = graph_rows(engine, options.streams) if ops.records else []
     loops = []
     for streams in options.streams:
-        loop_row(engine, model, options.size, streams)  # once for what is made at first use
+        loop_row(engine, model, options.size, streams)  # warms up
         loops.append(loop_row(engine, model, options.size, streams))
     kernels = [row for size in options.profile for row in profile(engine, size)]
     write_result(

@@ -61,10 +61,10 @@ TABLE: dict[str, tuple[str, str, Callable[[Rows], Any]]] = {
 
 
 def find(rows: Rows, **wanted: Any) -> dict[str, Any]:
-    """The first row with these values.
+    """Return the first row with these values.
 
     Raises:
-        LookupError: There is none.
+        LookupError: There is no such row.
     """
     for row in rows:
         if all(row.get(key) == value for key, value in wanted.items()):
@@ -73,36 +73,36 @@ def find(rows: Rows, **wanted: Any) -> dict[str, Any]:
 
 
 def closed(rows: Rows, streams: int) -> dict[str, Any]:
-    """The closed loop with so many listeners."""
+    """Return the closed loop's row with this number of listeners."""
     return find(rows, loop="closed", streams=streams)
 
 
 def opened(rows: Rows, per_second: float) -> dict[str, Any]:
-    """The open loop at a rate."""
+    """Return the open loop's row at a rate."""
     return find(rows, loop="open", per_second=per_second)
 
 
 def again(rows: Rows, what: str, **wanted: Any) -> dict[str, Any]:
-    """The second one of a length."""
+    """Return the second measurement of a length."""
     return find(rows, what=what, turn="again", **wanted)
 
 
 def clones(rows: Rows, per_second: float) -> dict[str, Any]:
-    """Voices of new clips of about 4 s, at a rate."""
+    """Return the row of clones with new clips of about 4 s, at a rate."""
     return find(rows, what="clones", clip_s=4.0, per_second=per_second)
 
 
 def delays(result: str) -> int:
-    """Kernels compiled and graphs recorded while a benchmark's requests were served."""
+    """Count kernels compiled and graphs recorded while a benchmark's requests were served."""
     return sum(row.get("compiled", 0) + row.get("recorded", 0) for row in rows_of(result))
 
 
 def panels(closed_rows: Rows, open_rows: Rows) -> list[Panel]:
-    """What listeners hear: how much together, and how soon.
+    """Plot throughput and time to first audio.
 
     Args:
-        closed_rows: Of the closed loop.
-        open_rows: Of the open loop.
+        closed_rows: Rows of the closed loop.
+        open_rows: Rows of the open loop.
     """
 
     def first_sounds(rows: Rows, load: str) -> dict[str, Curve]:
@@ -125,7 +125,7 @@ def panels(closed_rows: Rows, open_rows: Rows) -> list[Panel]:
 
 
 def rows_of(result: str) -> Rows:
-    """The rows of a result. Raises FileNotFoundError."""
+    """Return the rows of a result. Raises FileNotFoundError."""
     found: Rows = json.loads((RESULTS / f"{result}.json").read_text(encoding="utf-8"))["rows"]
     return found
 

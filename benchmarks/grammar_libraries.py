@@ -52,7 +52,7 @@ SCHEMAS: dict[str, Any] = {
 
 
 def pieces() -> list[bytes]:
-    """As many tokens as there are below EOS, most frequent words first."""
+    """Return as many tokens as there are ids below EOS, most frequent words first."""
     counts: Counter[str] = Counter()
     for path in sorted(Path(sysconfig.get_paths()["purelib"]).rglob("*.py"))[:6000]:
         text = path.read_text(encoding="utf-8", errors="ignore")
@@ -61,7 +61,7 @@ def pieces() -> list[bytes]:
     tokens = [bytes([byte]) for byte in range(256)]
     tokens = list(dict.fromkeys(tokens + [word for word in words if len(word) <= 24]))
     at = 0
-    while len(tokens) < EOS:  # where there is too little text
+    while len(tokens) < EOS:  # if there is too little text
         tokens.append(b" w%06d" % at)
         at += 1
     return tokens[:EOS]
@@ -99,7 +99,7 @@ class LLGuidance:
         return LLMatcher(self._tokenizer, grammar)
 
     def copies(self, matcher: Any) -> list[Any]:
-        """As many matchers as there are rows."""
+        """Create a matcher for each row."""
         return [matcher.deep_copy() for _ in range(ROWS)]
 
     def fill(self, matchers: list[Any], mask: np.ndarray) -> None:
@@ -110,7 +110,7 @@ class LLGuidance:
         fill_next_token_bitmask_par(self._executor, pairs, mask)
 
     def take(self, matcher: Any, token: int) -> bool:
-        """Take a token; whether it was allowed."""
+        """Accept a token; return whether it was allowed."""
         return bool(matcher.consume_token(token))
 
 
@@ -133,7 +133,7 @@ class XGrammar:
         return compiler.compile_json_schema(json.dumps(schema), any_whitespace=False)
 
     def copies(self, compiled: Any) -> list[Any]:
-        """As many matchers as there are rows."""
+        """Create a matcher for each row."""
         return [self._xgrammar.GrammarMatcher(compiled) for _ in range(ROWS)]
 
     def fill(self, matchers: list[Any], mask: np.ndarray) -> None:
@@ -145,12 +145,12 @@ class XGrammar:
             matcher.fill_next_token_bitmask(words, row)
 
     def take(self, matcher: Any, token: int) -> bool:
-        """Take a token; whether it was allowed."""
+        """Accept a token; return whether it was allowed."""
         return bool(matcher.accept_token(token))
 
 
 def measure(library: Any, schema: dict[str, Any]) -> dict[str, float]:
-    """Milliseconds: to start, and a step for all rows (median and worst)."""
+    """Return milliseconds: to start, and per step for all rows (median and worst)."""
     starts, steps = [], []
     for _ in range(3):
         began = time.perf_counter()

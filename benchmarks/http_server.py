@@ -29,15 +29,15 @@ _START_S = 240.0
 def served(
     size: str, frames: int, streams: int, port: int, device: str, api_servers: int = 1
 ) -> Iterator[str]:
-    """Run the server in a process of its own; its base URL, once it is ready.
+    """Run the server in its own process; yield its base URL once it is ready.
 
     Args:
-        size: Of the model, or of several with commas between them.
-        frames: Of every utterance.
-        streams: Sequences that run at the same time.
-        port: Where it listens.
-        device: Where the models run.
-        api_servers: Processes; 0 is all in one, which serves one model.
+        size: Name of the model, or of several, separated by commas.
+        frames: Frames of each utterance.
+        streams: Number of sequences that run at the same time.
+        port: Port of the server.
+        device: Device of the models.
+        api_servers: Number of processes; 0 runs all in one process with one model.
 
     Raises:
         RuntimeError: It ended before it was ready, or was not ready in time.

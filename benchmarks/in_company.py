@@ -36,7 +36,7 @@ _POOL_S = 120.0
 
 
 def drawn_clips(model: str, count: int, clip_s: float, seed: int) -> list[httpx.Request]:
-    """Uploads of clips that all differ: cuts of one long sound, each at another place."""
+    """Return uploads of different clips, cut from one long recording at different places."""
     size = round(clip_s * WHISPER_RATE)
     pool = drawn_sound(_POOL_S, WHISPER_RATE, seed)
     starts = random.Random(seed).sample(range(len(pool) - size), count)
@@ -46,7 +46,7 @@ def drawn_clips(model: str, count: int, clip_s: float, seed: int) -> list[httpx.
 async def transcribe_for(
     client: aiohttp.ClientSession, uploads: Iterator[httpx.Request], clients: int, seconds: float
 ) -> list[float]:
-    """Clients that transcribe one clip after another until the time is over.
+    """Run clients that transcribe one clip after another until the time is over.
 
     Returns:
         Seconds that each clip took.
@@ -67,7 +67,7 @@ async def transcribe_for(
 
 
 async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """All rows."""
+    """Measure all rows."""
     async with connect(url, 256) as client:
         asker = Asker(url, client, options.voice, options.frames)
 
@@ -100,7 +100,7 @@ async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]
 def _transcribed(
     taken_s: Sequence[float], clients: int, wall_s: float, clip_s: float
 ) -> dict[str, Any]:
-    """Clips of so many seconds each, and how fast they went through."""
+    """Return a row: clips of a given length, and their throughput."""
     if not taken_s:
         return {"clients": clients}
     return {
@@ -113,7 +113,7 @@ def _transcribed(
 
 
 def main() -> None:
-    """Start a server of both models, and ask."""
+    """Start a server with both models, and measure."""
     on_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.interruptions [--only PART_OF_NAME ...]` plays each recording of
 `tests/realtime/sounds/short` over the answer of a live session in virtual time, with the embedded
-transcriber, and prints what was heard at last and whether the answer was cut.
+transcriber, and prints the last transcript and whether the answer was cut.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SESSION = {
 
 
 def play(world: World, path: Path, heard: list[str]) -> str:
-    """Play a recording over an answer; return what happened, in the letters of the scenes."""
+    """Play a recording over an answer; return the events, in the letters of the scenes."""
     sound = at_24_khz(*soundfile.read(path, dtype="float32"))
 
     async def script(phone, _):
@@ -48,7 +48,7 @@ def play(world: World, path: Path, heard: list[str]) -> str:
 
 
 def main() -> None:
-    """Print a line for each recording, and how many of each kind interrupted."""
+    """Print a line for each recording, and how many recordings of each kind interrupted."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", default=[""], help="parts of names")
     only = parser.parse_args().only

@@ -31,14 +31,14 @@ DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16
 EPS = 1e-6
 PAGE = 16
 SPEC = AttentionSpec(num_heads=16, num_kv_heads=8, head_dim=128, rope_theta=1e6, norm_eps=EPS)
-_CACHE_BYTES = 200 << 20  # several times what stays in a cache
+_CACHE_BYTES = 200 << 20  # several times the size of a cache
 
 Call = Callable[[int], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """One decoder stack."""
+    """Sizes of one decoder stack."""
 
     name: str
     hidden: int
@@ -54,7 +54,7 @@ _ATTENDED = SPEC.num_heads * SPEC.head_dim
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One weight and what is folded into its product: "norm", "residual", "gate", "bias"."""
+    """One weight, and the operations fused with its product: "norm", "residual", "gate", "bias"."""
 
     name: str
     weight_rows: int
@@ -63,7 +63,7 @@ class Product:
 
     @property
     def gated(self) -> bool:
-        """Whether the first half of the weight's rows is a gate for the second."""
+        """Whether the first half of the weight's rows gates the second half."""
         return self.folded == "gate"
 
     @property
@@ -112,9 +112,9 @@ def normal(*shape: int, scale: float = 1.0) -> Tensor:
 
 @cache
 def weights_of(product: Product, stored: torch.dtype | None = None) -> list[Weight]:
-    """So many copies of a weight that one does not stay in the cache until its next turn.
+    """Make enough copies of a weight that none stays in the cache until its next call.
 
-    They are of DTYPE, or narrow where they are stored in another one.
+    They have DTYPE, or are quantized if `stored` says so.
     """
     copies = max(2, -(-_CACHE_BYTES // product.weight_bytes))
     if stored is not None:
@@ -125,7 +125,7 @@ def weights_of(product: Product, stored: torch.dtype | None = None) -> list[Weig
 
 
 class Operands:
-    """What one product is made of."""
+    """Operands of one product."""
 
     def __init__(self, product: Product, rows: int, stored: torch.dtype | None = None):
         self.product, self.rows, self.stored = product, rows, stored or DTYPE
@@ -137,7 +137,7 @@ class Operands:
         self.residual = normal(rows, outputs) if product.folded == "residual" else None
 
     def weight(self, i: int) -> Weight:
-        """Copies in turn."""
+        """Return the copies of the weight in turn."""
         return self.weights[i % len(self.weights)]
 
     @property
@@ -146,7 +146,7 @@ class Operands:
         return self.weights[0].nbytes
 
     def fused(self, i: int, tiles: Tiles | None = None) -> Tensor:
-        """The kernel, whether or not torch would be preferred."""
+        """Run the fused kernel, even where torch would be preferred."""
         weight = self.weight(i)
         if self.product.gated:
             return triton_linear.gated_linear(self.x, weight, norm=self.norm, eps=EPS, tiles=tiles)
@@ -162,7 +162,7 @@ class Operands:
         )
 
     def with_torch(self, i: int) -> Tensor:
-        """The library's product, and kernels of one pass each for the norm and the gate."""
+        """Run the library's product, with separate kernels for the norm and the gate."""
         x = self.x
         if self.product.folded in ("norm", "gate"):
             x = triton_rows.rms_norm(x, self.norm, EPS)
@@ -172,11 +172,11 @@ class Operands:
         return out if self.residual is None else self.residual + out
 
     def product_alone(self, i: int) -> Tensor:
-        """The library's product with nothing around it."""
+        """Run the library's product alone."""
         return functional.linear(self.x, widen(self.weight(i), DTYPE))
 
     def exact(self) -> Tensor:
-        """In float32."""
+        """Compute the result in float32."""
         x = self.x.float()
         if self.product.folded in ("norm", "gate"):
             x = rms_norm(x, self.norm.float(), EPS)
@@ -190,7 +190,7 @@ class Operands:
 
 
 class Step:
-    """Attention of rows of one length over pages, for some layers."""
+    """Paged attention of rows of one length, for some layers."""
 
     def __init__(self, rows: int, length: int, num_layers: int, max_keys: int = 512):
         pages = -(-(length + 1) // PAGE)
@@ -210,7 +210,7 @@ class Step:
 
 
 def attention_cases(rows: int) -> list[tuple[str, Call, int]]:
-    """Name, call, and bytes read, of attention over 300 and 2000 keys and over a scratch cache."""
+    """List name, call and bytes read of attention over 300 and 2000 keys and a scratch cache."""
     packed, norm = divide(normal(rows, PACKED), SPEC), normal(SPEC.head_dim)
     cases: list[tuple[str, Call, int]] = []
     key_bytes = 2 * SPEC.num_kv_heads * SPEC.head_dim * DTYPE.itemsize
@@ -236,7 +236,7 @@ def attention_cases(rows: int) -> list[tuple[str, Call, int]]:
 
 
 class Layers:
-    """Some layers of one stack, run one after the other on the table of operations."""
+    """Some layers of one stack, run one after the other with the engine's operations."""
 
     def __init__(self, sizes: Sizes, rows: int):
         products = _products(sizes)
@@ -261,7 +261,7 @@ class Layers:
             self.context.advance(8)
 
     def run(self, i: int) -> None:
-        """Layer i, which reads what the one before it made."""
+        """Run layer i on the output of the previous one."""
         layer = i % self.num_layers
         (norm, qkv), o, (mlp_norm, gate_up), down = self.weights[layer]
         ops, x = self.ops, self.x if i else self.start
@@ -281,7 +281,7 @@ class Layers:
 
 
 def row_sampling(rows: int, vocabulary: int, params: SamplingParams) -> RowSampling:
-    """Rows that all draw in one way, with nothing emitted yet."""
+    """Return rows with equal sampling parameters and no emitted ids."""
 
     def column(value: float, dtype: torch.dtype) -> Tensor:
         return torch.full((rows,), value, device=DEVICE, dtype=dtype)

@@ -31,14 +31,14 @@ from izwi.ops.attention import divide
 from izwi.request import SamplingParams
 
 ROWS = (1, 2, 8, 32, 64)
-QUANTIZED_ROWS = (1, 8, 64)  # of each kernel
+QUANTIZED_ROWS = (1, 8, 64)  # rows for each kernel
 _QUANTIZED = (torch.int8, torch.float8_e4m3fn, FOUR_BITS)
-_WORST = 2e-2  # of the largest number: what is rounded to bfloat16 on the way differs by that
+_WORST = 2e-2  # relative to the largest value: the error of rounding to bfloat16 in between
 _EXACT = TorchOps(DEVICE, torch.float32)
 
 
 def check_everything() -> list[str]:
-    """Compare, print the errors, and return the names of what is off."""
+    """Compare, print the errors, and return the names of failing cases."""
     torch.manual_seed(0)
     errors = _errors_of_rows()
     cases = [
@@ -47,7 +47,7 @@ def check_everything() -> list[str]:
         for stored in (None, *_QUANTIZED)
         for rows in (ROWS if stored is None else QUANTIZED_ROWS)
     ]
-    with ThreadPoolExecutor(16) as pool:  # compiled side by side
+    with ThreadPoolExecutor(16) as pool:  # compile in parallel
         list(pool.map(lambda operands: operands.fused(0), cases))
     for operands in cases:
         name = f"{operands.product.name}, {operands.stored}, {operands.rows} rows"
@@ -118,7 +118,7 @@ def _paged_exactly(step: Step, packed: tuple[Tensor, ...], norm: Tensor, length:
 
 
 def _errors_of_draws(rows: int) -> dict[str, float]:
-    """Shares of the rows in which another id was drawn."""
+    """Return the shares of rows in which a different id was drawn."""
     errors = {}
     greedy = SamplingParams()
     for vocabulary, params, few_candidates in (

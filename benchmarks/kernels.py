@@ -1,6 +1,6 @@
 """Check and time the decode kernels at the sizes of the published models.
 
-Kernels are timed inside CUDA graphs of many calls, over so many copies of the weights that they do
+Kernels are timed inside CUDA graphs of many calls, with enough copies of the weights that they do
 not stay in the cache between calls, because in a model other layers run in between. `--tune` tries
 other tile sizes of the matrix products and prints the fastest, for `TILES` in
 izwi/backends/torch/triton/linear.py.
@@ -43,7 +43,7 @@ ROWS = (1, 8, 32, 64)
 CALLS, REPLAYS = 100, 7
 Row = dict[str, Any]
 
-# Cuts to try, by bucket of rows: outputs, depth, slices, warps, stages.
+# Tile sizes to try, by bucket of rows: outputs, depth, slices, warps, stages.
 _FEW = [(1, 1024, 1, 1), (1, 2048, 1, 2), (2, 1024, 1, 2), (2, 1024, 1, 4), (2, 2048, 1, 4)]
 _FEW += [(4, 512, 1, 2), (4, 1024, 1, 4), (8, 512, 1, 4), (8, 1024, 1, 4), (4, 2048, 1, 8)]
 _CUTS = {
@@ -90,8 +90,8 @@ _DECODE_CUTS = [
 
 
 def time_us(call: Callable[[int], object], calls: int = CALLS) -> float:
-    """Microseconds of one call, in a graph of `calls`; the argument counts them."""
-    for i in range(calls):  # whatever is made at a first call is made before the capture
+    """Return microseconds per call, in a graph of `calls` calls; `call` gets the call's index."""
+    for i in range(calls):  # the first call compiles and allocates, so it runs before the capture
         call(i)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -110,7 +110,7 @@ def time_us(call: Callable[[int], object], calls: int = CALLS) -> float:
 
 
 def both_us(call: Callable[[int], object]) -> Row:
-    """With launches that overlap, and one after the other."""
+    """Time calls with overlapping launches, and one after the other."""
     timed = {}
     for name, overlap in (("us", True), ("serial_us", False)):
         triton_launch.overlap_launches = overlap
@@ -120,7 +120,7 @@ def both_us(call: Callable[[int], object]) -> Row:
 
 
 def time_product(product: Product, rows: int, stored: torch.dtype | None) -> Row:
-    """One product: ours, torch's operations for the same, and the library's product alone."""
+    """Time one product: our kernel, torch's operations, and the library's product alone."""
     operands = Operands(product, rows, stored)
     row: Row = {"kernel": product.name, "rows": rows, **both_us(operands.fused)}
     row["torch_us"] = round(time_us(operands.with_torch), 2)
@@ -154,7 +154,7 @@ def time_sampling() -> list[Row]:
 
 
 def time_layers() -> list[Row]:
-    """Whole layers, one after the other as a model runs them."""
+    """Time whole layers, one after the other as in a model."""
     made = []
     for sizes in (TALKER, PREDICTOR):
         for rows in ROWS:
@@ -172,16 +172,16 @@ def shown(row: Row) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One cut of one product."""
+    """One tile size for one product."""
 
     operands: Operands
     tiles: Tiles
 
     def compile(self) -> bool:
-        """Run it once; False if it does not fit the device."""
+        """Run it once; return False if it does not fit the device."""
         try:
             self.operands.fused(0, self.tiles)
-        except Exception as error:  # Triton has many ways to say that a cut does not fit
+        except Exception as error:  # Triton raises many errors for tiles that do not fit
             print(f"{self.operands.product.name} {self.tiles}: {type(error).__name__}", flush=True)
             return False
         return True
@@ -190,7 +190,7 @@ class Trial:
 def tune_products(
     rows_tuned: tuple[int, ...], stored: torch.dtype | None, products: list[Product] = PRODUCTS
 ) -> list[Row]:
-    """Try the cuts of every product; they are compiled in parallel, then timed one by one."""
+    """Try all tile sizes of each product; compile in parallel, then time one by one."""
     trials = [
         Trial(operands, tiles)
         for product in products

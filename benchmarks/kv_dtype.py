@@ -29,14 +29,14 @@ LARGE = KVSpec(num_layers=28, num_kv_heads=8, head_dim=128)
 
 
 class Voice:
-    """The embedded models behind one engine with one kind of pages."""
+    """The embedded models behind one engine, with one dtype of pages."""
 
     def __init__(self, registry: Registry, engine: Engine):
         self.registry, self.engine = registry, AsyncEngine(engine)
         self.tts, self.asr = registry.names()
 
     async def say(self, text: str) -> tuple[list[list[int]], np.ndarray[Any, Any]]:
-        """Codes and 24 kHz sound of a text, greedily."""
+        """Speak a text greedily; return codes and 24 kHz audio."""
         ask = SpeechInput(text=text, voice=None, temperature=0.0)
         speech = await open_speech(self.engine, self.registry, self.tts, ask)
         codes: list[list[int]] = []
@@ -48,7 +48,7 @@ class Voice:
         return codes, np.concatenate(sound)
 
     async def hear(self, sound: np.ndarray[Any, Any]) -> str:
-        """What the transcriber makes of 24 kHz sound."""
+        """Transcribe 24 kHz audio."""
         samples = soxr.resample(sound, 24_000, 16_000).astype(np.float32)
         ask = TranscriptionInput(samples)
         transcription = await open_transcription(self.engine, self.registry, self.asr, ask)
@@ -57,7 +57,7 @@ class Voice:
 
 
 async def measure(options: Any) -> list[dict[str, Any]]:
-    """One row for each kind."""
+    """Measure one row for each dtype."""
     backend = torch_backend(options.device, options.dtype)
     registry = Registry(backend)
     for source in (options.model, "izwi-tiny-asr"):
@@ -72,7 +72,7 @@ async def measure(options: Any) -> list[dict[str, Any]]:
         spoken = [await voice.say(text) for text in TEXTS]
         seconds = time.perf_counter() - began
         plain = plain or spoken
-        # the same sound for all, so that only the transcriber's pages differ
+        # the same audio for all, so that only the transcriber's pages differ
         texts = [await voice.hear(sound) for _, sound in plain]
         heard = heard or texts
         await voice.engine.stop()

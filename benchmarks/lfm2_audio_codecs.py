@@ -79,7 +79,7 @@ _DETOKENIZER = DetokenizerConfig(
 
 
 def weights(ops: TorchOps, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
-    """Small numbers: times do not depend on them."""
+    """Return small random weights; times do not depend on their values."""
     generator = torch.Generator().manual_seed(0)
     return {
         name: (0.02 * torch.rand(shape, generator=generator)).to(ops.device, ops.dtype)
@@ -88,7 +88,7 @@ def weights(ops: TorchOps, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, t
 
 
 def milliseconds(run: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Median time of a call, the device's work included; the first call does not count."""
+    """Return the median time of a call, including the device's work, without the first call."""
     taken = []
     for _ in range(repeats + 1):
         began = time.perf_counter()
@@ -100,7 +100,7 @@ def milliseconds(run: Callable[[], object], device: torch.device, repeats: int) 
 
 
 def recorded(run: Callable[[], torch.Tensor], ops: TorchOps) -> Callable[[], object]:
-    """A call that repeats `run`, as a graph where there are any."""
+    """Return a call that repeats `run`, as a graph if the device records."""
     if ops.device.type != "cuda":
         return run
     graph, _ = GraphRecorder(ops.device).capture(run)
@@ -108,7 +108,7 @@ def recorded(run: Callable[[], torch.Tensor], ops: TorchOps) -> Callable[[], obj
 
 
 def encoder_rows(ops: TorchOps, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Features and encoder."""
+    """Time features and encoder."""
     encoder = SegmentEncoder(ops, weights(ops, encoder_shapes(_ENCODER, _BACKBONE_WIDTH)), _ENCODER)
     rng = np.random.default_rng(0)
     rows = []
@@ -135,7 +135,7 @@ def encoder_rows(ops: TorchOps, options: argparse.Namespace) -> list[dict[str, A
 def codec_rows(
     ops: TorchOps, name: str, codec: FrameCodec, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """One codec, its state gathered from rows and scattered to them as in the runner."""
+    """Time one codec; as in the runner, its state is gathered from rows and scattered to them."""
     rows = []
     for batch in options.batches:
         arena = StateArena(codec.state, batch, ops.device, ops.dtype)
@@ -161,7 +161,7 @@ def codec_rows(
 
 @torch.inference_mode()
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """All parts."""
+    """Time all parts."""
     ops = torch_backend(options.device, options.dtype).ops
     mimi, detokenizer = MimiConfig(), _DETOKENIZER
     codecs = {

@@ -24,19 +24,19 @@ from benchmarks.random_checkpoint import EMBEDDED, SPEAKING
 _RATE = 24_000
 _VOICES = {EMBEDDED: "amber"}
 _TIMEOUT_S = 120.0
-# A gap that is shorter is the clock's.
+# Shorter gaps are within the precision of the clock.
 _GAP_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class Listened:
-    """One stream as it arrived; seconds after the request was sent.
+    """One stream as received; times in seconds after the request was sent.
 
     Attributes:
-        audible_s: The chunk with the first audible sample.
-        total_s: The end.
-        audio_s: Sound received.
-        gap_s: Playback that had to wait, in all.
+        audible_s: Arrival of the chunk with the first audible sample.
+        total_s: End of the stream.
+        audio_s: Seconds of audio received.
+        gap_s: Total time that playback had to wait.
     """
 
     audible_s: float
@@ -46,9 +46,9 @@ class Listened:
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
-    """A parser with what every benchmark of a speaking server takes.
+    """Return a parser with the options of all benchmarks of a speech server.
 
-    Without a GPU the embedded voice is the one to measure.
+    Without a GPU the default is the embedded voice.
     """
     on_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(
@@ -71,14 +71,14 @@ def measure_server(
     max_running: int,
     **reported: Any,
 ) -> None:
-    """Run a server, measure it, and write the rows down.
+    """Run a server, measure it, and write the rows.
 
     Args:
-        benchmark: Names the result, with the size.
-        measure: Asks the server at an address.
-        options: Of `arguments`.
-        max_running: Streams that the server runs at the same time.
-        reported: What else the result says.
+        benchmark: Names the result, together with the size.
+        measure: Measures the server at a URL.
+        options: Parsed options of `arguments`.
+        max_running: Number of streams that the server runs at the same time.
+        reported: Further values of the result.
     """
     with served(
         *(options.size, options.frames, max_running, options.port, options.device),
@@ -96,10 +96,10 @@ def measure_server(
 
 
 def connect(url: str, connections: int) -> aiohttp.ClientSession:
-    """A client that keeps so many connections.
+    """Return a client with a number of connections.
 
-    aiohttp, for httpx holds requests back where some 100 connections are busy: of 128 listeners
-    ten were heard at a time.
+    Uses aiohttp, because httpx delays requests with some 100 busy connections: of 128 listeners,
+    only ten received audio at a time.
     """
     connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=_TIMEOUT_S)
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
@@ -107,7 +107,7 @@ def connect(url: str, connections: int) -> aiohttp.ClientSession:
 
 
 async def open_connections(client: aiohttp.ClientSession, connections: int) -> None:
-    """Open so many connections, as callers have kept theirs from before."""
+    """Open a number of connections, as callers keep them open from earlier requests."""
 
     async def open_one() -> None:
         async with client.get("/livez") as answer:
@@ -125,15 +125,15 @@ async def listen(
     frames: int | None = None,
     clip: Mapping[str, str] | None = None,
 ) -> Listened:
-    """Ask for one utterance and read it as it comes.
+    """Request one utterance, and read it as it arrives.
 
     Args:
         client: See `connect`.
-        model: One of SPEAKING, as the server loaded it.
-        number: Is the seed, and chooses the text if there is none.
-        text: What is said.
-        frames: Length; None leaves it to the server.
-        clip: `ref_audio` and `ref_text` of the voice, instead of one that the server has.
+        model: One of SPEAKING, as loaded by the server.
+        number: The seed; selects the text if there is none.
+        text: Text to speak.
+        frames: Length of the utterance; None uses the server's.
+        clip: `ref_audio` and `ref_text` of the voice, instead of one of the server's voices.
 
     Raises:
         RuntimeError: The server answered with an error.
@@ -156,7 +156,7 @@ async def listen(
                 loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > AUDIBLE * 32768)
                 if len(loud):
                     audible, start = now, received + int(loud[0])
-            elif len(samples):  # what had come before lasts until here
+            elif len(samples):  # playback of earlier audio lasts until here
                 late = max(late, now - audible - (received - start) / _RATE)
             received += len(samples)
     total = time.perf_counter() - began
@@ -166,11 +166,11 @@ async def listen(
 async def listen_at(
     times_s: Iterable[float], ask: Callable[[], Coroutine[Any, Any, Listened]]
 ) -> list[Listened]:
-    """Let listeners begin at their times, and wait until all have heard the end.
+    """Start listeners at given times, and wait until all have received everything.
 
     Args:
         times_s: Seconds from now, ascending.
-        ask: Called at each of them.
+        ask: Called at each of these times.
     """
     tasks, began_s = list[asyncio.Task[Listened]](), time.perf_counter()
     for at_s in times_s:
@@ -180,7 +180,7 @@ async def listen_at(
 
 
 def request_body(model: str, seed: int, text: str, frames: int | None) -> dict[str, Any]:
-    """What is posted for an utterance of so many frames; None leaves them to the server."""
+    """Return the body of a speech request; with None the server chooses the number of frames."""
     return {
         "model": model,
         "input": text,
@@ -193,7 +193,7 @@ def request_body(model: str, seed: int, text: str, frames: int | None) -> dict[s
 
 
 def figures(played: Sequence[Listened]) -> dict[str, Any]:
-    """First audible sound and underruns of all listeners; the longest gap, in milliseconds."""
+    """Return time to first audio and underruns of all listeners, and the longest gap in ms."""
     first_s = [one.audible_s for one in played]
     return {
         "requests": len(played),
@@ -204,5 +204,5 @@ def figures(played: Sequence[Listened]) -> dict[str, Any]:
 
 
 def milliseconds(seconds: Sequence[float], percent: float) -> float:
-    """A percentile of times."""
+    """Return a percentile of times, in milliseconds."""
     return round(float(np.percentile(seconds, percent)) * 1e3, 2)

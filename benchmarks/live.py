@@ -10,8 +10,8 @@ audible sample of the user was sent:
     endpointing   input_audio_buffer.speech_stopped
     transcript    + until the transcript was complete: what was left of it
     token         + until the first words of the answer
-    frame         + until its first sound
-    lead_in       + until that sound is audible: quiet samples before it
+    frame         + until its first audio
+    lead_in       + until that audio is audible: quiet samples before it
     network       round trip of an event, measured on the idle session; included in all of the above
 
 For each interruption: time from its first audible sample to the last audio sent, and to the end of
@@ -62,7 +62,7 @@ _VOICES = ("felix", "clara", "greta", "amber")
 
 
 def voices(count: int, interruptions: int) -> tuple[list[Float32], list[Float32]]:
-    """Say different questions, and interruptions, with the embedded voice, at 24 kHz."""
+    """Speak different questions and interruptions with the embedded voice, at 24 kHz."""
     backend = torch_backend("cpu", "float32")
     registry = Registry(backend)
     name = registry.load("izwi-tiny-tts")
@@ -104,13 +104,13 @@ class Client:
         self._tasks = [asyncio.create_task(self._talk()), asyncio.create_task(self._listen())]
 
     async def close(self) -> None:
-        """Leave."""
+        """Close the session."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _talk(self) -> None:
-        """Send sound at the pace of a microphone, faint noise where nobody speaks."""
+        """Send audio at the pace of a microphone, with faint noise when there is no speech."""
         size, due_s = int(RATE * _BLOCK_S), time.perf_counter()
         while True:
             block = (self._noise.normal(size=size) * 1e-4).astype(np.float32)
@@ -138,12 +138,12 @@ class Client:
         await self._socket.send(json.dumps({"type": kind, **fields}))
 
     def say(self, sound: Float32) -> None:
-        """Speak."""
+        """Queue audio to be sent."""
         self._first_audible_s = 0.0
         self._queue.append(sound)
 
     async def until(self, kind: str, matches: Callable[[dict[str, Any]], bool] = bool) -> float:
-        """Wait for an event since the last `forget`; when it came. Raises TimeoutError."""
+        """Wait for an event since the last `forget`; return its time. Raises TimeoutError."""
         seen = 0
         async with asyncio.timeout(_EVENT_S):
             while True:
@@ -161,13 +161,13 @@ class Client:
         self._log.clear()
 
     def sounds(self) -> Iterator[tuple[float, Float32]]:
-        """The sound that came since `forget`."""
+        """Return the audio received since `forget`."""
         for at_s, event in self._log:
             if event["type"] == "response.output_audio.delta":
                 yield at_s, from_s16le(base64.b64decode(event["delta"]))
 
     async def round_trip_ms(self) -> float:
-        """How long an event and its answer take."""
+        """Return the round-trip time of an event."""
         times = []
         for _ in range(5):
             self.forget()
@@ -178,7 +178,7 @@ class Client:
         return 1e3 * float(np.median(times))
 
     async def turn(self, question: Float32) -> dict[str, float]:
-        """Ask, and time the answer by phase."""
+        """Ask a question, and time the answer by phase."""
         self.forget()
         self.say(question)
         stopped_s = await self.until("input_audio_buffer.speech_stopped")
@@ -205,14 +205,14 @@ class Client:
         return row | {"total": sum(row.values())}
 
     async def settle(self) -> None:
-        """Let the answer to the interruption begin, and cancel it."""
+        """Wait for the answer to the interruption to begin, and cancel it."""
         await self.until("response.created")
         await self.tell("response.cancel")
         await self.until("response.done")
         await asyncio.sleep(0.5)
 
     async def interrupt(self, sound: Float32) -> dict[str, float]:
-        """Speak over the answer in progress, and time its end."""
+        """Speak over the current answer, and time its end."""
         self.say(sound)
         done_s = await self.until("response.done")
         began_s = self._first_audible_s
@@ -244,7 +244,7 @@ async def session(url: str, model: str, seed: int, turns: dict[str, Any]) -> Asy
 async def run_level(
     options: argparse.Namespace, url: str, count: int, said: tuple[list[Float32], list[Float32]]
 ) -> dict[str, Any]:
-    """Hold so many sessions at once, each with so many turns and one interruption each."""
+    """Run a number of sessions at once, each with some turns and one interruption per turn."""
     questions, interruptions = said
     turns: list[dict[str, float]] = []
     stops: list[dict[str, float]] = []
@@ -281,7 +281,7 @@ def _middle(rows: list[dict[str, float]], name: str) -> float:
 
 @contextmanager
 def served(options: argparse.Namespace) -> Iterator[str]:
-    """Run the server in a process of its own, unless one is given."""
+    """Run the server in its own process, unless a URL is given."""
     if options.url:
         yield options.url
         return
@@ -312,7 +312,7 @@ def served(options: argparse.Namespace) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measure every level, after a turn that warms the server up."""
+    """Measure each level, after a turn that warms the server up."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

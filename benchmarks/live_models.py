@@ -27,12 +27,14 @@ SIZES = {
 ANSWER = "The train leaves at seven in the morning, and it arrives at nine in the evening."
 HEARD = "When does the train to the north leave tomorrow?"
 CHAT = "chat"
-_STEP_TOKENS = 6  # of a live transcription's step: the last words again, and those of 0.4 s
+_STEP_TOKENS = (
+    6  # tokens of a live transcription's step: the last words again, and 0.4 s of new ones
+)
 _FRAMES = 60
 
 
 def fix_models(registry: Registry) -> Registry:
-    """Fix what models with random weights give; embedded ones stay as they are."""
+    """Fix the output of models with random weights; embedded ones stay unchanged."""
     for speech, listening, _ in SIZES.values():
         if speech in registry.names() and speech != EMBEDDED:
             fix_lengths(registry, _FRAMES)
@@ -42,7 +44,7 @@ def fix_models(registry: Registry) -> Registry:
 
 
 def _fix_live(registry: Registry, speech: str, listening: str) -> None:
-    """Fix what streamed speech and live transcriptions give."""
+    """Fix the output of streamed speech and of live transcription."""
     speaker: Any = registry.speech(speech)
     listener: Any = registry.transcription(listening)
     text_stream, open_stream = speaker.text_stream, listener.open_stream
@@ -82,7 +84,7 @@ def _fixed(part: Any) -> Any:
 
 
 class _FixedHearing:
-    """A transcription stream that hears one sentence, at three words a second."""
+    """A transcription stream that outputs one sentence, at three words a second."""
 
     def __init__(self, real: Any):
         self.real = real

@@ -26,7 +26,7 @@ _PROGRAMS = ("benchmarks.http_engine", "benchmarks.live_api_server")
 
 
 def main() -> None:
-    """Serve until it is told to stop."""
+    """Serve until the process is told to stop."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def folders(size: str, chat: str | None, home: Path) -> dict[str, Path]:
-    """Folders of a size's models by name; those of published sizes are made, without weights."""
+    """Return the folders of a size's models by name; published sizes are made, without weights."""
     speech, listening, writing = SIZES[size]
     found = {name: folder_of(name, home) for name in (speech, listening)}
     if size == "embedded":

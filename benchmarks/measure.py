@@ -27,7 +27,7 @@ from izwi.registry import Registry
 from izwi.request import Reason
 
 RESULTS = Path(__file__).parent / "results"
-AUDIBLE = 10 ** (-50 / 20)  # -50 dBFS; what is below counts as silence
+AUDIBLE = 10 ** (-50 / 20)  # -50 dBFS; quieter samples count as silence
 
 TEXTS = (
     "The weather is nice today and we are going out.",
@@ -42,7 +42,7 @@ TEXTS = (
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
-    """A parser with what every benchmark takes."""
+    """Return a parser with the options of all benchmarks."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -73,13 +73,13 @@ def start(options: argparse.Namespace) -> Bench:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """One request as its listener saw it; times in seconds after the request.
+    """One request as seen by its listener; times in seconds after the request.
 
     Attributes:
-        first_s: First chunk of sound.
-        audible_s: First sample louder than -50 dBFS, at the time at which its chunk came.
+        first_s: First chunk of audio.
+        audible_s: Arrival of the chunk with the first sample louder than -50 dBFS.
         total_s: Last chunk.
-        audio_s: Sound made.
+        audio_s: Seconds of audio generated.
     """
 
     first_s: float
@@ -90,7 +90,7 @@ class Spoken:
 
 
 async def speak(bench: Bench, text: str, seed: int, request_id: str, **ask: Any) -> Spoken:
-    """Run one request and time it, preparation included."""
+    """Run one request and time it, including preparation."""
     began = time.perf_counter()
     request = bench.model.prepare_speech(
         request_id, bench.name, SpeechInput(text=text, seed=seed, **ask)

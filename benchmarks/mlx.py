@@ -40,7 +40,7 @@ _RATE = 24_000
 
 
 class WritingBackend(RandomBackend):
-    """Keeps the weights that it draws beside the configurations that ask for them."""
+    """A backend that writes the weights it draws beside their configuration."""
 
     def load_weights(
         self, folder: Path, shapes: Mapping[str, tuple[int, ...]]
@@ -52,7 +52,7 @@ class WritingBackend(RandomBackend):
 
 
 def written(size: str, folder: Path) -> Path:
-    """A checkpoint that both read: voices of its own, no encoder of clips."""
+    """Make a checkpoint that both can read: with named voices, without a speaker encoder."""
     if size == "tiny":
         folder.mkdir()
         for file in embedded()[EMBEDDED].rglob("*.json"):
@@ -71,7 +71,7 @@ def written(size: str, folder: Path) -> Path:
 
 
 class Ours:
-    """The engine on MLX, as a server steps it: sound leaves in chunks."""
+    """The engine on MLX, stepped as in a server: audio is delivered in chunks."""
 
     def __init__(self, folder: Path, size: str, frames: int):
         backend = open_backend("mlx", "float32")
@@ -83,9 +83,9 @@ class Ours:
         self.versions = backend.library
 
     def speak(self, texts: Sequence[str]) -> dict[str, float]:
-        """Seconds until the end, until the first sound of the last stream to begin, and samples.
+        """Return seconds until the end and until the last stream's first audio, and samples.
 
-        "cpu_s" is the time of all threads on processors, which other work disturbs less.
+        "cpu_s" is the processor time of all threads, which other load disturbs less.
         """
         model, first_s, samples = self._registry.speech(self._size), dict[str, float](), 0
         began, cpu_began_s = time.perf_counter(), time.process_time()
@@ -106,7 +106,7 @@ class Ours:
 
 
 class Theirs:
-    """mlx-audio in its own process. Sound of a batch comes at its end."""
+    """mlx-audio in its own process, which returns a batch's audio at its end."""
 
     def __init__(self, process: subprocess.Popen[str], frames: int):
         self._process, self._frames = process, frames
@@ -117,7 +117,7 @@ class Theirs:
         return json.loads(self._process.stdout.readline())
 
     def speak(self, texts: Sequence[str]) -> dict[str, float]:
-        """Seconds until the end, which is when the first sound is there, and samples."""
+        """Return seconds until the end (also the time of the first audio), and samples."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"texts": texts, "frames": self._frames}) + "\n")
         self._process.stdin.flush()
@@ -128,7 +128,12 @@ class Theirs:
 @contextmanager
 def peer_of(python: str, folder: Path, frames: int) -> Iterator[Theirs]:
     """Start the peer; it ends with its input."""
-    command = [python, "-I", str(_PEER), str(folder)]  # not our folders: this file is named mlx
+    command = [
+        python,
+        "-I",
+        str(_PEER),
+        str(folder),
+    ]  # isolated, because this file is also named mlx
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -136,7 +141,7 @@ def peer_of(python: str, folder: Path, frames: int) -> Iterator[Theirs]:
 
 
 def rows_of(size: str, options: Any, folder: Path) -> list[dict[str, Any]]:
-    """Measure one size; one stream of each goes before what counts."""
+    """Measure one size, after one stream of each that does not count."""
     rows = []
     with peer_of(options.peer, folder, options.frames) as theirs:
         ours = Ours(folder, size, options.frames)
@@ -184,7 +189,7 @@ def main() -> None:
     for size in options.sizes:
         with tempfile.TemporaryDirectory() as parent:
             rows = rows_of(size, options, written(size, Path(parent) / size))
-        load_average = round(os.getloadavg()[1], 1)  # of five minutes: how busy the machine was
+        load_average = round(os.getloadavg()[1], 1)  # of five minutes
         write_result(f"mlx-{size}", rows, load_average=load_average)
 
 

@@ -17,13 +17,13 @@ from typing import Any
 
 
 def never_guessing() -> None:
-    """Let it take all weights as published: it guesses layouts by sizes, which fails for small."""
+    """Load all weights as published; it guesses layouts from sizes, which fails for small ones."""
     module = import_module("mlx_audio.tts.models.qwen3_tts.qwen3_tts")
     module.check_array_shape_qwen3 = lambda _: False  # type: ignore[attr-defined]
 
 
 def never_ending(model: Any) -> None:
-    """Let the model draw no end: every run has as many frames as it is asked for."""
+    """Prevent the model from drawing an end, so that every run has the requested frames."""
     end = model.config.talker_config.codec_eos_token_id
     of_batch, sample = model._suppress_codec_tokens, model._sample_token
 
@@ -36,7 +36,7 @@ def never_ending(model: Any) -> None:
 
 
 def speak(model: Any, texts: list[str], frames: int) -> int:
-    """Samples made: one text by its single path, several by its batched one."""
+    """Return the samples generated: one text by its single path, several by its batched one."""
     voice = model.supported_speakers[0]
     asked = {"max_tokens": frames, "temperature": 0.9}
     if len(texts) == 1:

@@ -30,14 +30,14 @@ from benchmarks.listeners import (
 from benchmarks.measure import TEXTS
 from benchmarks.simulation.arrivals import poisson_within
 
-# Shares of the usual length among which each request's is drawn; 1 on the average.
+# Factors of the usual length, drawn for each request; 1 on average.
 _LENGTHS = (0.5, 0.75, 1.0, 1.25, 1.5)
 _CONNECTIONS = 512
 _WARM_UP = 8
 
 
 class Ask(NamedTuple):
-    """What one listener asks for, and when it comes, seconds after the start."""
+    """A listener's request and its arrival time, seconds after the start."""
 
     at_s: float
     text: str
@@ -48,10 +48,10 @@ def asks(per_second: float, seconds: float, frames: int, seed: int) -> Iterator[
     """Yield the requests of one level.
 
     Args:
-        per_second: Rate of arrival.
-        seconds: In which they arrive.
-        frames: Of an utterance, on the average.
-        seed: Of times, texts and lengths.
+        per_second: Arrival rate.
+        seconds: Duration of arrivals.
+        frames: Mean frames of an utterance.
+        seed: Seed of times, texts and lengths.
     """
     rng = random.Random(seed)
     for at_s in poisson_within(per_second, seconds, seed):
@@ -59,7 +59,7 @@ def asks(per_second: float, seconds: float, frames: int, seed: int) -> Iterator[
 
 
 def clips(clone_s: float, count: int, first_seed: int) -> list[dict[str, str] | None]:
-    """A clip for each request, within a tenth of a length; none for a length of 0."""
+    """Return a clip for each request, within 10 % of a length; none for a length of 0."""
     if not clone_s:
         return [None] * count
     rng = random.Random(first_seed)
@@ -70,10 +70,10 @@ def clips(clone_s: float, count: int, first_seed: int) -> list[dict[str, str] | 
 async def run_level(
     url: str, model: str, per_second: float, seconds: float, frames: int, clone_s: float = 0.0
 ) -> dict[str, Any]:
-    """Let listeners arrive at random at a fixed rate, and wait until all have heard the end."""
+    """Run listeners with Poisson arrivals at a fixed rate, and wait until all have finished."""
     tasks: list[asyncio.Task[Listened]] = []
     asked = list(asks(per_second, seconds, frames, seed=0))
-    # made before the clock runs; another rate has others
+    # made before the clock starts; other rates have other clips
     voices = clips(clone_s, len(asked), 1_000_000 * (1 + round(100 * per_second)))
     async with connect(url, _CONNECTIONS) as client:
         began, most = time.perf_counter(), 0
@@ -96,7 +96,7 @@ async def run_level(
 
 
 async def measure(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Every rate, after some requests that warm the server up."""
+    """Measure each rate, after some requests that warm the server up."""
     async with connect(url, _WARM_UP) as client:
         warming = enumerate(clips(options.clone_s, _WARM_UP, 1))
         await asyncio.gather(*(listen(client, options.size, n, clip=one) for n, one in warming))

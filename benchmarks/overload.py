@@ -32,15 +32,15 @@ from izwi.model import SpeechModel
 from izwi.registry import Registry
 from izwi.request import Chunk, Request
 
-LEAST_S = 10.0  # of speech in a long request
+LEAST_S = 10.0  # minimum duration of a long request's speech
 OVERLOAD = 2.0
-# A listener who has heard nothing after so long leaves; the time counts as waited.
+# A listener without audio leaves after this time, which counts as its waiting time.
 PATIENCE_S = 20.0
 
 
 @dataclass(slots=True)
 class Background:
-    """Long work that nobody listens to, and the sound that it gave so far."""
+    """Long requests without playback, and the audio generated for them so far."""
 
     model: SpeechModel
     name: str
@@ -49,7 +49,7 @@ class Background:
     refused: int = 0
 
     def requests(self) -> Iterator[Request]:
-        """Yield long requests for ever, no two of equal length."""
+        """Yield long requests endlessly, no two of equal length."""
         (frames,) = self.model.tracks
         assert frames.codec is not None
         frame_s = frames.codec.frame_samples / frames.codec.sample_rate
@@ -75,7 +75,7 @@ class Background:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What one engine is run with."""
+    """Settings of one engine."""
 
     policy: str
     max_step_s: float
@@ -83,14 +83,14 @@ class Setting:
 
     @property
     def config(self) -> EngineConfig:
-        """Everything else is as by default."""
+        """Return the engine's configuration; all else has defaults."""
         return EngineConfig(
             policy=self.policy, max_step_s=self.max_step_s, chunk_ramp=self.chunk_ramp
         )
 
     @property
     def label(self) -> str:
-        """For people."""
+        """Name of the setting in tables."""
         if self.policy != "deadline":
             return self.policy
         step_ms, longest = self.max_step_s * 1e3, self.chunk_ramp[-1]
@@ -110,7 +110,7 @@ def read_setting(text: str) -> Setting:
 async def run_setting(
     registry: Registry, engine: AsyncEngine, name: str, options: argparse.Namespace
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """Measure one setting; figures for the table, and all times to first audio in seconds."""
+    """Measure one setting; return its figures, and all times to first audio in seconds."""
     model = registry.speech(name)
     background = Background(model, name, engine)
     await play(engine, foreground(model, name, options, "warm-up")[:3], model.sample_rate)
@@ -120,7 +120,7 @@ async def run_setting(
     tasks = {asyncio.create_task(background.read(next(long))) for _ in range(options.queue)}
     await asyncio.sleep(options.settle_s)
     audio_s, began_s = background.audio_s, time.perf_counter()
-    while time.perf_counter() - began_s < options.capacity_s:  # each that ends is replaced
+    while time.perf_counter() - began_s < options.capacity_s:  # each request that ends is replaced
         await asyncio.sleep(0.02)
         done = {task for task in tasks if task.done()}
         tasks = tasks - done | {asyncio.create_task(background.read(next(long))) for _ in done}
@@ -155,7 +155,7 @@ async def _offer(
     gap_s: float,
     tasks: set[asyncio.Task[None]],
 ) -> None:
-    """Submit long requests at fixed gaps, for ever."""
+    """Submit long requests at fixed intervals until cancelled."""
     start_s = time.perf_counter()
     for number in count():
         await asyncio.sleep(start_s + number * gap_s - time.perf_counter())
@@ -165,7 +165,7 @@ async def _offer(
 def foreground(
     model: SpeechModel, name: str, options: argparse.Namespace, phase: str
 ) -> list[Arrival]:
-    """Short streams by Poisson; the same in every phase and for every setting."""
+    """Draw short streams with Poisson arrivals; the same in each phase and for each setting."""
     times = poisson(options.rate, seed=1)
     return [
         Arrival(
@@ -179,12 +179,12 @@ def foreground(
 
 
 def waited_s(played: list[Playback]) -> list[float]:
-    """Times to first audio; who left without any has waited for `PATIENCE_S`."""
+    """Return times to first audio; streams without audio count as `PATIENCE_S`."""
     return [min(one.first_sound_s, PATIENCE_S) for one in played]
 
 
 def figures(played: list[Playback], phase: str) -> dict[str, Any]:
-    """Percentiles of one phase."""
+    """Return percentiles of one phase."""
     first_s = waited_s(played)
     return {
         f"{phase}_ttfa_p50_ms": percentile_ms(first_s, 50),
@@ -194,7 +194,7 @@ def figures(played: list[Playback], phase: str) -> dict[str, Any]:
 
 
 async def main(options: argparse.Namespace) -> None:
-    """Run every setting in turn, then draw the times to first audio."""
+    """Run each setting in turn, then plot the times to first audio."""
     backend = torch_backend(options.device, options.dtype)
     registry = Registry(backend)
     name = registry.load(options.model)

@@ -1,7 +1,7 @@
 """Compare frame time with other engines of the same model: one GPU, one run, one stream.
 
 Random weights at a published size, no codec, runs of equal length. Each peer is measured with its
-own package; the row of a peer that is not installed says why it is empty.
+own package; if it is not installed, its row has the reason instead of times.
 """
 
 from __future__ import annotations
@@ -37,20 +37,22 @@ from tests.models.tiny_tts import write_tiny_tts
 SIZES = ("tts-1.7b", "tts-0.6b", "tiny")
 FASTER, REFERENCE = "faster-qwen3-tts", "qwen-tts-hf"
 _FRAME_S = 0.08
-_RUNS = 3  # that count; one more goes before them for what is made at first use
+_RUNS = 3  # measured runs, after one that warms up
 _KV_BYTES = 1 << 30  # the other engines need room on the same device
 _MAX_POSITIONS = 2048  # faster-qwen3-tts's own default
-_MROPE = {128: [24, 20, 20]}  # published; izwi's configurations hold any, since it has no effect
+_MROPE = {
+    128: [24, 20, 20]
+}  # published; izwi's configurations may have other values, which have no effect
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What every engine is given.
+    """Input of every engine.
 
     Attributes:
         config: config.json of the checkpoint.
-        frames: Every run makes so many.
-        prompts: Of each run, in izwi's layout: speaker, text ids, positions of the whole prompt.
+        frames: Frames of every run.
+        prompts: Prompts of the runs, in izwi's layout: speaker, text ids, number of positions.
     """
 
     config: dict[str, Any]
@@ -61,9 +63,9 @@ class Case:
 
 
 def row(peer: str, case: Case, first_ms: float, frame_ms: float, **more: Any) -> dict[str, Any]:
-    """A row of the table: time until the first frame, and of every frame after that.
+    """A row of the table: time until the first frame, and per frame after that.
 
-    By the first frame the peers' loops have run the talker once more than izwi's.
+    Until the first frame, the peers' loops run the talker once more than izwi's.
     """
     seconds = (first_ms + (case.frames - 1) * frame_ms) / 1e3
     return {
@@ -76,7 +78,7 @@ def row(peer: str, case: Case, first_ms: float, frame_ms: float, **more: Any) ->
 
 
 def izwi_row(size: str, options: argparse.Namespace) -> tuple[dict[str, Any], Case]:
-    """The engine's own loop; its chunk ramp puts all sound behind the last frame."""
+    """Run the engine's own loop; its chunk sizes put all audio after the last frame."""
     backend = RandomBackend(torch_backend(options.device, options.dtype).ops)
     registry = Registry(backend)
     with tempfile.TemporaryDirectory() as parent:
@@ -90,7 +92,9 @@ def izwi_row(size: str, options: argparse.Namespace) -> tuple[dict[str, Any], Ca
     engine = Engine(registry.models, TorchBackend(ops), settings)
     case = Case(config, ops.device, ops.dtype, options.frames, [])
     firsts, frames = [], []
-    for number in range(_RUNS + 1):  # another speaker each: no prompt finds pages of one before
+    for number in range(
+        _RUNS + 1
+    ):  # a different speaker each, so that no prompt hits the prefix cache
         first_ms, frame_ms = _izwi_run(engine, model, size, number, case)
         firsts.append(first_ms)
         frames.append(frame_ms)
@@ -104,7 +108,7 @@ def izwi_row(size: str, options: argparse.Namespace) -> tuple[dict[str, Any], Ca
 def _izwi_run(
     engine: Engine, model: SpeechModel, name: str, number: int, case: Case
 ) -> tuple[float, float]:
-    """Milliseconds until the first frame, and of one of the steps between it and the last."""
+    """Return milliseconds until the first frame, and per step between it and the last."""
     speaker = model.speakers[number % len(model.speakers)]
     ask = SpeechInput(text=TEXTS[number % len(TEXTS)], voice=speaker, seed=number)
     request = model.prepare_speech(f"peers-{number}", name, ask)
@@ -120,15 +124,15 @@ def _izwi_run(
             if chunk.error is not None:
                 raise chunk.error
         ends.append(time.perf_counter())
-    # the step of the last frame makes the sound
+    # the step of the last frame decodes the audio
     between = ends[case.frames - 1] - ends[1]
     return (ends[1] - ends[0]) * 1e3, between * 1e3 / (case.frames - 2)
 
 
 def timed_row(peer: str, case: Case, run: Callable[[int, int], int]) -> dict[str, Any]:
-    """Time runs of one frame and of all of them; the difference is what a frame takes.
+    """Time runs of one frame and of all frames; the difference gives the time of a frame.
 
-    `run` makes so many frames of a prompt, by its number, and returns how many it made.
+    `run` generates a number of frames for the prompt with an index, and returns their number.
     """
     times: dict[int, list[float]] = {1: [], case.frames: []}
     for frames, seconds in times.items():
@@ -149,7 +153,7 @@ def _synchronize(device: torch.device) -> None:
 
 
 def reference_model(case: Case) -> Any:
-    """The reference package's model with weights that it draws itself, on the device."""
+    """Load the reference package's model on the device, with random weights."""
     models = import_module("qwen_tts.core.models.modeling_qwen3_tts")
     settings = import_module("qwen_tts.core.models.configuration_qwen3_tts")
     talker = dict(case.config["talker_config"])
@@ -170,13 +174,13 @@ def reference_model(case: Case) -> Any:
 
 
 def _ids(case: Case, number: int) -> tuple[str, torch.Tensor]:
-    """Speaker, and what the reference takes: role, text and five ids that it cuts off."""
+    """Return the speaker and the reference's input: role, text, and five ids that it cuts off."""
     speaker, ids, _ = case.prompts[number]
     return speaker, torch.tensor([[*ids, *[0] * 5]], device=case.device)
 
 
 def faster_row(case: Case, model: Any) -> dict[str, Any]:
-    """faster-qwen3-tts: its own prompt, graphs and loop, set up as its `from_pretrained` does."""
+    """Run faster-qwen3-tts with its own prompt, graphs and loop, set up by `from_pretrained`."""
     package = import_module("faster_qwen3_tts")
     generate = import_module("faster_qwen3_tts.generate").fast_generate
     predictor_graph = import_module("faster_qwen3_tts.predictor_graph").PredictorGraph
@@ -215,7 +219,7 @@ def faster_row(case: Case, model: Any) -> dict[str, Any]:
 
 
 def reference_row(case: Case, model: Any) -> dict[str, Any]:
-    """The reference package, which ends a run of n frames with the token after them."""
+    """Run the reference package, which ends a run of n frames with the token after them."""
     # an end token outside the vocabulary cannot be drawn
     model.config.talker_config.codec_eos_token_id = model.config.talker_config.vocab_size
 
@@ -234,7 +238,7 @@ def reference_row(case: Case, model: Any) -> dict[str, Any]:
 
 
 def peer_rows(case: Case) -> list[dict[str, Any]]:
-    """A row for each peer, measured or left out with the reason."""
+    """Return a row for each peer: its times, or the reason why it was not measured."""
     try:
         model = reference_model(case)
     except ImportError as error:  # both are built on the reference's modules
@@ -251,7 +255,7 @@ def peer_rows(case: Case) -> list[dict[str, Any]]:
 
 
 def add_ratios(rows: list[dict[str, Any]]) -> None:
-    """Write beside each time how many of it faster-qwen3-tts takes for a frame."""
+    """Add to each time its ratio to faster-qwen3-tts."""
     theirs = next((row.get("frame_ms") for row in rows if row["peer"] == FASTER), None)
     for each in rows:
         if theirs is not None and "frame_ms" in each:

@@ -17,7 +17,7 @@ mpl.rcParams["svg.hashsalt"] = "izwi"
 
 
 class Curve(NamedTuple):
-    """Points to join, and how: "-" or "--"; curves of one colour number belong together."""
+    """Points to connect, with line style "-" or "--"; related curves share a colour number."""
 
     x: Sequence[float]
     y: Sequence[float]
@@ -58,7 +58,7 @@ def draw(name: str, title: str, panels: Sequence[Panel]) -> Path:
 
 
 def shares(seconds: Sequence[float], colour: int = 0, style: str = "-") -> Curve:
-    """For each time in milliseconds the share of those who waited no longer."""
+    """Return, for each time in milliseconds, the share of requests that waited no longer."""
     waited = np.sort(np.asarray(seconds)) * 1e3
     return Curve(
         waited.tolist(), (np.arange(1, len(waited) + 1) / len(waited)).tolist(), colour, style

@@ -25,7 +25,7 @@ WORDS = ("the", "train", "river", "leaves", "seven", "comes", "back", "late", "e
 
 
 def context(seed: int, model: TranscriptionModel) -> str:
-    """Words whose prompt, with its markers, has at least POSITIONS positions before the sound."""
+    """Return words whose prompt has at least POSITIONS positions before the audio."""
     generator = np.random.default_rng(seed)
     words: list[str] = []
     while True:
@@ -36,7 +36,7 @@ def context(seed: int, model: TranscriptionModel) -> str:
 
 
 def prepare(model: TranscriptionModel, text: str, clip: int, name: str) -> Request:
-    """One request: a second of noise, its own for each clip, after the context."""
+    """Return one request: a second of noise, different for each clip, after the context."""
     generator = np.random.default_rng(clip)
     samples = (0.05 * generator.standard_normal(16_000)).astype(np.float32)
     ask = TranscriptionInput(samples, context=text, max_new_tokens=2)
@@ -44,7 +44,7 @@ def prepare(model: TranscriptionModel, text: str, clip: int, name: str) -> Reque
 
 
 def prompt_ms(engine: Engine, request: Request) -> float:
-    """Time of the steps up to the first token, milliseconds."""
+    """Measure the steps up to the first token, in milliseconds."""
     (worker,) = engine._workers.values()
     began, seconds = 0.0, 0.0
     forward = worker.runner.forward

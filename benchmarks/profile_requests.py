@@ -98,7 +98,7 @@ def loaded(
     """Load the embedded checkpoints, a chat model and a speech-to-speech model.
 
     Args:
-        device: Where the models run.
+        device: Device of the models.
         chat: Folder, name or hub id; None for a tiny checkpoint with random weights.
         conversation: The same for speech to speech.
 

@@ -40,7 +40,7 @@ SPECS = {
 
 
 def cases(spec: AttentionSpec, rows: int, behind: int) -> list[tuple[str, Callable[[int], Any]]]:
-    """What attends with `rows` queries to all keys up to their own, by name."""
+    """Return implementations of attention of `rows` queries to all keys up to their own."""
     total = behind + rows
     pages = triton.cdiv(total, PAGE)
     heads, kv_heads, head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
@@ -95,7 +95,7 @@ def main() -> None:
                 row: dict[str, Any] = {"attention": name, "behind": behind, "cut": cut}
                 try:
                     taken = time_us(call, 3)
-                except Exception as error:  # a cut that does not fit the device
+                except Exception as error:  # tiles that do not fit the device
                     shown(row | {"error": f"{type(error).__name__}: {error}"[:90]})
                     continue
                 seen = options.rows * (behind + options.rows / 2)

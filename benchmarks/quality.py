@@ -38,13 +38,13 @@ MEASURES = (
     *("transcription", "speech", "cloning", "alignment"),
     *("voices", "short", "disturbed", "silence", "pairs"),
 )
-_PAUSE_S = 1.0  # silence before a sentence that is aligned, or between two
+_PAUSE_S = 1.0  # silence before an aligned sentence, or between two
 
 
 def pitch_row(clips: Sequence[Float32], outputs: Sequence[Float32]) -> dict[str, float]:
-    """Does the pitch of the outputs follow that of the clips, over the full band, by YIN?
+    """Correlate the pitch of outputs with that of their clips, over the full band, by YIN.
 
-    Medians are over the windows with a clear period; a sound with fewer than four has no pitch.
+    Medians are over windows with a clear period; audio with fewer than four has no pitch.
     """
     theirs, ours = (
         [track_pitch(torch.from_numpy(_at_least(x))[None]) for x in sounds]
@@ -74,7 +74,7 @@ def _at_least(samples: Float32, count: int = SAMPLE_RATE // 4) -> Float32:
 async def transcription_rows(
     world: World, espeak: Espeak, texts: list[str]
 ) -> list[dict[str, Any]]:
-    """WER on the synthesiser's speech, by voices that were trained on and by others."""
+    """Return the WER on the synthesizer's speech, for trained and other voices."""
     rows = []
     for label, heldout in (("seen", False), ("unseen", True)):
         voices = [voice for voice in all_voices() if voice.heldout == heldout]
@@ -87,10 +87,10 @@ async def transcription_rows(
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A sound, 24 kHz, and what it says.
+    """Audio at 24 kHz, with its text.
 
     Attributes:
-        times_ms: Start and end of each word; below 0 where espeak-ng says it as one with another.
+        times_ms: Start and end of each word; below 0 if espeak-ng joins it with another word.
     """
 
     samples: Float32
@@ -98,23 +98,23 @@ class Timed:
     times_ms: list[float]
 
     def after(self, silence_s: float) -> Timed:
-        """The same after some silence."""
+        """Return the same audio after some silence."""
         silence = np.zeros(round(silence_s * SAMPLE_RATE), np.float32)
         times_ms = [ms + 1000 * silence_s if ms >= 0 else ms for ms in self.times_ms]
         return Timed(np.concatenate([silence, self.samples]), self.text, times_ms)
 
     def then(self, other: Timed) -> Timed:
-        """The same and behind it another."""
+        """Return the same audio followed by another's."""
         behind = other.after(len(self.samples) / SAMPLE_RATE)
         samples = np.concatenate([self.samples, other.samples])
         return Timed(samples, f"{self.text} {other.text}", self.times_ms + behind.times_ms)
 
 
 async def alignment_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dict[str, Any]]:
-    """How far the borders of words are off, by voices that were trained on and by others.
+    """Measure the error of word borders, for trained and other voices.
 
-    What others say is heard again after some silence, and two of them with some between them.
-    Borders within words that espeak-ng says as one have no known time and are left out.
+    Other voices are also aligned after some silence, and two sentences with silence between them.
+    Borders inside words that espeak-ng joins have no known time and are skipped.
     """
     said: dict[bool, list[Timed]] = {}
     for heldout in (False, True):
@@ -156,7 +156,7 @@ async def alignment_rows(world: World, espeak: Espeak, texts: list[str]) -> list
 
 
 async def speech_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dict[str, Any]]:
-    """Round-trip WER of both text modes with the named voices, and of espeak-ng in their place."""
+    """Measure the round-trip WER in both text modes with the named voices, and of espeak-ng."""
     rows, examples = [], []
     for mode in TextMode:
 
@@ -183,7 +183,7 @@ async def speech_rows(world: World, espeak: Espeak, texts: list[str]) -> list[di
 
 
 async def cloning_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dict[str, Any]]:
-    """Does the output follow the pitch and the speaker of clips of voices never trained on?"""
+    """Measure whether clones follow the pitch and speaker of voices that were not trained."""
     voices = [voice for voice in all_voices() if voice.heldout]
     clips = [spoken(espeak, texts[i], voice) for i, voice in enumerate(voices)]
 
@@ -218,7 +218,7 @@ async def cloning_rows(world: World, espeak: Espeak, texts: list[str]) -> list[d
 
 
 def with_kept(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put rows that were measured alone behind the others, which say at which commit they were."""
+    """Append rows that were measured separately; they have their own commit."""
     before = json.loads((RESULTS / "quality.json").read_text(encoding="utf-8"))
     measured = {row["what"] for row in rows}
     kept = [row for row in before["rows"] if row["what"] not in measured]

@@ -13,7 +13,7 @@ from izwi_models.tiny.recipes.speech import Espeak
 from izwi_models.tiny.recipes.voices import all_voices
 
 _CLIPS = 500
-_TALKERS = 5  # in babble
+_TALKERS = 5  # talkers in babble
 _REVERBERATION_S = 0.3  # until it is 60 dB down
 _DIRECT_DB = 3.0  # direct sound over reverberation
 _TELEPHONE_HZ = (300.0, 3400.0)
@@ -33,7 +33,7 @@ def with_pink_noise(sound: Float32, ratio_db: float, seed: int) -> Float32:
 
 
 def with_babble(sound: Float32, others: list[Float32], ratio_db: float) -> Float32:
-    """Add what several others say at the same time, each again and again."""
+    """Add speech of several others at the same time, repeated."""
     mixed = np.sum([np.resize(other, len(sound)) for other in others], 0)
     return (sound + _at_level(mixed, sound, ratio_db)).astype(np.float32)
 
@@ -49,7 +49,7 @@ def in_a_room(sound: Float32, seed: int) -> Float32:
 
 
 def over_telephone(sound: Float32) -> Float32:
-    """Leave what a telephone lets through."""
+    """Filter audio to the band of a telephone."""
     spectrum = np.fft.rfft(sound)
     hertz = np.fft.rfftfreq(len(sound), 1 / RATE)
     spectrum[(hertz < _TELEPHONE_HZ[0]) | (hertz > _TELEPHONE_HZ[1])] = 0
@@ -57,13 +57,13 @@ def over_telephone(sound: Float32) -> Float32:
 
 
 def _clips(espeak: Espeak, texts: list[str]) -> list[Float32]:
-    """What voices that were never trained on say, at 16 kHz."""
+    """Return speech of voices that were not trained, at 16 kHz."""
     voices = [voice for voice in all_voices() if voice.heldout]
     return [at_16k(spoken(espeak, t, voices[i % len(voices)])) for i, t in enumerate(texts)]
 
 
 async def disturbed_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dict[str, Any]]:
-    """Words wrong in noise, babble, a small room and over the telephone; unseen voices."""
+    """Measure the WER in noise, babble, a small room and over the telephone; unseen voices."""
     clean = _clips(espeak, texts)
     others = [
         [clean[(i + 3 * n) % len(clean)] for n in range(1, _TALKERS + 1)] for i in range(len(clean))
@@ -87,7 +87,7 @@ async def disturbed_rows(world: World, espeak: Espeak, texts: list[str]) -> list
 
 
 async def silence_rows(world: World, _: Espeak, __: list[str]) -> list[dict[str, Any]]:
-    """Share of clips without speech in which words are found, with and without detection."""
+    """Measure the share of clips without speech that give words, with and without detection."""
     clips = draw_clips(_CLIPS, seed=20)
     rows = []
     for label, detects in (("", True), (", speech detection off", False)):
@@ -106,9 +106,9 @@ async def silence_rows(world: World, _: Espeak, __: list[str]) -> list[dict[str,
 
 
 async def pair_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dict[str, Any]]:
-    """Words wrong in two sentences with a pause between, and how often the second is missing.
+    """Measure the WER of two sentences with a pause, and how often the second one is missing.
 
-    It counts as missing where the transcript lacks more words than half of the second has.
+    It counts as missing if the transcript lacks more words than half of the second one has.
     """
     clips, draw = _clips(espeak, texts), np.random.default_rng(0)
     said, sounds, least = [], [], []

@@ -32,7 +32,7 @@ def known_to_both(texts: list[str], count: int) -> list[str]:
 
 
 def closed_word_errors(texts: list[str], sounds: Sound) -> dict[str, float]:
-    """Return by speaker how many words pocketsphinx mistakes, in per cent; none without it."""
+    """Return each speaker's WER by pocketsphinx, in percent; empty if it is not installed."""
     if not importlib.util.find_spec("pocketsphinx"):
         return {}
     from benchmarks.closed_words import ClosedWords
@@ -51,7 +51,7 @@ def closed_word_errors(texts: list[str], sounds: Sound) -> dict[str, float]:
 
 
 async def voice_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dict[str, Any]]:
-    """Words wrong by both judges, periodicity and gaps: each voice, then the mean of all."""
+    """Measure the WER by both judges, periodicity and gaps: each voice, then the mean of all."""
     asked = [(voice.name, i) for voice in NAMED for i in range(len(texts))]
 
     async def say(_: int, item: tuple[str, int]) -> Float32:
@@ -86,7 +86,7 @@ async def voice_rows(world: World, espeak: Espeak, texts: list[str]) -> list[dic
 
 
 async def short_rows(world: World, espeak: Espeak, _: list[str]) -> list[dict[str, Any]]:
-    """Words wrong in everyday utterances of one to three words, by the named voices in turn."""
+    """Measure the WER of utterances of one to three words, with the named voices in turn."""
     texts = HELDOUT_SHORT.read_text(encoding="utf-8").splitlines()
 
     async def trip(index: int, text: str) -> str:

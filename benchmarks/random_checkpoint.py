@@ -34,7 +34,7 @@ SPEAKING = (*_SPEECH, EMBEDDED)
 LISTENING = (*_LISTENING, EMBEDDED_LISTENER)
 NAMES = (*SPEAKING, *LISTENING)
 _TALKER_POSITIONS = 32_768  # as published
-# ids that belong to the embedded tokenizer, which stands for the published one
+# ids of the embedded tokenizer, which is used instead of the published one
 _TEXT_IDS = tuple(
     f"{name}_token_id"
     for name in ("im_start", "im_end", "assistant", "tts_pad", "tts_bos", "tts_eos")
@@ -44,7 +44,7 @@ _TEXT_IDS = tuple(
 def load(
     name: str, device: str, dtype: str, frames: int, weights: str = "auto"
 ) -> tuple[Registry, TorchBackend]:
-    """Load one of NAMES; see `fix_lengths` for what it gives."""
+    """Load one of NAMES; see `fix_lengths` for its output."""
     backend = backend_of(name, device, dtype, weights)
     registry = Registry(backend)
     with tempfile.TemporaryDirectory() as parent:
@@ -59,13 +59,13 @@ def load_listening(name: str, device: str, dtype: str) -> tuple[Registry, TorchB
 
 
 def backend_of(name: str, device: str, dtype: str, weights: str = "auto") -> TorchBackend:
-    """What gives one of NAMES its weights."""
+    """Return the backend that provides the weights of one of NAMES."""
     backend = torch_backend(device, dtype, weights)
     return backend if name in _EMBEDDED else RandomBackend(backend.ops)
 
 
 def folder_of(name: str, parent: Path) -> Path:
-    """The folder of one of NAMES; it is made in another where it is not embedded."""
+    """Return the folder of one of NAMES; it is made inside another folder unless it is embedded."""
     if name in _EMBEDDED:
         return embedded()[name]
     return (write_folder if name in _SPEECH else _write_listening)(name, parent / name)
@@ -85,7 +85,7 @@ def write_folder(name: str, folder: Path) -> Path:
 
     Args:
         name: One of SPEAKING that is not embedded.
-        folder: Is made.
+        folder: Folder to create.
     """
     goldens, codec = np.load(_GOLDEN / "tts.npz"), np.load(_GOLDEN / "codec.npz")
     tiny = embedded()["izwi-tiny-tts"]
@@ -113,14 +113,14 @@ def _write(path: Path, value: dict[str, Any]) -> None:
 
 
 class RandomBackend(TorchBackend):
-    """Draws weights on the device instead of reading them."""
+    """A backend that draws weights on the device instead of reading them."""
 
     def load_weights(
         self,
         folder: Path,  # noqa: ARG002
         shapes: Mapping[str, tuple[int, ...]],
     ) -> dict[str, Tensor]:
-        """Weights of the shapes asked for, of a size at which activations stay finite."""
+        """Draw weights of the given shapes, small enough that activations stay finite."""
         generator = torch.Generator(self.ops.device).manual_seed(0)
         return {name: self._draw(name, shape, generator) for name, shape in shapes.items()}
 

@@ -17,12 +17,12 @@ from izwi.request import Chunk, Request
 
 QUERY_S = 4.0
 _RATE_HZ = 16_000
-_LATE_S = 1e-3  # what counts as a gap
+_LATE_S = 1e-3  # a longer delay counts as a gap
 Row = dict[str, Any]
 
 
 def questions(model: Any, name: str, entries: int) -> Iterator[Request]:
-    """Spoken questions of random sound, none of which comes twice."""
+    """Return spoken questions of random audio, which never repeat."""
     chance = np.random.default_rng(zlib.crc32(name.encode()))
     number = 0
     while True:
@@ -34,7 +34,7 @@ def questions(model: Any, name: str, entries: int) -> Iterator[Request]:
 
 
 def first_audio_row(engine: Engine, model: Any, repeats: int) -> Row:
-    """Time from a question to its first audio, one at a time; preparation apart."""
+    """Time questions until their first audio, one at a time; preparation is reported separately."""
     prepared_ms, first_ms, first_text_ms = [], [], []
     asked = questions(model, f"alone{repeats}", entries=30)
     for _ in range(repeats):
@@ -61,13 +61,13 @@ def first_audio_row(engine: Engine, model: Any, repeats: int) -> Row:
 
 @dataclass(slots=True, eq=False)
 class _Session:
-    """One user: asks, listens, asks again when the sound has been played.
+    """One user, who asks again when the answer's audio has been played.
 
     Attributes:
-        requests: Its questions.
-        asks_s: When it asks next.
-        asked_s: When it asked last.
-        plays_until_s: When what it has of the answer will have been played; None before any.
+        requests: The user's questions.
+        asks_s: Time of the next question.
+        asked_s: Time of the last question.
+        plays_until_s: Time at which the audio received so far is played; None without audio.
         ended: The answer is complete.
     """
 
@@ -81,7 +81,7 @@ class _Session:
     audio_s: float = 0.0
 
     def hear(self, chunk: Chunk, now_s: float, rate_hz: int) -> None:
-        """Take what came at a time."""
+        """Add a chunk received at a time."""
         if chunk.pcm is not None and len(chunk.pcm):
             sound_s = len(chunk.pcm) / rate_hz
             self.audio_s += sound_s
@@ -98,10 +98,10 @@ class _Session:
 
 
 def session_row(engine: Engine, model: Any, sessions: int, entries: int, seconds: float) -> Row:
-    """So many sessions for some seconds; they start at random within the first two."""
+    """Run a number of sessions for some seconds; they start at random within the first two."""
     chance = np.random.default_rng(sessions)
     begins = chance.uniform(0.0, 2.0, sessions).tolist()
-    # features are made by API servers elsewhere, so they are made before the clock starts
+    # API servers compute features in their own processes, so this is done before the clock starts
     answers = 2 + int(seconds / 2.0)
     every: list[_Session] = []
     for number, begin in enumerate(begins):

@@ -18,7 +18,7 @@ _NO_TENSORS = b"\x02\0\0\0\0\0\0\0{}"
 _MIMI = "tokenizer-e351c8d8-checkpoint125.safetensors"
 CODECS = ("mimi", "detokenizer")  # of LFM2-Audio-1.5B and of LFM2.5-Audio-1.5B
 
-# Logits of these are 0 where their rows are, and so never among the largest.
+# Rows of the head for these ids are 0, so their logits are 0 and never among the largest.
 _UNSAID = {
     "lfm.embed_tokens.weight": (END_ID, AUDIO_START_ID, TEXT_END_ID),
     "depth_embeddings.0.embedding.weight": (END_OF_AUDIO,),
@@ -42,22 +42,22 @@ def write_folder(folder: Path, codec: str) -> Path:
 
 
 class EndlessBackend(RandomBackend):
-    """Random weights with which a model of speech to speech answers until its limit."""
+    """A backend with random weights for which a speech-to-speech model answers until its limit."""
 
     def load_weights(
         self, folder: Path, shapes: Mapping[str, tuple[int, ...]]
     ) -> dict[str, Tensor]:
-        """As `RandomBackend`; ends of text and of sound are as unlikely as can be."""
+        """As `RandomBackend`, but ends of text and of audio are as unlikely as possible."""
         weights = super().load_weights(folder, shapes)
         for name, rows in _UNSAID.items():
-            # the detokenizer's table has the same name and is shorter; nobody reads it
+            # the detokenizer's table has the same name and is shorter; it is not used
             if name in weights and len(weights[name]) > max(rows):
                 weights[name][list(rows)] = 0.0
         return weights
 
 
 def step_bytes(itemsize: int) -> tuple[int, int]:
-    """Bytes of weights that a text step and a frame step read at least, one row of each look-up."""
+    """Return the bytes of weights that a text step and a frame step read at least."""
     lfm, depth = REAL["lfm"], REAL["depthformer"]
     hidden, inner = lfm["hidden_size"], 8192
     head_dim = hidden // lfm["num_attention_heads"]

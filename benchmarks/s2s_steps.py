@@ -17,12 +17,12 @@ _PAGE = 16
 
 @torch.inference_mode()
 def step_rows(engine: Engine, sizes: list[int], floors_s: list[float]) -> list[dict[str, Any]]:
-    """Time of a text step and of a frame step, and of the codec's chunks.
+    """Time a text step, a frame step, and the codec's chunks.
 
     Args:
-        engine: With one model.
-        sizes: Rows of a step.
-        floors_s: Seconds in which the weights of either step can be read.
+        engine: An engine with one model.
+        sizes: Numbers of rows of a step.
+        floors_s: Seconds in which the weights of each step can be read.
     """
     graphs = next(iter(engine._workers.values())).runner._graphs
     assert graphs is not None
@@ -47,7 +47,7 @@ def step_rows(engine: Engine, sizes: list[int], floors_s: list[float]) -> list[d
 
 
 def _step(decodes: TrackedDecodeGraphs, size: int, track: int) -> Callable[[], None]:
-    """What a step runs whose rows all draw on one track."""
+    """Return what a step runs if all its rows draw on one track."""
     batch, draws = decodes._rows(size), decodes._drawing(track, size)
     batch.staged.stage_runs([(_CONTEXT, _CONTEXT + 1, range(_CONTEXT // _PAGE + 1))] * size)
     batch.staged.send()

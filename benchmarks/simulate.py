@@ -36,7 +36,7 @@ from izwi.scheduler.policy import POLICIES
 
 # Shares of the rate at which the engine is full; the last is close to it.
 CHECKED_LOADS = (0.2, 0.4, 0.6, 0.85)
-# A prediction is drawn so many times, since one measured list is one draw of the variance.
+# Number of predictions per scene, because one measured list is one sample of the variance.
 DRAWS = 5
 STREAM_SHARE = 0.8
 STOP_ID = 1
@@ -46,11 +46,11 @@ STOP_ID = 1
 async def check(
     registry: Registry, backend: TorchBackend, known: Calibration, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Play the same arrivals really and on paper, at each load.
+    """Run the same arrivals on the real engine and in simulation, at each load.
 
-    On paper twice: with the machine as it was measured before, and as the steps of the very run
-    say. What the second gets wrong is wrong in the model; what only the first does is drift of
-    the machine, to which a nearly full engine is very sensitive.
+    The simulation runs twice: with the machine as measured before, and as measured by the steps of
+    this very run. Errors of the second are errors of the model. Errors of the first only are drift
+    of the machine, to which a nearly full engine is very sensitive.
     """
     rows = []
     for place, load in enumerate(CHECKED_LOADS):
@@ -74,7 +74,7 @@ async def check(
 
 
 def again(known: Calibration, rate: float, count: int, seed: int) -> list[Arrival]:
-    """Draw from the prepared requests, at times by Poisson."""
+    """Draw from the prepared requests, with Poisson arrivals."""
     rng = random.Random(seed)
     return [
         Arrival(at_s, replace(rng.choice(known.requests), request_id=f"{number}"))
@@ -89,7 +89,7 @@ def predict(
     measured: list[Playback],
     config: EngineConfig,
 ) -> list[Playback]:
-    """Play arrivals on one paper device, at the times at which they really came."""
+    """Run arrivals on one simulated device, at their real times."""
     said = {
         id(one.prompt): script for one, script in zip(known.requests, known.scripts, strict=True)
     }
@@ -103,7 +103,7 @@ def predict(
 
 
 def compare(measured: list[Playback], papers: dict[str, list[Playback]]) -> dict[str, Any]:
-    """Put measured and predicted figures side by side, with predicted over measured."""
+    """Return measured and predicted figures, with the ratio of predicted to measured."""
     real = summary(measured)
     row: dict[str, Any] = {"streams": real["streams"]}
     for name in ("ttfa_p50_ms", "ttfa_p95_ms", "underrun_share", "underrun_p95_ms"):
@@ -119,10 +119,10 @@ def compare(measured: list[Playback], papers: dict[str, list[Playback]]) -> dict
 # -- many devices -------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One run of many devices.
+    """One simulated run of many devices.
 
     Attributes:
-        rate: Requests a second that come to one device, on average.
+        rate: Mean requests per second for each device.
     """
 
     policy: str
@@ -135,7 +135,7 @@ class Scene:
 
 
 def workload(scene: Scene) -> tuple[list[Arrival], dict[str, Script]]:
-    """Draw requests: short streams and long ones that nobody listens to yet."""
+    """Draw requests: short streams, and long ones without playback."""
     rng = random.Random(scene.seed)
     arrivals, scripts = [], dict[str, Script]()
     times: Iterator[float] = poisson(scene.rate * scene.num_devices, scene.seed)
@@ -157,7 +157,7 @@ def workload(scene: Scene) -> tuple[list[Arrival], dict[str, Script]]:
 
 
 def simulate(scene: Scene) -> dict[str, Any]:
-    """Run one scene; what its listeners heard, and what it took to find out."""
+    """Run one scene; return its listeners' figures and the run time of the simulation."""
     began_s = time.perf_counter()
     arrivals, scripts = workload(scene)
     config = EngineConfig(policy=scene.policy)
@@ -180,7 +180,7 @@ def simulate(scene: Scene) -> dict[str, Any]:
 
 
 def curves(machine: Machine, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run every policy at every rate, on as many processes as there are cores for them."""
+    """Run each policy at each rate, with one process per core."""
     model = PaperModel(frame_s=0.08, num_codebooks=1, num_pages=8192)
     scenes = [
         Scene(policy, rate, options.devices, options.requests, machine, model)
@@ -196,7 +196,7 @@ def curves(machine: Machine, options: argparse.Namespace) -> list[dict[str, Any]
 
 
 def picture(rows: list[dict[str, Any]]) -> None:
-    """Draw times to first audio and gaps over the rate, a colour for each policy."""
+    """Plot times to first audio and gaps over the rate, a colour for each policy."""
     ttfa, gaps = dict[str, Curve](), dict[str, Curve]()
     for place, policy in enumerate(POLICIES):
         mine = [row for row in rows if row["policy"] == policy]
@@ -215,7 +215,7 @@ def picture(rows: list[dict[str, Any]]) -> None:
 
 
 async def main(options: argparse.Namespace) -> None:
-    """Measure, check, simulate."""
+    """Measure, compare, simulate."""
     backend = torch_backend(options.device, options.dtype)
     registry = Registry(backend)
     name = registry.load(options.model)

@@ -26,7 +26,7 @@ from izwi.request import EncodeInput, Request
 from izwi.scheduler import batching_delay
 from izwi.scheduler.cost import StepCost
 
-# Of the order of a 1.7B speech model on one H200: 64 rows take 5.3 ms, a short prompt 2.7 ms more.
+# About those of a 1.7B speech model on one H200: 64 rows take 5.3 ms, a short prompt 2.7 ms more.
 COMPUTE = StepCost(
     base_s=2.6e-3,
     decode_row_s=4.2e-5,
@@ -38,7 +38,7 @@ COMPUTE = StepCost(
     encode_call_s=2.5e-3,
 )
 HOST = StepCost(base_s=2e-4, decode_row_s=1e-5)
-FACTORS = (0.95, 1.0, 1.0, 1.0, 1.05, 1.3)  # of what a step is predicted to take
+FACTORS = (0.95, 1.0, 1.0, 1.0, 1.05, 1.3)  # ratios of measured to predicted step time
 MACHINE = Machine(COMPUTE, HOST, dict.fromkeys(KINDS, FACTORS), wake_s=2e-4, reach_s=5e-4)
 STREAMS = PaperModel(frame_s=0.08, num_codebooks=1, num_pages=8192)
 CLIPS = PaperModel(frame_s=None, num_codebooks=1, num_pages=8192)
@@ -46,20 +46,20 @@ STOP_ID = 1
 STREAM_FRAMES, CLIP_TOKENS = 52, 28
 # Lengths differ by up to this share, so that streams that began together end apart.
 SPREAD = 0.2
-# Of the order of what a stream lasts; those of a closed loop begin spread over it.
+# About the duration of a stream; those of a closed loop begin spread over it.
 BEGIN_S = 0.4
 
 Drawn = list[tuple[Request, Script]]
 
 
 def stream(number: int, rng: random.Random) -> tuple[Request, Script]:
-    """Draw a stream that somebody listens to."""
+    """Draw a stream that is played."""
     prompt = PaperPrompt(rng.randint(15, 30), num_shared=9, seed=number)
     return _request(number, prompt, STREAM_FRAMES, rng, streams=True)
 
 
 def clip(number: int, rng: random.Random) -> tuple[Request, Script]:
-    """Draw a clip whose transcript is wanted as a whole."""
+    """Draw a clip whose transcript is needed as a whole."""
     piece = EncodeInput("features", np.full(1, number, dtype=np.float32))
     prompt = PaperPrompt(rng.randint(100, 140), 9, number, encode_inputs=(piece,))
     return _request(number, prompt, CLIP_TOKENS, rng, streams=False)
@@ -86,7 +86,7 @@ def closed_loop(
     concurrency: int,
     count: int,
 ) -> dict[str, Any]:
-    """Keep so many requests alive until so many have ended."""
+    """Keep a number of requests alive until a number of them have ended."""
     rng = random.Random(concurrency)
     drawn = [kind(number, rng) for number in range(count)]
     first = [Arrival(rng.random() * BEGIN_S, request) for request, _ in drawn[:concurrency]]
@@ -94,7 +94,7 @@ def closed_loop(
 
 
 def open_loop(rate_per_s: float, count: int) -> dict[str, Any]:
-    """Let so many streams come at random times."""
+    """Start a number of streams at random times."""
     rng = random.Random(count)
     drawn = [stream(number, rng) for number in range(count)]
     times = zip(poisson(rate_per_s, seed=7), drawn, strict=False)
@@ -119,7 +119,7 @@ def _play(
 
 
 def rates(played: Sequence[Playback], drawn: Drawn) -> dict[str, float]:
-    """Requests that ended, and their entries, a second: of the middle part, in full company."""
+    """Return ended requests and entries per second, in the middle part of a full run."""
     lengths = {request.request_id: len(script) for request, script in drawn}
     ends = sorted(
         (one.ended_s, lengths[one.request.request_id]) for one in played if one.ended_s is not None
@@ -133,7 +133,7 @@ def rates(played: Sequence[Playback], drawn: Drawn) -> dict[str, float]:
 
 
 def scenes(scale: float) -> dict[str, Callable[[], dict[str, Any]]]:
-    """What is played, by name."""
+    """Return the scenes by name."""
     found: dict[str, Callable[[], dict[str, Any]]] = {}
     for concurrency in (8, 32, 64):
         found[f"{concurrency} streams in a closed loop"] = lambda concurrency=concurrency: (
@@ -146,7 +146,7 @@ def scenes(scale: float) -> dict[str, Callable[[], dict[str, Any]]]:
 
 
 def main() -> None:
-    """Play every scene for every number of steps; print and write."""
+    """Run each scene for each number of steps; print and write the results."""
     parser = arguments(__doc__)
     parser.add_argument("--most-steps", type=int, nargs="+", default=[1, 2, 3, 4, 6])
     parser.add_argument(

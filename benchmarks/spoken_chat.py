@@ -24,19 +24,19 @@ from tests.api.served import served
 
 _SPEECH, _CHAT = "izwi-tiny-tts", "izwi-tiny-chat"
 _RATE = 24_000
-_AUDIBLE = 0.01  # of full scale
+_AUDIBLE = 0.01  # share of full scale
 _VOICES = ("amber", "basil", "clara", "dorian", "edith", "felix", "hugo")
 _TIMEOUT_S = 60.0
 
 
 def draw_question(dice: random.Random) -> tuple[str, str]:
-    """A question that does not come twice, and its answer."""
+    """Return a question that never repeats, and its answer."""
     a, b = dice.randint(11, 99), dice.randint(2, 99)
     return f"What is {a} plus {b}?", f"{a} plus {b} is {a + b}."
 
 
 def ask(http: httpx.Client, question: str, voice: str) -> dict[str, Any]:
-    """Ask a spoken question; when what came, in ms after the request, and the answer's text."""
+    """Ask a spoken question; return event times in ms after the request, and the answer's text."""
     spoken = {"model": _SPEECH, "voice": voice, "input": question, "response_format": "wav"}
     sound = http.post("/v1/audio/speech", json=spoken).raise_for_status().content
     audio = {"data": base64.b64encode(sound).decode(), "format": "wav"}
@@ -64,7 +64,7 @@ def ask(http: httpx.Client, question: str, voice: str) -> dict[str, Any]:
                 loud = np.flatnonzero(np.abs(pcm) > _AUDIBLE * 32768)
                 if len(loud):
                     heard_ms = 1000 * (num_samples + loud[0]) / _RATE
-                    # what came before is played from the first sound on
+                    # earlier audio is played from the first audible sample on
                     audible = max(now_ms, times["first_sound_ms"] + heard_ms)
                     times.setdefault("first_audible_ms", audible)
                 num_samples += len(pcm)
@@ -87,7 +87,7 @@ def _audio_parts(answer: httpx.Response) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Ask, and write the figures."""
+    """Ask the questions, and write the figures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -23,14 +23,14 @@ from benchmarks.random_checkpoint import EMBEDDED, EMBEDDED_LISTENER, NAMES
 
 
 def start_s(sizes: list[str], device: str, port: int) -> float:
-    """Seconds until a server of these models is ready."""
+    """Return the seconds until a server of these models is ready."""
     began_s = time.perf_counter()
     with served(",".join(sizes), 52, 64, port, device):
         return round(time.perf_counter() - began_s, 1)
 
 
 def start_row(sizes: list[str], device: str, port: int) -> dict[str, Any]:
-    """Start once with an empty cache, and once more."""
+    """Start once with an empty cache, and once again."""
     with (
         tempfile.TemporaryDirectory() as cache,
         mock.patch.dict(os.environ, TRITON_CACHE_DIR=cache),

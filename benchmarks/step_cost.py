@@ -37,14 +37,14 @@ STEP_S = 0.02  # of the engine's clock; the steps themselves take much less
 
 @dataclass(frozen=True, slots=True)
 class FixedPrompt:
-    """Text ids, each prompt its own."""
+    """Text ids; each prompt has its own."""
 
     ids: tuple[int, ...]
     encode_inputs: tuple[EncodeInput, ...] = ()
 
     @property
     def num_positions(self) -> int:
-        """Positions that the prompt takes."""
+        """Number of positions of the prompt."""
         return len(self.ids)
 
 
@@ -65,32 +65,32 @@ class InstantSpeech:
         self.tracks = (Track("frames", CODEBOOKS, 2048, codec=self),)
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
-        """Name positions by their ids."""
+        """Use the ids as content keys."""
         prompt = sequence.request.prompt
         assert isinstance(prompt, FixedPrompt)
         frames = range(len(prompt.ids), stop)
         return [*prompt.ids, *(1 << 40 | position for position in frames)][start:stop]
 
     def embed(self, rows: Seq[Row]) -> torch.Tensor:
-        """A number for each position."""
+        """Return a number for each position."""
         return torch.ones(sum(row.stop - row.start for row in rows), 1)
 
     def run(self, x: torch.Tensor, context: Any) -> torch.Tensor:  # noqa: ARG002
-        """Take no time."""
+        """Return the input unchanged."""
         return x
 
     def draw(self, hidden: torch.Tensor, pick: Pick, track: int = 0) -> torch.Tensor:  # noqa: ARG002
-        """Answer with ones."""
+        """Return ones."""
         return torch.ones(len(hidden), CODEBOOKS, dtype=torch.int64)
 
     def warm_codes(self, sequence: Sequence) -> None:  # noqa: ARG002
-        """Nothing comes before."""
+        """Return None: no clip precedes the speech."""
         return
 
     def decode(
         self, codes: torch.Tensor, state: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Make silence."""
+        """Return silence."""
         began = time.perf_counter()
         sound = torch.zeros(len(codes), codes.shape[1] * self.frame_samples)
         self.seconds += time.perf_counter() - began
@@ -98,7 +98,7 @@ class InstantSpeech:
 
 
 def request(number: int, length: int) -> Request:
-    """One stream; the ids of its prompt are its own."""
+    """Return one stream with its own prompt ids."""
     ids = tuple((number * 64 + position) % 100_000 for position in range(PROMPT))
     sampling = SamplingParams(0.9, 50)
     return Request(
@@ -107,13 +107,13 @@ def request(number: int, length: int) -> Request:
 
 
 class Stopwatch:
-    """Times the parts of a step by wrapping them."""
+    """A stopwatch for the parts of a step, which it wraps."""
 
     def __init__(self) -> None:
         self.parts: defaultdict[str, float] = defaultdict(float)
 
     def wrap(self, owner: Any, method: str, part: str) -> None:
-        """Count the time of a method as part of a step."""
+        """Count a method's time as part of a step."""
         work: Callable[..., Any] = getattr(owner, method)
 
         def timed(*args: Any) -> Any:
@@ -127,7 +127,7 @@ class Stopwatch:
 
 
 def measure(running: int, steps: int, policy: str) -> dict[str, Any]:
-    """Host time of so many steps with so many sequences, in microseconds."""
+    """Measure the host time of steps with a number of sequences, in microseconds."""
     model, ops, now_s = InstantSpeech(), TorchOps(), 0.0
     config = EngineConfig(
         max_running=running,
@@ -150,7 +150,7 @@ def measure(running: int, steps: int, policy: str) -> dict[str, Any]:
     number = live = 0
     for step in range(steps + FRAMES):
         while live < running and (number < running or step > 0):
-            # staggered at the start, as long afterwards as they are
+            # different lengths at the start only, so that the ends are staggered
             length = int(generator.integers(8, FRAMES)) if number < running else FRAMES
             engine.submit(request(number, length))
             number, live = number + 1, live + 1
@@ -159,7 +159,7 @@ def measure(running: int, steps: int, policy: str) -> dict[str, Any]:
         ended = sum(chunk.reason is not None for chunk in engine.step())
         live -= ended
         now_s += STEP_S
-        if step >= FRAMES:  # what comes before warms up
+        if step >= FRAMES:  # earlier steps warm up
             parts = {name: 1e6 * seconds for name, seconds in watch.parts.items()}
             parts["process"] -= 1e6 * model.seconds
             parts["total"] = sum(parts.values())

@@ -31,7 +31,7 @@ ROWS, FREE = 64, 8
 
 
 def ask(seed: int, schema: str) -> ChatInput:
-    """A question whose answer is drawn from all tokens."""
+    """Return a question whose answer is drawn from all tokens."""
     return ChatInput(
         (ChatMessage(Role.USER, f"question {seed}"),),
         temperature=1.0,
@@ -44,7 +44,7 @@ def ask(seed: int, schema: str) -> ChatInput:
 
 
 def answers(model: Qwen3Chat, engine: Engine, asks: dict[str, ChatInput]) -> dict[str, Any]:
-    """Text and reason of each."""
+    """Run the questions; return the text and end reason of each answer."""
     requests = {name: model.prepare_chat(name, "chat", one) for name, one in asks.items()}
     readers = {name: model.open_answer(request) for name, request in requests.items()}
     said, reasons = dict.fromkeys(asks, ""), {}
@@ -64,7 +64,7 @@ def answers(model: Qwen3Chat, engine: Engine, asks: dict[str, ChatInput]) -> dic
 
 
 def main() -> None:
-    """Draw and validate."""
+    """Sample and validate."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

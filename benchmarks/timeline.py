@@ -20,7 +20,7 @@ FOLDER = "BENCHMARK_TIMELINE"
 
 
 class Timeline:
-    """One process's lines."""
+    """The log of one process."""
 
     def __init__(self, folder: Path):
         self._file = (folder / f"{os.getpid()}.jsonl").open("a", encoding="utf-8", buffering=1)
@@ -38,9 +38,9 @@ class Timeline:
         """Write a line for each call of a function.
 
         Args:
-            owner: Class or module that has it.
-            name: Of the function.
-            tell: Given the arguments, what else to say.
+            owner: Class or module of the function.
+            name: Name of the function.
+            tell: Returns further values to write, given the arguments.
         """
         run = getattr(owner, name)
         label = f"{getattr(owner, '__name__', type(owner).__name__)}.{name}"
@@ -58,7 +58,7 @@ class Timeline:
 
 
 def engine_timeline() -> None:
-    """Watch the engine's process."""
+    """Log the engine process."""
     timeline = _opened()
     if timeline is None:
         return
@@ -109,7 +109,7 @@ def engine_timeline() -> None:
 
 
 def api_server_timeline(registry: Any) -> None:
-    """Watch an API-server process."""
+    """Log an API-server process."""
     timeline = _opened()
     if timeline is None:
         return

@@ -22,7 +22,7 @@ from izwi_api.services.speech import open_speech
 
 
 async def main(options: argparse.Namespace) -> None:
-    """Transcribe a file, or what the embedded voice says, again and again, alone."""
+    """Transcribe a file, or speech of the embedded voice, repeatedly."""
     backend = torch_backend(options.device, options.dtype)
     registry = Registry(backend)
     name = registry.load(options.model)

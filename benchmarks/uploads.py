@@ -21,10 +21,10 @@ from izwi.audio.mel import WHISPER_RATE
 
 
 def upload_of(model: str, samples: Float32) -> httpx.Request:
-    """A transcription of a clip as 16-bit WAV, ready to be sent to any server.
+    """A request to transcribe a clip as 16-bit WAV, ready to be sent to any server.
 
     Args:
-        model: As the server calls it.
+        model: Name of the model on the server.
         samples: (n,) at WHISPER_RATE.
     """
     file = io.BytesIO()
@@ -56,10 +56,10 @@ async def post_upload(client: aiohttp.ClientSession, upload: httpx.Request) -> s
 async def transcribe_all(
     url: str, uploads: Sequence[httpx.Request], streams: int
 ) -> tuple[list[float], float]:
-    """Have clips written down, so many at a time, each client on a connection that it keeps.
+    """Upload clips with a number of clients, each with its own open connection.
 
     Returns:
-        Seconds that each took, and seconds that all took.
+        Seconds that each clip took, and the total seconds.
 
     Raises:
         RuntimeError: The server answered with an error.
@@ -73,7 +73,7 @@ async def transcribe_all(
                 await post_upload(client, upload)
                 taken_s.append(time.perf_counter() - began)
 
-        await open_connections(client, streams)  # before the clock runs
+        await open_connections(client, streams)  # before the clock starts
         began = time.perf_counter()
         await asyncio.gather(*(slot(uploads[place::streams]) for place in range(streams)))
         wall_s = time.perf_counter() - began

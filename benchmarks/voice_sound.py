@@ -37,18 +37,18 @@ _QUIET, _LOUD = 10, 90  # percentiles of the levels inside a sentence
 
 
 def high_periodicity(samples: Float32, low_hz: float = 2000.0, high_hz: float = 4000.0) -> float:
-    """How much a band repeats at the pitch, in voiced windows.
+    """Measure how periodic a band is at the pitch, in voiced windows.
 
-    The band's normalised autocorrelation, at the best lag within 3 % of the period that YIN finds
-    in the whole band: 1 for harmonics alone, near 0 for noise.
+    The band's normalized autocorrelation, at the best lag within 3 % of the period that YIN finds
+    in the full band: 1 for harmonics only, near 0 for noise.
 
     Args:
         samples: (n,) at 24 kHz, at least 60 ms.
-        low_hz: Where the band begins.
-        high_hz: Where it ends.
+        low_hz: Lower edge of the band.
+        high_hz: Upper edge of the band.
 
     Returns:
-        The mean over voiced windows; nan without one.
+        The mean over voiced windows; nan if there are none.
     """
     track = track_pitch(torch.from_numpy(samples)[None], RATE)
     spectrum = np.fft.rfft(samples)
@@ -66,10 +66,10 @@ def high_periodicity(samples: Float32, low_hz: float = 2000.0, high_hz: float = 
 
 
 def gap_level_db(samples: Float32) -> float:
-    """Level of the quiet parts inside a sentence, relative to its loud ones, in dB.
+    """Measure the level of quiet parts inside a sentence relative to loud ones, in dB.
 
-    The 10th percentile of the levels of 20 ms against the 90th, from the first to the last part
-    that is within 30 dB of the loudest.
+    The 10th percentile of the levels of 20 ms minus the 90th, from the first to the last part that
+    is within 30 dB of the loudest.
     """
     parts = samples[: len(samples) // _HOP * _HOP].reshape(-1, _HOP).astype(np.float64)
     levels = 10 * np.log10(np.square(parts).mean(1) + 1e-10)
@@ -79,7 +79,7 @@ def gap_level_db(samples: Float32) -> float:
 
 
 def line_db(samples: Float32, hertz: float = 8000.0) -> float:
-    """How far a steady tone stands out of the spectrum around it, in dB.
+    """Measure how far a steady tone rises above the spectrum around it, in dB.
 
     The loudest bin within 60 Hz of it in the mean power spectrum, against the median within 1 kHz.
     """
@@ -99,7 +99,7 @@ def spectrogram(samples: Float32) -> np.ndarray:
 
 
 def draw(path: Path, ours: Float32, theirs: Float32) -> None:
-    """Draw our voice above espeak-ng's into a PNG."""
+    """Draw our voice above espeak-ng's into a PNG file."""
     figure = Figure(figsize=(6.0, 3.2), layout="constrained")
     for axes, name, samples in zip(
         figure.subplots(2, 1), ("izwi", "espeak-ng"), (ours, theirs), strict=True
@@ -119,7 +119,7 @@ def draw(path: Path, ours: Float32, theirs: Float32) -> None:
 
 
 def figures(samples: Float32) -> dict[str, float]:
-    """Return what is measured of one sentence."""
+    """Return the figures of one sentence."""
     return {
         "periodicity_2_4_khz": high_periodicity(samples),
         "gap_level_db": gap_level_db(samples),
@@ -128,7 +128,7 @@ def figures(samples: Float32) -> dict[str, float]:
 
 
 def mean_of(rows: list[dict[str, float]]) -> dict[str, float]:
-    """Return the mean of each figure, without what is nan."""
+    """Return the mean of each figure, ignoring nan."""
     return {key: round(float(np.nanmean([row[key] for row in rows])), 3) for key in rows[0]}
 
 
@@ -144,7 +144,7 @@ class Speaker:
         self.real_time: list[float] = []
 
     def say(self, text: str, voice: str, seed: int) -> Float32:
-        """Say a text that is one piece; notes the time to its first sound and real time."""
+        """Speak a text of one piece; record time to first audio and real-time factor."""
         model = self._registry.speech(self._name)
         pcm: list[Float32] = []
         begun_s = time.perf_counter()
@@ -170,7 +170,7 @@ def _correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def main() -> None:
-    """Measure every named voice over held-out sentences; draw one sentence of each."""
+    """Measure each named voice over held-out sentences; draw one sentence of each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -42,7 +42,7 @@ _FRAMES = 52
 
 
 def agreement(ours: list[list[Tensor]], full: list[list[Tensor]]) -> dict[str, float]:
-    """How alike logits are, over texts and codebooks."""
+    """Return how similar logits are, over texts and codebooks."""
     pairs = list(zip(chain(*ours), chain(*full), strict=True))
     cosines = torch.cat([cosine_similarity(a, b, dim=-1) for a, b in pairs])
     same = torch.cat([a.argmax(-1) == b.argmax(-1) for a, b in pairs])
@@ -54,7 +54,7 @@ def agreement(ours: list[list[Tensor]], full: list[list[Tensor]]) -> dict[str, f
 
 
 def of_logs(model: SpeechModel, ops: TorchOps, logs: Seq[Log]) -> list[list[Tensor]]:
-    """The logits of so many texts, each with its log."""
+    """Return the logits of a number of texts, each along its log."""
     found = []
     for text, log in zip(TEXTS, logs, strict=False):
         request = model.prepare_speech("", "", SpeechInput(text=text, temperature=0.0))
@@ -65,7 +65,7 @@ def of_logs(model: SpeechModel, ops: TorchOps, logs: Seq[Log]) -> list[list[Tens
 
 
 def understood(heard: Seq[str]) -> float:
-    """The share of the texts' words that were heard."""
+    """Return the share of the texts' words that were transcribed."""
     words = [
         (word, theirs)
         for text, theirs in zip(TEXTS, heard, strict=True)
@@ -75,7 +75,7 @@ def understood(heard: Seq[str]) -> float:
 
 
 async def embedded_rows(options: Any) -> list[dict[str, Any]]:
-    """One row for each kind: logits, codes, transcripts, time."""
+    """Measure one row for each dtype: logits, codes, transcripts, time."""
     spoken: list[tuple[list[list[int]], Sound]] = []
     heard: list[str] = []
     full: list[list[Tensor]] = []
@@ -92,7 +92,7 @@ async def embedded_rows(options: Any) -> list[dict[str, Any]]:
         said = [await voice.say(text) for text in TEXTS]
         seconds = time.perf_counter() - began
         spoken = spoken or said
-        # the same sound for all, so that only the transcriber's weights differ
+        # the same audio for all, so that only the transcriber's weights differ
         texts = [await voice.hear(sound) for _, sound in spoken]
         heard = heard or texts
         own = [await voice.hear(sound) for _, sound in said]
@@ -119,7 +119,7 @@ async def embedded_rows(options: Any) -> list[dict[str, Any]]:
 
 
 def large_rows(options: Any, size: str) -> list[dict[str, Any]]:
-    """A row for each kind: logits of a random log; more for its recorded steps."""
+    """Measure one row for each dtype: logits of a random log; on CUDA also its recorded steps."""
     full: list[list[Tensor]] = []
     rows = []
     for weights in WEIGHTS:

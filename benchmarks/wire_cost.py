@@ -24,12 +24,12 @@ _FRAME = 1920
 
 
 def received(frames: Sequence[Frame]) -> list[Frame]:
-    """Frames as a socket gives them."""
+    """Frames as received from a socket."""
     return [memoryview(bytes(frame)) for frame in frames]
 
 
 def microseconds(work: Callable[[], object]) -> float:
-    """Processor time of the fastest round."""
+    """Return the processor time of the fastest round."""
     rounds = []
     for _ in range(_ROUNDS):
         began_s = time.process_time()
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def cost_of(chunks: Sequence[Chunk]) -> dict[str, object]:
-    """Figures of the output of one step."""
+    """Return the figures for the output of one step."""
     frames = received(wire.encode_chunks(chunks))
     return {
         "bytes": sum(map(len, frames)),

@@ -18,12 +18,12 @@ Waves = np.ndarray  # float64, (samples,)
 
 
 def _silence(draw: Draw, at: Waves) -> Waves:
-    """Nothing, the dither of a sound card, or the hiss of one."""
+    """Make silence, the dither of a sound card, or its hiss."""
     return draw.choice([0.0, 3e-5, 1e-3]) * draw.standard_normal(len(at))
 
 
 def _noise(draw: Draw, at: Waves) -> Waves:
-    """Of any colour, in any band: fans, rain, wind that comes and goes, a sea."""
+    """Make noise of any colour in any band: fans, rain, gusty wind, waves."""
     hertz = np.fft.rfftfreq(len(at), 1 / RATE)
     shape = np.maximum(hertz, 20) ** -draw.uniform(0, 1.1)
     low, high = draw.choice([(0, 8000), (300, 3400), (80, 900), (2000, 8000)])
@@ -34,7 +34,7 @@ def _noise(draw: Draw, at: Waves) -> Waves:
 
 
 def _music(draw: Draw, at: Waves) -> Waves:
-    """A melody over chords, plucked or blown, with a drum or without."""
+    """Make a melody over chords, plucked or blown, with or without a drum."""
     made = np.zeros(len(at))
     beat_s = draw.uniform(0.18, 0.7)
     scale = 220 * 2 ** (np.array([0, 2, 4, 5, 7, 9, 11, 12, 14, 16]) / 12) * draw.uniform(0.5, 2)
@@ -54,7 +54,7 @@ def _music(draw: Draw, at: Waves) -> Waves:
 
 
 def _hum(draw: Draw, at: Waves) -> Waves:
-    """The mains with harmonics, a motor that changes its speed, or a telephone's tones."""
+    """Make mains hum with harmonics, a motor of changing speed, or telephone tones."""
     kind = draw.integers(3)
     if kind == 0:
         mains = draw.choice([50.0, 60.0])
@@ -70,7 +70,7 @@ def _hum(draw: Draw, at: Waves) -> Waves:
 
 
 def _clicks(draw: Draw, at: Waves) -> Waves:
-    """Keys, drops, steps and scratches: short things that ring, at odd times."""
+    """Make short ringing sounds at irregular times: keys, drops, steps and scratches."""
     made = np.zeros(len(at))
     for begin in draw.integers(0, len(at), draw.poisson(draw.uniform(1, 8) * at[-1]) + 1):
         length = min(len(at) - begin, round(draw.uniform(0.002, 0.08) * RATE))
@@ -91,10 +91,10 @@ KINDS: dict[str, Callable[[Draw, Waves], Waves]] = {
 
 
 def draw_clips(number: int, seed: int) -> list[tuple[str, Float32]]:
-    """Draw clips of all kinds in turn, of 0.2 to 60 s (evenly over the logarithm).
+    """Yield clips of all kinds in turn, of 0.2 to 60 s (log-uniform).
 
     Returns:
-        The kind and samples at 16 kHz in [-1, 1]; all but silence peak at -45 to 0 dBFS.
+        The kind, and samples at 16 kHz in [-1, 1]; all but silence peak at -45 to 0 dBFS.
     """
     draw = np.random.default_rng(seed)
     clips = []

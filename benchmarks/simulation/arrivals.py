@@ -1,4 +1,4 @@
-"""Arrivals, and what each listener received when; shared by real and simulated runs."""
+"""Arrivals, and when each listener received its chunks; shared by real and simulated runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from izwi.scheduler.playback import underrun_s
 
 
 class Arrival(NamedTuple):
-    """One request and when it comes, seconds after the start."""
+    """One request and its arrival time, seconds after the start."""
 
     at_s: float
     request: Request
@@ -24,13 +24,13 @@ class Arrival(NamedTuple):
 
 @dataclass(slots=True)
 class Playback:
-    """One request as its listener saw it.
+    """One request as seen by its listener.
 
     Attributes:
-        submitted_s: When it came, seconds after the start.
-        chunks: When each chunk of sound was there, and the seconds of sound in it.
-        ended_s: When the last chunk came; None: the listener left, or the request failed.
-        refused: It failed.
+        submitted_s: Arrival time, seconds after the start.
+        chunks: Time of each chunk of audio, and the seconds of audio in it.
+        ended_s: Time of the last chunk; None if the listener left or the request failed.
+        refused: Whether it failed.
     """
 
     request: Request
@@ -46,28 +46,28 @@ class Playback:
 
     @property
     def audio_s(self) -> float:
-        """Seconds of sound that came."""
+        """Seconds of audio received."""
         return sum(audio_s for _, audio_s in self.chunks)
 
     @property
     def gaps_s(self) -> float:
-        """Seconds of silence in the middle of the sound."""
+        """Seconds without audio during playback."""
         return underrun_s(self.chunks)
 
 
 def poisson(rate_per_s: float, seed: int) -> Iterator[float]:
-    """Yield times of arrival for ever, seconds."""
+    """Yield arrival times in seconds, endlessly."""
     rng = random.Random(seed)
     return accumulate(iter(lambda: rng.expovariate(rate_per_s), None))
 
 
 def poisson_within(rate_per_s: float, seconds: float, seed: int) -> Iterator[float]:
-    """Yield times of arrival, seconds, until the time is over."""
+    """Yield arrival times in seconds, until the time is over."""
     return takewhile(lambda at_s: at_s < seconds, poisson(rate_per_s, seed))
 
 
 def percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
-    """A percentile in milliseconds; None: there is no value, or so many are infinite."""
+    """Return a percentile in milliseconds; None if there are no values or it is infinite."""
     if not seconds:
         return None
     value = float(np.percentile(seconds, percent, method="higher"))
@@ -75,7 +75,7 @@ def percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
 
 
 def summary(played: Iterable[Playback]) -> dict[str, Any]:
-    """What the listeners of streams got: time to first audio and gaps."""
+    """Return time to first audio and gaps of the listeners of streams."""
     streams = [one for one in played if one.request.streams]
     first_s = [one.first_sound_s for one in streams]
     gaps_s = [one.gaps_s for one in streams]

@@ -26,16 +26,16 @@ from izwi.request import Chunk, Request
 
 @dataclass(slots=True)
 class Calibration:
-    """What was measured.
+    """The measured parameters.
 
     Attributes:
-        name: Under which the checkpoint is served.
-        requests: Prepared ones, to be repeated under other ids.
-        scripts: What each of them says, in the same order.
-        machine: Prices, variance and hand-over.
-        model: Of the checkpoint.
-        streams_per_s: How many of these streams the engine ends in a second when it is full.
-        prepare_s: Checking and tokenising one text, median.
+        name: Name under which the checkpoint is served.
+        requests: Prepared requests, to be repeated under other ids.
+        scripts: Output of each of them, in the same order.
+        machine: Prices, variance and delivery delay.
+        model: Properties of the checkpoint.
+        streams_per_s: Streams that a full engine completes per second.
+        prepare_s: Median time of validating and tokenizing one text.
     """
 
     name: str
@@ -56,7 +56,7 @@ class _Alone:
 
 
 def prepare(model: SpeechModel, name: str, count: int) -> tuple[list[Request], float]:
-    """Prepare short streams, no two alike, and say how long one takes."""
+    """Prepare short streams, no two alike, and return the time for one."""
     requests, seconds = [], []
     for number in range(count):
         began_s = time.perf_counter()
@@ -69,7 +69,7 @@ def prepare(model: SpeechModel, name: str, count: int) -> tuple[list[Request], f
 def start(
     registry: Registry, backend: TorchBackend, config: EngineConfig
 ) -> tuple[RecordedEngine, AsyncEngine]:
-    """Start an engine that keeps its steps, on the listeners' clock."""
+    """Start an engine that records its steps, on the listeners' clock."""
     recorded = RecordedEngine(registry.models, backend, config, clock=time.perf_counter)
     engine = AsyncEngine(recorded)
     engine.start()
@@ -90,7 +90,7 @@ async def calibrate(
         first_step = len(recorded.steps)
         one = await _run(engine, request)
         alone.append(one)
-        await asyncio.sleep(0.02)  # the engine notes its last step and falls asleep
+        await asyncio.sleep(0.02)  # let the engine record its last step and go idle
         step = recorded.steps[first_step]
         wakes_s.append(step.began_s - one.delivered.submitted_s)
         reaches_s.append(one.delivered.chunks[0][0] - step.began_s - step.whole_s)
@@ -130,7 +130,7 @@ def _note(one: _Alone, chunk: Chunk) -> None:
 
 
 async def _together(engine: AsyncEngine, requests: Sequence[Request], concurrency: int) -> float:
-    """Keep so many streams alive until all have run; how many ended in a second."""
+    """Keep a number of streams alive until all have run; return streams completed per second."""
     waiting = [replace(one, request_id=f"{concurrency}-{one.request_id}") for one in requests]
 
     async def slot() -> None:

@@ -14,7 +14,7 @@ from izwi.request import Chunk, Reason, Request
 
 
 class Cluster:
-    """Devices behind a router that sends each request where the fewest are alive."""
+    """Devices behind a router that sends each request to the device with the fewest alive."""
 
     def __init__(
         self,
@@ -47,15 +47,15 @@ class Cluster:
         until_s: float = float("inf"),
         followers: Iterable[Request] = (),
     ) -> list[Playback]:
-        """Play a list of arrivals.
+        """Run a list of arrivals.
 
         Args:
-            arrivals: In order of time.
+            arrivals: Arrivals in order of time.
             until_s: Steps that would begin later are not run.
-            followers: Whenever a request has ended, the next of these comes: a closed loop.
+            followers: Each time a request has ended, the next of these arrives: a closed loop.
 
         Returns:
-            What each listener of a request that came heard, in order of coming.
+            What each listener received, in order of arrival.
         """
         begins: list[tuple[float, int]] = []  # when the next step of a busy device begins
         self._followers = iter(followers)
@@ -88,7 +88,7 @@ class Cluster:
             heapq.heappush(begins, (arrival.at_s + self._machine.wake_s, place))
 
     def _step(self, place: int, now_s: float) -> float | None:
-        """Run a device's next step; when it ends, or None if there was nothing to do."""
+        """Run a device's next step; return its end time, or None if there was nothing to do."""
         device, inbox = self.devices[place], self._inbox[place]
         device.num_live -= self._ended[place]
         self._ended[place] = 0

@@ -28,19 +28,19 @@ from izwi.scheduler.cost import StepCost, StepWork
 from izwi.scheduler.scheduler import Scheduler, Work
 from izwi.sequence import Sequence
 
-# What a request will say: its entries, after which it stops by itself if it can.
+# Output of a request: its entries, after which it ends if the model can end it.
 Script = Seq[tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class PaperModel:
-    """What a device must know of a model.
+    """Properties of a model that a simulated device needs.
 
     Attributes:
-        frame_s: Seconds of sound in a frame; None: it writes text.
+        frame_s: Seconds of audio in a frame; None for a model that outputs text.
         num_codebooks: Ids in an entry.
         num_pages: Pages for keys and values.
-        content_keys: Of a real model, for real prompts; None takes those of `PaperPrompt`.
+        content_keys: Function of a real model, for real prompts; None uses `PaperPrompt`'s.
     """
 
     frame_s: float | None
@@ -51,7 +51,7 @@ class PaperModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaperPrompt:
-    """A prompt of a given length: so many positions that all have, then its own."""
+    """A prompt of a given length: shared positions, then its own."""
 
     num_positions: int
     num_shared: int
@@ -59,16 +59,16 @@ class PaperPrompt:
     encode_inputs: tuple[Any, ...] = ()
 
     def keys(self, start: int, stop: int) -> list[int]:
-        """Content keys of positions [start, stop), beyond the prompt as well."""
+        """Return content keys of positions [start, stop), which may be beyond the prompt."""
         own = (self.seed + 1) << 20
         return [at if at < self.num_shared else own + at for at in range(start, stop)]
 
 
 class PaperRunner:
-    """Stands in for `izwi.runner.runner.Runner`; every call takes time on the device's clock."""
+    """A stand-in for `izwi.runner.runner.Runner`; every call takes time on the device's clock."""
 
     num_codebooks: int
-    frame_samples = 1  # chunks carry their length alone
+    frame_samples = 1  # chunks only have a length
     works_beside = False
     num_compiled = 0
 
@@ -83,24 +83,24 @@ class PaperRunner:
         self._random = random.Random(seed)
 
     def clock(self) -> float:
-        """Seconds on paper."""
+        """Simulated time in seconds."""
         return self.now_s
 
     def begin_step(self, kind: Kind) -> None:
-        """Draw by how much the coming step is slower than predicted."""
+        """Draw how much slower than predicted the next step is."""
         if self._machine.factors:
             self.factor = self._random.choice(self._machine.factors[kind])
 
     def end_step(self, work: StepWork) -> None:
-        """Pay for what is not computing."""
+        """Add the cost of everything but computing."""
         self.now_s += self.factor * self._machine.host.seconds(work)
 
     def _compute(self, work: StepWork) -> None:
         self.now_s += self.factor * self._machine.compute.seconds(work)
 
-    # -- what the model worker asks of a runner ----------------------------------------------------
+    # -- called by the model worker as on a runner -------------------------------------------------
     def rebuild(self, sequences: Seq[Sequence]) -> dict[int, BaseException]:
-        """Make codec states again: every frame that was sound goes through the codec."""
+        """Rebuild codec states: each frame with audio runs through the codec again."""
         for sequence in sequences:
             sound = sequence.sound
             self._compute(StepWork(0, 0, 0, len(sound.chunks), sound.num_vocoded))
@@ -114,18 +114,18 @@ class PaperRunner:
         return [None] * len(pieces)
 
     def launch(self, rows: Seq[Row]) -> None:
-        """Nothing: rows run when their results are wanted."""
+        """Do nothing: rows run when their results are read."""
         del rows
 
     def forward(self, rows: Seq[Row]) -> list[Drawn]:
-        """Run rows; who emits says the next entry of its script."""
+        """Run rows; each row that emits returns the next entry of its script."""
         lengths = [row.stop - row.start for row in rows]
         decode_rows = lengths.count(1)
         self._compute(StepWork(decode_rows, sum(lengths) - decode_rows))
         return [Drawn((self._next_entry(row.sequence),) if row.emits else ()) for row in rows]
 
     def vocode(self, pieces: Seq[tuple[Sequence, int]]) -> list[Callable[[], Float32]]:
-        """Make chunks of sound, one sample a frame."""
+        """Make chunks of audio with one sample per frame."""
         if not pieces:
             return []
         sizes = [frames for _, frames in pieces]
@@ -137,13 +137,13 @@ class PaperRunner:
         return script[said] if said < len(script) else (sequence.request.stop_ids[0],)
 
     def learn(self, cost: StepCost) -> None:
-        """Take note of what steps cost; nothing is stored here, so no tier is chosen by it."""
+        """Do nothing: the cost of steps matters only for lower tiers, which are not simulated."""
 
     def max_entries(self, sequence: Sequence) -> int:
-        """Entries after which a request ends."""
+        """Return the number of entries after which a request ends."""
         return sequence.request.max_entries
 
-    # -- what the queues must know of a model ------------------------------------------------
+    # -- called by the queues as on a model --------------------------------------------------
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
         """Content keys of positions [start, stop)."""
         if self._model.content_keys is not None:
@@ -154,19 +154,19 @@ class PaperRunner:
         return prompt.keys(start, stop)
 
     def positions_ready(self, sequence: Sequence) -> int:
-        """All: no text is written here while it is spoken."""
+        """Return all positions: no text is written while it is spoken."""
         return sequence.num_positions
 
 
 class PaperRows:
-    """Rows of a codec arena that hold nothing, and no tier below it."""
+    """Rows of a codec arena without content, and without a lower tier."""
 
     def __init__(self, count: int):
         self._free = list(range(count))
 
     @property
     def num_free(self) -> int:
-        """Rows that nobody holds."""
+        """Number of free rows."""
         return len(self._free)
 
     def allocate(self) -> int:
@@ -174,43 +174,43 @@ class PaperRows:
         return self._free.pop()
 
     def release(self, row: int) -> None:
-        """Take a row back."""
+        """Free a row."""
         self._free.append(row)
 
     def save(self, row: int) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def restore(self, row: int, handle: int) -> bool:
-        """Nothing was kept."""
+        """Return False: nothing is stored."""
         del row, handle
         return False
 
     def forget(self, handle: int) -> None:
-        """Nothing was kept."""
+        """Do nothing."""
 
 
 class PaperPages:
-    """Pages that hold nothing; what leaves the device is gone."""
+    """Pages without content; pages that leave the device are dropped."""
 
     def copy(self, source: int, target: int, num_slots: int) -> None:
-        """Nothing to copy."""
+        """Do nothing."""
 
     def flush(self) -> None:
-        """Nothing to copy."""
+        """Do nothing."""
 
     def demote(self, page: int) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def promote(self, handle: int, page: int) -> bool:
-        """Nothing was kept."""
+        """Return False: nothing is stored."""
         del handle, page
         return False
 
     def drop(self, handle: int) -> None:
-        """Nothing was kept."""
+        """Do nothing."""
 
     def take_dropped(self) -> list[int]:
-        """Nothing was kept."""
+        """Return no handles."""
         return []
 
 
@@ -228,11 +228,11 @@ class Device:
         """Start idle at time 0.
 
         Args:
-            model: What it serves.
-            machine: What its steps cost.
+            model: Properties of the served model.
+            machine: Costs of its steps.
             config: Policy and budgets, as for a real engine.
-            scripts: What every request will say, by request id.
-            seed: For the variance of its steps.
+            scripts: Output of each request, by request id.
+            seed: Seed of the steps' variance.
         """
         self.runner: Any = PaperRunner(model, machine, scripts, seed)
         memory = PagedMemory(model.num_pages, config.page_size, PaperPages())
@@ -259,7 +259,7 @@ class Device:
         self._arrivals += 1
 
     def step(self, now_s: float, cold: bool = False) -> list[Chunk]:
-        """Run the step that begins now, as `Engine.step` does; `now_s` of the runner is its end."""
+        """Run the step that begins now, like `Engine.step`; the runner's `now_s` is its end."""
         runner = self.runner
         runner.now_s = now_s
         work = self.worker.schedule(now_s)

@@ -18,16 +18,16 @@ async def play(
     sample_rate: int,
     patience_s: float | None = None,
 ) -> list[Playback]:
-    """Submit every request when it is due and listen to all of them.
+    """Submit every request at its arrival time, and receive all output.
 
     Args:
-        engine: Runs already.
-        arrivals: In order of time.
-        sample_rate: Of the sound that comes, Hz.
-        patience_s: After so long without sound a listener leaves; None: nobody does.
+        engine: A running engine.
+        arrivals: Arrivals in order of time.
+        sample_rate: Sample rate of the audio, Hz.
+        patience_s: A listener without audio leaves after this many seconds; None for never.
 
     Returns:
-        What was heard, in the same order. Times count from the call.
+        What each listener received, in the same order. Times count from the call.
     """
     start_s = time.perf_counter()
     played: list[Playback] = []

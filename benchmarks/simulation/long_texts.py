@@ -20,8 +20,8 @@ class Waited:
     """One short request.
 
     Attributes:
-        played: What its caller got.
-        steps: Steps until its first sound, from its coming on; None: there was none.
+        played: What its caller received.
+        steps: Steps from its arrival to its first audio; None without audio.
     """
 
     played: Playback
@@ -30,23 +30,23 @@ class Waited:
 
 
 class Scene:
-    """One device, its long texts, and the short requests that come.
+    """One device with its long texts and arriving short requests.
 
     Attributes:
-        audio_s: Sound of the long texts so far, seconds.
+        audio_s: Seconds of audio of the long texts so far.
         num_steps: Steps so far.
     """
 
     def __init__(
         self, device: Device, frame_s: float, long_texts: Iterable[Sequence[Request]], ahead: int
     ):
-        """Submit the first requests of every text.
+        """Submit the first requests of each text.
 
         Args:
-            device: Has the script of every request.
-            frame_s: Seconds of sound in a frame.
-            long_texts: The requests of each, in order.
-            ahead: Requests of a text that the engine has at a time.
+            device: A device with the script of every request.
+            frame_s: Seconds of audio in a frame.
+            long_texts: The requests of each text, in order.
+            ahead: Number of requests of a text in flight.
         """
         self.audio_s, self.num_steps = 0.0, 0
         self._device, self._frame_s = device, frame_s
@@ -61,7 +61,7 @@ class Scene:
         }
 
     def run(self, arrivals: Sequence[Arrival], most_steps: int) -> list[Waited]:
-        """Play until every short request has been heard to its end, or for so many steps."""
+        """Run until each short request has been played to its end, or for a number of steps."""
         pending, now_s = deque(arrivals), self._device.runner.now_s
         until = self.num_steps + most_steps
         while (pending or self._shorts_live) and self.num_steps < until:

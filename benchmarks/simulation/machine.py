@@ -13,8 +13,8 @@ import numpy as np
 from benchmarks.simulation.step_log import Kind, Step
 from izwi.scheduler.cost import StepCost, fit
 
-# Steps beyond so many times their prediction are somebody else's doing, a cold cache or a page
-# fault; they are drawn like all others.
+# Minimum ratio of measured to predicted step times. Slow steps, after a cold cache or a page fault,
+# are drawn like all others.
 _LEAST_FACTOR = 0.25
 _LEAST_SAMPLES = 5
 KINDS: tuple[Kind, ...] = tuple(product((False, True), repeat=3))
@@ -22,16 +22,16 @@ KINDS: tuple[Kind, ...] = tuple(product((False, True), repeat=3))
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """How a device behaves on paper.
+    """The costs of a simulated device.
 
     Attributes:
-        compute: Prices of encoders, forward pass and codec; what the scheduler can learn.
-        host: Prices of all else in a step: planning, logs, handing chunks over.
-        factors: Measured over predicted times of steps, by kind of step. A simulated step takes
-            its prediction times the factor of a measured one of its kind, drawn at random; that
-            of any, where too few of its kind were measured. Empty: no variance.
-        wake_s: From a request's coming to the beginning of its step where the engine was idle.
-        reach_s: From the end of a step to a chunk's being in its listener's hands.
+        compute: Prices of encoders, forward pass and codec, which the scheduler can learn.
+        host: Prices of the rest of a step: planning, logs, delivery of chunks.
+        factors: Ratios of measured to predicted step times, by kind of step. A simulated step takes
+            its prediction times a measured factor of its kind, drawn at random; a factor of any
+            kind if too few were measured. Empty for no variance.
+        wake_s: From a request's arrival to the start of its step, if the engine was idle.
+        reach_s: From the end of a step until its listener has the chunk.
     """
 
     compute: StepCost
@@ -58,7 +58,7 @@ class Machine:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Prices in milliseconds and how far steps are off, for the results."""
+        """Return the prices in milliseconds and the variance of steps, for the results."""
         return {
             "compute_ms": {name: round(s * 1e3, 4) for name, s in asdict(self.compute).items()},
             "host_ms": {name: round(s * 1e3, 4) for name, s in asdict(self.host).items()},

@@ -8,26 +8,26 @@ from izwi.engine import Engine
 from izwi.request import Chunk
 from izwi.scheduler.cost import OnlineCost, StepWork
 
-# Whether a step is cold, has part of a prompt, has sound.
+# Whether a step is cold, has part of a prompt, runs the codec.
 Kind = tuple[bool, bool, bool]
 
 
 def kind_of(work: StepWork, cold: bool) -> Kind:
-    """Sort a step."""
+    """Return the kind of a step."""
     return cold, work.prefill_tokens > 0, work.vocode_frames > 0
 
 
 class Step(NamedTuple):
     """One step of one model.
 
-    The linear prices miss what kind of step it is: after a pause the caches of the processor are
-    cold, and a prompt's positions or the codec's frames cost more or less than in proportion.
+    Linear prices do not depend on the kind of step: after a pause the processor's caches are cold,
+    and a prompt's positions or the codec's frames may cost more or less than in proportion.
 
     Attributes:
         work: What it ran.
-        compute_s: Encoders, forward pass and codec, as the scheduler's cost model sees them.
-        whole_s: Until the next step could begin: planning, logs and handing chunks over as well.
-        began_s: On the engine's clock.
+        compute_s: Encoders, forward pass and codec, as in the scheduler's cost model.
+        whole_s: Time until the next step can begin, with planning, logs and delivery of chunks.
+        began_s: Start on the engine's clock.
         cold: The engine slept before it.
     """
 
@@ -39,12 +39,12 @@ class Step(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """What it is compared with."""
+        """Kind of step that it is compared with."""
         return kind_of(self.work, self.cold)
 
 
 class _RecordedCost(OnlineCost):
-    """Keeps the last step's work beside learning from it."""
+    """A cost model that also keeps the last step's work."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,18 +56,18 @@ class _RecordedCost(OnlineCost):
 
 
 class RecordedEngine(Engine):
-    """An engine of one model that keeps its steps."""
+    """An engine of one model that records its steps."""
 
     def __init__(self, *args: Any, **rest: Any):
         """As for `Engine`."""
         super().__init__(*args, **rest)
         (worker,) = self._workers.values()
         self._cost = worker.scheduler.cost = _RecordedCost()
-        self._open: Step | None = None  # its end is not known yet
+        self._open: Step | None = None  # a step whose end is not known yet
         self.steps: list[Step] = []
 
     def step(self) -> list[Chunk]:
-        """Run one step, and note the one before: it ended when this one began."""
+        """Run one step, and record the previous one, which ended when this one began."""
         began_s = self.clock()
         cold = self._open is None
         self._close(began_s)
@@ -76,7 +76,7 @@ class RecordedEngine(Engine):
             self._open = Step(*self._cost.last, 0.0, began_s, cold)
         self._cost.last = None
         if not self.has_work:
-            self._close(self.clock())  # what follows is waiting for work, not work
+            self._close(self.clock())  # the engine waits for work after it
         return chunks
 
     def _close(self, now_s: float) -> None:
