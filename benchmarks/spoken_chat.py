@@ -1,4 +1,4 @@
-"""When does the first sound of a spoken answer come? A spoken question over HTTP, on the CPU.
+"""When does the first audio of a spoken answer come? A spoken question over HTTP, on the CPU.
 
 `izwi serve` runs the embedded transcriber, chat model and voice. Questions never repeat and are
 spoken by the embedded voice; answers are streamed. Times are from the request to the first text,

@@ -18,7 +18,7 @@ class AlignedWord(Struct, frozen=True):
 
     Attributes:
         word: Its letters and digits alone.
-        start_s: When it begins, in seconds from the start of the sound.
+        start_s: When it begins, in seconds from the start of the audio.
         end_s: When it ends.
         start: Where it begins in the text, in characters.
         stop: Where it ends there.

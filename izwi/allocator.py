@@ -11,10 +11,10 @@ IDLE_S = 2.0
 
 
 def settle() -> None:
-    """Keep Python's collector from walking over what was loaded, which stays.
+    """Exclude all objects loaded so far from garbage collection; they stay in memory anyway.
 
-    A full collection over the modules and models of a server takes some 100 ms with Python's lock:
-    longer than a listener has sound in hand who has just heard the first of it.
+    A full collection over the modules and models of a server holds Python's lock for some 100 ms,
+    which is longer than a listener's slack after the first chunk.
     """
     gc.collect()
     gc.freeze()

@@ -13,7 +13,7 @@ Int64 = npt.NDArray[np.int64]
 
 @runtime_checkable
 class Samples(Protocol):
-    """(n,) float32 mono, read in parts: an array, or a sound that does not lie in memory."""
+    """(n,) float32 mono, read in parts: an array, or audio that is not in memory."""
 
     def __len__(self) -> int: ...
 

@@ -21,15 +21,15 @@ class EngineConfig:
         max_running: Sequences of one model that hold pages at the same time.
         max_waiting: Sequences of one model that wait to run; one more is Overloaded.
         page_size: Positions of one page.
-        max_models: Models among whom the memory is divided, if fewer are loaded at the start: the
-            shares that are left wait for those that come while it runs.
-        kv_bytes: Memory for keys and values, divided equally among the models; 0 takes what the
-            device has free when the models are loaded, but for a reserve. Who comes later takes
-            no more than what its weights left free.
+        max_models: Number of models among which memory is divided, if fewer are loaded at the
+            start; the remaining shares are for models that are loaded later.
+        kv_bytes: Memory for keys and values, divided equally among the models; 0 takes the memory
+            that is free once the models are loaded, except for a reserve. A model that is loaded
+            later takes at most the memory that its weights leave free.
         max_step_tokens: Positions that one step of one model runs, decodes included.
         max_step_encodes: Pieces of audio that one step of one model encodes.
-        max_step_vocodes: Streams whose sound one step of one model makes.
-        chunk_ramp: Frames of the first, second, ... chunk of sound; the last repeats.
+        max_step_vocodes: Streams whose audio one step of one model decodes.
+        chunk_ramp: Frames of the first, second, ... chunk of audio; the last repeats.
         max_backlog: Unread chunks at which backpressure stops the sequence.
         policy: Who runs first: a name in `izwi.scheduler.policy.POLICIES`.
         shadow_policy: A second policy whose plans are compared and never executed, or None.

@@ -1,4 +1,4 @@
-"""Input of models that hear and speak: a conversation whose turns are text and sound."""
+"""Input of speech-to-speech models: a conversation whose turns are text and audio."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Answer = tuple[tuple[int, ...], ...]
 
 
 class Heard(Struct, frozen=True, eq=False, tag_field="kind", tag="heard"):
-    """Sound that somebody else made.
+    """Audio that the model did not generate.
 
     Attributes:
         samples: (n,) float32 mono at 16 kHz.
@@ -22,10 +22,10 @@ class Heard(Struct, frozen=True, eq=False, tag_field="kind", tag="heard"):
 
 
 class Said(Struct, frozen=True, tag_field="kind", tag="said"):
-    """What the model itself answered earlier, or as much of it as was played.
+    """An earlier answer of the model, up to the point that was played.
 
     Attributes:
-        entries: Its log, text and frames in the order in which they were made. With them the
+        entries: Its log, text and frames in the order in which they were generated. With them the
             conversation so far is found in the prefix cache.
     """
 
@@ -33,25 +33,25 @@ class Said(Struct, frozen=True, tag_field="kind", tag="said"):
 
 
 class SpokenTurn(Struct, frozen=True, eq=False):
-    """One turn of a conversation; text, sound and earlier answers in their order."""
+    """One turn of a conversation: text, audio and earlier answers in order."""
 
     role: Role
     parts: tuple[str | Heard | Said, ...]
 
 
 class ConversationInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="conversation"):
-    """What an API server asks of a speech-to-speech model. None requests its default.
+    """Input of a speech-to-speech model. None requests the model's default.
 
     Attributes:
         turns: The conversation so far; the answer is the assistant's next turn. Without a system
-            turn the model's own instruction stands.
-        instructions: Beside the model's own instruction, where there is no system turn.
-        speaks: Whether it answers in sound, too; else in text alone.
-        temperature: Of text.
-        top_k: Of text.
-        audio_temperature: Of sound.
-        audio_top_k: Of sound.
-        max_new_tokens: Of text and frames of sound together.
+            turn the model's own instruction is used.
+        instructions: Added to the model's own instruction, if there is no system turn.
+        speaks: Whether it also answers in audio; otherwise only in text.
+        temperature: Temperature of text.
+        top_k: Top k of text.
+        audio_temperature: Temperature of frames.
+        audio_top_k: Top k of frames.
+        max_new_tokens: Maximum number of text tokens and frames together.
     """
 
     turns: tuple[SpokenTurn, ...]
@@ -66,7 +66,7 @@ class ConversationInput(Struct, frozen=True, eq=False, omit_defaults=True, tag="
 
 
 def size_of(ask: ConversationInput) -> tuple[int, int]:
-    """Characters of text, and samples of sound, that a conversation brings along."""
+    """Return the characters of text and the samples of audio in a conversation."""
     parts = [part for turn in ask.turns for part in turn.parts]
     texts = [part for part in parts if isinstance(part, str)]
     characters = len(ask.instructions) + sum(map(len, texts))

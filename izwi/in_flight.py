@@ -49,7 +49,7 @@ class Launched:
 
     @property
     def size(self) -> StepWork:
-        """Work that ends with the step; later sound runs beside the next one."""
+        """Work that ends with the step; later audio runs beside the next one."""
         lengths = [stop - start for _, start, stop in self.rows]
         return StepWork.of(lengths, len(self.work.encode), ())
 
@@ -130,7 +130,7 @@ class Results:
 def awaited(
     begun: dict[int, tuple[Sequence, PendingAudio]], results: Results
 ) -> dict[int, Float32]:
-    """Wait for pieces of sound, by arrival; errors are added to the results."""
+    """Wait for pieces of audio, by arrival; errors are added to the results."""
     sounds: dict[int, Float32] = {}
     for arrival, (_, sound) in begun.items():
         try:

@@ -86,7 +86,7 @@ class PartialTranscript:
 
 
 class TranscriptionStream(Protocol):
-    """Sound that is still arriving, as the model keeps it. One call at a time, from any thread."""
+    """Audio that is still arriving, in the model's form. One call at a time, from any thread."""
 
     @property
     def room(self) -> int:
@@ -116,12 +116,12 @@ class TranscriptionStream(Protocol):
 
 @runtime_checkable
 class StreamingTranscriptionModel(Protocol):
-    """A transcription model that writes down sound while it arrives."""
+    """A transcription model that transcribes audio while it arrives."""
 
     def open_stream(
         self, *, language: str | None = None, context: str = "", chunk_s: float | None = None
     ) -> TranscriptionStream:
-        """Begin a stream; a partial text comes every `chunk_s` seconds of sound."""
+        """Begin a stream; a partial text comes every `chunk_s` seconds of audio."""
         ...
 
     def prepare_stream_step(self, request_id: str, model: str, stream: Any, step: Any) -> Request:

@@ -13,7 +13,7 @@ from izwi.arrays import Float32, Int64, Samples
 
 
 class TextMode(StrEnum):
-    """How text reaches a speech model: all of it first, or one token a frame beside the sound."""
+    """How text reaches a speech model: all of it first, or one token with each frame."""
 
     FULL = "full"
     STREAMING = "streaming"

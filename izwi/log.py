@@ -11,32 +11,32 @@ from izwi.sequence import Sequence
 
 
 class FramedSound(Protocol):
-    """How sound is divided into frames; a `Codec` says so."""
+    """How audio is divided into frames; implemented by every `Codec`."""
 
     @property
     def frame_samples(self) -> int:
-        """Samples of one frame."""
+        """Number of samples in one frame."""
         ...
 
     @property
     def lookahead_samples(self) -> int:
-        """Samples by which sound lags its frames."""
+        """Number of samples by which audio lags its frames."""
         ...
 
 
 class Log(Struct, frozen=True, eq=False, omit_defaults=True):
-    """The log of a request that an engine has begun and another is to end.
+    """The log of a request that one engine has begun and another engine resumes.
 
-    Tracks are not in it: what follows an entry is a function of those before it.
+    It has no tracks, because the track of an entry is a function of the entries before it.
 
     Attributes:
-        entries: (n, codebooks) int64, all that were delivered.
-        logprobs: As in `Chunk`, or None where the request does not ask.
-        chunk_samples: Samples of each chunk of sound that the reader has. A chunk may be smaller
-            than the ramp says, and the codec's state depends on the sizes in its last bits.
+        entries: (n, codebooks) int64, all delivered entries.
+        logprobs: As in `Chunk`, or None if not requested.
+        chunk_samples: Samples of each delivered chunk of audio. A chunk may be smaller than in the
+            ramp, and the last bits of the codec's state depend on the sizes.
         written: Text ids that were written to a request with open input.
-        closed: Nothing more will be written to it.
-        paused: It was asked to stop where it is, and stays so until it is resumed.
+        closed: Its input is complete.
+        paused: It was paused by a caller, and stays so until it is resumed.
     """
 
     entries: Int64
@@ -48,7 +48,7 @@ class Log(Struct, frozen=True, eq=False, omit_defaults=True):
 
     @property
     def num_samples(self) -> int:
-        """Samples of the sound that the reader has."""
+        """Number of delivered samples."""
         return sum(self.chunk_samples)
 
     def put_into(self, sequence: Sequence, codec: FramedSound | None) -> None:

@@ -149,7 +149,7 @@ class Recordable(Protocol):
         At positions of the log the entry comes first. An entry that a step in flight still draws is
         all `UNKNOWN`; the device replaces it.
 
-        None if one of them is not made of ids: encoded sound, a speaker's vector.
+        None if one of them is not made of ids: encoded audio, a speaker's vector.
         """
         ...
 
@@ -340,16 +340,16 @@ class ChatModel(Capable, Protocol):
 
 
 class ConversationModel(Capable, Protocol):
-    """A speech-to-speech model: its answers have text and sound."""
+    """A speech-to-speech model: its answers have text and audio."""
 
     @property
     def sample_rate(self) -> int:
-        """Sample rate of the sound, Hz."""
+        """Sample rate of the audio, Hz."""
         ...
 
     @property
     def frame_samples(self) -> int:
-        """Samples of sound in a frame."""
+        """Samples of audio in a frame."""
         ...
 
     def prepare_conversation(self, request_id: str, model: str, ask: ConversationInput) -> Request:

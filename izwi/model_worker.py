@@ -321,7 +321,7 @@ class ModelWorker:
         return limit
 
     def _sounds(self, results: Results) -> dict[int, Float32]:
-        """Start due vocoder work; return the chunks of sound that are ready, or waited for."""
+        """Start due vocoder work; return the chunks of audio that are ready, or waited for."""
         began_s = self._clock()
         sounds = awaited(self._vocoding, results)  # first, because their buffers are reused
         self._vocoding = {}
@@ -348,7 +348,7 @@ class ModelWorker:
         return sounds
 
     def _due(self, results: Results) -> list[tuple[Sequence, int]]:
-        """Return the planned chunks of sound that have their frames, each with its frames."""
+        """Return the planned chunks of audio that have their frames, each with its frames."""
         due = []
         for sequence, chunk in results.work.vocode:
             if not self.scheduler.runs(sequence):  # it was removed meanwhile
@@ -360,7 +360,7 @@ class ModelWorker:
         return due
 
     def _is_done(self, sequence: Sequence) -> bool:
-        """Whether the last entry and its sound were delivered."""
+        """Whether the last entry and its audio were delivered."""
         if sequence.request.encode_only:
             sequence.status.reason = Reason.STOP
             return all(result is not None for result in sequence.encoded)
@@ -380,7 +380,7 @@ class ModelWorker:
         return [self.finish(s, Reason.ERROR, error=Overloaded(waited)) for s in refused]
 
     def _chunk(self, sequence: Sequence, sound: Float32 | None, **rest: Any) -> Chunk:
-        """Return entries not yet delivered: frames come with their sound, text at once."""
+        """Return entries not yet delivered: frames come with their audio, text at once."""
         first = sequence.output.num_delivered
         new = sequence.emitted[first:]
         sequence.output.num_delivered = len(sequence.emitted)

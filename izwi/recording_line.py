@@ -6,15 +6,15 @@ A recording is a file of JSON lines, one ended request each:
     task          "speech", "transcription", "chat" or "conversation"
     model         the name under which it was served
     fingerprint   of the checkpoint behind that name
-    platform      what it was computed on; only there are the last bits of the sound promised
+    platform      what it was computed on; only there are the last bits of the audio promised
     ask           a SpeechInput, TranscriptionInput, ChatInput or ConversationInput; a voice is a
                   name, {"kind": "clip", samples, text} or {"kind": "encoded", speaker_embedding,
-                  codes, text}; sound in a conversation is {"kind": "heard", samples}
+                  codes, text}; audio in a conversation is {"kind": "heard", samples}
     request       what the ask was prepared to: seed, sampling, limits, length of the prompt
     entries       the log: (codebooks,) ids each
     reason        "stop", "length" or "aborted", which holds the log as far as it went
-    num_samples   of the sound, 0 where there is none
-    pcm_sha256    of the sound as little-endian 16-bit samples, "" where there is none
+    num_samples   of the audio, 0 where there is none
+    pcm_sha256    of the audio as little-endian 16-bit samples, "" where there is none
     text          what a transcription, or what is said in an answer, reads as
     written       of speech whose text was written while it was spoken: the text ids that were
                   written to it; `turn_ids` of its ask are those that it began with
@@ -99,7 +99,7 @@ class ChatLine(_Line, frozen=True, kw_only=True, tag="chat"):
 
 
 class ConversationLine(_Line, frozen=True, kw_only=True, tag="conversation"):
-    """One conversation of text and sound, and its answer."""
+    """One conversation of text and audio, and its answer."""
 
     ask: ConversationInput
     num_samples: int = 0

@@ -41,7 +41,7 @@ def replay(
 ) -> list[Difference]:
     """Prepare what was asked anew, run it, and compare.
 
-    Entries must be equal. So must the sound, bit for bit in 16-bit samples, on the platform where
+    Entries must be equal. So must the audio, bit for bit in 16-bit samples, on the platform where
     it was recorded and in whatever batch. Of a request that was aborted, the log is compared as
     far as it went.
 

@@ -214,7 +214,7 @@ class Chunk(Struct, frozen=True, eq=False, omit_defaults=True):
     Attributes:
         entries: (n, codebooks) int64, the entries emitted since the last chunk; -1 fills entries of
             a track with fewer codebooks than the widest.
-        pcm: (samples,) float32 in [-1, 1] at the model's rate, or None if there is no sound.
+        pcm: (samples,) float32 in [-1, 1] at the model's rate, or None if there is no audio.
         encoded: The output of an encode-only request.
         reason: Set on the last chunk.
         error: Set if the reason is ERROR.

@@ -41,7 +41,7 @@ class Status:
         phase: The phase.
         paused: Why it does not run, or None.
         backpressured: Its reader is behind; it emits nothing until the reader catches up.
-        ended: It emits no more entries; its last sound may not be computed yet.
+        ended: It emits no more entries; its last audio may not be computed yet.
         reason: Why it ended.
         last_step: The scheduler's step in which it last had a row, or arrived.
     """
@@ -104,11 +104,11 @@ class KV:
 
 @dataclass(slots=True, eq=False)
 class SoundCursor:
-    """How many frames of a sequence are sound, and the codec state at that point.
+    """How many frames of a sequence are audio, and the codec state at that point.
 
     Attributes:
         num_vocoded: Frames that went through the codec.
-        chunks: Frames of each chunk of sound so far, `num_vocoded` together.
+        chunks: Frames of each chunk of audio so far, `num_vocoded` together.
         state_row: Row of the codec state arena, or None.
         saved_state: The codec's state while it has no row; None: it is rebuilt from the log.
         num_repeated_samples: Samples to come that an earlier engine has already delivered.
@@ -121,7 +121,7 @@ class SoundCursor:
     num_repeated_samples: int = 0
 
     def repeat(self, num_samples: int) -> None:
-        """Make the sound from its beginning again; so many samples are already delivered."""
+        """Make the audio from its beginning again; so many samples are already delivered."""
         self.num_vocoded, self.chunks, self.num_repeated_samples = 0, [], num_samples
 
     def new_part(self, samples: Float32 | None) -> Float32 | None:
@@ -193,7 +193,7 @@ class Sequence:
         status: Whether it runs, and why not.
         encoded: Results of the prompt's encode inputs; None where they have not run.
         kv: Its pages, and what the prefix tree knows of them.
-        sound: How many of its frames are sound.
+        sound: How many of its frames are audio.
         pending: What steps in flight will add to it.
         drawing: How its entries are drawn.
         num_prompt: Positions of the prompt.
@@ -237,7 +237,7 @@ class Sequence:
 
     @property
     def frames(self) -> list[Entry]:
-        """Entries that become sound, in models that make any."""
+        """Entries that become audio, in models that make any."""
         return self.emitted if self.tracks is None else self.tracks.frames
 
     @property

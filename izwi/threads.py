@@ -29,7 +29,7 @@ def use_few_threads() -> None:
 
 
 async def compute(work: Callable[..., R], *arguments: Any) -> R:
-    """As `asyncio.to_thread`, for what computes for milliseconds or longer: features of sound."""
+    """As `asyncio.to_thread`, for work of milliseconds or longer, like audio features."""
     context = contextvars.copy_context()
     call = partial(context.run, work, *arguments)
     return await asyncio.get_running_loop().run_in_executor(_computing, call)

@@ -31,14 +31,14 @@ class TrackLog:
     """The tracks of one sequence's entries, known ones and those that steps in flight draw.
 
     Attributes:
-        progress: What follows the known entries.
-        frame_track: The track whose entries become sound, or None.
-        silent_ids: First ids of entries of that track that are no sound.
-        end_frame: Comes behind the last frame of a codec whose sound lags; None: nothing does.
+        progress: Track and counts after the known entries.
+        frame_track: The track whose entries become audio, or None.
+        silent_ids: First ids of entries of that track that give no audio.
+        end_frame: Added after the last frame, if the codec's audio lags; otherwise None.
         of: Track of each known entry.
-        frames: Known entries that become sound, and the end frame.
+        frames: Known entries that become audio, and the end frame.
         in_flight: Tracks that the steps in flight draw on, in order.
-        predicted: What most likely follows those; None: nothing does.
+        predicted: Most likely progress after those; None if the log ends.
     """
 
     progress: Progress
@@ -65,7 +65,7 @@ class TrackLog:
 
     @property
     def next_is_frame(self) -> bool:
-        """Whether the entry that the next row draws most likely becomes sound."""
+        """Whether the entry that the next row draws most likely becomes audio."""
         following = self.predicted if self.in_flight else self.progress
         return following is not None and following.track == self.frame_track
 

@@ -48,7 +48,7 @@ def resume_tracked(
 
 
 def ends_with_text(sequence: Sequence) -> bool:
-    """Whether the last entry is no frame, so that it is delivered without sound."""
+    """Whether the last entry is no frame, so that it is delivered without audio."""
     tracks = sequence.tracks
     return tracks is not None and tracks.of[-1] != tracks.frame_track
 

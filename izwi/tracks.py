@@ -1,4 +1,4 @@
-"""The kinds of entries that a model emits, and the codec that turns frames into sound."""
+"""The kinds of entries that a model emits, and the codec that turns frames into audio."""
 
 from __future__ import annotations
 
@@ -14,57 +14,55 @@ from izwi.layers import StateSpec
 from izwi.ops.protocol import Array
 from izwi.sequence import Sequence
 
-# The codes of a frame behind the end of a stream, which a codec whose sound lags needs to see.
+# Codes of the frame after the end of a stream, which codecs need whose audio lags its frames.
 END = -1
 
 
 class Codec(Protocol):
-    """What turns the frames of a track into sound."""
+    """The codec of a track, which turns its frames into audio."""
 
     @property
     def sample_rate(self) -> int:
-        """Of the sound, Hz."""
+        """Sample rate of the audio, Hz."""
         ...
 
     @property
     def frame_samples(self) -> int:
-        """Samples of one frame at `sample_rate`."""
+        """Number of samples in one frame, at `sample_rate`."""
         ...
 
     @property
     def lookahead_samples(self) -> int:
-        """Samples by which sound lags its frames, less than a frame; 0 where it does not.
+        """Number of samples by which audio lags its frames, less than a frame; 0 for no lag.
 
-        Sample i that `decode` gives belongs at i - lookahead_samples of the sound. A stream ends
-        with a frame whose codes are all `END`, which brings its last samples; what is behind that
-        frame changes none of them. The model has several tracks.
+        Sample i from `decode` is sample i - lookahead_samples of the audio. A stream ends with a
+        frame whose codes are all `END`, which gives its last samples; frames after it do not change
+        them. A lag is allowed only in models with several tracks.
         """
         ...
 
     @property
     def state(self) -> Mapping[str, StateSpec]:
-        """What a stream of sound keeps between chunks. Zeros are the start of a stream."""
+        """State that a stream keeps between chunks. Zeros are the start of a stream."""
         ...
 
     @property
     def warms_up(self) -> bool:
-        """Whether `warm_codes` gives any, for some request."""
+        """Whether `warm_codes` returns frames for some requests."""
         ...
 
     def warm_codes(self, sequence: Sequence) -> Array | None:
-        """Frames that the codec must hear before the first emitted one.
+        """Return frames that the codec must decode before the first emitted one.
 
-        (frames, codebooks) int64 on the device, or None.
-
-        In-context cloning continues the reference clip, so its frames come first and their
-        sound is dropped.
+        (frames, codebooks) int64 on the device, or None. In-context cloning continues the reference
+        clip, so its frames are decoded first and their audio is dropped.
         """
         ...
 
     def decode(self, codes: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        """Turn (rows, frames, codebooks) into (rows, samples) in [-1, 1] and the next state.
+        """Decode (rows, frames, codebooks) to (rows, samples) in [-1, 1], and the next state.
 
-        From arrays on the device alone, as `Recordable.embed_inputs`.
+        Uses only arrays on the device, like `Recordable.embed_inputs`.
         """
         ...
 
@@ -79,9 +77,9 @@ class Track:
         vocabulary: Ids of codebook 0.
         suppressed: (vocabulary,) ids of codebook 0 that are never drawn, stop ids excepted, or
             None.
-        codec: Turns the entries into sound; None for text. One track of a model has one at most.
-        silent_ids: Entries with one of these as first id are part of the log, but no sound: the
-            end of a stretch of frames.
+        codec: Turns the entries into audio; None for text. At most one track of a model has one.
+        silent_ids: Entries with one of these as first id are part of the log, but give no audio:
+            they end a stretch of frames.
         in_prompt: Entries are drawn at output positions of the prompt and take no position.
     """
 
@@ -95,5 +93,5 @@ class Track:
 
 
 def frame_track(tracks: Seq[Track]) -> int | None:
-    """Which of a model's tracks becomes sound, if any."""
+    """Return the index of the track with the codec; None if there is none."""
     return next((n for n, track in enumerate(tracks) if track.codec is not None), None)

@@ -73,7 +73,7 @@ class Settings:
         max_upload_bytes: Bytes of one uploaded audio file.
         max_json_bytes: Bytes of one JSON body.
         max_input_chars: Characters of text to speak, and of its instructions.
-        max_audio_s: Seconds of sound in one uploaded file.
+        max_audio_s: Seconds of audio in one uploaded file.
         max_decoded_bytes: Bytes that one file may decode to.
         max_reference_bytes: Bytes of one reference clip.
         max_reference_s: Seconds of one reference clip.
@@ -89,12 +89,12 @@ class Settings:
             `izwi.audio.speech_detection`.
         manage_models: Callers may load, unload and pull models.
         stream_text_s: Seconds after which a speech session with an open utterance ends, if neither
-            text other than white space is written nor sound is read.
+            text other than white space is written nor audio is read.
         stream_utterance_chars: Characters of one utterance of such a session; None uses the limit
             of `izwi_api.schemas.speech_stream`.
         sessions: Maximum number of live sessions.
         session_limits: Limits of one session of `/v1/realtime`.
-        live_lead_ms: Milliseconds of sound that a live session is sent ahead of its playback,
+        live_lead_ms: Milliseconds of audio that a live session is sent ahead of its playback,
             unless it asks for another lead; 0: as fast as it is made.
         hung_after_s: Seconds after which an API server or engine that stops responding is killed.
         resume_within_s: Seconds for which requests wait for another engine after theirs has died;

@@ -62,7 +62,7 @@ class DecodeLimits:
     """What one file may decode to.
 
     Attributes:
-        max_audio_s: Seconds of sound.
+        max_audio_s: Maximum seconds of audio.
         max_decoded_bytes: Bytes of all channels' samples as they leave the decoder.
     """
 

@@ -1,4 +1,4 @@
-"""Log-mel features of mono sound in numpy, as the published recognisers and voice encoders read it.
+"""Log-mel features of mono audio in numpy, as the published recognisers and voice encoders read it.
 
 Knows no model beyond the constants of its front end, and no tensor library.
 """
@@ -39,9 +39,9 @@ NEMO_HOP = 160  # 10 ms a frame
 NEMO_MIN_SAMPLES = NEMO_HOP  # fewer have no frame to take the mean of
 _NEMO_PREEMPHASIS = 0.97
 
-# Frames transformed at once. An hour of sound needs no gigabyte, a block stays in a core's cache,
-# and its buffers in the allocator's hands: what a worker thread allocates in larger ones goes back
-# to the system and is faulted in anew for every sound, which took twice as long as the transform.
+# Frames transformed at once. With blocks, an hour of audio needs less than a gigabyte, and a block
+# stays in a core's cache. Worker threads return larger buffers to the system and fault them in
+# again for every clip, which took twice as long as the transform.
 _BLOCK_FRAMES = 128
 # Products of more multiplications than this OpenBLAS hands to all cores: many threads that compute
 # features then wait for each other, 68 ms a clip of 8 s where one takes 2.
@@ -116,13 +116,13 @@ def _filter(bands: tuple[_Band, ...], power: Float32, out: Float32) -> None:
 
 
 class StreamLogMel:
-    """Whisper's log10 mel power of sound that arrives in pieces. Each frame is computed once.
+    """Whisper's log10 mel power of audio that arrives in pieces. Each frame is computed once.
 
-    A frame is ready when the 200 samples after its centre are there, so the end of a sound lacks
+    A frame is ready when the 200 samples after its centre are there, so the end of the audio lacks
     at most one, which `whisper_closing_frames` gives. Nothing is clamped yet: what is loudest
     is known only at the end, see `whisper_scaled`.
 
-    A frame does not depend on how the sound was cut into pieces but for float32 rounding, and
+    A frame does not depend on how the audio was cut into pieces but for float32 rounding, and
     equal pieces give equal bits.
     """
 
@@ -159,10 +159,10 @@ class StreamLogMel:
 
 
 def whisper_closing_frames(samples: Float32) -> Float32:
-    """Compute what the end of a sound completes: the last frame, if its window is cut short.
+    """Compute the last frame at the end of the audio, if its window is cut short.
 
     Args:
-        samples: (n,) mono at 16 kHz, all of the sound.
+        samples: (n,) mono at 16 kHz, all of the audio.
 
     Returns:
         (128, 0 or 1) float32, as from `StreamLogMel`, which gave the frames before.
@@ -171,7 +171,7 @@ def whisper_closing_frames(samples: Float32) -> Float32:
         InvalidAudio: `n` is below 201.
     """
     num_whole = _num_whole(samples)
-    # the mirror image at the left matters only where the sound begins here
+    # the mirror image at the left matters only where the audio begins here
     first = max(0, num_whole - 3)
     padded = _reflect(samples[first * WHISPER_HOP :], WHISPER_FFT // 2, WHISPER_MIN_SAMPLES)
     frames = _frames(padded, WHISPER_FFT, WHISPER_HOP)[: len(samples) // WHISPER_HOP - first]
@@ -183,7 +183,7 @@ def whisper_scaled(log_power: Float32, loudest: float) -> Float32:
 
     Args:
         log_power: Any shape, float32; it is not changed.
-        loudest: The largest value of the whole sound.
+        loudest: The largest value of the whole audio.
     """
     return _scale(log_power, loudest, np.empty_like(log_power))
 
@@ -207,7 +207,7 @@ def whisper_log_mel(samples: Float32) -> Float32:
     frames = _frames(padded, WHISPER_FFT, WHISPER_HOP)[: len(samples) // WHISPER_HOP]
     mel = np.empty((WHISPER_MELS, len(frames)), np.float32)
     num_whole = _num_whole(samples)
-    # the last frame apart, as for sound that arrives in pieces: the same bits
+    # the last frame apart, as for audio that arrives in pieces: the same bits
     for part in (slice(num_whole), slice(num_whole, None)):
         _log_mel_power(frames[part], out=mel[:, part])
     return _scale(mel, float(mel.max()), mel)
@@ -296,7 +296,7 @@ def _frames(samples: Float32, length: int, hop: int) -> Float32:
 
 
 def _num_whole(samples: Float32) -> int:
-    """Frames of Whisper's whose window ends within the sound."""
+    """Number of Whisper's frames whose window ends within the audio."""
     return max(0, (len(samples) - WHISPER_LOOKAHEAD) // WHISPER_HOP)
 
 

@@ -32,7 +32,7 @@ class Resampling(StrEnum):
 
 @runtime_checkable
 class Resamples(Protocol):
-    """A model whose published code brings sound to its rate with another filter than librosa's."""
+    """A model whose published code brings audio to its rate with another filter than librosa's."""
 
     @property
     def resampling(self) -> Resampling:
@@ -41,7 +41,7 @@ class Resamples(Protocol):
 
 
 def resampling_of(model: object) -> Resampling:
-    """Return the filter with which sound for a model is resampled."""
+    """Return the filter with which audio for a model is resampled."""
     return model.resampling if isinstance(model, Resamples) else Resampling.LIBROSA
 
 

@@ -1,7 +1,7 @@
 """Change the sample rate with a short windowed sinc, as torchaudio does by default.
 
-Models whose published code resamples with torchaudio heard this filter. For sound that people
-listen to `izwi.audio.resample` is the better one.
+Models whose published code resamples with torchaudio were trained with this filter. For audio that
+is played, `izwi.audio.resample` is better.
 """
 
 from __future__ import annotations

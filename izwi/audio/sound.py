@@ -21,18 +21,18 @@ MAX_MEMORY_SAMPLES = 60 * 16_000
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SAMPLE_BYTES = 4
-# Read at once where all of a sound is looked through.
+# Samples read at a time when all of the audio is scanned.
 _BLOCK_SAMPLES = 1 << 20
 
 
 class DecodedAudio:
     """Mono samples that are written once and then read in parts; an `izwi.arrays.Samples`.
 
-    Up to `MAX_MEMORY_SAMPLES` are held in memory. More lie in a file that has no name, so it is
-    gone with the process, however that ends. It is read, not mapped: mapped pages would count as
-    memory of this process. Several threads may read at the same time.
+    Up to `MAX_MEMORY_SAMPLES` are held in memory, more in a file without a name, which is deleted
+    however the process ends. It is read, not mapped, because mapped pages would count as memory of
+    this process. Several threads may read at the same time.
 
-    Its owner closes it; it is also closed when garbage-collected. Reading a closed sound raises
+    Its owner closes it; it is also closed when garbage-collected. Reading after that raises
     ValueError.
 
     Args:

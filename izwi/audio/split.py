@@ -1,4 +1,4 @@
-"""Cut long sound where it is quietest. Pure: samples in, ranges out.
+"""Cut long audio where it is quietest. Pure: samples in, ranges out.
 
 Source: qwen_asr 0.0.6, inference/utils.py `split_audio_into_chunks`.
 """
@@ -24,7 +24,7 @@ def split_at_silence(
     Args:
         samples: Read near the cuts alone.
         sample_rate: In Hz.
-        limit_s: Sound up to this long stays whole.
+        limit_s: Audio up to this long stays whole.
         search_s: A cut is looked for this far on both sides of its place.
         overrun: Search around `limit_s`, as the reference does, so that a piece may be longer
             by `search_s`; otherwise below it, so that none is.

@@ -71,14 +71,14 @@ def should_delay_requests(
 
 
 def should_delay_vocoding(rows: Sequence[View], ends: Sequence[View], crowded: bool) -> bool:
-    """Whether to delay due chunks of sound, to compute them together in a later step.
+    """Whether to delay due chunks of audio, to compute them together in a later step.
 
     A call of the codec costs as much as some of its rows, and chunks become due in every step. When
     the first one has waited long enough, all are computed.
 
     Args:
         rows: Sequences that decode and can wait.
-        ends: Sequences that have ended and still have sound to compute.
+        ends: Sequences that have ended and still have audio to compute.
         crowded: A waiting request needs the place of a stream that ends.
     """
     most = MOST_ENDED_STEPS if crowded else MOST_SOUND_STEPS

@@ -35,7 +35,7 @@ class StepWork(NamedTuple):
         prefill_tokens: Positions of all other rows.
         encodes: Pieces of audio.
         vocode_calls: Calls of the codec: one for each size of chunk in the step.
-        vocode_frames: Frames that become sound, all streams together.
+        vocode_frames: Frames that become audio, all streams together.
     """
 
     decode_rows: int = 0
@@ -51,7 +51,7 @@ class StepWork(NamedTuple):
         Args:
             lengths: Positions of each row.
             encodes: Pieces of audio.
-            sounds: Frames of each chunk of sound.
+            sounds: Frames of each chunk of audio.
         """
         decode_rows = lengths.count(1)
         return StepWork(

@@ -58,7 +58,7 @@ class Urgency(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PendingSound(Struct, frozen=True, kw_only=True, gc=False):
-    """Frames of a sequence that are not sound yet.
+    """Frames of a sequence that are not audio yet.
 
     Attributes:
         frames: Emitted frames that are not decoded to audio yet.
@@ -89,7 +89,7 @@ class View(Struct, frozen=True, kw_only=True, gc=False):
         num_shared: Of `num_pages`, pages that other sequences hold too, so that preempting this
             one does not free them.
         urgency: How soon it should be served.
-        sound: Frames that are not sound yet.
+        sound: Frames that are not audio yet.
     """
 
     key: int
@@ -113,8 +113,8 @@ class Budgets(NamedTuple):
         free_pages: Pages that can be allocated: free ones, and those that only the tree holds.
         tokens: Positions of the forward pass.
         encodes: Pieces of audio.
-        running: Sequences that may run at the same time, ended ones that owe sound included.
-        vocodes: Streams whose sound one step may make.
+        running: Sequences that may run at the same time, ended ones that owe audio included.
+        vocodes: Streams whose audio one step may make.
         step_s: Predicted time above which a step takes on no more work that can wait.
         cost: Predicts that time.
         new_requests: Requests started per step (moving average).
@@ -153,7 +153,7 @@ class Plan(NamedTuple):
         admit: Sequences that stop waiting. Each has an encode or a row in this step.
         encode: Number of pieces of audio to encode for each sequence, before the forward pass.
         forward: Rows of the one forward pass.
-        vocode: Number of frames that become sound for each sequence, after the forward pass. A row
+        vocode: Number of frames that become audio for each sequence, after the forward pass. A row
             that emits counts as one more frame; if it ends instead, the existing frames are used.
     """
 

@@ -85,7 +85,7 @@ def underrun_s(chunks: Iterable[tuple[float, float]]) -> float:
 def chunk_frames(num_chunks: int, ramp: Sequence[int]) -> int:
     """Return the number of frames of the chunk after `num_chunks` chunks.
 
-    The first chunk is small so that sound starts early; later ones grow, because each call of
+    The first chunk is small so that audio starts early; later ones grow, because each call of
     the codec costs something beyond its frames and the listener has audio in hand by then.
     """
     return ramp[min(num_chunks, len(ramp) - 1)]
@@ -103,7 +103,7 @@ def frames_to_vocode(num_pending: int, chunk: int, *, ended: bool) -> int:
     """Return the frames of a planned chunk to decode now; 0 to wait for more.
 
     Args:
-        num_pending: Frames emitted that are not sound yet.
+        num_pending: Frames emitted that are not audio yet.
         chunk: Frames of the chunk.
         ended: Whether no frame will follow, so that a short rest goes too.
     """

@@ -27,11 +27,11 @@ class PlaybackClock:
 
     Attributes:
         submitted_s: When its first request was submitted.
-        first_sound_s: When its first sound was delivered, or None.
-        played_s: Seconds of sound of the pieces before the queue.
+        first_sound_s: When its first audio was delivered, or None.
+        played_s: Seconds of audio of the pieces before the queue.
         gaps_s: Seconds of gaps in playback so far.
         queue: Its pieces, in the order in which they are played; the first has not ended.
-        end_s: When all delivered sound will have been played.
+        end_s: When all delivered audio will have been played.
     """
 
     name: str
@@ -48,7 +48,7 @@ class _Piece:
     """One request of a listener.
 
     Attributes:
-        audio_s: Seconds of its sound that were delivered.
+        audio_s: Seconds of its audio that were delivered.
         dry_s: When playback underruns, or, before the first audio, when that is late.
         ended: Whether its audio is complete.
     """
@@ -66,7 +66,7 @@ class PlaybackClocks:
         """Start without requests.
 
         Args:
-            frame_s: Seconds of sound in a frame, or None for a model that writes text.
+            frame_s: Seconds of audio in a frame, or None for a model that writes text.
             target_s: Target for the first audio, in seconds.
         """
         self._frame_s, self._target_s = frame_s, target_s
@@ -76,7 +76,7 @@ class PlaybackClocks:
         self._resting: list[tuple[float, str]] = []
 
     def knows(self, sequence: Sequence) -> bool:
-        """Whether its listener has received sound of an answer that still continues or plays."""
+        """Whether its listener has received audio of an answer that still continues or plays."""
         clock = self._clocks.get(_name(sequence))
         return clock is not None and clock.first_sound_s is not None
 
@@ -143,7 +143,7 @@ class PlaybackClocks:
         return piece.dry_s - min(now_s, first.dry_s), True
 
     def _foresee(self, clock: PlaybackClock) -> None:
-        # stored, because every step reads it for every sequence, and only delivered sound changes
+        # stored, because every step reads it for every sequence, and only delivered audio changes
         # it
         start_s = slack_s(
             0.0,
@@ -185,12 +185,12 @@ def planned_chunk(sequence: Sequence, frames: int, ramp: tuple[int, ...]) -> int
 def pending_sound(
     sequence: Sequence, num_frames: int, ramp: tuple[int, ...], *, dry: bool = False
 ) -> PendingSound:
-    """Return the frames that are not sound yet, as if the steps in flight had ended.
+    """Return the frames that are not audio yet, as if the steps in flight had ended.
 
     Args:
         sequence: A stream.
         num_frames: Frames that it has then.
-        ramp: Frames of a stream's first, second, ... chunk of sound.
+        ramp: Frames of a stream's first, second, ... chunk of audio.
         dry: No frame follows soon and its listener is about to hear a gap, so that its next chunk
             is what its frames fill.
     """

@@ -118,7 +118,7 @@ class Scheduler:
         _, since_s = self._paused.pop(sequence.arrival)
         self._clocks.shift(sequence, now_s - since_s)
         sequence.status.paused, sequence.status.last_step = None, self.counts.steps
-        if sequence.status.ended:  # only its sound is left, and it kept its codec row
+        if sequence.status.ended:  # only its audio is left, and it kept its codec row
             self._running[sequence.arrival] = sequence
         else:
             self._waiting.add(sequence)
@@ -368,7 +368,7 @@ class Scheduler:
         if self._running.pop(sequence.arrival, None) is None:
             return
         self._give_back(sequence)
-        if not sequence.status.ended:  # one with only sound left keeps its row
+        if not sequence.status.ended:  # one with only audio left keeps its row
             self._rows.rest(sequence)
 
     def _give_back(self, sequence: Sequence) -> None:

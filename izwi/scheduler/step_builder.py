@@ -39,7 +39,7 @@ def is_decode(view: View) -> bool:
 
 
 def is_due(view: View) -> bool:
-    """Whether the sequence has the frames for its next chunk of sound."""
+    """Whether the sequence has the frames for its next chunk of audio."""
     sound = view.sound
     return 0 < sound.chunk <= sound.frames or (view.progress.ended and sound.frames > 0)
 
@@ -113,14 +113,14 @@ class StepBuilder:
     def take(
         self, view: View, limit_s: float = inf, least_tokens: int = 0, sound: bool = True
     ) -> bool:
-        """Plan a running sequence's share: encodes, a row, and the sound that the row makes due.
+        """Plan a running sequence's share: encodes, a row, and the audio that the row makes due.
 
         Args:
             view: The sequence.
             limit_s: Leave out work that would make the predicted step longer than this.
             least_tokens: If not 0, the sequence gets a share despite the limit: so many positions
                 of a prompt, or one piece of audio.
-            sound: False leaves the sound that its row makes due to another step.
+            sound: False leaves the audio that its row makes due to another step.
 
         Returns:
             Whether anything was planned.
@@ -134,7 +134,7 @@ class StepBuilder:
         return self._take_prompt(view, limit_s, least_tokens, sound)
 
     def take_row(self, view: View, limit_s: float = inf, sound: bool = True) -> bool:
-        """`take` for a sequence that decodes; without a page, its due sound only."""
+        """`take` for a sequence that decodes; without a page, its due audio only."""
         if self._tokens <= 0 or view.key in self._settled:
             return False
         progress, pending, cost = view.progress, view.sound, self._cost
@@ -160,7 +160,7 @@ class StepBuilder:
         return True
 
     def take_sound(self, view: View, limit_s: float = inf) -> bool:
-        """Plan only the due chunk of sound of a running sequence, if any."""
+        """Plan only the due chunk of audio of a running sequence, if any."""
         return view.key not in self._settled and self._take_sound(view, limit_s)
 
     def admit(

@@ -21,12 +21,12 @@ class ModelFacts(Protocol):
 
     @property
     def frame_s(self) -> float | None:
-        """Seconds of sound in one frame, None for a model that writes text."""
+        """Seconds of audio in one frame, None for a model that writes text."""
         ...
 
     @property
     def works_beside(self) -> bool:
-        """Whether sound is made while the next step runs."""
+        """Whether audio is made while the next step runs."""
         ...
 
     def content_keys(self, sequence: Sequence, start: int, stop: int) -> list[int]:
@@ -46,7 +46,7 @@ class Work:
         encode: Pieces of audio: a sequence and the piece's index.
         rebuild: Streams whose codec state is made again from their log, before anything else.
         forward: Rows of the one forward pass, which comes after the encoders.
-        vocode: Streams whose next chunk of sound, of so many frames, is made after the forward
+        vocode: Streams whose next chunk of audio, of so many frames, is made after the forward
             pass, if its frames are there or no frame follows.
     """
 

@@ -68,7 +68,7 @@ def test_what_cannot_be_done_is_an_event(socket, kind, fields, code, param):
     assert (error["code"], error["event_id"]) == (code, "mine")
     if param is not None:
         assert error["param"] == param
-    # and the session goes on
+    # and the session continues
     assert tell(socket, "input_audio_buffer.clear")["type"] == "input_audio_buffer.cleared"
 
 

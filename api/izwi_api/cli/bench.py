@@ -35,10 +35,10 @@ class SpeechFigures:
     """The speed of a speech model.
 
     Attributes:
-        first_audio_ms: From the request to its first sound, one stream; median.
-        rtf: Time to make a second of sound, one stream; median.
+        first_audio_ms: From the request to its first audio, one stream; median.
+        rtf: Time to make a second of audio, one stream; median.
         streams: Concurrent requests of the next figure.
-        throughput: Seconds of sound made per second, by all of these; median.
+        throughput: Seconds of audio made per second, by all of these; median.
     """
 
     model: str
@@ -54,8 +54,8 @@ class TranscriptionFigures:
     """The speed of a transcription model.
 
     Attributes:
-        audio_s: Length of the sound.
-        rtf: Time to transcribe a second of sound, one clip; median.
+        audio_s: Seconds of audio in the clip.
+        rtf: Time to transcribe a second of audio, one clip; median.
     """
 
     model: str
@@ -91,7 +91,7 @@ def bench(
     dtype: Dtype = "auto",
     offline: Offline = False,
 ) -> None:
-    """Measure first sound, speech and transcription, after a warm-up round."""
+    """Measure first audio, speech and transcription, after a warm-up round."""
     from izwi.capability import Capability
     from izwi_api.cli.running_server import running_server
     from izwi_api.client import AsyncClient, RuntimeOptions
@@ -102,7 +102,7 @@ def bench(
         serves = {Capability.SPEAK: None}  # its speech is what is transcribed
         server = running_server(server, api_key, local_only=local_only, serves=serves)
         wanted = list(dict.fromkeys(model or DEFAULT_MODELS[:2]))
-        # without a named speech model, the embedded voice makes the sound to transcribe
+        # without a named speech model, the embedded voice makes the audio to transcribe
         models = list(dict.fromkeys([*wanted, DEFAULT_MODELS[0]]))
         client = AsyncClient(server, api_key=api_key, models=models, runtime=runtime)
         asked = _Asked(None if server else len(wanted), model if server else None)
@@ -159,7 +159,7 @@ def _chosen(tasks: Mapping[str, str], asked: _Asked) -> list[str]:
 
 
 def _voice(tasks: Mapping[str, str], asked: _Asked) -> str:
-    """Return the speech model that makes the sound to transcribe. Raises ModelNotFound."""
+    """Return the speech model that makes the audio to transcribe. Raises ModelNotFound."""
     if asked.num_first is not None:
         return DEFAULT_MODELS[0]
     for name, task in tasks.items():
@@ -207,7 +207,7 @@ async def _time_transcription(
     audio_s = len(samples) / rate
     times_s = []
     for turn in range(rounds + 1):
-        # Equal sound is encoded only once, so each round gets a slightly quieter copy.
+        # Equal audio is encoded only once, so each round gets a slightly quieter copy.
         quieter = Audio(samples * np.float32(1 - turn / 1000), rate)
         began = time.perf_counter()
         await client.transcribe(quieter, model=name)

@@ -26,7 +26,7 @@ ENDINGS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SoundFile:
-    """One sound to transcribe.
+    """One audio input to transcribe.
 
     Attributes:
         path: The file, None for stdin.
@@ -97,12 +97,12 @@ def decode_clip(path: Path, rate: int) -> Float32:
 
 
 def find_sounds(names: Sequence[str]) -> list[SoundFile]:
-    """Return the sounds of the arguments, in order; those of a folder are sorted by path.
+    """Return the audio inputs of the arguments, in order; those of a folder are sorted by path.
 
     A name without a file is kept, so that it is reported as unreadable.
 
     Raises:
-        InvalidRequest: A folder or a pattern has no sound, or stdin is given twice.
+        InvalidRequest: A folder or a pattern has no audio, or stdin is given twice.
     """
     found: list[SoundFile] = []
     for name in names:
@@ -121,17 +121,17 @@ def find_sounds(names: Sequence[str]) -> list[SoundFile]:
 
 
 def text_paths(sounds: Sequence[SoundFile], folder: Path | None, ending: str) -> list[Path]:
-    """Return the output path of each sound: in a folder, or beside the sound.
+    """Return the output path of each input: in a folder, or beside the input.
 
-    The suffix replaces the sound's own, unless two sounds would then share an output.
+    The suffix replaces the input's own, unless two inputs would then share an output.
 
     Args:
-        sounds: All sounds.
-        folder: The output folder, or None for beside the sounds.
+        sounds: All audio inputs.
+        folder: The output folder, or None for beside the inputs.
         ending: The suffix of the outputs, with its dot.
 
     Raises:
-        InvalidRequest: stdin has no output path of its own, or two sounds would share one.
+        InvalidRequest: stdin has no output path of its own, or two inputs would share one.
     """
     if folder is None and any(sound.path is None for sound in sounds):
         raise InvalidRequest("there is no folder beside stdin; give --out-dir", param="beside")

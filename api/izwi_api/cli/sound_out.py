@@ -40,7 +40,7 @@ class Saved:
 
     Attributes:
         place: The file, or the player.
-        seconds: Of sound.
+        seconds: Duration of the audio.
         details: Words and codes, if requested.
     """
 
@@ -50,7 +50,7 @@ class Saved:
 
 
 def find_player() -> str | None:
-    """Return the path of a program that plays sound, or None."""
+    """Return the path of a program that plays audio, or None."""
     return shutil.which("aplay") or shutil.which("afplay")
 
 

@@ -151,7 +151,7 @@ async def _sound_of(stream: ResponseStream[SpokenDelta, SpokenAnswer]) -> AsyncG
 
 
 def _tell(saved: Saved, answer: SpokenAnswer, target: Target, *, as_json: bool) -> None:
-    """Print the text of the answer, on stdout unless the sound is written there."""
+    """Print the text of the answer, on stdout unless the audio is written there."""
     if as_json:
         fields = {
             "text": answer.text,

@@ -42,7 +42,7 @@ def choose_target(out: Path | None, audio_format: str | None, *, piped_text: boo
     Args:
         out: The value of `--out`, or None.
         audio_format: The value of `--format`, or None for that of the file's suffix.
-        piped_text: The text comes from stdin; the sound then goes to stdout if that is a pipe, too.
+        piped_text: The text comes from stdin; the audio then goes to stdout if that is a pipe, too.
             If stdout is a file, it always does.
 
     Raises:

@@ -131,12 +131,12 @@ def transcribe(
 
 @dataclass(frozen=True, slots=True)
 class _Paper:
-    """Where transcripts are written: stdout, or a file for each sound.
+    """Where transcripts are written: stdout, or a file for each input.
 
     Attributes:
         text_format: The format.
         named: Each transcript on stdout begins with the name of its file.
-        paths: Output files in the order of the sounds, or None for stdout.
+        paths: Output files in the order of the inputs, or None for stdout.
     """
 
     text_format: Format
@@ -144,7 +144,7 @@ class _Paper:
     paths: list[Path] | None
 
     def write(self, index: int, sound: SoundFile, transcript: Transcript) -> None:
-        """Write the transcript of a sound. Raises OSError."""
+        """Write the transcript of an input. Raises OSError."""
         from izwi_api.cli.sound_out import whole_file
 
         page = _page(self.text_format, transcript, sound.shown if self.named else None)
@@ -177,7 +177,7 @@ def _paper(
 
 
 def _page(text_format: Format, transcript: Transcript, name: str | None) -> str:
-    """Return the output of a sound, with a line break at the end."""
+    """Return the output for an input, with a line break at the end."""
     from izwi_api.schemas.transcription import srt, vtt
 
     match text_format:
@@ -203,9 +203,9 @@ async def _transcribe(
     jobs: int,
     paper: _Paper,
 ) -> int:
-    """Transcribe all sounds, several at a time, in order; return the exit code.
+    """Transcribe all inputs, several at a time, in order; return the exit code.
 
-    Sounds that cannot be transcribed are reported and skipped. An error that would affect all of
+    Inputs that cannot be transcribed are reported and skipped. An error that would affect all of
     them ends the command: raises IzwiError, and OSError if a transcript cannot be written.
     """
     codes: list[int] = []
@@ -246,12 +246,12 @@ async def _transcribe(
                 for _, _, task in begun:
                     task.cancel()
                 await asyncio.gather(*(task for *_, task in begun), return_exceptions=True)
-    # A single sound determines the exit code; of several, some were transcribed.
+    # A single input determines the exit code; of several, some were transcribed.
     return codes[0] if codes and len(sounds) == 1 else FAILED if codes else 0
 
 
 def _is_of_one_sound(error: IzwiError) -> bool:
-    """Whether other sounds may still succeed."""
+    """Whether other inputs may still succeed."""
     # The engine raises the root class if it failed on one request.
     return type(error) is IzwiError or isinstance(error, InvalidAudio | TooLarge | Overloaded)
 
@@ -284,7 +284,7 @@ def _progress(num_sounds: int) -> Generator[Callable[[int, float], None]]:
         disable=not console.is_terminal,
         redirect_stdout=sys.stdout.isatty(),
     ) as progress:
-        # a single sound has no progress before its first piece is done, so the bar pulses
+        # a single input has no progress before its first piece is done, so the bar pulses
         task = progress.add_task("", total=num_sounds if num_sounds > 1 else None)
 
         def report(index: int, share: float) -> None:

@@ -35,10 +35,10 @@ class TalkOptions(TypedDict, total=False):
         system: The system message of the conversation.
         before: Earlier turns in OpenAI's format; `SpokenAnswer.message` is one.
         temperature: Of the text.
-        audio_temperature: Of the sound, for speech-to-speech models.
+        audio_temperature: Temperature of the audio, for speech-to-speech models.
         audio_top_k: The same.
         seed: The same seed gives the same answer; by default each answer differs.
-        max_completion_tokens: Maximum number of text tokens and frames of sound.
+        max_completion_tokens: Maximum number of text tokens and audio frames.
     """
 
     model: str | None
@@ -101,7 +101,7 @@ class SpokenAnswer:
 
 
 def spoken_turn(content: bytes) -> dict[str, object]:
-    """Return a user's turn with the sound of an audio file.
+    """Return a user's turn with the contents of an audio file.
 
     Args:
         content: The file's bytes, in any supported format; formats other than WAV and MP3 are

@@ -9,7 +9,7 @@ One JSON object a line:
     status         499: the caller disconnected before a response; 101: a WebSocket was opened
     complete       the whole response was sent
     model          name under which the model is served; null if none was used
-    characters, audio_in_s, audio_out_s            text to speak, sound to transcribe, sound made
+    characters, audio_in_s, audio_out_s            text to speak, audio to transcribe, audio made
     duration_s, first_byte_s                       first_byte_s is null without a response
     bytes_in, bytes_out                            of the bodies, or of a WebSocket's messages
 

@@ -43,10 +43,10 @@ class KeyLimits:
     """The limits of one key; None is no limit.
 
     Attributes:
-        requests_per_minute: All may come at once; they are refilled evenly.
-        characters_per_day: Of text to speak, and of conversations to answer.
-        audio_seconds_per_day: Of sound to transcribe.
-        sessions: Live sessions at once.
+        requests_per_minute: Requests, which may arrive at once; refilled evenly.
+        characters_per_day: Characters of text to speak and of conversations to answer.
+        audio_seconds_per_day: Seconds of audio to transcribe.
+        sessions: Live sessions at the same time.
     """
 
     requests_per_minute: int | None = None

@@ -44,7 +44,7 @@ _MIN_CHUNK_BYTES = 16
 # 60. uvicorn's default is 5 s.
 _KEEP_ALIVE_S = 75
 
-# An append of a realtime session has up to 15 MiB of sound, in base64.
+# An append of a realtime session has up to 15 MiB of audio, in base64.
 MAX_WEBSOCKET_BYTES = 24 << 20
 
 # Seconds after the drain until remaining connections are cut off.

@@ -37,15 +37,15 @@ class AskedFor(Protocol):
 
 
 class Pieces(Protocol[Text_co]):
-    """An answer while it is made: text, and sound at one sample rate."""
+    """An answer while it is generated: text, and audio at one sample rate."""
 
     @property
     def sample_rate(self) -> int | None:
-        """Of the sound, in Hz; None for an answer in text alone."""
+        """Sample rate of the audio, in Hz; None for an answer in text only."""
         ...
 
     def pieces(self) -> AsyncGenerator[Text_co | SoundPiece]:
-        """Yield text and sound as they come."""
+        """Yield text and audio as they come."""
         ...
 
     def abort(self) -> None:
@@ -73,7 +73,7 @@ class Completion(Protocol[Text_contra]):
         ...
 
     def expiry(self, expires_at: int) -> dict[str, Any]:
-        """Return the chunk with the expiry of the sound's id."""
+        """Return the chunk with the expiry of the audio's id."""
         ...
 
     def closing(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ async def spoken_response(
         body: The request.
         answer: The answer, not yet read.
         completion: Its JSON.
-        audio_format: One of `izwi.audio.encode.FORMATS`; None sends no sound.
+        audio_format: One of `izwi.audio.encode.FORMATS`; None sends no audio.
         keep: Called when the answer is complete. Stores it under its id, and returns the expiry in
             seconds since 1970; None if there is nothing to store.
 

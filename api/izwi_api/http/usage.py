@@ -1,7 +1,7 @@
 """Meter the usage of models at the engine, which every call goes through.
 
 The middleware creates a `Usage` for each HTTP request or WebSocket. `CountedEngine` finds it in the
-caller's context, charges the key before anything runs, and adds up the sound that is returned.
+caller's context, charges the key before anything runs, and adds up the audio that is returned.
 Routes need no code for this.
 """
 
@@ -33,8 +33,8 @@ class Usage:
         key_name: The caller's key; None if no key is required.
         model: The model that it used last, by the name under which it is served, or None.
         characters: Of text to speak, and of conversations to answer.
-        heard_s: Seconds of sound to transcribe.
-        spoken_s: Seconds of generated sound.
+        heard_s: Seconds of audio to transcribe.
+        spoken_s: Seconds of generated audio.
         counts_itself: Set by a service that calls `charge` itself, because the engine gets its
             input late or in other units; the engine then counts none.
     """

@@ -30,7 +30,7 @@ class Frames(ServerProtocol):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's protocol with these frames, without compression, because sound does not shrink."""
+    """uvicorn's protocol with these frames, without compression, because audio does not shrink."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Trim the silence before the first sound of an answer."""
+"""Trim the silence at the start of an answer's audio."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_CUT_S = 0.4  # longer silence is an intended pause
 
 
 class LeadIn:
-    """Trims the silence before the first sound of an answer, to reduce latency."""
+    """Trims the silence at the start of an answer's audio, to reduce latency."""
 
     def __init__(self, rate: int):
         """Start a new answer with this sample rate."""

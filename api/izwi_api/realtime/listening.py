@@ -87,7 +87,7 @@ class InputBuffer:
 
     @property
     def end_ms(self) -> int:
-        """Where the sound ends."""
+        """End of the audio, in ms."""
         return int(self._before_ms + self.wire.duration_ms(self._first_byte + len(self._bytes)))
 
     def write(self, data: bytes) -> list[SpeechFrame]:

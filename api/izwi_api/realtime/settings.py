@@ -46,7 +46,7 @@ AudioFormat = PcmFormat | PcmuFormat | PcmaFormat
 
 
 class Transcription(_Part, omit_defaults=True):
-    """How the user's sound is transcribed.
+    """How the user's audio is transcribed.
 
     Unset fields are not sent: pipecat knows three of these keys and rejects others, even null.
     """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# Of the embedded and the published voices alike, before anything is known.
+# Initial assumption, for the embedded and the published voices.
 CHARACTERS_PER_S = 15.0
-# Sound that the assumption above counts as, beside the sound that was spoken.
+# Seconds of audio as which the assumption counts, besides the audio that was spoken.
 _ASSUMED_S = 1.0
-# What was spoken longer ago counts less and less: texts differ.
+# Older audio counts less, because texts differ.
 _REMEMBERED_S = 120.0
 
 
@@ -30,12 +30,12 @@ class SpeakingRates:
         return spoken.characters / spoken.duration_s
 
     def learn(self, voice: str | None, text: str, duration_s: float) -> None:
-        """Take an answer whose whole text was spoken.
+        """Learn from an answer whose whole text was spoken.
 
         Args:
-            voice: Of the answer.
-            text: The same.
-            duration_s: Of its sound at the speed 1; 0 is left out.
+            voice: Voice of the answer.
+            text: Text of the answer.
+            duration_s: Seconds of its audio at speed 1; 0 is ignored.
         """
         if not text or duration_s <= 0.0:
             return

@@ -142,7 +142,7 @@ class _Step:
         self.state = state
         self.actions: list[Action] = []
 
-    # -- input sound -----------------------------------------------------------------------------
+    # -- input audio -----------------------------------------------------------------------------
     def frame(self, frame: Frame) -> None:
         state, detection = self.state, self.state.detection
         length_ms = max(0, frame.end_ms - state.now_ms)

@@ -1,6 +1,6 @@
-"""POST /v1/chat/completions with sound, using a transcriber, a chat model and a voice.
+"""POST /v1/chat/completions with audio, using a transcriber, a chat model and a voice.
 
-`izwi_api.routes.chat` passes requests on that send sound or ask for it.
+`izwi_api.routes.chat` passes requests on that send audio or ask for it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SEED_BITS = 63
 
 
 async def heard_body(services: Services, values: Mapping[str, Any]) -> tuple[ChatBody, int]:
-    """Return a body with its sound transcribed, and the number of positions read for that.
+    """Return a body with its audio transcribed, and the number of positions read for that.
 
     Raises:
-        IzwiError: A sound cannot be transcribed.
+        IzwiError: An audio part cannot be transcribed.
     """
     body = CascadeBody.model_validate(values)
     body.check()
@@ -42,7 +42,7 @@ async def heard_body(services: Services, values: Mapping[str, Any]) -> tuple[Cha
 
 
 async def speak_answer(services: Services, values: Mapping[str, Any]) -> Response:
-    """Answer a request for sound.
+    """Answer a request for audio.
 
     Raises:
         IzwiError: It cannot be answered.

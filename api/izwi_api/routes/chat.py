@@ -50,7 +50,7 @@ async def create_chat_completion(request: Request) -> Response:
 
 
 async def _answer_sound(services: Services, values: Mapping[str, Any]) -> Response:
-    """Answer a request that sends sound or asks for it, with one model or a cascade."""
+    """Answer a request that sends audio or asks for it, with one model or a cascade."""
     name = values.get("model")
     able = services.registry.model(name).capabilities if isinstance(name, str) else ()
     if Capability.CONVERSE in able or Capability.CHAT not in able:

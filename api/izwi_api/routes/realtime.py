@@ -59,7 +59,7 @@ _SECRET_BODY: dict[str, Any] = {
 
 @router.websocket("/v1/realtime")
 async def converse(socket: WebSocket) -> None:
-    """Talk with a chat model, or transcribe live sound."""
+    """Talk with a chat model, or transcribe live audio."""
     state: AppState = socket.app.state.izwi
     secret: ClientSecret | None = socket.scope.get("state", {}).get("client_secret")
     try:

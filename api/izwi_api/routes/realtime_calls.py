@@ -1,6 +1,6 @@
 """POST /v1/realtime/calls: a live session over WebRTC, for browsers.
 
-The caller sends an SDP offer and gets an SDP answer. After that, sound travels over tracks, and
+The caller sends an SDP offer and gets an SDP answer. After that, audio travels over tracks, and
 events over a data channel.
 """
 

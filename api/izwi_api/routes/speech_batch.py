@@ -40,7 +40,7 @@ from izwi_api.services.timed_speech import TimedSpeech, find_word_aligner
 logger = logging.getLogger(__name__)
 router = APIRouter()
 
-# Bytes of sound of one batch, because results wait in memory for earlier ones.
+# Bytes of audio of one batch, because results wait in memory for earlier ones.
 MAX_BATCH_BYTES = 256 << 20
 # Size of a file's head; formats that store their length have it there.
 _HEAD_BYTES = 64

@@ -158,7 +158,7 @@ class _SpeechSession:
     def _write(self, text: str) -> None:
         limit = self._limits.utterance_chars
         if self._setting is not None and not self._setting.config.stream_audio:
-            # its whole sound is backpressured
+            # its whole audio is backpressured
             limit = min(limit, self._services.settings.max_input_chars)
         num_chars = self._open.num_chars if self._open is not None else 0
         if num_chars + len(text) > limit:
@@ -274,7 +274,7 @@ class _SpeechSession:
     async def _send_file(
         self, sound: Speech | TimedSpeech | SpeechWriter, utterance: Utterance, text: str | None
     ) -> None:
-        """Send a sound as one file, after its text or the part written when it starts."""
+        """Send an utterance as one file, after its text or the part written when it starts."""
         config = utterance.setting.config
         place = {"utterance_index": utterance.index, "sentence_index": utterance.num_files}
         encoder = stream_encoder(config.response_format, sound.sample_rate)
@@ -293,7 +293,7 @@ class _SpeechSession:
                     if isinstance(sound, TimedSpeech):
                         file.add_words(sound.known())
                     await file.write(piece)
-            if not file.is_begun:  # it has no sound
+            if not file.is_begun:  # it has no audio
                 await begin()
             if isinstance(sound, TimedSpeech):
                 file.add_words(await sound.rest())
@@ -327,11 +327,11 @@ class _SpeechSession:
             self._useful_s = now_s
         is_late = now_s - self._begun_s >= limits.config_s and not self._is_configuring
         if self._setting is None and is_late:
-            raise SessionOver("no session.config came", "config_timeout", POLICY)
+            raise SessionOver("no session.config arrived", "config_timeout", POLICY)
         if self._open is not None and now_s - self._useful_s >= limits.text_s:
             raise SessionOver(
                 f"no text except white space arrived for {limits.text_s:g} s; send "
-                "input.done where an utterance is complete",
+                "input.done at the end of each utterance",
                 "text_timeout",
                 POLICY,
             )

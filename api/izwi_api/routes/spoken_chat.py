@@ -1,6 +1,6 @@
-"""POST /v1/chat/completions with sound, using one speech-to-speech model.
+"""POST /v1/chat/completions with audio, using one speech-to-speech model.
 
-`izwi_api.routes.chat` passes requests on that send sound or ask for it.
+`izwi_api.routes.chat` passes requests on that send audio or ask for it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def answer_aloud(services: Services, values: object) -> Response:
 
 
 async def _keep_nothing() -> None:
-    """Text answers are sent back as text: they have no sound to store under an id."""
+    """Text answers are sent back as text: they have no audio to store under an id."""
 
 
 async def _ask(services: Services, body: SpokenChatBody) -> ConversationInput:

@@ -1,4 +1,4 @@
-"""WebSocket /v1/audio/transcriptions/stream: transcribe sound while it arrives."""
+"""WebSocket /v1/audio/transcriptions/stream: transcribe audio while it arrives."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ LIMITS = SessionLimits(total_s=86_400.0, idle_s=60.0, idle_code=POLICY)
 
 @router.websocket("/v1/audio/transcriptions/stream")
 async def stream_transcription(socket: WebSocket) -> None:
-    """Transcribe sound while it arrives."""
+    """Transcribe audio while it arrives."""
     services: Services = socket.app.state.izwi.services
     services = replace(services, engine=LiveEngine(services.engine))
     await serve_socket(socket, LIMITS, lambda session: _TranscriptionSession(session, services))
 
 
 class _Sound:
-    """One sound, from its first samples to its `input.done`."""
+    """One utterance, from its first samples to its `input.done`."""
 
     def __init__(self, live: LiveTranscription, rate: int):
         self.live = live
@@ -73,13 +73,13 @@ class _Sound:
         await self.live.feed(self._resampler.write(from_s16le(data[:size])))
 
     async def finish(self) -> None:
-        """End the sound."""
+        """End the utterance."""
         await self.live.feed(self._resampler.finish())
         await self.live.finish()
 
 
 class _TranscriptionSession:
-    """A `Service` that transcribes the sound of one client."""
+    """A `Service` that transcribes the audio of one client."""
 
     def __init__(self, session: Session, services: Services):
         self._session, self._services = session, services
@@ -93,7 +93,7 @@ class _TranscriptionSession:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a sound is being completed."""
+        """Whether an utterance is being completed."""
         return self._is_closing
 
     def begin(self) -> None:
@@ -126,7 +126,7 @@ class _TranscriptionSession:
 
     # -- input -----------------------------------------------------------------------------------
     async def take(self, message: Message) -> None:
-        """Handle sound, or a message about it."""
+        """Handle audio, or a message about it."""
         if self._is_closing:
             return  # only disconnects are still of interest
         if isinstance(message, bytes):
@@ -150,7 +150,7 @@ class _TranscriptionSession:
     async def _configure(self, config: SessionConfig) -> None:
         if self._sound is not None:
             raise InvalidRequest("a recording is still open; send input.done first", param="type")
-        # the model's refusal is reported now, not after the first sound
+        # the model's refusal is reported now, not after the first audio
         await (await self._open(config)).__aexit__()
         self._config = config
 
@@ -187,7 +187,7 @@ class _TranscriptionSession:
 
     # -- output ----------------------------------------------------------------------------------
     async def _tell(self) -> None:
-        """Send the transcripts of the sounds in order."""
+        """Send the transcripts of the utterances in order."""
         while True:
             await self._begun.wait()
             self._begun.clear()

@@ -104,7 +104,7 @@ class InputText(Message):
 
 
 class InputDone(Message):
-    """The text of this utterance is complete; the session goes on."""
+    """The text of this utterance is complete; the session continues."""
 
     type: Literal["input.done"]
 

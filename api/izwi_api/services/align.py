@@ -36,19 +36,19 @@ class Aligner:
     async def align(
         self, asks: Sequence[AlignmentInput], *, charged: bool = True
     ) -> list[list[AlignedWord]]:
-        """Align texts with their sounds, all in one batch.
+        """Align texts with their audio, all in one batch.
 
         Args:
-            asks: Sounds and texts.
-            charged: Charge the sound to the caller's quota.
+            asks: Audio and texts.
+            charged: Charge the audio to the caller's quota.
 
         Returns:
             The words of each text, in order.
 
         Raises:
             InvalidRequest: A text has no word, or its language is unknown.
-            InvalidAudio: A sound is empty.
-            TooLarge: A sound or a text is too long.
+            InvalidAudio: The audio of an ask is empty.
+            TooLarge: The audio or text of an ask is too long.
             Overloaded: The engine's queue is full; nothing was started.
         """
         requests = await compute(self._prepare, asks)
@@ -74,7 +74,7 @@ class Aligner:
             segments: Their texts, with start and end.
 
         Returns:
-            The words of each segment: times count from the start of the sound, positions from the
+            The words of each segment: times count from the start of the audio, positions from the
             start of the segment's text. None for a segment without words.
 
         Raises:
@@ -147,7 +147,7 @@ def _has_word(text: str) -> bool:
 
 
 def _within(words: Sequence[AlignedWord], end_s: float) -> list[AlignedWord]:
-    """Limit times to the length of the sound: a model may place words after its end."""
+    """Limit times to the length of the audio: a model may place words after its end."""
     end_s = round(end_s, 3)
     return [
         replace(word, start_s=min(word.start_s, end_s), end_s=min(word.end_s, end_s))

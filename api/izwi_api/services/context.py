@@ -116,7 +116,7 @@ def tokens_of(chunk: Chunk) -> list[int]:
 
 
 def frames_of(chunk: Chunk, tracks: Sequence[Track]) -> Int64:
-    """Return the frames of a chunk that are decoded to sound, (n, codebooks) int64.
+    """Return the frames of a chunk that are decoded to audio, (n, codebooks) int64.
 
     Args:
         chunk: Of a model that speaks.

@@ -1,8 +1,8 @@
 """Speak an answer while it is written: the tokens of a chat model flow into a speech model.
 
-    chat ──▶ text ──▶ speakable text ──▶ SpeechWriter ──▶ sound
+    chat ──▶ text ──▶ speakable text ──▶ SpeechWriter ──▶ audio
 
-The first sound leaves before the answer is complete. `pause` stops both models before their next
+The first audio leaves before the answer is complete. `pause` stops both models before their next
 steps; `resume` continues with the next token and the next sample. Without HTTP.
 """
 
@@ -24,7 +24,7 @@ from izwi_api.services.context import Registry
 from izwi_api.services.speakable import SpeakableText
 from izwi_api.services.speech_writer import SpeechWriter, open_speech_writer
 
-# Chunks of sound that may be unread; beyond that the engine gets backpressure.
+# Chunks of audio that may be unread; beyond that the engine gets backpressure.
 _MAX_UNREAD_SOUND = 4
 
 
@@ -38,7 +38,7 @@ class Voice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SoundPiece:
-    """Sound of an answer: (n,) float32 at the answer's `sample_rate`."""
+    """Audio of an answer: (n,) float32 at the answer's `sample_rate`."""
 
     pcm: Float32
 
@@ -48,7 +48,7 @@ class SpokenAnswer:
 
     Attributes:
         answer: Its text so far, why it ended, and its token counts.
-        sample_rate: Of the sound, in Hz; None for an answer without sound.
+        sample_rate: Sample rate of the audio, in Hz; None for an answer without audio.
     """
 
     def __init__(self, engine: EngineClient, answer: Answer, writer: SpeechWriter | None):
@@ -62,11 +62,11 @@ class SpokenAnswer:
 
     @property
     def num_frames(self) -> int:
-        """Frames of sound so far."""
+        """Frames of audio so far."""
         return 0 if self._writer is None else self._writer.num_frames
 
     async def pieces(self) -> AsyncGenerator[AnswerDelta | SoundPiece]:
-        """Yield text and sound as they come; leaving early aborts both requests.
+        """Yield text and audio as they come; leaving early aborts both requests.
 
         Raises:
             IzwiError: The engine failed.

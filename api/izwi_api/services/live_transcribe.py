@@ -294,7 +294,7 @@ class LiveTranscription(AsyncIterator[Event]):
 
 
 def default_streaming_model(registry: Registry) -> str:
-    """Return the first model that transcribes while sound arrives. Raises ModelNotFound."""
+    """Return the first model that transcribes while audio arrives. Raises ModelNotFound."""
     for name in registry.names():
         if Capability.TRANSCRIBE in registry.model(name).capabilities and isinstance(
             registry.transcription(name), StreamingTranscriptionModel

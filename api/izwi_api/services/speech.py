@@ -1,4 +1,4 @@
-"""Speak a text: split it, keep a few pieces submitted, and return their sound in order.
+"""Speak a text: split it, keep a few pieces submitted, and return their audio in order.
 
 Without HTTP: endpoints and live sessions use it.
 """
@@ -46,14 +46,14 @@ class AudioSource(Protocol):
 
 
 class Speech:
-    """The sound of a text while it is made. Call `abort` to stop early.
+    """The audio of a text while it is made. Call `abort` to stop early.
 
     The first pieces are submitted at once; whenever one has been read to its end, the next one
     follows. So a reader that reads nothing costs no more than these, and a long text leaves room
     for others.
 
     Attributes:
-        sample_rate: Of the sound, in Hz.
+        sample_rate: Sample rate of the audio, in Hz.
         num_prompt_positions: Prompt positions of all pieces, for usage.
         num_frames: Frames generated so far.
         texts: Its pieces, in order.
@@ -152,10 +152,10 @@ class Speech:
 
 
 class CollectedCodes:
-    """A speech whose codes are collected, to be sent with its sound.
+    """A speech whose codes are collected, to be sent with its audio.
 
     Attributes:
-        sample_rate: Of the sound, in Hz.
+        sample_rate: Sample rate of the audio, in Hz.
     """
 
     def __init__(self, speech: AudioSource, tracks: Sequence[Track]):

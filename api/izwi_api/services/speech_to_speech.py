@@ -1,4 +1,4 @@
-"""Answer a conversation with a speech-to-speech model: text and sound from one request.
+"""Answer a conversation with a speech-to-speech model: text and audio from one request.
 
 Without HTTP: endpoints and live sessions answer through this module.
 """
@@ -22,11 +22,11 @@ class ConversationAnswer:
 
     Attributes:
         request_id: Of the engine's request.
-        sample_rate: Of the sound, in Hz.
-        num_prompt_positions: Positions of the conversation, text and sound.
+        sample_rate: Sample rate of the audio, in Hz.
+        num_prompt_positions: Positions of the conversation, text and audio.
         text: The text so far.
         entries: The entries so far, to be sent back as `Said`.
-        num_frames: Frames of sound among them.
+        num_frames: Frames of audio among them.
         reason: Why it ended: `stop` or `length`; None before.
     """
 
@@ -57,7 +57,7 @@ class ConversationAnswer:
         return len(self._entries) - self.num_frames
 
     async def pieces(self) -> AsyncGenerator[AnswerText | SoundPiece]:
-        """Yield text and sound as they come; leaving early aborts the request.
+        """Yield text and audio as they come; leaving early aborts the request.
 
         Raises:
             IzwiError: The engine failed.

@@ -1,7 +1,7 @@
 """Synthesise a text while it is being written; audio starts before the text is complete.
 
 Without HTTP. The model splits the text into pieces and ids. This module keeps them in order, limits
-how far the text runs ahead of the sound, and leaves no request behind.
+how far the text runs ahead of the audio, and leaves no request behind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from izwi_api.services.pausing_text import PausingText
 from izwi_api.services.speech import PIECES_AHEAD, new_speech_id, piece_seed, silence
 from izwi_api.services.spoken_text import Pause, Pronunciations
 
-# How far the text may be ahead of the sound that was read, in text ids; in pieces it is
+# How far the text may be ahead of the audio that was read, in text ids; in pieces it is
 # `PIECES_AHEAD`.
 _IDS_AHEAD = 512
 # Characters between two checks of that limit.
@@ -44,14 +44,14 @@ class _Piece:
 
 
 class SpeechWriter:
-    """A text that one task writes while another one reads its sound.
+    """A text that one task writes while another one reads its audio.
 
     Call `abort` to stop early; leaving `chunks` does so, too.
 
     Attributes:
-        sample_rate: Of the sound, in Hz.
+        sample_rate: Sample rate of the audio, in Hz.
         num_prompt_positions: Prompt positions so far, for usage.
-        num_frames: Frames of the sound read so far.
+        num_frames: Frames of the audio read so far.
     """
 
     def __init__(self, engine: EngineClient, text: PausingText, speech_id: str, sample_rate: int):
@@ -66,7 +66,7 @@ class SpeechWriter:
         self._news, self._room = asyncio.Event(), asyncio.Event()
 
     async def write(self, text: str) -> None:
-        """Add text; wait while the text is far ahead of the sound that was read.
+        """Add text; wait while the text is far ahead of the audio that was read.
 
         Cancelling it aborts the speech, because how much of the text was taken is unknown.
 

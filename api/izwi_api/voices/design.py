@@ -1,6 +1,6 @@
 """Design voices from a description.
 
-A model that follows descriptions speaks a script once, and its sound becomes the clip that other
+A model that follows descriptions speaks a script once, and its audio becomes the clip that other
 models clone. So the voice is the same for every text.
 """
 

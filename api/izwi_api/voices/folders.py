@@ -1,4 +1,4 @@
-"""Folders with one sound and one row each: the storage of voices and consents."""
+"""Folders with one audio file and one row each: the storage of voices and consents."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Folders:
         sound: bytes,
         prompts: Mapping[str, VoicePrompt] | None = None,
     ) -> None:
-        """Store a sound with its row. Both are on disk when this returns.
+        """Store an audio file with its row. Both are on disk when this returns.
 
         Args:
             fields: The row, which is also the folder's manifest.
-            sound_name: Name of the sound's file.
+            sound_name: Name of the audio's file.
             sound: Its content.
-            prompts: Prompts that checkpoints have encoded so far; None for sounds that are not
+            prompts: Prompts that checkpoints have encoded so far; None for files that are not
                 encoded.
 
         Raises:

@@ -37,7 +37,7 @@ class StoredVoice:
     Attributes:
         id: "voice_..."; never reused.
         name: Unique in the store.
-        text: What the clip says; None if only the speaker's sound is imitated.
+        text: Transcript of the clip; None if only the speaker's voice is imitated.
         created_at: Seconds since 1970.
         folder: Folder of its files.
         sample_name: Name of the clip's file in it.

@@ -74,7 +74,7 @@ def conversation_request(
     Raises:
         InvalidRequest: There is no turn, a part does not belong to its role, or a number is out of
             range.
-        InvalidAudio: A sound cannot be used.
+        InvalidAudio: An audio part cannot be used.
         ContextTooLong: The conversation leaves no room for an answer.
     """
     if not ask.turns:
@@ -205,8 +205,8 @@ def transcription_request(
 
     Raises:
         InvalidRequest: The language is not English, or a number is out of range.
-        InvalidAudio: The sound cannot be used.
-        TooLarge: The sound is too long for one piece; `split_audio` cuts it.
+        InvalidAudio: The audio cannot be used.
+        TooLarge: The audio is too long for one piece; `split_audio` cuts it.
         ContextTooLong: It leaves no room for a transcript.
     """
     if ask.language is not None and ask.language.lower() not in _LANGUAGE:

@@ -135,7 +135,7 @@ class DecodeGraphs:
         assert kv.plain is not None
         self._suppressed, self._device = suppressed, kv.plain[0].device
         self._max_keys = max_keys
-        # of text alone: nobody asks for those of sound
+        # log probabilities are reported for text only
         self._can_tell = self._track.num_codebooks == 1
         self._sizes = fitting(DECODE_SIZES, max_rows)
         self._decodes: dict[int, _Batch] = {}
